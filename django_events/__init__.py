@@ -1,0 +1,68 @@
+"""Events for Django: published in your transaction, kept in order in your PostgreSQL.
+
+    from django_events import publish, topic
+
+    orders = topic("orders", partitions=8)
+
+    with transaction.atomic():
+        order.save()
+        orders.publish({"id": order.pk}, type="order.placed", key=str(order.pk))
+
+The names below load when they are first used, so importing this package imports no model.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Draft": "django_events.publishing.drafts",
+    "EventsError": "django_events.exceptions",
+    "Receipt": "django_events.publishing.api",
+    "Topic": "django_events.declarations",
+    "UNSET": "django_events.unset",
+    "apublish": "django_events.publishing.api",
+    "apublish_many": "django_events.publishing.api",
+    "publish": "django_events.publishing.api",
+    "publish_many": "django_events.publishing.api",
+    "topic": "django_events.declarations",
+}
+
+__all__ = [
+    "UNSET",
+    "Draft",
+    "EventsError",
+    "Receipt",
+    "Topic",
+    "apublish",
+    "apublish_many",
+    "publish",
+    "publish_many",
+    "topic",
+]
+
+if TYPE_CHECKING:
+    from django_events.declarations import Topic, topic
+    from django_events.exceptions import EventsError
+    from django_events.publishing.api import (
+        Receipt,
+        apublish,
+        apublish_many,
+        publish,
+        publish_many,
+    )
+    from django_events.publishing.drafts import Draft
+    from django_events.unset import UNSET
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

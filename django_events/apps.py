@@ -1,0 +1,20 @@
+"""The Django app: it discovers declarations and keeps the database's topics in step with them."""
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
+
+
+class DjangoEventsConfig(AppConfig):
+    name = "django_events"
+    verbose_name = _("Events")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from django_events import checks  # noqa: F401  # registers them
+        from django_events.conf import settings
+        from django_events.log.topics import sync_after_migrate
+
+        autodiscover_modules(settings.EVENTS_MODULE)
+        post_migrate.connect(sync_after_migrate, sender=self)

@@ -1,0 +1,84 @@
+"""The settings: one dict, `DJANGO_EVENTS`, read through one typed object.
+
+    from django_events.conf import settings
+
+    settings.TRANSFER_BATCH_SIZE
+"""
+
+import types
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+
+from django_events.exceptions import InvalidSetting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every key of `DJANGO_EVENTS` with its type and default; docs/reference/settings.md says more."""
+
+    EVENTS_MODULE: str = "events"
+    POLL_INTERVAL: timedelta = timedelta(seconds=0.5)
+    REQUIRE_TRANSACTION: bool = False
+    TRANSFER_BATCH_SIZE: int = 5_000
+    WAKE_UPS: bool | None = None
+
+    def __post_init__(self) -> None:
+        if problem := next(problems(vars(self)), None):
+            raise InvalidSetting(problem)
+
+
+KEYS = tuple(field.name for field in fields(Settings))
+
+
+def problems(values: dict[str, Any]) -> Any:
+    """Yield a sentence for each value that can't be used."""
+    hints = get_type_hints(Settings)
+    for key in KEYS:
+        if key not in values:
+            continue
+        value, hint = values[key], hints[key]
+        allowed = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected {expected}."
+        elif key == "POLL_INTERVAL" and value <= timedelta(0):
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a duration above zero."
+        elif key == "TRANSFER_BATCH_SIZE" and value < 1:
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at least 1."
+        elif key == "EVENTS_MODULE" and not value.isidentifier():
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected the name of a module, like 'events'."
+
+
+def configured() -> dict[str, Any]:
+    """What the site wrote into `DJANGO_EVENTS`, unchecked."""
+    values = getattr(django_settings, "DJANGO_EVENTS", {})
+    if not isinstance(values, dict):
+        raise InvalidSetting(f"DJANGO_EVENTS is {values!r}, expected a dict.")
+    return values
+
+
+class _Current:
+    """Reads the site's values once, and again when a test overrides them."""
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+
+    def __getattr__(self, key: str) -> Any:
+        if self._settings is None:
+            # Unknown keys are a system check's business: they must not stop a process.
+            known = {key: value for key, value in configured().items() if key in KEYS}
+            self._settings = Settings(**known)
+        return getattr(self._settings, key)
+
+    def forget(self, *, setting: str, **kwargs: Any) -> None:
+        if setting == "DJANGO_EVENTS":
+            self._settings = None
+
+
+_current = _Current()
+setting_changed.connect(_current.forget)
+settings: Settings = _current  # type: ignore[assignment]  # it answers to the same names

@@ -1,0 +1,82 @@
+"""The tables of the log: one per topic, split by id into segments that are attached ahead of need.
+
+A log or a segment is created by itself and then attached, because creating it in place would wait
+for every reader while everybody else queues behind it.
+"""
+
+from typing import NamedTuple
+
+from django.db import transaction
+
+from django_events import sql
+from django_events.models import Topic
+
+ROOT = "django_events_event"
+LOCK_TIMEOUT = "2s"
+
+
+class Segment(NamedTuple):
+    """One table of a topic's log: it holds the ids from first up to, not including, end."""
+
+    table: str
+    first: int
+    end: int
+
+
+def log_table(topic_id: int) -> str:
+    """The name of a topic's own log, for statements that must not open every topic's tables."""
+    return f"{ROOT}_{topic_id:d}"
+
+
+def segments(using: str, topic_id: int) -> list[Segment]:
+    """The attached segments of a topic, in order."""
+    return [Segment(*row) for row in sql.fetch(using, sql.statement("segments"), log=log_table(topic_id))]
+
+
+def create_log(using: str, topic: Topic) -> None:
+    """Make the log of a topic with its first segments. In the caller's transaction."""
+    log = log_table(topic.pk)
+    sql.fetch(using, sql.statement("create_log").on(log=log, name=sql.literal(topic.name)))
+    create_indexes(using, topic)
+    extend(using, topic, upto=1)
+    sql.fetch(using, sql.statement("attach_log").on(log=log, topic_id=topic.pk))
+
+
+def create_indexes(using: str, topic: Topic) -> None:
+    """Give the log of a topic the indexes that its declaration asks for, where they are missing."""
+    log = log_table(topic.pk)
+    if topic.partitions > 1:
+        sql.fetch(using, sql.statement("index_partition").on(log=log, index=f"{log}_partition"))
+    if topic.timeline:
+        sql.fetch(using, sql.statement("index_timeline").on(log=log, index=f"{log}_timeline"))
+
+
+def ensure(using: str, topic_id: int, *, events: int) -> int:
+    """Attach the segments for the next `events` and one more; returns up to which id there is room.
+
+    In a transaction of its own, under the head of the topic, so that two can't make the same one.
+    """
+    with transaction.atomic(using):
+        sql.fetch(using, sql.statement("lock_timeout"), timeout=LOCK_TIMEOUT)
+        sql.fetch(using, sql.statement("lock_head"), topic_id=topic_id)
+        topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
+        [[last_id]] = sql.fetch(using, sql.statement("last_id").on(log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor))
+        return extend(using, topic, upto=last_id + events)
+
+
+def extend(using: str, topic: Topic, *, upto: int) -> int:
+    """Attach segments until the last one begins behind `upto`; returns the id before that one.
+
+    For a caller who holds the head of the topic, or makes the topic.
+    """
+    log = log_table(topic.pk)
+    existing = segments(using, topic.pk)
+    first = existing[-1].first if existing else 0
+    end = existing[-1].end if existing else topic.head.id_floor + 1
+    while first <= upto:
+        first, end = end, end + topic.segment_size
+        segment = f"{log}_{first:d}"
+        sql.fetch(
+            using, sql.statement("create_segment").on(log=log, segment=segment, first=first, end=end)
+        )
+    return first - 1

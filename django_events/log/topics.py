@@ -1,0 +1,117 @@
+"""Declared topics become rows and tables, on every `migrate` and after every flush of a test database.
+
+Doing it again changes nothing, and several processes may do it at once.
+"""
+
+import uuid
+from typing import Any
+
+from django.apps import AppConfig
+from django.db import connections, router, transaction
+
+from django_events import declarations, models, sql
+from django_events.exceptions import TopicChangeRefused
+from django_events.log import segments
+
+TABLES = {"django_events_topic", "django_events_topichead", "django_events_bufferedevent", segments.ROOT}
+
+
+def sync_after_migrate(
+    sender: AppConfig, *, using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any
+) -> None:
+    """The receiver of post_migrate. After `migrate django_events zero` there are no tables: nothing to do."""
+    if not router.allow_migrate_model(using, models.Topic) or connections[using].vendor != "postgresql":
+        return
+    if not TABLES <= set(connections[using].introspection.table_names()):
+        return
+    write = print if stdout is None else stdout.write
+    for line in sync(using):
+        if verbosity >= 1:
+            write(f"  {line}")
+
+
+def sync(using: str) -> list[str]:
+    """Make and adapt what the declarations ask for; returns a line for each change.
+
+    One transaction: a change that is refused raises TopicChangeRefused, and nothing was done.
+    """
+    declarations.registry.check()
+    with transaction.atomic(using):
+        sql.fetch(using, sql.statement("lock_topics"))
+        rows = {topic.name: topic for topic in models.Topic.objects.using(using).select_related("head")}
+        logs = {topic_id: name for topic_id, name in sql.fetch(using, sql.statement("logs"))}
+        changes: list[str] = []
+        for declared in declarations.registry:
+            if row := rows.get(declared.name):
+                changes += _adapt(using, row, declared, has_log=row.pk in logs)
+            else:
+                orphan = next((id for id, name in logs.items() if name == declared.name), None)
+                changes.append(_create(using, declared, orphan))
+        return changes
+
+
+def _create(using: str, declared: declarations.Topic, orphan: int | None) -> str:
+    """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
+    topic = models.Topic(
+        pk=orphan,
+        name=declared.name,
+        partitions=declared.partitions,
+        retention=declared.retention,
+        segment_size=declared.segment_size,
+        timeline=declared.timeline,
+    )
+    topic.save(using=using, force_insert=True)
+    models.TopicHead(topic=topic).save(using=using, force_insert=True)
+    if orphan is None:
+        segments.create_log(using, topic)
+        return f"Topic {topic}: created, {_partitions(topic.partitions)}."
+    segments.create_indexes(using, topic)
+    sql.fetch(using, sql.statement("skip_topic_ids"))
+    return f"Topic {topic}: its row was missing, made again for the log that is there."
+
+
+def _adapt(using: str, row: models.Topic, declared: declarations.Topic, *, has_log: bool) -> list[str]:
+    """Bring a topic in step with its declaration, as far as its events allow."""
+    changes = []
+    if not has_log:
+        row.incarnation = uuid.uuid4()
+        row.head.id_floor, row.head.number_floors = 0, []
+        row.head.save(using=using)
+        changes.append("its tables were missing, made again")
+    layout_changed = (row.partitions, row.timeline) != (declared.partitions, declared.timeline)
+    if has_log and layout_changed:
+        _refuse_with_events(using, row, declared)
+    for option in ("partitions", "retention", "segment_size", "timeline"):
+        before, after = getattr(row, option), getattr(declared, option)
+        if before != after:
+            setattr(row, option, after)
+            changes.append(f"{option} {before} → {after}")
+    if changes:
+        row.save(using=using)
+    if not has_log:
+        segments.create_log(using, row)
+    elif layout_changed:
+        segments.create_indexes(using, row)
+    return [f"Topic {row}: {', '.join(changes)}."] if changes else []
+
+
+def _refuse_with_events(using: str, row: models.Topic, declared: declarations.Topic) -> None:
+    sql.fetch(using, sql.statement("lock_head"), topic_id=row.pk)
+    [[used]] = sql.fetch(using, sql.statement("topic_used"), topic_id=row.pk)
+    if not used:
+        return
+    if row.partitions != declared.partitions:
+        raise TopicChangeRefused(
+            f"Topic {row} has {_partitions(row.partitions)} and is declared with {declared.partitions}, at "
+            f"{declared.declared_at}. It has events already, and their keys would change partitions, so "
+            f"their order would be lost. Nothing was changed. Declare partitions={row.partitions} again, or a new topic."
+        )
+    raise TopicChangeRefused(
+        f"Topic {row} is declared with timeline={declared.timeline}, at {declared.declared_at}, and was made "
+        f"with timeline={row.timeline}. It has events already, and making their index would stop publishing. "
+        f"Nothing was changed. Declare timeline={row.timeline} again, or a new topic."
+    )
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"

@@ -1,0 +1,251 @@
+"""The transfer: it moves events from the buffer into the log, where they get their ids.
+
+    transfer = Transfer(using="default")
+    while transfer.move():
+        ...
+
+One transaction per batch, under the heads of its topics. What is in the buffer drives it, never a
+word of the publisher. Any number of transfers may run: each topic has one writer at a time.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from django_events import sql
+from django_events.conf import settings
+from django_events.log import segments
+from django_events.log.mark import Horizon
+
+# How often to ask who may still commit below what was seen: by events moved, and by time.
+NOTE_EVERY_EVENTS = 1_000
+NOTE_EVERY_SECONDS = 1.0
+_NO_SEGMENT = "23514"
+
+
+class Pending(NamedTuple):
+    """What one topic has in the buffer: `events` of them up to the buffer id `upper`."""
+
+    topic_id: int
+    topic: str
+    events: int
+    upper: int
+    complete: bool
+
+
+@dataclass(slots=True)
+class Lane:
+    """What a transfer remembers of one topic. The log is asked again under the head, always."""
+
+    mark: int = 0
+    incarnation: UUID | None = None
+    last_id: int = 0
+    numbers: dict[int, int] = field(default_factory=dict)
+    ready_upto: int = 0
+
+
+class Place(NamedTuple):
+    """Where the next events of a topic go, read under its head."""
+
+    topic_id: int
+    partitions: int
+    last_id: int
+    logged_at: datetime | None
+
+
+class _TopicsChanged(Exception):
+    """Topics were made anew since the transfer looked: what it remembers is worth nothing."""
+
+
+class Transfer:
+    """One worker's view of the buffer and the log of a database. Not for several threads."""
+
+    def __init__(self, using: str, *, batch_size: int | None = None) -> None:
+        self.using = using
+        self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew with a full look. Marks must not outlive the connection they were learnt on:
+        ids of commits that a crash of the server lost come again."""
+        self._lanes: dict[int, Lane] = {}
+        self._topics: str | None = None
+        self._horizon = Horizon()
+        self._seen = 0
+        self._events_since_note = 0
+        self._noted_at = 0.0
+
+    def move(self, *, until: Callable[[], bool] = lambda: False) -> int:
+        """Give every topic that has events one turn; returns how many events were moved.
+
+        Topics whose events fit one batch together share a turn; each of the others has its own, so
+        a flooded topic holds up a quiet one by one batch. `until` is asked between turns.
+        """
+        moved = 0
+        for turn in self._turns():
+            moved += self._take(turn)
+            if until():
+                break
+        return moved
+
+    def _turns(self) -> Iterator[list[Pending]]:
+        pending = self._look()
+        if len(pending) == 1:
+            yield pending
+            return
+        if together := [p for p in pending if p.complete]:
+            yield together
+        for flooded in pending:
+            if not flooded.complete:
+                yield self._look(only=flooded.topic_id)
+
+    def _look(self, *, only: int | None = None) -> list[Pending]:
+        settled = self._horizon.settled
+        with sql.reading_by_index(self.using):
+            rows = sql.fetch(
+                self.using,
+                sql.statement("pending"),
+                topic_ids=list(self._lanes),
+                marks=[lane.mark for lane in self._lanes.values()],
+                only=only,
+                batch_size=self.batch_size,
+            )
+        topics = rows[0][0]
+        if self._topics not in (None, topics):
+            self.forget()
+            return self._look(only=only)
+        self._topics = topics
+        pending = [Pending(*row[1:]) for row in rows if row[1] is not None]
+        waiting = {p.topic_id for p in pending}
+        for p in pending:
+            self._lanes.setdefault(p.topic_id, Lane())
+        for topic_id, lane in self._lanes.items():
+            # Nothing there, at a time when nothing at or below `settled` could still come.
+            if topic_id not in waiting and only in (None, topic_id):
+                lane.mark = max(lane.mark, settled)
+        return pending
+
+    def _take(self, pending: list[Pending]) -> int:
+        """Move what was seen; a topic that another transfer is at is left to it."""
+        if not pending:
+            return 0
+        settled = self._horizon.settled
+        for p in pending:
+            self._make_room(p)
+        try:
+            with sql.reading_by_index(self.using):
+                moved = self._move_locked(pending)
+        except _TopicsChanged:
+            self.forget()
+            return 0
+        except IntegrityError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _NO_SEGMENT:
+                raise
+            # A segment is missing after all: the batch was rolled back, look at what is there and redo it.
+            for p in pending:
+                self._lanes[p.topic_id].ready_upto = 0
+                self._make_room(p)
+            with sql.reading_by_index(self.using):
+                moved = self._move_locked(pending)
+        return self._remember(pending, moved, settled)
+
+    def _make_room(self, pending: Pending) -> None:
+        """See that the segments for these events are there, and the one after."""
+        lane = self._lanes[pending.topic_id]
+        if lane.last_id + pending.events > lane.ready_upto:
+            lane.ready_upto = segments.ensure(self.using, pending.topic_id, events=pending.events)
+
+    def _move_locked(self, pending: list[Pending]) -> list[tuple[int, int, int, int, int, datetime]]:
+        """The batch itself. The end of the log is read after the lock, in a later snapshot."""
+        locked = {
+            topic_id
+            for (topic_id,) in sql.fetch(
+                self.using, sql.statement("lock_heads"), topic_ids=[p.topic_id for p in pending]
+            )
+        }
+        if not locked:
+            return []
+        places = {place.topic_id: place for place in self._places(locked)}
+        ours = [p for p in pending if p.topic_id in places]
+        numbers = [
+            (p.topic_id, partition, number)
+            for p in ours
+            for partition, number in self._lanes[p.topic_id].numbers.items()
+        ]
+        return sql.fetch(
+            self.using,
+            sql.statement("move"),
+            topic_ids=[p.topic_id for p in ours],
+            marks=[self._lanes[p.topic_id].mark for p in ours],
+            uppers=[p.upper for p in ours],
+            last_ids=[places[p.topic_id].last_id for p in ours],
+            partitions=[places[p.topic_id].partitions for p in ours],
+            logged_ats=[places[p.topic_id].logged_at for p in ours],
+            number_topic_ids=[topic_id for topic_id, _, _ in numbers],
+            number_partitions=[partition for _, partition, _ in numbers],
+            numbers=[number for _, _, number in numbers],
+        )
+
+    def _places(self, topic_ids: set[int]) -> Iterator[Place]:
+        """Read where the logs end, and bring what is remembered of their partitions up to date."""
+        ends = [
+            sql.statement("last").on(
+                log=segments.log_table(topic_id), topic_id=topic_id, known=self._lanes[topic_id].last_id
+            )
+            for topic_id in sorted(topic_ids)
+        ]
+        for topic_id, incarnation, partitions, id_floor, number_floors, last_id, number, logged_at in sql.fetch(
+            self.using, sql.union_all(ends)
+        ):
+            lane = self._lanes[topic_id]
+            if lane.incarnation is None:
+                lane.incarnation = incarnation
+                lane.numbers = dict(enumerate(number_floors))
+            elif lane.incarnation != incarnation:
+                raise _TopicsChanged
+            last_id = max(last_id or 0, id_floor, lane.last_id)
+            if last_id > lane.last_id and partitions == 1:
+                lane.numbers[0] = max(number or 0, lane.numbers.get(0, 0))
+            elif last_id > lane.last_id:
+                statement = sql.statement("numbers").on(
+                    log=segments.log_table(topic_id), partitions=partitions, since=lane.last_id
+                )
+                lane.numbers.update(sql.fetch(self.using, statement))
+            lane.last_id = last_id
+            yield Place(topic_id, partitions, last_id, logged_at)
+
+    def _remember(
+        self, pending: list[Pending], moved: list[tuple[int, int, int, int, int, datetime]], settled: int
+    ) -> int:
+        """After the commit: move the marks up, and note what was seen."""
+        served = set()
+        total = 0
+        for topic_id, partition, events, last_id, number, _ in moved:
+            lane = self._lanes[topic_id]
+            lane.last_id = max(lane.last_id, last_id)
+            lane.numbers[partition] = number
+            served.add(topic_id)
+            total += events
+        for p in pending:
+            if p.topic_id in served:
+                lane = self._lanes[p.topic_id]
+                lane.mark = max(lane.mark, settled if p.complete else min(p.upper, settled))
+                self._seen = max(self._seen, p.upper)
+        self._note(total)
+        return total
+
+    def _note(self, moved: int) -> None:
+        self._events_since_note += moved
+        now = time.monotonic()
+        if self._events_since_note and (
+            self._events_since_note >= NOTE_EVERY_EVENTS or now - self._noted_at >= NOTE_EVERY_SECONDS
+        ):
+            seen = self._seen
+            writers = frozenset(name for (name,) in sql.fetch(self.using, sql.statement("writers")))
+            self._horizon.note(seen, writers)
+            self._events_since_note, self._noted_at = 0, now

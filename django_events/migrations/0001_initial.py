@@ -1,0 +1,220 @@
+"""Topics, the buffer, the partitioned log, and the functions that publish."""
+
+import uuid
+
+import django.contrib.postgres.fields
+import django.db.models.deletion
+import pgtrigger.compiler
+import pgtrigger.migrations
+from django.db import migrations, models
+
+import django_events.models.functions
+
+# The hot table: rows come and go all the time. It is vacuumed early and at full speed, and its file is
+# never cut at the end, because that takes a lock that publishers would wait for.
+TUNE_BUFFER = """
+ALTER TABLE django_events_bufferedevent ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (CACHE 1);
+ALTER TABLE django_events_bufferedevent SET (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_vacuum_insert_threshold = -1,
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 50000,
+    vacuum_truncate = off,
+    toast.autovacuum_vacuum_scale_factor = 0,
+    toast.autovacuum_vacuum_threshold = 5000,
+    toast.autovacuum_vacuum_cost_delay = 0,
+    toast.vacuum_truncate = off
+);
+ALTER TABLE django_events_topichead SET (fillfactor = 50)
+"""
+
+# One list partition per topic, each split by id into segments. They are attached when topics are
+# made and as the log grows, never created in place.
+CREATE_LOG = """
+CREATE TABLE django_events_event (
+    topic_id integer NOT NULL,
+    partition integer NOT NULL,
+    id bigint NOT NULL,
+    number bigint NOT NULL,
+    published_at timestamptz NOT NULL,
+    logged_at timestamptz NOT NULL,
+    type varchar(200) NOT NULL,
+    key varchar(512),
+    value jsonb,
+    body bytea,
+    metadata jsonb NOT NULL,
+    PRIMARY KEY (topic_id, id)
+) PARTITION BY LIST (topic_id)
+"""
+
+# 7235707310506407027 is 'djevents' in ASCII: the lock by which publishers learn that the transfer
+# sleeps. They hold it shared until they end, so the transfer can't fall asleep before it saw them.
+# Where transactions can be prepared, a NOTIFY would forbid that: there, polling finds the events.
+CREATE_FUNCTIONS = """
+CREATE FUNCTION django_events_open(topic text, wake boolean DEFAULT NULL) RETURNS integer
+LANGUAGE plpgsql AS $function$
+DECLARE
+    topic_id integer;
+BEGIN
+    SELECT t.id INTO topic_id FROM django_events_topic AS t WHERE t.name = topic;
+    IF topic_id IS NULL THEN
+        RAISE EXCEPTION 'There is no topic "%" in this database.', topic
+            USING ERRCODE = 'DE001', HINT = 'Declare it in an app''s events.py and run manage.py migrate.';
+    END IF;
+    IF coalesce(wake, current_setting('max_prepared_transactions')::integer = 0)
+        AND NOT pg_try_advisory_xact_lock_shared(7235707310506407027)
+    THEN
+        PERFORM pg_notify('django_events', '');
+    END IF;
+    RETURN topic_id;
+END
+$function$;
+
+CREATE FUNCTION django_events_publish(
+    topic text,
+    value jsonb DEFAULT NULL,
+    body bytea DEFAULT NULL,
+    type text DEFAULT '',
+    key text DEFAULT NULL,
+    metadata jsonb DEFAULT '{}',
+    "partition" integer DEFAULT NULL,
+    wake boolean DEFAULT NULL
+) RETURNS bigint
+LANGUAGE plpgsql AS $function$
+DECLARE
+    ticket bigint;
+BEGIN
+    INSERT INTO django_events_bufferedevent (topic_id, partition, type, key, value, body, metadata)
+    VALUES (
+        django_events_open(topic, wake),
+        django_events_publish.partition, django_events_publish.type, django_events_publish.key,
+        django_events_publish.value, django_events_publish.body, django_events_publish.metadata
+    )
+    RETURNING id INTO ticket;
+    RETURN ticket;
+END
+$function$
+"""
+
+DROP_FUNCTIONS = """
+DROP FUNCTION django_events_publish(text, jsonb, bytea, text, text, jsonb, integer, boolean);
+DROP FUNCTION django_events_open(text, boolean)
+"""
+
+# pgtrigger leaves the function of a dropped table's trigger behind, and one that all its triggers share.
+DROP_TRIGGER_FUNCTIONS = """
+DROP FUNCTION IF EXISTS pgtrigger_insert_only_b3b0a();
+DO $block$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_proc WHERE starts_with(proname, 'pgtrigger_')) THEN
+        DROP FUNCTION IF EXISTS _pgtrigger_should_ignore(text);
+    END IF;
+END
+$block$
+"""
+
+
+class Migration(migrations.Migration):
+    initial = True
+
+    dependencies = []
+
+    operations = [
+        # Undone last, when the table and its trigger are gone.
+        migrations.RunSQL(migrations.RunSQL.noop, DROP_TRIGGER_FUNCTIONS),
+        migrations.CreateModel(
+            name='Topic',
+            fields=[
+                ('id', models.AutoField(primary_key=True, serialize=False)),
+                ('name', models.CharField(max_length=63, unique=True, verbose_name='name')),
+                ('incarnation', models.UUIDField(default=uuid.uuid4, editable=False, help_text="Changes when the topic is made anew, so that readers' checkpoints notice.", verbose_name='incarnation')),
+                ('partitions', models.PositiveIntegerField(default=1, verbose_name='partitions')),
+                ('retention', models.DurationField(blank=True, null=True, verbose_name='retention')),
+                ('segment_size', models.BigIntegerField(default=1000000, verbose_name='segment size')),
+                ('timeline', models.BooleanField(default=False, verbose_name='timeline')),
+                ('created_at', models.DateTimeField(db_default=django_events.models.functions.ClockTimestamp(), editable=False, verbose_name='created at')),
+            ],
+            options={
+                'verbose_name': 'topic',
+                'verbose_name_plural': 'topics',
+            },
+        ),
+        migrations.CreateModel(
+            name='TopicHead',
+            fields=[
+                ('topic', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='head', serialize=False, to='django_events.topic', verbose_name='topic')),
+                ('id_floor', models.BigIntegerField(default=0, verbose_name='id floor')),
+                ('number_floors', django.contrib.postgres.fields.ArrayField(base_field=models.BigIntegerField(), default=list, size=None, verbose_name='number floors')),
+            ],
+            options={
+                'verbose_name': 'topic head',
+                'verbose_name_plural': 'topic heads',
+            },
+        ),
+        migrations.CreateModel(
+            name='BufferedEvent',
+            fields=[
+                ('pk', models.CompositePrimaryKey('topic_id', 'id', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('topic', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='django_events.topic', verbose_name='topic')),
+                ('id', models.BigIntegerField(editable=False, verbose_name='ticket')),
+                ('partition', models.IntegerField(blank=True, null=True, verbose_name='partition')),
+                ('type', models.CharField(blank=True, db_default='', max_length=200, verbose_name='type')),
+                ('key', models.CharField(blank=True, max_length=512, null=True, verbose_name='key')),
+                ('value', models.JSONField(blank=True, null=True, verbose_name='value')),
+                ('body', models.BinaryField(null=True, verbose_name='body')),
+                ('metadata', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), verbose_name='metadata')),
+                ('published_at', models.DateTimeField(db_default=django_events.models.functions.ClockTimestamp(), editable=False, verbose_name='published at')),
+            ],
+            options={
+                'verbose_name': 'buffered event',
+                'verbose_name_plural': 'buffered events',
+                'constraints': [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(('body__isnull', False), ('value__isnull', True)),
+                            models.Q(('body__isnull', True), ('value__isnull', False)),
+                            _connector='OR',
+                        ),
+                        name='django_events_buffer_payload',
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(('partition__gte', 0)), name='django_events_buffer_partition'
+                    ),
+                ],
+            },
+        ),
+        migrations.RunSQL(TUNE_BUFFER, migrations.RunSQL.noop),
+        migrations.SeparateDatabaseAndState(
+            database_operations=[migrations.RunSQL(CREATE_LOG, "DROP TABLE django_events_event")],
+            state_operations=[
+                migrations.CreateModel(
+                    name='Event',
+                    fields=[
+                        ('pk', models.CompositePrimaryKey('topic_id', 'id', blank=True, editable=False, primary_key=True, serialize=False)),
+                        ('topic', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='django_events.topic', verbose_name='topic')),
+                        ('id', models.BigIntegerField(verbose_name='id')),
+                        ('partition', models.IntegerField(verbose_name='partition')),
+                        ('number', models.BigIntegerField(verbose_name='number')),
+                        ('type', models.CharField(blank=True, max_length=200, verbose_name='type')),
+                        ('key', models.CharField(blank=True, max_length=512, null=True, verbose_name='key')),
+                        ('value', models.JSONField(blank=True, null=True, verbose_name='value')),
+                        ('body', models.BinaryField(null=True, verbose_name='body')),
+                        ('metadata', models.JSONField(blank=True, verbose_name='metadata')),
+                        ('published_at', models.DateTimeField(verbose_name='published at')),
+                        ('logged_at', models.DateTimeField(verbose_name='logged at')),
+                    ],
+                    options={
+                        'verbose_name': 'event',
+                        'verbose_name_plural': 'events',
+                    },
+                ),
+            ],
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='event',
+            trigger=pgtrigger.compiler.Trigger(name='insert_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'The log of django_events is insert-only: publish another event instead.';", hash='7ce1c63cd78d3cb6bdb7af0c2181f6bc5c7239fb', level='STATEMENT', operation='UPDATE OR DELETE', pgid='pgtrigger_insert_only_b3b0a', table='django_events_event', when='BEFORE')),
+        ),
+        migrations.RunSQL(CREATE_FUNCTIONS, DROP_FUNCTIONS),
+    ]

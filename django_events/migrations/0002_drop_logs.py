@@ -1,0 +1,42 @@
+"""Nothing on the way up. On the way down, the logs of all topics go first, in small transactions:
+one that drops thousands of tables runs out of lock memory."""
+
+from typing import Any
+
+from django.db import migrations
+
+BATCH = 50
+
+SEGMENTS = """
+SELECT tree.relid::regclass::text
+FROM pg_partition_tree('django_events_event') AS tree
+WHERE tree.isleaf AND tree.relid <> 'django_events_event'::regclass
+LIMIT %s
+"""
+LOGS = """
+SELECT link.inhrelid::regclass::text
+FROM pg_inherits AS link
+WHERE link.inhparent = 'django_events_event'::regclass
+LIMIT %s
+"""
+
+
+def drop_logs(apps: Any, schema_editor: Any) -> None:
+    """Drop the segments, then the topics' own tables; a leaf may be a log without segments."""
+    with schema_editor.connection.cursor() as cursor:
+        for tables in (SEGMENTS, LOGS):
+            while True:
+                cursor.execute(tables, [BATCH])
+                names = [name for (name,) in cursor.fetchall()]
+                if not names:
+                    break
+                # The names come quoted from regclass.
+                cursor.execute(f"DROP TABLE {', '.join(names)}")
+
+
+class Migration(migrations.Migration):
+    atomic = False
+
+    dependencies = [("django_events", "0001_initial")]
+
+    operations = [migrations.RunPython(migrations.RunPython.noop, drop_logs)]

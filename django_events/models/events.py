@@ -1,0 +1,78 @@
+"""The log: events in the order of their commits, and the questions one asks of it."""
+
+import pgtrigger
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_events import declarations
+from django_events.models.functions import TopicId
+from django_events.models.topics import Topic
+
+
+class EventQuerySet(models.QuerySet["Event"]):
+    """What is in the log of a topic. The topic is a declaration or its name."""
+
+    def of(self, topic: declarations.Topic | str) -> "EventQuerySet":
+        """The events of one topic, in no order."""
+        return self.filter(topic_id=TopicId(topic))
+
+    def at(self, topic: declarations.Topic | str, id: int) -> "Event":
+        """The event at one address, like `orders/1042`; Event.DoesNotExist if there is none."""
+        try:
+            return self.of(topic).get(id=id)
+        except self.model.DoesNotExist:
+            raise self.model.DoesNotExist(f"There is no event {topic}/{id} in the log.") from None
+
+    def since(self, topic: declarations.Topic | str, id: int = 0) -> "EventQuerySet":
+        """What comes after an id, oldest first. Slice it: a log can be long."""
+        return self.of(topic).filter(id__gt=id).order_by("id")
+
+    def timeline(self, topic: declarations.Topic | str, key: str) -> "EventQuerySet":
+        """The events of one key, oldest first; fast where the topic is declared with timeline=True."""
+        return self.of(topic).filter(key=key).order_by("id")
+
+    def peek(self, topic: declarations.Topic | str, *, limit: int = 10) -> "EventQuerySet":
+        """The newest events, newest first. Looking moves no consumer."""
+        return self.of(topic).order_by("-id")[:limit]
+
+
+class Event(models.Model):
+    """An event in the log. Inserted by the transfer, never changed, removed by dropping segments."""
+
+    pk = models.CompositePrimaryKey("topic_id", "id")
+    topic = models.ForeignKey(
+        Topic,
+        models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+        verbose_name=_("topic"),
+    )
+    id = models.BigIntegerField(_("id"))
+    partition = models.IntegerField(_("partition"))
+    number = models.BigIntegerField(_("number"))
+    type = models.CharField(_("type"), max_length=200, blank=True)
+    key = models.CharField(_("key"), max_length=512, null=True, blank=True)
+    value = models.JSONField(_("value"), null=True, blank=True)
+    body = models.BinaryField(_("body"), null=True)
+    metadata = models.JSONField(_("metadata"), blank=True)
+    published_at = models.DateTimeField(_("published at"))
+    logged_at = models.DateTimeField(_("logged at"))
+
+    objects = EventQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
+        triggers = [
+            pgtrigger.Trigger(
+                name="insert_only",
+                level=pgtrigger.Statement,
+                when=pgtrigger.Before,
+                operation=pgtrigger.Update | pgtrigger.Delete,
+                func="RAISE EXCEPTION 'The log of django_events is insert-only: publish another event instead.';",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.id}"

@@ -1,0 +1,40 @@
+"""Database functions that the models' columns use."""
+
+from typing import Any
+
+from django.db.models import DateTimeField, Func, IntegerField
+from django.db.models.sql.compiler import SQLCompiler
+
+from django_events import declarations, sql
+from django_events.exceptions import UnknownTopic
+
+
+class ClockTimestamp(Func):
+    """The database's clock at this very moment; Now() is the start of the transaction."""
+
+    template = "clock_timestamp()"
+    output_field = DateTimeField()
+
+
+class TopicId(Func):
+    """The id of a topic on the database that the query runs on, as a literal.
+
+    It is looked up when the query is compiled, so that building a query touches no database, and
+    so that the planner reads the topic's own segments only.
+    """
+
+    template = "%(topic_id)s"
+    output_field = IntegerField()
+
+    def __init__(self, topic: declarations.Topic | str) -> None:
+        super().__init__()
+        self.topic = str(topic)
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[int]]:  # type: ignore[override]
+        rows = sql.fetch(connection.alias, sql.statement("topic_id"), topic=self.topic)
+        if not rows:
+            raise UnknownTopic(
+                f"The database {connection.alias!r} has no topic {self.topic!r}. "
+                f"Declare it in an app's events.py and run: manage.py migrate --database {connection.alias}"
+            )
+        return "%s", [rows[0][0]]

@@ -1,0 +1,55 @@
+"""Topics, and the lock of each."""
+
+import uuid
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_events.models.functions import ClockTimestamp
+
+
+class Topic(models.Model):
+    """A named log. Apps declare topics in `events.py`; `migrate` makes these rows."""
+
+    id = models.AutoField(primary_key=True)
+    name = models.CharField(_("name"), max_length=63, unique=True)
+    incarnation = models.UUIDField(
+        _("incarnation"),
+        default=uuid.uuid4,
+        editable=False,
+        help_text=_("Changes when the topic is made anew, so that readers' checkpoints notice."),
+    )
+    partitions = models.PositiveIntegerField(_("partitions"), default=1)
+    retention = models.DurationField(_("retention"), null=True, blank=True)
+    segment_size = models.BigIntegerField(_("segment size"), default=1_000_000)
+    timeline = models.BooleanField(_("timeline"), default=False)
+    created_at = models.DateTimeField(_("created at"), db_default=ClockTimestamp(), editable=False)
+
+    class Meta:
+        verbose_name = _("topic")
+        verbose_name_plural = _("topics")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TopicHead(models.Model):
+    """The lock of a topic: whoever holds it is the one writer of the topic's log.
+
+    It is not written per batch. The floors are what the log can't tell any more once the segments
+    that held the last ids and numbers are dropped.
+    """
+
+    topic = models.OneToOneField(
+        Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic")
+    )
+    id_floor = models.BigIntegerField(_("id floor"), default=0)
+    number_floors = ArrayField(models.BigIntegerField(), verbose_name=_("number floors"), default=list)
+
+    class Meta:
+        verbose_name = _("topic head")
+        verbose_name_plural = _("topic heads")
+
+    def __str__(self) -> str:
+        return str(self.topic)

@@ -1,0 +1,135 @@
+"""Publishing by hand: one event, or many at once, in the caller's transaction.
+
+    with transaction.atomic():
+        order.save()
+        publish("orders", {"id": order.pk}, type="order.placed", key=str(order.pk))
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connections, router, transaction
+
+from django_events import sql
+from django_events.conf import settings
+from django_events.declarations import EventFields, Topic, registry
+from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady
+from django_events.models import BufferedEvent
+from django_events.publishing.drafts import Draft, Row, encode
+from django_events.unset import UNSET, Unset
+
+# What django_events_publish() and django_events_open() raise for a topic without a row.
+_TOPIC_MISSING = "DE001"
+_UNDEFINED = {"42P01", "42883", "3F000"}
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What is known when an event was published: its place in the buffer. It gets its id in the log."""
+
+    topic: str
+    ticket: int
+
+
+def publish(
+    topic: Topic | str,
+    value: Any = UNSET,
+    *,
+    body: bytes | Unset = UNSET,
+    type: str = "",
+    key: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    partition: int | None = None,
+    using: str | None = None,
+) -> Receipt:
+    """Publish one event: it is in the log if, and only if, the surrounding transaction commits.
+
+    One statement in the caller's transaction on `using` (by default where the router writes
+    BufferedEvent). Events of a key keep the order in which they were published. Publishing the
+    same again publishes a second event.
+    """
+    declared = registry.get(topic)
+    row = encode(declared, value, body, type, key, metadata, partition)
+    using = _writable(using)
+    with _explaining(declared, using):
+        [[ticket]] = sql.fetch(
+            using, sql.statement("publish"), topic=declared.name, wake=settings.WAKE_UPS, **row._asdict()
+        )
+    return Receipt(declared.name, ticket)
+
+
+async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
+    """`publish` for async code: the same, in the thread that holds this context's connection."""
+    return await sync_to_async(publish)(topic, value, **fields)
+
+
+def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
+    """Publish all drafts in their order, or none of them; returns how many.
+
+    Every draft is checked before the first is written. In the caller's transaction, or in one of
+    its own where there is none. Publishing the same again publishes them a second time.
+    """
+    declared = registry.get(topic)
+    rows = [_encode_draft(declared, index, draft) for index, draft in enumerate(drafts)]
+    using = _writable(using)
+    if not rows:
+        return 0
+    with _explaining(declared, using), transaction.atomic(using, savepoint=False):
+        [[topic_id]] = sql.fetch(using, sql.statement("open"), topic=declared.name, wake=settings.WAKE_UPS)
+        _copy(using, topic_id, rows)
+    return len(rows)
+
+
+async def apublish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
+    """`publish_many` for async code: the same, in the thread that holds this context's connection."""
+    return await sync_to_async(publish_many)(topic, drafts, using=using)
+
+
+def _encode_draft(topic: Topic, index: int, draft: Draft) -> Row:
+    if not isinstance(draft, Draft):
+        raise InvalidEvent(f"drafts[{index}] is {draft!r:.60}, expected a Draft, like Draft(value={{'id': 7}}).")
+    try:
+        return encode(
+            topic, draft.value, draft.body, draft.type, draft.key, draft.metadata, draft.partition
+        )
+    except InvalidEvent as error:
+        raise InvalidEvent(f"drafts[{index}]: {error}") from error
+
+
+def _writable(using: str | None) -> str:
+    using = using or router.db_for_write(BufferedEvent)
+    if settings.REQUIRE_TRANSACTION:
+        connection = connections[using]
+        if connection.get_autocommit() and not connection.in_atomic_block:
+            raise NotInTransaction(
+                f"Publishing outside a transaction on {using!r} is forbidden by DJANGO_EVENTS['REQUIRE_TRANSACTION']. "
+                "Wrap it, and what the event is about, in transaction.atomic()."
+            )
+    return using
+
+
+def _copy(using: str, topic_id: int, rows: list[Row]) -> None:
+    with connections[using].cursor() as cursor, cursor.copy(sql.statement("copy").text) as copy:
+        write = copy.write_row
+        for row in rows:
+            write((topic_id, *row))
+
+
+@contextmanager
+def _explaining(topic: Topic, using: str) -> Iterator[None]:
+    """Say what to do, where the database's own error doesn't."""
+    try:
+        yield
+    except DatabaseError as error:
+        sqlstate = getattr(error.__cause__, "sqlstate", None)
+        remedy = f"Run: manage.py migrate --database {using}"
+        if sqlstate == _TOPIC_MISSING:
+            raise TopicNotReady(
+                f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. {remedy}"
+            ) from error
+        if sqlstate in _UNDEFINED:
+            raise NotReady(f"The tables of django_events are not in the database {using!r}. {remedy}") from error
+        raise

@@ -1,0 +1,130 @@
+"""An event before it is published: checked and encoded here, with nothing written yet.
+
+    Draft(value={"id": 7}, type="order.placed", key="7")
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.core.serializers.json import DjangoJSONEncoder
+
+from django_events.declarations import Topic
+from django_events.exceptions import InvalidEvent
+from django_events.unset import UNSET, Unset
+
+MAX_TYPE_LENGTH = 200
+MAX_KEY_LENGTH = 512
+
+_encode = DjangoJSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """One event for `publish_many`. It has exactly one of value and body; value=None is JSON null."""
+
+    value: Any = UNSET
+    body: "bytes | Unset" = UNSET
+    type: str = ""
+    key: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    partition: int | None = None
+
+
+class Row(NamedTuple):
+    """An encoded event, in the order of the buffer's columns."""
+
+    partition: int | None
+    type: str
+    key: str | None
+    value: str | None
+    body: bytes | None
+    metadata: str
+
+
+def encode(
+    topic: Topic,
+    value: Any,
+    body: "bytes | Unset",
+    type: str,
+    key: str | None,
+    metadata: Mapping[str, Any] | None,
+    partition: int | None,
+) -> Row:
+    """Check one event and encode it for the buffer. InvalidEvent says what is wrong with it."""
+    if (value is UNSET) is (body is UNSET):
+        raise InvalidEvent(
+            "An event has exactly one of value and body, "
+            f"got {'neither' if value is UNSET else 'both'}. Use value for JSON (None is JSON null), body for bytes."
+        )
+    _check_text("type", type, MAX_TYPE_LENGTH)
+    if key is not None:
+        _check_text("key", key, MAX_KEY_LENGTH)
+    if partition is not None:
+        _check_partition(topic, partition)
+    if body is not UNSET and not isinstance(body, (bytes, bytearray, memoryview)):
+        raise InvalidEvent(f"body is {_kind(body)}, expected bytes. Encode it, or publish it as value.")
+    return Row(
+        partition,
+        type,
+        key,
+        None if value is UNSET else to_json("value", value),
+        None if body is UNSET else bytes(body),
+        "{}" if not metadata and metadata in (None, {}) else _metadata(metadata),
+    )
+
+
+def to_json(field: str, value: Any) -> str:
+    """Encode a JSON value as Django does (dates, Decimals, UUIDs), refusing what jsonb can't hold."""
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidEvent(f"{field} can't be written as JSON: {error}.") from error
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
+        raise InvalidEvent(
+            f"{field} contains the character U+0000, which PostgreSQL can't store in JSON. "
+            "Remove it, or publish the data as body."
+        )
+    if not text.isascii():
+        _check_encodable(field, text)
+    return text
+
+
+def _metadata(metadata: Any) -> str:
+    if not isinstance(metadata, Mapping):
+        raise InvalidEvent(f"metadata is {_kind(metadata)}, expected a mapping, like {{'user': 7}}.")
+    return to_json("metadata", dict(metadata))
+
+
+def _check_text(field: str, text: Any, longest: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidEvent(f"{field} is {_kind(text)}, expected text. Use str(...) if that is what you mean.")
+    if len(text) > longest:
+        raise InvalidEvent(f"{field} has {len(text)} characters, at most {longest} are possible: {text[:40]!r}…")
+    if "\0" in text:
+        raise InvalidEvent(f"{field} contains the character U+0000, which PostgreSQL can't store: {text[:40]!r}.")
+    if not text.isascii():
+        _check_encodable(field, text)
+
+
+def _check_encodable(field: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidEvent(
+            f"{field} contains half a surrogate pair ({text[error.start]!r}), which is not text."
+        ) from error
+
+
+def _check_partition(topic: Topic, partition: Any) -> None:
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidEvent(f"partition is {_kind(partition)}, expected a whole number.")
+    if not 0 <= partition < topic.partitions:
+        raise InvalidEvent(
+            f"Topic {topic.name!r} has no partition {partition}: it has {topic.partitions}, "
+            f"so 0 to {topic.partitions - 1} are possible. Leave partition out to place events by their key."
+        )
+
+
+def _kind(value: Any) -> str:
+    return f"{value!r:.60} ({type(value).__name__})"

@@ -1,0 +1,4 @@
+-- The index by which the events of one key are read.
+--
+-- Identifiers: log, index.
+CREATE INDEX IF NOT EXISTS {index} ON {log} (key, id)

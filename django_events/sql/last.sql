@@ -1,0 +1,18 @@
+-- The end of one topic's log, and the facts by which its next events are placed.
+--
+-- Run it after the statement that locked the head: an earlier snapshot could miss the last batch of
+-- another writer. The lower bound is what the worker knows to be there: it lets the planner open the
+-- newest segments only.
+-- Literals: topic_id, known. Identifiers: log.
+-- Relies on: the primary key of the log.
+SELECT t.id, t.incarnation, t.partitions, head.id_floor, head.number_floors, last.id, last.number, last.logged_at
+FROM django_events_topic AS t
+JOIN django_events_topichead AS head ON head.topic_id = t.id
+LEFT JOIN (
+    SELECT e.id, e.number, e.logged_at
+    FROM {log} AS e
+    WHERE e.topic_id = {topic_id} AND e.id >= {known}
+    ORDER BY e.id DESC
+    LIMIT 1
+) AS last ON true
+WHERE t.id = {topic_id}

@@ -1,0 +1,55 @@
+-- Move a range of the buffer into the log, giving each event its id, partition and number.
+--
+-- The range is deleted as a whole, so nothing is read twice; ids follow the order of the inserts.
+-- An explicit partition is taken modulo the number of partitions, a key by its hash, the rest by turns.
+-- logged_at is the time of the batch, and never before the batch before it.
+-- Parameters: arrays of one length for the topics (topic_ids, marks, uppers, last_ids, partitions,
+-- logged_ats), and of another for what is known of their partitions (number_topic_ids,
+-- number_partitions, numbers).
+-- Relies on: the primary key of the buffer (topic_id, id).
+WITH topic AS (
+    SELECT *
+    FROM unnest(
+        %(topic_ids)s::int[], %(marks)s::bigint[], %(uppers)s::bigint[], %(last_ids)s::bigint[],
+        %(partitions)s::int[], %(logged_ats)s::timestamptz[]
+    ) AS t (topic_id, mark, upper, last_id, partitions, logged_at)
+),
+moved AS (
+    DELETE FROM django_events_bufferedevent AS b
+    USING topic
+    WHERE b.topic_id = topic.topic_id AND b.id > topic.mark AND b.id <= topic.upper
+    RETURNING
+        b.*,
+        topic.last_id,
+        greatest(topic.logged_at, statement_timestamp()) AS logged_at,
+        CASE
+            WHEN topic.partitions = 1 THEN 0
+            WHEN b.partition IS NOT NULL THEN b.partition %% topic.partitions
+            WHEN b.key IS NOT NULL
+                THEN ((hashtextextended(b.key, 0) & 9223372036854775807) %% topic.partitions)::int
+            ELSE (b.id %% topic.partitions)::int
+        END AS lane
+),
+numbered AS (
+    SELECT
+        moved.*,
+        coalesce(known.number, 0) + row_number() OVER (PARTITION BY moved.topic_id, moved.lane ORDER BY moved.id)
+            AS number
+    FROM moved
+    LEFT JOIN unnest(%(number_topic_ids)s::int[], %(number_partitions)s::int[], %(numbers)s::bigint[])
+        AS known (topic_id, lane, number)
+        ON known.topic_id = moved.topic_id AND known.lane = moved.lane
+),
+logged AS (
+    INSERT INTO django_events_event
+        (topic_id, id, partition, number, type, key, value, body, metadata, published_at, logged_at)
+    SELECT
+        topic_id,
+        last_id + row_number() OVER (PARTITION BY topic_id ORDER BY id),
+        lane, number, type, key, value, body, metadata, published_at, logged_at
+    FROM numbered
+    RETURNING topic_id, id, partition, number, logged_at
+)
+SELECT topic_id, partition, count(*), max(id), max(number), max(logged_at)
+FROM logged
+GROUP BY topic_id, partition

@@ -1,0 +1,48 @@
+-- Which topics have events in the buffer, how many (counted up to a share of the batch), and up to
+-- which id those go.
+--
+-- Every topic with events gets the same share, so that looking costs one batch however many topics
+-- are flooded; a count below the share is all there is (the last column). Each scan starts behind the
+-- topic's mark: what is before it was moved, and its dead index entries would be walked again and
+-- again while an old snapshot is open. Every row begins with a fingerprint of all topics: when it
+-- changes, what the worker remembers is worth nothing. There is one row without a topic if none has events.
+-- Parameters: topic_ids, marks (arrays of one length: what the worker remembers), only (the topic
+-- to look at, or null for all), batch_size.
+-- Relies on: the primary key of the buffer (topic_id, id).
+WITH topic AS MATERIALIZED (
+    SELECT t.id, t.name, coalesce(known.mark, 0) AS mark
+    FROM django_events_topic AS t
+    LEFT JOIN unnest(%(topic_ids)s::int[], %(marks)s::bigint[]) AS known (topic_id, mark) ON known.topic_id = t.id
+    WHERE %(only)s::int IS NULL OR t.id = %(only)s::int
+),
+waiting AS MATERIALIZED (
+    SELECT topic.*
+    FROM topic
+    CROSS JOIN LATERAL (
+        SELECT FROM django_events_bufferedevent AS b
+        WHERE b.topic_id = topic.id AND b.id > topic.mark
+        ORDER BY b.id
+        LIMIT 1
+    ) AS first
+),
+share AS (
+    SELECT greatest(%(batch_size)s / greatest(count(*), 1), 1) AS size FROM waiting
+),
+fingerprint AS (
+    SELECT md5(coalesce(string_agg(incarnation::text, ',' ORDER BY id), '')) AS topics FROM django_events_topic
+)
+SELECT fingerprint.topics, waiting.id, waiting.name, next.events, next.upper, next.events < share.size
+FROM fingerprint
+CROSS JOIN share
+LEFT JOIN waiting ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) AS events, max(ids.id) AS upper
+    FROM (
+        SELECT b.id
+        FROM django_events_bufferedevent AS b
+        WHERE b.topic_id = waiting.id AND b.id > waiting.mark
+        ORDER BY b.id
+        LIMIT share.size
+    ) AS ids
+) AS next ON waiting.id IS NOT NULL
+ORDER BY waiting.id

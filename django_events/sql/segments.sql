@@ -1,0 +1,12 @@
+-- The attached segments of a topic's log with their bounds, in order.
+--
+-- Parameters: log (a table's name).
+-- Relies on: the catalog's own indexes.
+SELECT segment.relname, bounds.parts[1]::bigint AS first, bounds.parts[2]::bigint AS "end"
+FROM pg_inherits AS link
+JOIN pg_class AS segment ON segment.oid = link.inhrelid
+CROSS JOIN LATERAL (
+    SELECT regexp_match(pg_get_expr(segment.relpartbound, segment.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)') AS parts
+) AS bounds
+WHERE link.inhparent = to_regclass(%(log)s) AND NOT link.inhdetachpending
+ORDER BY first

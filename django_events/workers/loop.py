@@ -1,0 +1,122 @@
+"""The one loop of all workers: work until there is nothing to do, wait, reconnect when the database goes away."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Protocol
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+
+from django_events.workers.stopping import Stop
+
+logger = logging.getLogger("django_events.worker")
+
+FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
+RETRIED_STATES = {
+    "40001",  # serialization failure
+    "40P01",  # deadlock
+    "55P03",  # a lock was not to be had in time
+}
+
+
+class Exit(IntEnum):
+    """How a worker's process ends, for its supervisor."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 75
+
+
+class Worker(Protocol):
+    """What the loop repeats."""
+
+    using: str
+
+    def work(self, stop: Stop) -> int:
+        """Do what there is to do now, and say how much it was."""
+
+    def wait(self, stop: Stop) -> None:
+        """Return when there may be something to do again."""
+
+    def reset(self) -> None:
+        """The connection is a new one: forget what was learnt on the old one."""
+
+
+class Unreachable(Exception):
+    """The database can't be reached."""
+
+
+def run(worker: Worker, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None) -> int:
+    """Repeat a worker until it is told to stop, or with `once` until nothing is left; returns how much it did.
+
+    A database that goes away is waited for, with a back-off. One that can't be reached at the start, or
+    goes away with `once`, raises Unreachable, so that a supervisor sees it.
+    """
+    total, failures, started = 0, 0, False
+    while not stop.requested:
+        try:
+            done = worker.work(stop)
+        except (OperationalError, InterfaceError, DatabaseError) as error:
+            if not _passes_by_itself(error):
+                raise
+            connections[worker.using].close()
+            worker.reset()
+            if _is_lost(error) and (once or not started):
+                raise Unreachable(str(error).strip()) from error
+            failures += 1
+            _back_off(worker, stop, failures, error)
+            continue
+        if failures:
+            logger.info("The database %r works again, after %d tries.", worker.using, failures)
+        failures, started = 0, True
+        total += done
+        on_progress(done)
+        if done:
+            continue
+        if once:
+            break
+        worker.wait(stop)
+    return total
+
+
+def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
+    pause = min(FIRST_RETRY * 2 ** (failures - 1), LONGEST_RETRY) * random.uniform(0.75, 1.25)
+    logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, str(error).strip())
+    stop.wait(pause)
+
+
+def _sqlstate(error: Exception) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether the connection is gone, or never was, rather than a statement refused."""
+    state = _sqlstate(error)
+    return isinstance(error, (OperationalError, InterfaceError)) and (
+        state is None or state[:2] in ("08", "57", "53")
+    )
+
+
+def _passes_by_itself(error: Exception) -> bool:
+    return _is_lost(error) or _sqlstate(error) in RETRIED_STATES
+
+
+class Rate:
+    """How much was done in a while, for the log."""
+
+    def __init__(self, *, every: float = 10.0) -> None:
+        self.every = every
+        self._since, self._done = time.monotonic(), 0
+
+    def add(self, done: int) -> tuple[int, float] | None:
+        """Count; once in a while returns how much it was, and per second."""
+        self._done += done
+        elapsed = time.monotonic() - self._since
+        if elapsed < self.every:
+            return None
+        result = (self._done, self._done / elapsed)
+        self._since, self._done = time.monotonic(), 0
+        return result

@@ -1,0 +1,1 @@
+"""Orders, payments and stock."""

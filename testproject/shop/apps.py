@@ -1,0 +1,8 @@
+"""The shop as a Django app."""
+
+from django.apps import AppConfig
+
+
+class ShopConfig(AppConfig):
+    name = "testproject.shop"
+    label = "shop"

@@ -1,0 +1,32 @@
+"""Orders, their payments, and what is on the shelves."""
+
+from django.db import models
+
+
+class Product(models.Model):
+    sku = models.CharField(max_length=20, unique=True)
+    price = models.DecimalField(max_digits=8, decimal_places=2)
+    on_shelf = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return self.sku
+
+
+class Order(models.Model):
+    customer = models.CharField(max_length=100)
+    product = models.ForeignKey(Product, models.PROTECT, related_name="orders")
+    quantity = models.PositiveIntegerField()
+    total = models.DecimalField(max_digits=10, decimal_places=2)
+    placed_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"order {self.pk}"
+
+
+class Payment(models.Model):
+    order = models.OneToOneField(Order, models.CASCADE, related_name="payment")
+    amount = models.DecimalField(max_digits=10, decimal_places=2)
+    paid_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"payment of {self.order}"

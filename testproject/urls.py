@@ -1,0 +1,6 @@
+"""The shop's pages: the admin."""
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, path
+
+urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
