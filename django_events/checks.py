@@ -1,1 +1,98 @@
-"""What `manage.py check` finds."""
+"""What `manage.py check` finds: wrong settings, wrong declarations, a database that can't do it.
+
+Each function is one message. Its id is in docs/reference/checks.md with what to do.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.core import checks
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.db import DEFAULT_DB_ALIAS, connections, router
+
+from django_events import conf, models
+from django_events.declarations import registry
+from django_events.exceptions import InvalidSetting, did_you_mean
+
+OLDEST_POSTGRESQL = 14
+
+
+@register(Tags.compatibility)
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    return [*_unknown_keys(), *_wrong_values()]
+
+
+@register(Tags.compatibility)
+def check_topics(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    return [
+        Error(problem, hint=f"It is declared at {topic.declared_at}.", id="django_events.E003")
+        for topic, problem in registry.problems()
+    ]
+
+
+@register(Tags.compatibility)
+def check_apps(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    if not apps.is_installed("pgtrigger"):
+        yield Error(
+            "django_events needs the app 'pgtrigger' for its triggers.",
+            hint="Add 'pgtrigger' to INSTALLED_APPS, before 'django_events'.",
+            id="django_events.E004",
+        )
+
+
+@register(Tags.compatibility)
+def check_engines(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    using = router.db_for_write(models.BufferedEvent) or DEFAULT_DB_ALIAS
+    if connections[using].vendor != "postgresql":
+        yield Error(
+            f"Events are written to the database {using!r}, which is {connections[using].vendor}, not PostgreSQL.",
+            hint="Use PostgreSQL there, or route the app 'django_events' to a PostgreSQL with DATABASE_ROUTERS.",
+            id="django_events.E005",
+        )
+
+
+@register(Tags.database)
+def check_servers(
+    app_configs: Sequence[AppConfig] | None = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> Iterable[CheckMessage]:
+    for using in databases or ():
+        connection = connections[using]
+        if connection.vendor != "postgresql" or not router.allow_migrate_model(using, models.BufferedEvent):
+            continue
+        major = connection.pg_version // 10_000  # type: ignore[attr-defined]
+        if major < OLDEST_POSTGRESQL:
+            yield Error(
+                f"The database {using!r} is PostgreSQL {major}; django_events needs {OLDEST_POSTGRESQL} or newer.",
+                hint="Upgrade the server.",
+                id="django_events.E006",
+            )
+        if connection.settings_dict.get("OPTIONS", {}).get("server_side_binding"):
+            yield checks.Warning(
+                f"The database {using!r} binds parameters on the server, which makes PostgreSQL plan django_events' "
+                "statements without knowing which topic they are about.",
+                hint="Leave 'server_side_binding' out of its OPTIONS, or give events a database alias without it.",
+                id="django_events.W001",
+            )
+
+
+def _unknown_keys() -> Iterator[CheckMessage]:
+    try:
+        configured = conf.configured()
+    except InvalidSetting as error:
+        yield Error(str(error), id="django_events.E002")
+        return
+    for key in configured:
+        if key not in conf.KEYS:
+            yield Error(
+                f"DJANGO_EVENTS has no key {key!r}.", hint=did_you_mean(str(key), conf.KEYS), id="django_events.E001"
+            )
+
+
+def _wrong_values() -> Iterator[CheckMessage]:
+    try:
+        configured = conf.configured()
+    except InvalidSetting:
+        return
+    for problem in conf.problems(configured):
+        yield Error(problem, id="django_events.E002")

@@ -1,8 +1,8 @@
 """The settings: one dict, `DJANGO_EVENTS`, read through one typed object.
 
-    from django_events.conf import settings
+from django_events.conf import settings
 
-    settings.TRANSFER_BATCH_SIZE
+settings.TRANSFER_BATCH_SIZE
 """
 
 import types

@@ -77,9 +77,7 @@ class Topic:
             )
         yield from _check_number("partitions", self.partitions, 1, MAX_PARTITIONS, self.name)
         yield from _check_number("segment_size", self.segment_size, MIN_SEGMENT_SIZE, 2**40, self.name)
-        if self.retention is not None and (
-            not isinstance(self.retention, timedelta) or self.retention <= timedelta(0)
-        ):
+        if self.retention is not None and (not isinstance(self.retention, timedelta) or self.retention <= timedelta(0)):
             yield (
                 f"Topic {self.name!r} has retention={self.retention!r}, expected a timedelta above zero, "
                 "or None to keep events for ever."
@@ -102,9 +100,7 @@ class Registry:
 
     def add(self, topic: Topic) -> None:
         # A module that is loaded again declares the same topic at the same place again.
-        self._set(
-            [t for t in self._declared if (t.name, t.declared_at) != (topic.name, topic.declared_at)] + [topic]
-        )
+        self._set([t for t in self._declared if (t.name, t.declared_at) != (topic.name, topic.declared_at)] + [topic])
 
     def discard(self, topic: Topic) -> None:
         self._set([t for t in self._declared if t is not topic])

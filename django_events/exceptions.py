@@ -1,14 +1,14 @@
 """The errors that django_events raises.
 
-    EventsError
-    ├── InvalidEvent         bad input to a publishing function; nothing was written
-    ├── InvalidTopic         a declaration that can't be a topic
-    ├── UnknownTopic         a topic that no installed app declares
-    ├── TopicNotReady        a declared topic that the database doesn't have yet
-    ├── TopicChangeRefused   a changed declaration that the events in the log don't allow
-    ├── NotInTransaction     publishing outside a transaction, where the settings forbid it
-    ├── NotReady             the tables of django_events are not in the database
-    └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
+EventsError
+├── InvalidEvent         bad input to a publishing function; nothing was written
+├── InvalidTopic         a declaration that can't be a topic
+├── UnknownTopic         a topic that no installed app declares
+├── TopicNotReady        a declared topic that the database doesn't have yet
+├── TopicChangeRefused   a changed declaration that the events in the log don't allow
+├── NotInTransaction     publishing outside a transaction, where the settings forbid it
+├── NotReady             the tables of django_events are not in the database
+└── InvalidSetting       a value in DJANGO_EVENTS that can't be used
 """
 
 from collections.abc import Iterable

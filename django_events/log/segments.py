@@ -38,7 +38,7 @@ def create_log(using: str, topic: Topic) -> None:
     log = log_table(topic.pk)
     sql.fetch(using, sql.statement("create_log").on(log=log, name=sql.literal(topic.name)))
     create_indexes(using, topic)
-    extend(using, topic, upto=1)
+    extend(using, topic, after=topic.head.id_floor, events=1)
     sql.fetch(using, sql.statement("attach_log").on(log=log, topic_id=topic.pk))
 
 
@@ -60,23 +60,29 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
         sql.fetch(using, sql.statement("lock_timeout"), timeout=LOCK_TIMEOUT)
         sql.fetch(using, sql.statement("lock_head"), topic_id=topic_id)
         topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
-        [[last_id]] = sql.fetch(using, sql.statement("last_id").on(log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor))
-        return extend(using, topic, upto=last_id + events)
+        [[last_id]] = sql.fetch(
+            using, sql.statement("last_id").on(log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor)
+        )
+        return extend(using, topic, after=last_id, events=events)
 
 
-def extend(using: str, topic: Topic, *, upto: int) -> int:
-    """Attach segments until the last one begins behind `upto`; returns the id before that one.
+def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
+    """Attach what is missing of the segments for the next `events` and one more; see `ensure`.
 
     For a caller who holds the head of the topic, or makes the topic.
     """
     log = log_table(topic.pk)
     existing = segments(using, topic.pk)
-    first = existing[-1].first if existing else 0
-    end = existing[-1].end if existing else topic.head.id_floor + 1
-    while first <= upto:
-        first, end = end, end + topic.segment_size
-        segment = f"{log}_{first:d}"
-        sql.fetch(
-            using, sql.statement("create_segment").on(log=log, segment=segment, first=first, end=end)
-        )
-    return first - 1
+    first = after + 1
+    while True:
+        segment = next((s for s in existing if s.first <= first < s.end), None)
+        if segment is None:
+            end = min([first + topic.segment_size, *(s.first for s in existing if s.first > first)])
+            segment = Segment(f"{log}_{first:d}", first, end)
+            sql.fetch(
+                using,
+                sql.statement("create_segment").on(log=log, segment=segment.table, first=first, end=end),
+            )
+        if segment.first > after + events:
+            return segment.first - 1
+        first = segment.end

@@ -16,13 +16,11 @@ from django_events.log import segments
 TABLES = {"django_events_topic", "django_events_topichead", "django_events_bufferedevent", segments.ROOT}
 
 
-def sync_after_migrate(
-    sender: AppConfig, *, using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any
-) -> None:
+def sync_after_migrate(sender: AppConfig, *, using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -> None:
     """The receiver of post_migrate. After `migrate django_events zero` there are no tables: nothing to do."""
     if not router.allow_migrate_model(using, models.Topic) or connections[using].vendor != "postgresql":
         return
-    if not TABLES <= set(connections[using].introspection.table_names()):
+    if not TABLES.issubset(connections[using].introspection.table_names()):
         return
     write = print if stdout is None else stdout.write
     for line in sync(using):
@@ -39,21 +37,23 @@ def sync(using: str) -> list[str]:
     with transaction.atomic(using):
         sql.fetch(using, sql.statement("lock_topics"))
         rows = {topic.name: topic for topic in models.Topic.objects.using(using).select_related("head")}
-        logs = {topic_id: name for topic_id, name in sql.fetch(using, sql.statement("logs"))}
+        logs: dict[int, str] = dict(sql.fetch(using, sql.statement("logs")))
         changes: list[str] = []
         for declared in declarations.registry:
             if row := rows.get(declared.name):
                 changes += _adapt(using, row, declared, has_log=row.pk in logs)
             else:
-                orphan = next((id for id, name in logs.items() if name == declared.name), None)
-                changes.append(_create(using, declared, orphan))
+                changes.append(_create(using, declared, logs))
         return changes
 
 
-def _create(using: str, declared: declarations.Topic, orphan: int | None) -> str:
+def _create(using: str, declared: declarations.Topic, logs: dict[int, str]) -> str:
     """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
+    orphan = next((topic_id for topic_id, name in logs.items() if name == declared.name), None)
+    if orphan is None:
+        [[topic_id]] = sql.fetch(using, sql.statement("next_topic_id"), logs=list(logs))
     topic = models.Topic(
-        pk=orphan,
+        pk=orphan or topic_id,
         name=declared.name,
         partitions=declared.partitions,
         retention=declared.retention,
@@ -66,7 +66,6 @@ def _create(using: str, declared: declarations.Topic, orphan: int | None) -> str
         segments.create_log(using, topic)
         return f"Topic {topic}: created, {_partitions(topic.partitions)}."
     segments.create_indexes(using, topic)
-    sql.fetch(using, sql.statement("skip_topic_ids"))
     return f"Topic {topic}: its row was missing, made again for the log that is there."
 
 
@@ -103,8 +102,8 @@ def _refuse_with_events(using: str, row: models.Topic, declared: declarations.To
     if row.partitions != declared.partitions:
         raise TopicChangeRefused(
             f"Topic {row} has {_partitions(row.partitions)} and is declared with {declared.partitions}, at "
-            f"{declared.declared_at}. It has events already, and their keys would change partitions, so "
-            f"their order would be lost. Nothing was changed. Declare partitions={row.partitions} again, or a new topic."
+            f"{declared.declared_at}. It has events already, and their keys would change partitions, so their "
+            f"order would be lost. Nothing was changed. Declare partitions={row.partitions} again, or a new topic."
         )
     raise TopicChangeRefused(
         f"Topic {row} is declared with timeline={declared.timeline}, at {declared.declared_at}, and was made "

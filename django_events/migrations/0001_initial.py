@@ -125,62 +125,119 @@ class Migration(migrations.Migration):
         # Undone last, when the table and its trigger are gone.
         migrations.RunSQL(migrations.RunSQL.noop, DROP_TRIGGER_FUNCTIONS),
         migrations.CreateModel(
-            name='Topic',
+            name="Topic",
             fields=[
-                ('id', models.AutoField(primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=63, unique=True, verbose_name='name')),
-                ('incarnation', models.UUIDField(default=uuid.uuid4, editable=False, help_text="Changes when the topic is made anew, so that readers' checkpoints notice.", verbose_name='incarnation')),
-                ('partitions', models.PositiveIntegerField(default=1, verbose_name='partitions')),
-                ('retention', models.DurationField(blank=True, null=True, verbose_name='retention')),
-                ('segment_size', models.BigIntegerField(default=1000000, verbose_name='segment size')),
-                ('timeline', models.BooleanField(default=False, verbose_name='timeline')),
-                ('created_at', models.DateTimeField(db_default=django_events.models.functions.ClockTimestamp(), editable=False, verbose_name='created at')),
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=63, unique=True, verbose_name="name")),
+                (
+                    "incarnation",
+                    models.UUIDField(
+                        default=uuid.uuid4,
+                        editable=False,
+                        help_text="Changes when the topic is made anew, so that readers' checkpoints notice.",
+                        verbose_name="incarnation",
+                    ),
+                ),
+                ("partitions", models.PositiveIntegerField(default=1, verbose_name="partitions")),
+                ("retention", models.DurationField(blank=True, null=True, verbose_name="retention")),
+                ("segment_size", models.BigIntegerField(default=1000000, verbose_name="segment size")),
+                ("timeline", models.BooleanField(default=False, verbose_name="timeline")),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="created at",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'topic',
-                'verbose_name_plural': 'topics',
+                "verbose_name": "topic",
+                "verbose_name_plural": "topics",
             },
         ),
         migrations.CreateModel(
-            name='TopicHead',
+            name="TopicHead",
             fields=[
-                ('topic', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='head', serialize=False, to='django_events.topic', verbose_name='topic')),
-                ('id_floor', models.BigIntegerField(default=0, verbose_name='id floor')),
-                ('number_floors', django.contrib.postgres.fields.ArrayField(base_field=models.BigIntegerField(), default=list, size=None, verbose_name='number floors')),
+                (
+                    "topic",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="head",
+                        serialize=False,
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+                ("id_floor", models.BigIntegerField(default=0, verbose_name="id floor")),
+                (
+                    "number_floors",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(), default=list, size=None, verbose_name="number floors"
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'topic head',
-                'verbose_name_plural': 'topic heads',
+                "verbose_name": "topic head",
+                "verbose_name_plural": "topic heads",
             },
         ),
         migrations.CreateModel(
-            name='BufferedEvent',
+            name="BufferedEvent",
             fields=[
-                ('pk', models.CompositePrimaryKey('topic_id', 'id', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('topic', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='django_events.topic', verbose_name='topic')),
-                ('id', models.BigIntegerField(editable=False, verbose_name='ticket')),
-                ('partition', models.IntegerField(blank=True, null=True, verbose_name='partition')),
-                ('type', models.CharField(blank=True, db_default='', max_length=200, verbose_name='type')),
-                ('key', models.CharField(blank=True, max_length=512, null=True, verbose_name='key')),
-                ('value', models.JSONField(blank=True, null=True, verbose_name='value')),
-                ('body', models.BinaryField(null=True, verbose_name='body')),
-                ('metadata', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), verbose_name='metadata')),
-                ('published_at', models.DateTimeField(db_default=django_events.models.functions.ClockTimestamp(), editable=False, verbose_name='published at')),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "topic_id", "id", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+                ("id", models.BigIntegerField(editable=False, verbose_name="ticket")),
+                ("partition", models.IntegerField(blank=True, null=True, verbose_name="partition")),
+                ("type", models.CharField(blank=True, db_default="", max_length=200, verbose_name="type")),
+                ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
+                ("body", models.BinaryField(null=True, verbose_name="body")),
+                (
+                    "metadata",
+                    models.JSONField(
+                        blank=True, db_default=models.Value({}, models.JSONField()), verbose_name="metadata"
+                    ),
+                ),
+                (
+                    "published_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="published at",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'buffered event',
-                'verbose_name_plural': 'buffered events',
-                'constraints': [
+                "verbose_name": "buffered event",
+                "verbose_name_plural": "buffered events",
+                "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(('body__isnull', False), ('value__isnull', True)),
-                            models.Q(('body__isnull', True), ('value__isnull', False)),
-                            _connector='OR',
+                            models.Q(("body__isnull", False), ("value__isnull", True)),
+                            models.Q(("body__isnull", True), ("value__isnull", False)),
+                            _connector="OR",
                         ),
-                        name='django_events_buffer_payload',
+                        name="django_events_buffer_payload",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(('partition__gte', 0)), name='django_events_buffer_partition'
+                        condition=models.Q(("partition__gte", 0)), name="django_events_buffer_partition"
                     ),
                 ],
             },
@@ -190,31 +247,57 @@ class Migration(migrations.Migration):
             database_operations=[migrations.RunSQL(CREATE_LOG, "DROP TABLE django_events_event")],
             state_operations=[
                 migrations.CreateModel(
-                    name='Event',
+                    name="Event",
                     fields=[
-                        ('pk', models.CompositePrimaryKey('topic_id', 'id', blank=True, editable=False, primary_key=True, serialize=False)),
-                        ('topic', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='django_events.topic', verbose_name='topic')),
-                        ('id', models.BigIntegerField(verbose_name='id')),
-                        ('partition', models.IntegerField(verbose_name='partition')),
-                        ('number', models.BigIntegerField(verbose_name='number')),
-                        ('type', models.CharField(blank=True, max_length=200, verbose_name='type')),
-                        ('key', models.CharField(blank=True, max_length=512, null=True, verbose_name='key')),
-                        ('value', models.JSONField(blank=True, null=True, verbose_name='value')),
-                        ('body', models.BinaryField(null=True, verbose_name='body')),
-                        ('metadata', models.JSONField(blank=True, verbose_name='metadata')),
-                        ('published_at', models.DateTimeField(verbose_name='published at')),
-                        ('logged_at', models.DateTimeField(verbose_name='logged at')),
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "topic_id", "id", blank=True, editable=False, primary_key=True, serialize=False
+                            ),
+                        ),
+                        (
+                            "topic",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                related_name="+",
+                                to="django_events.topic",
+                                verbose_name="topic",
+                            ),
+                        ),
+                        ("id", models.BigIntegerField(verbose_name="id")),
+                        ("partition", models.IntegerField(verbose_name="partition")),
+                        ("number", models.BigIntegerField(verbose_name="number")),
+                        ("type", models.CharField(blank=True, max_length=200, verbose_name="type")),
+                        ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                        ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
+                        ("body", models.BinaryField(null=True, verbose_name="body")),
+                        ("metadata", models.JSONField(blank=True, verbose_name="metadata")),
+                        ("published_at", models.DateTimeField(verbose_name="published at")),
+                        ("logged_at", models.DateTimeField(verbose_name="logged at")),
                     ],
                     options={
-                        'verbose_name': 'event',
-                        'verbose_name_plural': 'events',
+                        "verbose_name": "event",
+                        "verbose_name_plural": "events",
                     },
                 ),
             ],
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='event',
-            trigger=pgtrigger.compiler.Trigger(name='insert_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'The log of django_events is insert-only: publish another event instead.';", hash='7ce1c63cd78d3cb6bdb7af0c2181f6bc5c7239fb', level='STATEMENT', operation='UPDATE OR DELETE', pgid='pgtrigger_insert_only_b3b0a', table='django_events_event', when='BEFORE')),
+            model_name="event",
+            trigger=pgtrigger.compiler.Trigger(
+                name="insert_only",
+                sql=pgtrigger.compiler.UpsertTriggerSql(
+                    func="RAISE EXCEPTION 'The log of django_events is insert-only: publish another event instead.';",
+                    hash="7ce1c63cd78d3cb6bdb7af0c2181f6bc5c7239fb",
+                    level="STATEMENT",
+                    operation="UPDATE OR DELETE",
+                    pgid="pgtrigger_insert_only_b3b0a",
+                    table="django_events_event",
+                    when="BEFORE",
+                ),
+            ),
         ),
         migrations.RunSQL(CREATE_FUNCTIONS, DROP_FUNCTIONS),
     ]

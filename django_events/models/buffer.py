@@ -41,9 +41,7 @@ class BufferedEvent(models.Model):
                 name="django_events_buffer_payload",
                 condition=Q(value__isnull=True, body__isnull=False) | Q(value__isnull=False, body__isnull=True),
             ),
-            models.CheckConstraint(
-                name="django_events_buffer_partition", condition=Q(partition__gte=0)
-            ),
+            models.CheckConstraint(name="django_events_buffer_partition", condition=Q(partition__gte=0)),
         ]
 
     def __str__(self) -> str:

@@ -41,9 +41,7 @@ class TopicHead(models.Model):
     that held the last ids and numbers are dropped.
     """
 
-    topic = models.OneToOneField(
-        Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic")
-    )
+    topic = models.OneToOneField(Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic"))
     id_floor = models.BigIntegerField(_("id floor"), default=0)
     number_floors = ArrayField(models.BigIntegerField(), verbose_name=_("number floors"), default=list)
 

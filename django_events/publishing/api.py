@@ -1,8 +1,8 @@
 """Publishing by hand: one event, or many at once, in the caller's transaction.
 
-    with transaction.atomic():
-        order.save()
-        publish("orders", {"id": order.pk}, type="order.placed", key=str(order.pk))
+with transaction.atomic():
+    order.save()
+    publish("orders", {"id": order.pk}, type="order.placed", key=str(order.pk))
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -92,9 +92,7 @@ def _encode_draft(topic: Topic, index: int, draft: Draft) -> Row:
     if not isinstance(draft, Draft):
         raise InvalidEvent(f"drafts[{index}] is {draft!r:.60}, expected a Draft, like Draft(value={{'id': 7}}).")
     try:
-        return encode(
-            topic, draft.value, draft.body, draft.type, draft.key, draft.metadata, draft.partition
-        )
+        return encode(topic, draft.value, draft.body, draft.type, draft.key, draft.metadata, draft.partition)
     except InvalidEvent as error:
         raise InvalidEvent(f"drafts[{index}]: {error}") from error
 

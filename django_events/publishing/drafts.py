@@ -1,6 +1,6 @@
 """An event before it is published: checked and encoded here, with nothing written yet.
 
-    Draft(value={"id": 7}, type="order.placed", key="7")
+Draft(value={"id": 7}, type="order.placed", key="7")
 """
 
 from collections.abc import Mapping

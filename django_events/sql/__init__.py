@@ -29,7 +29,7 @@ class Statement:
             word: sql.Identifier(name) if isinstance(name, str) else literal(name) for word, name in names.items()
         }
         # A file is code of ours, read from the package: psycopg wants to be told.
-        return Statement(self.name, sql.SQL(self.text).format(**quoted).as_string())  # type: ignore[arg-type]
+        return Statement(self.name, sql.SQL(self.text).format(**quoted).as_string())
 
 
 def literal(value: str | int | sql.Literal) -> sql.Literal:

@@ -49,7 +49,9 @@ class Unreachable(Exception):
     """The database can't be reached."""
 
 
-def run(worker: Worker, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None) -> int:
+def run(
+    worker: Worker, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None
+) -> int:
     """Repeat a worker until it is told to stop, or with `once` until nothing is left; returns how much it did.
 
     A database that goes away is waited for, with a back-off. One that can't be reached at the start, or
@@ -83,7 +85,7 @@ def run(worker: Worker, stop: Stop, *, once: bool = False, on_progress: Callable
 
 
 def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
-    pause = min(FIRST_RETRY * 2 ** (failures - 1), LONGEST_RETRY) * random.uniform(0.75, 1.25)
+    pause = min(FIRST_RETRY * 2 ** (failures - 1), LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
     logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, str(error).strip())
     stop.wait(pause)
 
@@ -95,9 +97,7 @@ def _sqlstate(error: Exception) -> str | None:
 def _is_lost(error: Exception) -> bool:
     """Whether the connection is gone, or never was, rather than a statement refused."""
     state = _sqlstate(error)
-    return isinstance(error, (OperationalError, InterfaceError)) and (
-        state is None or state[:2] in ("08", "57", "53")
-    )
+    return isinstance(error, (OperationalError, InterfaceError)) and (state is None or state[:2] in ("08", "57", "53"))
 
 
 def _passes_by_itself(error: Exception) -> bool:

@@ -1,9 +1,9 @@
 """Stopping on signals: the first asks the worker to finish what is in hand, the second ends it at once.
 
-    with stop_on_signals() as stop:
-        while not stop.requested:
-            ...
-            stop.wait(0.5)
+with stop_on_signals() as stop:
+    while not stop.requested:
+        ...
+        stop.wait(0.5)
 """
 
 import select
@@ -32,7 +32,7 @@ class Stop:
     def wait(self, seconds: float, *others: int) -> None:
         """Wait, at most so long, for the request or for data on one of the other descriptors."""
         if not self.requested:
-            select.select([self, *others], [], [], seconds)
+            select.select([self.fileno(), *others], [], [], seconds)
 
     def close(self) -> None:
         self._receiver.close()
@@ -41,20 +41,18 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Turn SIGTERM and SIGINT into a request to stop. The second signal does what it always did."""
+    """Turn SIGTERM and SIGINT into a request to stop. The second one ends the process."""
     stop = Stop()
-    before = {}
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         stop.request()
-        for number, handler in before.items():
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, on_signal)
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
         stop.close()

@@ -83,7 +83,9 @@ class WakeUps:
 
     def _listen(self) -> None:
         wrapper = connections[self.using]
-        parameters = {k: v for k, v in wrapper.get_connection_params().items() if k not in ("cursor_factory", "context")}
+        parameters = {
+            k: v for k, v in wrapper.get_connection_params().items() if k not in ("cursor_factory", "context")
+        }
         connection: psycopg.Connection[Any] = psycopg.connect(**{**parameters, "autocommit": True})
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
         if row is None or row[0] != connection.info.backend_pid:

@@ -51,9 +51,7 @@ def number_in(name: str) -> int:
 
 def major_version(binaries: Path) -> int:
     """The major version of the server in `binaries`."""
-    shown = subprocess.run(
-        [binaries / "postgres", "--version"], capture_output=True, text=True, check=True
-    ).stdout
+    shown = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
     if found := re.search(r"\) (\d+)", shown):
         return int(found[1])
     raise ServerError(f"{binaries}/postgres says {shown!r}; expected a version number in it.")

@@ -341,9 +341,7 @@ def choose_free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((HOST, port))
             return port
-    raise ServerError(
-        f"No free port found on {HOST} in 100 tries between {PORTS.start} and {PORTS.stop}."
-    )
+    raise ServerError(f"No free port found on {HOST} in 100 tries between {PORTS.start} and {PORTS.stop}.")
 
 
 def program_environment() -> dict[str, str]:

@@ -148,9 +148,7 @@ class SharedServer:
         """Start a watcher, which inherits its lock from us, on a folder without leftovers."""
         try:
             clear(self.folder)
-            search_path = os.pathsep.join(
-                filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")])
-            )
+            search_path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
             with open(open_private_file(self.folder / "log", os.O_WRONLY), "wb") as log:
                 launched = subprocess.run(
                     [sys.executable, "-m", WATCHER, self.folder],
@@ -172,8 +170,7 @@ class SharedServer:
         logs = [self.folder / "log", *self.folder.glob("*/log")]
         lines = "\n".join(filter(None, map(last_lines, logs)))
         return ServerError(
-            f"The private PostgreSQL in {self.folder} {what}. "
-            f"The last lines of its log:\n{lines}\n{WAY_OUT}"
+            f"The private PostgreSQL in {self.folder} {what}. The last lines of its log:\n{lines}\n{WAY_OUT}"
         )
 
 

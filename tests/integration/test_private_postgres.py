@@ -27,7 +27,7 @@ from testproject.private_postgres.shared import CHECKOUT, Facts, shared_folder
 
 SECONDS = 30.0
 
-only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as two users")
 
 # A user of the shared server: joins from several threads at once, then once per line it reads,
 # and tells each time how to connect. It leaves when its standard input ends.
@@ -59,14 +59,18 @@ for line in sys.stdin:
 """
 
 
+def environment_for(scratch: Path, **variables: str) -> dict[str, str]:
+    """Ours, with `scratch` for temporary files, and able to import this checkout."""
+    environment = {**os.environ, **variables, "TMPDIR": str(scratch)}
+    search_path = filter(None, [str(CHECKOUT), environment.get("PYTHONPATH")])
+    return {**environment, "PYTHONPATH": os.pathsep.join(search_path)}
+
+
 class User:
     """A process that uses the shared server of one folder for temporary files."""
 
     def __init__(self, scratch: Path, *, python: list[str] | None = None, **popen: Any) -> None:
-        environment = {**os.environ, "TMPDIR": str(scratch), **popen.pop("env", {})}
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(CHECKOUT), environment.get("PYTHONPATH")])
-        )
+        environment = environment_for(scratch, **popen.pop("env", {}))
         self.process = subprocess.Popen(
             [*(python or [sys.executable]), "-c", USER],
             stdin=subprocess.PIPE,
@@ -183,14 +187,14 @@ def as_ordinary_user(scratch: Path) -> dict[str, Any]:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     # The interpreter of a virtual environment is often below root's home; a system one will do.
     for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}{os.pathsep}{packages}"}
+        environment = environment_for(scratch, PYTHONPATH=str(packages))
         try:
             subprocess.run(
                 [python, "-c", "import psycopg, testproject.private_postgres.shared"],
                 check=True,
                 capture_output=True,
                 cwd="/",
-                env={**environment, "TMPDIR": str(scratch)},
+                env=environment,
                 **nobody,
             )
         except (OSError, subprocess.CalledProcessError):
@@ -199,9 +203,7 @@ def as_ordinary_user(scratch: Path) -> dict[str, Any]:
     pytest.skip(f"user nobody cannot run {version} with {packages}")
 
 
-def test_processes_started_at_once_share_one_server(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_processes_started_at_once_share_one_server(new_user: Callable[..., User], scratch: Path) -> None:
     users = [new_user() for _ in range(5)]
     first, *others = [user.facts() for user in users]
 
@@ -213,9 +215,7 @@ def test_processes_started_at_once_share_one_server(
     wait_until_all_gone(first, scratch)
 
 
-def test_a_user_that_leaves_takes_nothing_from_the_others(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_a_user_that_leaves_takes_nothing_from_the_others(new_user: Callable[..., User], scratch: Path) -> None:
     early, late = new_user(), new_user()
     facts = early.facts()
     late.facts()
@@ -226,9 +226,7 @@ def test_a_user_that_leaves_takes_nothing_from_the_others(
     assert can_connect(facts)
 
 
-def test_all_is_gone_when_every_user_was_killed(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_all_is_gone_when_every_user_was_killed(new_user: Callable[..., User], scratch: Path) -> None:
     users = [new_user() for _ in range(3)]
     facts = users[0].facts()
     assert all(user.facts() == facts for user in users[1:])
@@ -238,9 +236,7 @@ def test_all_is_gone_when_every_user_was_killed(
     wait_until_all_gone(facts, scratch)
 
 
-def test_users_can_come_while_the_last_one_goes(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_users_can_come_while_the_last_one_goes(new_user: Callable[..., User], scratch: Path) -> None:
     user = new_user()
     facts = user.facts()
     for _ in range(8):
@@ -264,13 +260,11 @@ def test_a_forked_child_counts_as_a_user(new_user: Callable[..., User], scratch:
     assert user.join() == facts
     assert can_connect(facts)
 
-    user.stdin.close()
+    user.leave()
     wait_until_all_gone(facts, scratch)
 
 
-def test_a_program_that_a_user_started_does_not_count(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_a_program_that_a_user_started_does_not_count(new_user: Callable[..., User], scratch: Path) -> None:
     user = new_user()
     facts = user.facts()
     user.tell("spawn")
@@ -326,9 +320,7 @@ def test_leftovers_of_another_day_are_removed(new_user: Callable[..., User], scr
     wait_until_all_gone(facts, scratch)
 
 
-def test_after_a_crash_the_next_join_starts_a_new_server(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_after_a_crash_the_next_join_starts_a_new_server(new_user: Callable[..., User], scratch: Path) -> None:
     user = new_user()
     old = user.facts()
     os.kill(old.postmaster, signal.SIGKILL)
@@ -343,9 +335,7 @@ def test_after_a_crash_the_next_join_starts_a_new_server(
     wait_until_all_gone(new, scratch)
 
 
-def test_a_symbolic_link_in_the_folders_place_is_refused(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_a_symbolic_link_in_the_folders_place_is_refused(new_user: Callable[..., User], scratch: Path) -> None:
     (scratch / "elsewhere").mkdir(mode=0o700)
     folder_in(scratch).symlink_to(scratch / "elsewhere")
 
@@ -355,9 +345,7 @@ def test_a_symbolic_link_in_the_folders_place_is_refused(
     assert not list((scratch / "elsewhere").iterdir())
 
 
-def test_a_folder_that_others_can_enter_is_refused(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_a_folder_that_others_can_enter_is_refused(new_user: Callable[..., User], scratch: Path) -> None:
     folder_in(scratch).mkdir()
     folder_in(scratch).chmod(0o755)
 
@@ -382,9 +370,7 @@ def test_a_server_that_cannot_start_says_why(new_user: Callable[..., User], scra
 
     for user in complaints:
         complaint = user.leave()
-        assert (
-            f"The user {server_account().name}, whom PostgreSQL runs as, cannot reach" in complaint
-        )
+        assert f"The user {server_account().name}, whom PostgreSQL runs as, cannot reach" in complaint
         assert "Set TMPDIR to a folder that all users may enter" in complaint
         assert "or set DATABASE_URL" in complaint
     wait_for(lambda: not list(scratch.iterdir()), f"nothing is left in {scratch}")
@@ -398,9 +384,7 @@ def test_nobody_else_can_read_anything(new_user: Callable[..., User], scratch: P
     paths = [folder_in(scratch), *folder_in(scratch).rglob("*")]
 
     assert len(paths) > 100
-    assert {
-        path.name: oct(path.lstat().st_mode) for path in paths if path.lstat().st_mode & forbidden
-    } == {}
+    assert {path.name: oct(path.lstat().st_mode) for path in paths if path.lstat().st_mode & forbidden} == {}
 
 
 def test_the_password_is_required(new_user: Callable[..., User]) -> None:
@@ -422,9 +406,7 @@ def test_the_server_listens_on_one_address_only(new_user: Callable[..., User]) -
 
 
 @only_as_root
-def test_an_ordinary_user_gets_a_server_of_its_own(
-    new_user: Callable[..., User], scratch: Path
-) -> None:
+def test_an_ordinary_user_gets_a_server_of_its_own(new_user: Callable[..., User], scratch: Path) -> None:
     scratch.chmod(0o1777)
     user = new_user(**as_ordinary_user(scratch))
     facts = user.facts()
@@ -511,7 +493,7 @@ def test_a_server_ends_when_its_owner_is_killed(scratch: Path) -> None:
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(scratch)},
+        env=environment_for(scratch),
     )
     with owner:
         assert owner.stdout
@@ -532,16 +514,12 @@ DATABASES = {"default": {"ENGINE": "testproject.private_postgres", "NAME": "post
 
 def run_with_django(tmp_path: Path, scratch: Path, *arguments: str) -> str:
     (tmp_path / "tiny_settings.py").write_text(DJANGO_SETTINGS)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "DJANGO"))}
+    search_path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    environment = environment_for(scratch, DJANGO_SETTINGS_MODULE="tiny_settings", PYTHONPATH=search_path)
     finished = subprocess.run(
         [sys.executable, *arguments],
         cwd=tmp_path,
-        env={
-            **environment,
-            "TMPDIR": str(scratch),
-            "PYTHONPATH": f"{CHECKOUT}{os.pathsep}{tmp_path}",
-            "DJANGO_SETTINGS_MODULE": "tiny_settings",
-        },
+        env={name: value for name, value in environment.items() if not name.startswith("PYTEST_")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

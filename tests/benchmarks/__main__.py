@@ -1,0 +1,60 @@
+"""The one command: python -m tests.benchmarks [N1 N4 …] [--json] [--quick]"""
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+django.setup()
+
+from django.conf import settings  # noqa: E402
+
+from tests.benchmarks import report  # noqa: E402
+from tests.benchmarks.database import own_database  # noqa: E402
+from tests.benchmarks.harness import FIGURES, Effort, Figure, Row  # noqa: E402
+from tests.benchmarks.samples import create_plain_tables  # noqa: E402
+
+FAMILIES = ("publishing", "transfer")
+
+
+def main() -> int:
+    for family in FAMILIES:
+        importlib.import_module(f"tests.benchmarks.{family}")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="Measure, beside a plain reference in the same run.",
+        epilog="\n".join(f"{figure.id:4} {figure.description}" for figure in FIGURES.values()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("figures", nargs="*", metavar="N", help="which figures; all of them if none is named")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the events and rounds")
+    options = parser.parse_args()
+    if unknown := set(options.figures) - set(FIGURES):
+        parser.error(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(FIGURES)}")
+    chosen = [figure for figure in FIGURES.values() if not options.figures or figure.id in options.figures]
+
+    settings.DEBUG = False  # a debug cursor would be measured too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with own_database():
+        create_plain_tables()
+        results = _measure(chosen, Effort(quick=options.quick))
+        facts = report.machine()
+    print(report.as_json(facts, results) if options.json else report.as_table(facts, results))
+    return 0
+
+
+def _measure(figures: list[Figure], effort: Effort) -> list[tuple[Figure, Row]]:
+    results = []
+    for figure in figures:
+        print(f"{figure.id}: {figure.description} …", file=sys.stderr, flush=True)
+        results += [(figure, row) for row in figure.measure(effort)]
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

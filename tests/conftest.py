@@ -1,0 +1,123 @@
+"""Fixtures that tests of several folders use."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from django_events import declarations
+from django_events.log.segments import log_table
+from django_events.log.topics import sync
+from django_events.log.transfer import Transfer
+from django_events.models import Event, Topic
+
+pytest_plugins = ["tests.fix_servers"]
+
+TopicFactory = Callable[..., declarations.Topic]
+Connect = Callable[..., "Session"]
+
+
+class Session(psycopg.Connection[Any]):
+    """A session of somebody else on the test's database, in a transaction until it commits."""
+
+    def publish(self, topic: declarations.Topic, value: str, **fields: Any) -> int:
+        names = "".join(f", {name} => %({name})s" for name in fields)
+        row = self.execute(
+            f"SELECT django_events_publish(%(topic)s, to_jsonb(%(value)s::text){names})",
+            {"topic": topic.name, "value": value, **fields},
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@pytest.fixture
+def connect(transactional_db: None) -> Iterator[Connect]:
+    """Open sessions on the test's database; they are closed when the test ends."""
+    sessions: list[Session] = []
+
+    def connect_one(**options: Any) -> Session:
+        parameters = connection.get_connection_params()
+        for django_only in ("cursor_factory", "context"):
+            parameters.pop(django_only, None)
+        session = Session.connect(**{**parameters, "prepare_threshold": None, **options})
+        sessions.append(session)
+        return session
+
+    yield connect_one
+    for session in sessions:
+        with suppress(psycopg.Error):
+            session.close()
+
+
+@pytest.fixture
+def two_sessions(connect: Connect) -> tuple[Session, Session]:
+    return connect(), connect()
+
+
+@pytest.fixture
+def make_topic(request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
+    """Declare topics for one test, with their rows and tables; they are dropped when it ends."""
+    if "transactional_db" not in request.fixturenames:
+        request.getfixturevalue("db")
+    made: list[declarations.Topic] = []
+
+    def make(name: str = "things", **options: Any) -> declarations.Topic:
+        topic = declarations.topic(name, **options)
+        made.append(topic)
+        sync("default")
+        return topic
+
+    yield make
+    for topic in made:
+        declarations.registry.discard(topic)
+    if "transactional_db" in request.fixturenames:
+        drop_topics([topic.name for topic in made])
+
+
+def drop_topics(names: list[str]) -> None:
+    rows = Topic.objects.filter(name__in=names)
+    with connection.cursor() as cursor:
+        for topic in rows:
+            cursor.execute(f"DROP TABLE IF EXISTS {log_table(topic.pk)} CASCADE")
+    rows.delete()
+
+
+@pytest.fixture
+def things(make_topic: TopicFactory) -> declarations.Topic:
+    """A topic of one partition."""
+    return make_topic("things")
+
+
+@pytest.fixture
+def lanes(make_topic: TopicFactory) -> declarations.Topic:
+    """A topic of four partitions."""
+    return make_topic("lanes", partitions=4)
+
+
+def transfer_all(*, batch_size: int = 5_000) -> int:
+    """Move everything that is in the buffer, as a worker that has just started."""
+    worker = Transfer("default", batch_size=batch_size)
+    total = 0
+    while moved := worker.move():
+        total += moved
+    return total
+
+
+def log_values(topic: declarations.Topic) -> list[Any]:
+    """The values in the log of a topic, in order."""
+    return list(Event.objects.since(topic).values_list("value", flat=True))
+
+
+def assert_dense(topic: declarations.Topic) -> None:
+    """Ids are 1..n, numbers are 1..n in each partition, times never go back."""
+    rows = list(Event.objects.since(topic).values_list("id", "partition", "number", "logged_at"))
+    assert [id for id, *_ in rows] == list(range(1, len(rows) + 1))
+    seen: dict[int, int] = {}
+    for _, partition, number, _ in rows:
+        seen[partition] = seen.get(partition, 0) + 1
+        assert number == seen[partition]
+    times = [logged_at for *_, logged_at in rows]
+    assert times == sorted(times)

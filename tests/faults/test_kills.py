@@ -1,0 +1,86 @@
+"""Processes and servers that die: what was committed is in the log, once, in order."""
+
+import signal
+
+import psycopg
+import pytest
+
+from testproject.private_postgres.server import Server
+from tests.processes import Processes, check_log, wait_until
+
+TOPICS = ["orders", "payments", "stock"]
+
+
+def committed(publishers) -> int:
+    return sum(len(publisher.values("committed")) for publisher in publishers)
+
+
+@pytest.mark.requirement("X8", "E6")
+def test_a_transfer_killed_in_a_loop_loses_and_doubles_nothing(processes: Processes):
+    publishers = [
+        processes.start_publisher(f"p{i}", isolation)
+        for i, isolation in enumerate(["read committed", "read committed", "repeatable read", "serializable"])
+    ]
+    wait_until(lambda: all(p.entries() for p in publishers), what="every publisher at work")
+    for kill in range(6):
+        seen = in_log(processes.url)
+        transfer = processes.start("run_transfer")
+        wait_until(lambda: in_log(processes.url) > seen, what=f"progress before kill {kill}")
+        transfer.send_signal(signal.SIGKILL)
+        transfer.wait()
+    for publisher in publishers:
+        publisher.stop()
+    assert processes.run("run_transfer", "--once").returncode == 0
+
+    assert check_log(processes.url, TOPICS, publishers) == committed(publishers)
+    assert any(p.values("rolled back") for p in publishers)
+
+
+@pytest.mark.requirement("P13", "X8")
+def test_a_server_that_crashes_keeps_every_committed_event(processes: Processes, fault_server: Server):
+    publishers = [processes.start_publisher(f"p{i}") for i in range(4)]
+    transfer = processes.start("run_transfer")
+    for _ in range(2):
+        before = committed(publishers)
+        wait_until(lambda: committed(publishers) > before + 200, what="200 more events")
+        fault_server.stop("immediate")
+        fault_server.start()
+    before = committed(publishers)
+    wait_until(lambda: committed(publishers) > before + 50, what="publishers that go on")
+    for publisher in publishers:
+        publisher.stop()
+    wait_until(lambda: buffered(processes.url) == 0, what="a transfer that came back by itself")
+    assert transfer.poll() is None
+    transfer.send_signal(signal.SIGTERM)
+    assert transfer.wait(30) == 0
+
+    assert check_log(processes.url, TOPICS, publishers) >= committed(publishers)
+    assert "next try in" in processes.log_of("run_transfer")
+    assert "works again" in processes.log_of("run_transfer")
+
+
+@pytest.mark.requirement("E5")
+def test_eight_transfer_processes_at_once(processes: Processes):
+    publishers = [processes.start_publisher(f"p{i}") for i in range(3)]
+    transfers = [processes.start("run_transfer") for _ in range(8)]
+    wait_until(lambda: committed(publishers) > 1_500, what="1,500 events")
+    for publisher in publishers:
+        publisher.stop()
+    wait_until(lambda: buffered(processes.url) == 0, what="an empty buffer")
+    for transfer in transfers:
+        transfer.send_signal(signal.SIGTERM)
+    assert [transfer.wait(30) for transfer in transfers] == [0] * 8
+
+    assert check_log(processes.url, TOPICS, publishers) == committed(publishers)
+
+
+def in_log(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        [count] = connection.execute("SELECT count(*) FROM django_events_event").fetchone()
+    return count
+
+
+def buffered(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        [count] = connection.execute("SELECT count(*) FROM django_events_bufferedevent").fetchone()
+    return count

@@ -1,0 +1,344 @@
+"""The transfer: dense ids in the order of the commits, whatever the publishers do."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections, transaction
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_events import Draft, publish, publish_many
+from django_events.log.segments import log_table, segments
+from django_events.log.transfer import Transfer
+from django_events.models import BufferedEvent, Event, Topic, TopicHead
+from tests.conftest import assert_dense, log_values, transfer_all
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.requirement("E4")
+def test_a_late_commit_gets_the_higher_id(two_sessions, things):
+    early, late = two_sessions
+    early.publish(things, "assigned first, committed last")
+    late.publish(things, "committed first")
+    late.commit()
+    transfer_all()
+    early.commit()
+    transfer_all()
+
+    assert log_values(things) == ["committed first", "assigned first, committed last"]
+    assert_dense(things)
+
+
+@pytest.mark.requirement("E4")
+def test_a_worker_that_goes_on_sees_a_late_commit_too(two_sessions, things):
+    """Its mark must not pass an id that can still commit, however often it moves meanwhile."""
+    early, late = two_sessions
+    worker = Transfer("default")
+    early.publish(things, "late")
+    for round in range(50):
+        late.publish(things, f"round {round}")
+        late.commit()
+        worker._noted_at = 0.0  # as if a second had passed: ask who may still commit every time
+        worker.move()
+    early.commit()
+    worker.move()
+
+    assert log_values(things)[-1] == "late"
+    assert len(log_values(things)) == 51
+    assert_dense(things)
+
+
+def test_the_mark_moves_up_when_nobody_can_commit_below(two_sessions, things):
+    one, idle = two_sessions
+    idle.execute("CREATE TEMPORARY TABLE mine (id int); INSERT INTO mine VALUES (1)")  # an unrelated writer
+    worker = Transfer("default")
+    tickets = []
+    for round in range(3):
+        tickets.append(one.publish(things, f"round {round}"))
+        one.commit()
+        worker._noted_at = 0.0
+        worker.move()
+    worker.move()
+
+    [lane] = worker._lanes.values()
+    assert lane.mark == tickets[-1]
+
+
+@pytest.mark.requirement("E4")
+def test_savepoints_that_roll_back_leave_nothing(things):
+    with transaction.atomic():
+        publish(things, "kept")
+        with pytest.raises(RuntimeError), transaction.atomic():
+            publish(things, "dropped")
+            raise RuntimeError
+        publish(things, "kept too")
+    transfer_all()
+
+    assert log_values(things) == ["kept", "kept too"]
+    assert_dense(things)
+
+
+@pytest.mark.requirement("E6")
+def test_thirty_thousand_events_of_one_key_keep_their_order(lanes):
+    for start in range(0, 30_000, 10_000):
+        publish_many(lanes, [Draft(value=start + i, key="the one") for i in range(10_000)])
+    transfer_all()
+
+    assert log_values(lanes) == list(range(30_000))
+    assert Event.objects.of(lanes).values("partition").distinct().count() == 1
+    assert_dense(lanes)
+
+
+@pytest.mark.requirement("E6")
+def test_a_row_inserted_by_plain_sql_is_moved(things):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_events_bufferedevent (topic_id, value, partition)"
+            " SELECT id, '\"by hand\"', 17 FROM django_events_topic WHERE name = 'things'"
+        )
+    transfer_all()
+
+    event = Event.objects.at(things, 1)
+    assert (event.value, event.partition, event.type, event.metadata) == ("by hand", 0, "", {})
+
+
+@pytest.mark.requirement("E6")
+def test_a_quiet_topic_waits_one_batch_of_each_other_topic_at_most(make_topic):
+    flooded, also_flooded, quiet = (make_topic(name) for name in ("flood", "flood2", "quiet"))
+    for topic in (flooded, also_flooded):
+        publish_many(topic, [Draft(value=i) for i in range(1_000)])
+    worker = Transfer("default", batch_size=100)
+    publish(quiet, "here")
+    worker.move()
+
+    assert log_values(quiet) == ["here"]
+    assert Event.objects.of(flooded).count() <= 100
+    assert Event.objects.of(also_flooded).count() <= 100
+
+
+def test_a_batch_is_bounded(things):
+    publish_many(things, [Draft(value=i) for i in range(25)])
+    worker = Transfer("default", batch_size=10)
+
+    assert [worker.move(), worker.move(), worker.move(), worker.move()] == [10, 10, 5, 0]
+    assert log_values(things) == list(range(25))
+
+
+def test_the_turns_end_when_asked(make_topic):
+    for name in ("one", "two"):
+        publish_many(make_topic(name), [Draft(value=i) for i in range(50)])
+
+    assert Transfer("default", batch_size=10).move(until=lambda: True) == 10
+
+
+@pytest.mark.requirement("X3")
+def test_topics_that_share_a_batch_are_numbered_on_their_own(make_topic):
+    topics = [make_topic(f"topic{i}", partitions=i + 1) for i in range(5)]
+    for round in range(3):
+        for i, topic in enumerate(topics):
+            publish_many(topic, [Draft(value=[round, n], key=str(n % 7)) for n in range(i * 5 + 1)])
+        transfer_all()
+    for i, topic in enumerate(topics):
+        assert Event.objects.of(topic).count() == 3 * (i * 5 + 1)
+        assert_dense(topic)
+
+
+def test_segments_are_made_ahead_and_a_burst_past_the_last_one_fits(make_topic):
+    topic = make_topic("short", segment_size=100)
+    topic_id = Topic.objects.get(name="short").pk
+    publish_many(topic, [Draft(value=i) for i in range(1_234)])
+    transfer_all(batch_size=500)
+
+    assert log_values(topic) == list(range(1_234))
+    bounds = [(segment.first, segment.end) for segment in segments("default", topic_id)]
+    assert bounds == [(first, first + 100) for first in range(1, 1_302, 100)]
+
+
+def test_a_segment_that_is_missing_is_made_again(make_topic):
+    """Somebody dropped the empty ones while a worker remembers them."""
+    topic = make_topic("short", segment_size=100)
+    topic_id = Topic.objects.get(name="short").pk
+    worker = Transfer("default")
+    publish(topic, "first")
+    worker.move()
+    for segment in segments("default", topic_id)[1:]:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE {segment.table}")
+    publish_many(topic, [Draft(value=i) for i in range(150)])
+    worker.move()
+
+    assert log_values(topic) == ["first", *range(150)]
+    assert_dense(topic)
+
+
+def test_ids_and_numbers_go_on_after_dropped_segments(make_topic):
+    """What retention leaves behind: floors for what the log can't tell any more."""
+    topic = make_topic("short", segment_size=100, partitions=2)
+    row = Topic.objects.get(name="short")
+    publish_many(topic, [Draft(value=i, partition=i % 2) for i in range(10)])
+    transfer_all()
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {segments('default', row.pk)[0].table}")
+    TopicHead.objects.filter(topic=row).update(id_floor=10, number_floors=[5, 5])
+    publish_many(topic, [Draft(value="next", partition=1)])
+    transfer_all()
+
+    [event] = Event.objects.since(topic)
+    assert (event.id, event.partition, event.number) == (11, 1, 6)
+
+
+def test_a_worker_notices_that_the_topics_were_made_anew(make_topic):
+    """A flush that restarts the sequence gives events ids that its marks have passed."""
+    topic = make_topic("things")
+    worker = Transfer("default")
+    for i in range(5):
+        publish(topic, i)
+        worker._noted_at = 0.0
+        worker.move()
+    worker.move()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "TRUNCATE django_events_topic, django_events_topichead, django_events_bufferedevent,"
+            " django_events_event RESTART IDENTITY"
+        )
+    from django_events.log.topics import sync
+
+    sync("default")
+    publish(topic, "after the flush")
+    worker.move()
+
+    assert log_values(topic) == ["after the flush"]
+
+
+def test_a_topic_that_is_being_written_is_left_to_its_writer(connect, make_topic):
+    busy, free = make_topic("busy"), make_topic("free")
+    publish(busy, 1)
+    publish(free, 1)
+    other = connect()
+    worker = Transfer("default")
+    worker.move()
+    publish(busy, "later")
+    publish(free, "later")
+    other.execute(
+        "SELECT FROM django_events_topichead h JOIN django_events_topic t ON t.id = h.topic_id"
+        " WHERE t.name = 'busy' FOR UPDATE OF h"
+    )
+
+    assert worker.move() == 1
+    assert log_values(free) == [1, "later"]
+    other.rollback()
+    assert worker.move() == 1
+    assert log_values(busy)[-1] == "later"
+    assert_dense(busy)
+
+
+@pytest.mark.requirement("E5")
+def test_eight_transfers_at_once_stay_dense(make_topic):
+    """Threads here; processes in tests/acceptance."""
+    topics = [make_topic(f"topic{i}", partitions=3) for i in range(4)]
+    for topic in topics:
+        publish_many(topic, [Draft(value=i, key=str(i % 10)) for i in range(2_000)])
+    barrier = threading.Barrier(8)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        worker = Transfer("default", batch_size=97)
+        barrier.wait()
+        try:
+            while BufferedEvent.objects.exists():
+                worker.move()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not errors
+    for topic in topics:
+        assert log_values(topic) == list(range(2_000))
+        assert_dense(topic)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["publish", "savepoint", "commit", "rollback", "move"])),
+        max_size=40,
+    )
+)
+@pytest.mark.requirement("X3", "E4")
+def test_the_log_holds_what_was_committed_in_an_order_that_readers_can_trust(connect, make_topic, steps):
+    """Any interleaving of three sessions: nothing lost, nothing doubled, no event below one that was readable."""
+    topic = make_topic("things")
+    sessions = [connect() for _ in range(3)]
+    open_values: list[list[str]] = [[], [], []]
+    committed: set[str] = set()
+    after: dict[str, set[str]] = {}
+    worker = Transfer("default", batch_size=3)
+    readable: list[str] = []
+    counter = 0
+    try:
+        for who, what in steps:
+            session = sessions[who]
+            if what == "publish":
+                counter += 1
+                value = f"event {counter}"
+                after[value] = set(committed)
+                session.publish(topic, value)
+                open_values[who].append(value)
+            elif what == "savepoint":
+                counter += 1
+                session.execute("SAVEPOINT a")
+                session.publish(topic, f"dropped {counter}")
+                session.execute("ROLLBACK TO a")
+            elif what == "commit":
+                session.commit()
+                committed |= set(open_values[who])
+                open_values[who] = []
+            elif what == "rollback":
+                session.rollback()
+                open_values[who] = []
+            else:
+                worker._noted_at = 0.0
+                worker.move()
+                now = log_values(topic)
+                assert now[: len(readable)] == readable
+                readable = now
+        for who, session in enumerate(sessions):
+            session.commit()
+            committed |= set(open_values[who])
+        while worker.move():
+            pass
+        log = log_values(topic)
+        assert log[: len(readable)] == readable
+        assert sorted(log) == sorted(committed)
+        place = {value: i for i, value in enumerate(log)}
+        for value in log:
+            assert all(place[earlier] < place[value] for earlier in after[value])
+        assert_dense(topic)
+    finally:
+        for session in sessions:
+            session.close()
+        from tests.conftest import drop_topics
+
+        drop_topics(["things"])
+
+
+def test_times_never_go_back_within_a_topic(things):
+    publish(things, "now")
+    transfer_all()
+    future = Event.objects.at(things, 1).logged_at + timedelta(hours=1)
+    with connection.cursor() as cursor:
+        table = log_table(Topic.objects.get(name="things").pk)
+        cursor.execute(f"UPDATE {table} SET logged_at = %s", [future])  # as if the clock had been set back since
+    publish(things, "later")
+    transfer_all()
+
+    assert Event.objects.at(things, 2).logged_at == future
