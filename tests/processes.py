@@ -77,9 +77,7 @@ class Processes:
 
     def _start(self, command: list[str], *, name: str) -> subprocess.Popen[str]:
         with (self.folder / f"{name}.{len(self._started)}.log").open("w") as log:
-            process = subprocess.Popen(
-                command, env=self.environment(), stdout=log, stderr=log, text=True, cwd=ROOT
-            )
+            process = subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log, text=True, cwd=ROOT)
         self._started.append(process)
         return process
 

@@ -3,6 +3,7 @@
 Draft(value={"id": 7}, type="order.placed", key="7")
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,10 @@ from django_events.unset import UNSET, Unset
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
 
-_encode = DjangoJSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+_OPTIONS: dict[str, Any] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
+_encode = DjangoJSONEncoder(**_OPTIONS).encode
+# Sorting fails where text and other keys meet in one object; it costs nothing to speak of.
+_encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +81,7 @@ def encode(
 def to_json(field: str, value: Any) -> str:
     """Encode a JSON value as Django does (dates, Decimals, UUIDs), refusing what jsonb can't hold."""
     try:
-        text = _encode(value)
+        text = _encode_distinct(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEvent(f"{field} can't be written as JSON: {error}.") from error
     if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
@@ -88,6 +92,23 @@ def to_json(field: str, value: Any) -> str:
     if not text.isascii():
         _check_encodable(field, text)
     return text
+
+
+def _encode_distinct(value: Any) -> str:
+    """Encode, unless keys like 1 and "1" become the same: jsonb would keep the last of them only."""
+    try:
+        return _encode_sorted(value)
+    except TypeError:
+        text = _encode(value)
+    json.loads(text, object_pairs_hook=_refuse_doubles)
+    return text
+
+
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        double = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"two keys of one object are both {double!r} in JSON")
 
 
 def _metadata(metadata: Any) -> str:

@@ -68,6 +68,11 @@ class Facts:
             json.dump(dataclasses.asdict(self), file)
         draft.rename(folder / "facts")
 
+    @staticmethod
+    def retract(folder: Path) -> None:
+        """Let nobody join any more; before the server goes, so that nobody joins a dead one."""
+        (folder / "facts").unlink(missing_ok=True)
+
     @classmethod
     def read(cls, folder: Path) -> "Facts | None":
         """The facts of a watcher that lives; None while there are none."""
@@ -197,8 +202,9 @@ def is_current(descriptor: int, path: Path) -> bool:
 
 
 def clear(folder: Path) -> None:
-    """Remove what a killed watcher left: first its facts, so that nobody trusts them."""
-    for name in ("facts", "facts.draft", "log"):
+    """Remove what a killed watcher left."""
+    Facts.retract(folder)
+    for name in ("facts.draft", "log"):
         (folder / name).unlink(missing_ok=True)
     for leftover in folder.glob(f"{FOLDER_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -35,6 +35,7 @@ def watch(folder: Path) -> None:
             Facts(watcher=os.getpid(), error=str(error)).write(folder)
             wait_until(lambda: is_unused(users))
         else:
+            leaving.callback(Facts.retract, folder)
             facts_of(server).write(folder)
             wait_until(lambda: is_unused(users) or not server.running)
 

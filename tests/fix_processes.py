@@ -1,4 +1,4 @@
-"""What the fault tests share: a server of their own, with the shop's tables, and processes that use it."""
+"""A database of the server that may be killed, and processes that use it."""
 
 from collections.abc import Iterator
 from pathlib import Path

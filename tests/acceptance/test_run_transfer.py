@@ -1,0 +1,98 @@
+"""`manage.py run_transfer` as its supervisor sees it."""
+
+import signal
+
+import psycopg
+import pytest
+
+from tests.processes import Processes, wait_until
+
+FILL = (
+    "INSERT INTO django_events_bufferedevent (topic_id, value)"
+    " SELECT t.id, to_jsonb(n) FROM django_events_topic t, generate_series(1, %s) n WHERE t.name = 'stock'"
+)
+
+
+def ask(url: str, query: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def logged(url: str) -> int:
+    return ask(url, "SELECT count(*) FROM django_events_event")
+
+
+def fill(url: str, events: int) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(FILL, [events])
+
+
+def test_once_moves_what_is_there_and_says_so(processes: Processes):
+    fill(processes.url, 12_000)
+    first = processes.run("run_transfer", "--once")
+    second = processes.run("run_transfer", "--once")
+
+    assert (first.returncode, first.stdout) == (0, "Moved 12000 events into the log.\n")
+    assert (second.returncode, second.stdout) == (0, "Moved 0 events into the log.\n")
+    assert logged(processes.url) == 12_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_finishes_the_batch(processes: Processes, number: signal.Signals):
+    fill(processes.url, 100_000)
+    transfer = processes.start("run_transfer")
+    wait_until(lambda: logged(processes.url) > 0, what="the first batch")
+    transfer.send_signal(number)
+
+    assert transfer.wait(30) == 0
+    moved = logged(processes.url)
+    assert moved % 5_000 == 0
+    assert f"Moved {moved} events" in processes.log_of("run_transfer")
+    assert ask(processes.url, "SELECT count(*) FROM django_events_bufferedevent") == 100_000 - moved
+
+
+def test_a_resting_transfer_leaves_at_once(processes: Processes):
+    transfer = processes.start("run_transfer")
+    wait_until(lambda: "runs" in processes.log_of("run_transfer"), what="the transfer")
+    transfer.send_signal(signal.SIGTERM)
+
+    assert transfer.wait(30) == 0
+
+
+def test_an_unknown_database_is_wrong_usage(processes: Processes):
+    result = processes.run("run_transfer", "--database", "elsewhere")
+
+    assert result.returncode == 2
+    assert "There is no database 'elsewhere'. Known are: default." in result.stderr
+
+
+def test_a_server_out_of_reach_is_told_from_a_failure(processes: Processes):
+    processes.url = "postgresql://nobody:secret@127.0.0.1:1/nothing"
+    result = processes.run("run_transfer")
+
+    assert result.returncode == 75
+    assert "The database 'default' can't be reached." in result.stderr
+    assert "secret" not in result.stderr + result.stdout
+
+
+def test_missing_tables_name_the_way_out(processes: Processes):
+    assert processes.run("migrate", "django_events", "zero", "-v0").returncode == 0
+    result = processes.run("run_transfer")
+
+    assert result.returncode == 1
+    assert "manage.py migrate --database default" in result.stderr
+
+
+def test_the_second_signal_ends_it_and_loses_nothing(processes: Processes):
+    """A second signal ends the process at once; the batch in hand rolls back and is whole in the buffer."""
+    fill(processes.url, 200_000)
+    transfer = processes.start("run_transfer")
+    wait_until(lambda: logged(processes.url) > 0, what="the first batch")
+    transfer.send_signal(signal.SIGTERM)
+    transfer.send_signal(signal.SIGTERM)
+    transfer.wait(30)
+    rest = ask(processes.url, "SELECT count(*) FROM django_events_bufferedevent")
+
+    assert logged(processes.url) + rest == 200_000

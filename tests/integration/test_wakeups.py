@@ -1,0 +1,210 @@
+"""Wake-ups: milliseconds when quiet, no NOTIFY when busy, and polling wherever they can't be had."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib import import_module
+
+import psycopg
+import pytest
+from django.db import connections, transaction
+
+from django_events import Draft, publish, publish_many
+from django_events.models import BufferedEvent, Event
+from django_events.workers.loop import run
+from django_events.workers.stopping import Stop
+from django_events.workers.transferring import TransferWorker
+from django_events.workers.wakeups import CHANNEL, WakeUps
+from tests.conftest import Connect, Session
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NEVER = {"POLL_INTERVAL": timedelta(hours=1)}
+
+
+@contextmanager
+def running_transfer() -> Iterator[TransferWorker]:
+    """A transfer in a thread of its own."""
+    stop, errors = Stop(), []
+    worker = TransferWorker("default")
+
+    def target() -> None:
+        try:
+            run(worker, stop)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            worker.close()
+            connections.close_all()
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        stop.request()
+        thread.join()
+        stop.close()
+    assert not errors
+
+
+@pytest.fixture
+def listener(connect: Connect) -> Session:
+    """Somebody who hears every notification."""
+    session = connect(autocommit=True)
+    session.execute(f"LISTEN {CHANNEL}")
+    return session
+
+
+def heard(listener: Session) -> int:
+    return len(list(listener.notifies(timeout=0)))
+
+
+@pytest.mark.requirement("X6")
+def test_every_event_arrives_by_wake_ups_alone(settings, things):
+    """Polling is an hour away: each event arrives because its publisher rang."""
+    settings.DJANGO_EVENTS = NEVER
+    with running_transfer():
+        for i in range(150):
+            publish(things, i)
+            if i % 3 == 0:  # at other times the transfer is about to fall asleep, asleep, or just awake
+                wait_until(lambda: not BufferedEvent.objects.exists(), what=f"event {i} in the log")
+        wait_until(lambda: Event.objects.of(things).count() == 150, what="all events in the log")
+
+
+@pytest.mark.requirement("X6")
+def test_no_wake_up_is_lost_between_many_publishers(settings, lanes):
+    settings.DJANGO_EVENTS = NEVER
+
+    def work(name: int) -> None:
+        try:
+            for i in range(60):
+                with transaction.atomic():
+                    publish(lanes, i, key=str(name))
+        finally:
+            connections.close_all()
+
+    with running_transfer():
+        for _ in range(3):
+            threads = [threading.Thread(target=work, args=[name]) for name in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            wait_until(lambda: not BufferedEvent.objects.exists(), what="an empty buffer")
+
+
+@pytest.mark.requirement("X6")
+def test_publishers_notify_only_while_the_transfer_sleeps(listener, things):
+    stop = Stop()
+    wake_ups = WakeUps("default", poll=0.01)
+    publish(things, "nobody sleeps")
+    publish_many(things, [Draft(value="nobody sleeps")])
+    assert heard(listener) == 0
+
+    wake_ups.wait(stop)  # falls asleep, and returns to look once more
+    publish(things, "it sleeps")
+    assert heard(listener) == 1
+    publish_many(things, [Draft(value="it sleeps")] * 2)
+    assert heard(listener) == 1
+
+    wake_ups.wait(stop)  # hears it, and is awake
+    publish(things, "it is awake")
+    assert heard(listener) == 0
+    wake_ups.close()
+    stop.close()
+
+
+def test_a_transfer_does_not_fall_asleep_while_a_publisher_is_at_work(connect, listener, things):
+    stop = Stop()
+    at_work = connect()
+    at_work.publish(things, "not committed yet")
+    wake_ups = WakeUps("default", poll=0.01)
+    for _ in range(3):
+        wake_ups.wait(stop)
+    publish(things, "another")
+    assert heard(listener) == 0  # it is awake, so nobody needs to ring
+
+    at_work.commit()
+    wake_ups.wait(stop)
+    publish(things, "now it sleeps")
+    assert heard(listener) == 1
+    wake_ups.close()
+    stop.close()
+
+
+@pytest.mark.requirement("E6")
+def test_a_missed_wake_up_costs_a_poll_interval(connect, settings, things):
+    settings.DJANGO_EVENTS = {"POLL_INTERVAL": timedelta(seconds=0.2)}
+    with running_transfer():
+        publish(things, "first")
+        wait_until(lambda: Event.objects.of(things).count() == 1, what="the first event")
+        connect(autocommit=True).execute(
+            "INSERT INTO django_events_bufferedevent (topic_id, value)"
+            " SELECT id, '\"no bell\"' FROM django_events_topic WHERE name = 'things'"
+        )
+        wait_until(lambda: Event.objects.of(things).count() == 2, what="the event without a bell")
+
+
+def test_a_lost_listen_connection_is_made_again(connect, settings, caplog, things):
+    settings.DJANGO_EVENTS = {"POLL_INTERVAL": timedelta(seconds=0.1)}
+    killer = connect(autocommit=True)
+
+    def kill() -> int:
+        rows = killer.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_try_advisory%'"
+        ).fetchall()
+        return len(rows)
+
+    with running_transfer() as worker:
+        wait_until(kill, what="a LISTEN connection to kill")
+        publish(things, "while polling")
+        wait_until(lambda: Event.objects.of(things).count() == 1, what="the event by polling")
+        wait_until(lambda: "is back" in caplog.text, what="the LISTEN connection")
+    assert "polling every" in caplog.text
+    assert worker._wake_ups._connection is None  # closed with the worker
+
+
+def test_two_transfers_both_rest(things):
+    """The second one can't have the lock: it must not spin, and neither sleeps through an event."""
+    stop = Stop()
+    one, two = WakeUps("default", poll=0.01), WakeUps("default", poll=0.01)
+    one.wait(stop)
+    two.wait(stop)
+    assert one._asleep
+    assert not two._asleep
+    connection = two._connection
+    assert connection is not None
+    assert two._somebody_else_sleeps(connection)
+    one.close()
+    two.wait(stop)
+    assert two._asleep
+    two.close()
+    stop.close()
+
+
+def test_where_transactions_can_be_prepared_publishers_leave_it_to_polling(fault_server):
+    """A transaction that notified can't be prepared; they may be told to ring all the same."""
+    functions = import_module("django_events.migrations.0001_initial").CREATE_FUNCTIONS
+    with psycopg.connect(fault_server.url) as session, psycopg.connect(fault_server.url) as sleeper:
+        session.execute("CREATE TABLE django_events_topic (id int, name text)")
+        session.execute("INSERT INTO django_events_topic VALUES (1, 'things')")
+        session.execute(functions)
+        session.commit()
+        sleeper.execute("SELECT pg_advisory_lock(7235707310506407027)")
+        session.execute("SELECT django_events_open('things')")
+        session.execute("PREPARE TRANSACTION 'fine'")
+        session.commit()
+        session.autocommit = True
+        session.execute("ROLLBACK PREPARED 'fine'")
+        session.autocommit = False
+        session.execute("SELECT django_events_open('things', true)")
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            session.execute("PREPARE TRANSACTION 'refused'")
+        session.rollback()
+        session.execute(
+            "DROP TABLE django_events_topic; DROP FUNCTION django_events_open; DROP FUNCTION django_events_publish"
+        )

@@ -1,0 +1,117 @@
+"""The public names: what they are, and that importing them costs nothing."""
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import django_events
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_python(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], env={}, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def every_module() -> list[str]:
+    return [found.name for found in pkgutil.walk_packages(django_events.__path__, "django_events.")]
+
+
+def test_every_module_is_found_by_the_walk():
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in (ROOT / "django_events").rglob("*.py")
+    }
+    assert files == {"django_events", *every_module()}
+
+
+@pytest.mark.parametrize("name", django_events.__all__)
+def test_no_module_shadows_a_public_name(name):
+    """Importing django_events/publish.py, if there were one, would replace django_events.publish."""
+    for module in every_module():
+        importlib.import_module(module)
+    value = getattr(django_events, name)
+
+    assert not isinstance(value, ModuleType)
+    assert value is getattr(importlib.import_module(django_events._HOMES[name]), name)
+
+
+def test_every_public_name_is_what_it_says():
+    from django_events.unset import Unset
+
+    classes = {"Draft", "EventsError", "Receipt", "Topic"}
+    assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
+    functions = {"apublish", "apublish_many", "publish", "publish_many", "topic"}
+    assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
+    assert isinstance(django_events.UNSET, Unset)
+    assert set(django_events.__all__) == classes | functions | {"UNSET"}
+
+
+def test_async_twins_take_the_same_arguments():
+    from django_events import apublish, apublish_many, publish, publish_many
+    from django_events.declarations import EventFields
+
+    assert inspect.iscoroutinefunction(apublish) and inspect.iscoroutinefunction(apublish_many)
+    assert inspect.signature(apublish_many).parameters == inspect.signature(publish_many).parameters
+    assert set(inspect.signature(publish).parameters) == {"topic", "value", *EventFields.__annotations__}
+    assert list(inspect.signature(apublish).parameters) == ["topic", "value", "fields"]
+
+
+def test_everything_public_has_a_home_and_nothing_else_does():
+    assert sorted(django_events._HOMES) == sorted(django_events.__all__)
+
+
+def test_public_names_are_documented():
+    for name in set(django_events.__all__) - {"UNSET"}:
+        assert inspect.getdoc(getattr(django_events, name)), name
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"module 'django_events' has no attribute 'publisch'"):
+        django_events.publisch  # noqa: B018
+    with pytest.raises(ImportError):
+        from django_events import publisch  # noqa: F401
+
+
+def test_importing_the_package_loads_no_django_and_no_database_driver():
+    run_python("""
+import sys
+import django_events
+loaded = [name for name in sys.modules if name.split(".")[0] in ("django", "psycopg", "pgtrigger", "asgiref")]
+assert not loaded, loaded
+assert [name for name in sys.modules if name.startswith("django_events.")] == []
+""")
+
+
+def test_the_names_of_declarations_load_no_django():
+    run_python("""
+import sys
+from django_events import UNSET, EventsError, Topic, topic
+loaded = [name for name in sys.modules if name.split(".")[0] in ("django", "psycopg", "pgtrigger")]
+assert not loaded, loaded
+""")
+
+
+def test_all_names_are_listed_before_they_are_loaded():
+    run_python("""
+import django_events
+assert set(django_events.__all__) <= set(dir(django_events))
+assert "__version__" in dir(django_events)
+assert "publish" not in vars(django_events)
+""")
+
+
+def test_a_name_is_looked_up_once():
+    run_python("""
+import django_events
+django_events.topic
+assert "topic" in vars(django_events)
+assert django_events.topic is vars(django_events)["topic"]
+""")
