@@ -38,6 +38,23 @@ class Pending(NamedTuple):
     complete: bool
 
 
+class Turn(NamedTuple):
+    """What one batch takes, and which ids were settled when it was looked for."""
+
+    settled: int
+    pending: list[Pending]
+
+
+class Moved(NamedTuple):
+    """How many events of a partition a batch moved, and the last of them."""
+
+    topic_id: int
+    partition: int
+    events: int
+    last_id: int
+    last_number: int
+
+
 @dataclass(slots=True)
 class Lane:
     """What a transfer remembers of one topic. The log is asked again under the head, always."""
@@ -93,18 +110,18 @@ class Transfer:
                 break
         return moved
 
-    def _turns(self) -> Iterator[list[Pending]]:
-        pending = self._look()
-        if len(pending) == 1:
-            yield pending
+    def _turns(self) -> Iterator[Turn]:
+        turn = self._look()
+        if len(turn.pending) == 1:
+            yield turn
             return
-        if together := [p for p in pending if p.complete]:
-            yield together
-        for flooded in pending:
+        if together := [p for p in turn.pending if p.complete]:
+            yield Turn(turn.settled, together)
+        for flooded in turn.pending:
             if not flooded.complete:
                 yield self._look(only=flooded.topic_id)
 
-    def _look(self, *, only: int | None = None) -> list[Pending]:
+    def _look(self, *, only: int | None = None) -> Turn:
         settled = self._horizon.settled
         with sql.reading_by_index(self.using):
             rows = sql.fetch(
@@ -121,38 +138,35 @@ class Transfer:
             return self._look(only=only)
         self._topics = topics
         pending = [Pending(*row[1:]) for row in rows if row[1] is not None]
-        waiting = {p.topic_id for p in pending}
         for p in pending:
             self._lanes.setdefault(p.topic_id, Lane())
-        for topic_id, lane in self._lanes.items():
-            # Nothing there, at a time when nothing at or below `settled` could still come.
-            if topic_id not in waiting and only in (None, topic_id):
-                lane.mark = max(lane.mark, settled)
-        return pending
+        if only is None:
+            waiting = {p.topic_id for p in pending}
+            for topic_id, lane in self._lanes.items():
+                if topic_id not in waiting:
+                    lane.mark = max(lane.mark, settled)
+        return Turn(settled, pending)
 
-    def _take(self, pending: list[Pending]) -> int:
+    def _take(self, turn: Turn) -> int:
         """Move what was seen; a topic that another transfer is at is left to it."""
-        if not pending:
+        if not turn.pending:
             return 0
-        settled = self._horizon.settled
-        for p in pending:
+        for p in turn.pending:
             self._make_room(p)
         try:
-            with sql.reading_by_index(self.using):
-                moved = self._move_locked(pending)
+            moved = self._move(turn.pending)
         except _TopicsChanged:
             self.forget()
             return 0
         except IntegrityError as error:
             if getattr(error.__cause__, "sqlstate", None) != _NO_SEGMENT:
                 raise
-            # A segment is missing after all: the batch was rolled back, look at what is there and redo it.
-            for p in pending:
+            # A segment is missing after all. The batch was rolled back: look at what is there and redo it.
+            for p in turn.pending:
                 self._lanes[p.topic_id].ready_upto = 0
                 self._make_room(p)
-            with sql.reading_by_index(self.using):
-                moved = self._move_locked(pending)
-        return self._remember(pending, moved, settled)
+            moved = self._move(turn.pending)
+        return self._remember(turn, moved)
 
     def _make_room(self, pending: Pending) -> None:
         """See that the segments for these events are there, and the one after."""
@@ -160,8 +174,12 @@ class Transfer:
         if lane.last_id + pending.events > lane.ready_upto:
             lane.ready_upto = segments.ensure(self.using, pending.topic_id, events=pending.events)
 
-    def _move_locked(self, pending: list[Pending]) -> list[tuple[int, int, int, int, int, datetime]]:
-        """The batch itself. The end of the log is read after the lock, in a later snapshot."""
+    def _move(self, pending: list[Pending]) -> list[Moved]:
+        """The batch: one transaction. The end of the log is read after the lock, in a later snapshot."""
+        with sql.reading_by_index(self.using):
+            return self._move_locked(pending)
+
+    def _move_locked(self, pending: list[Pending]) -> list[Moved]:
         locked = {
             topic_id
             for (topic_id,) in sql.fetch(
@@ -177,7 +195,7 @@ class Transfer:
             for p in ours
             for partition, number in self._lanes[p.topic_id].numbers.items()
         ]
-        return sql.fetch(
+        rows = sql.fetch(
             self.using,
             sql.statement("move"),
             topic_ids=[p.topic_id for p in ours],
@@ -190,6 +208,7 @@ class Transfer:
             number_partitions=[partition for _, partition, _ in numbers],
             numbers=[number for _, _, number in numbers],
         )
+        return [Moved(*row) for row in rows]
 
     def _places(self, topic_ids: set[int]) -> Iterator[Place]:
         """Read where the logs end, and bring what is remembered of their partitions up to date."""
@@ -219,25 +238,22 @@ class Transfer:
             lane.last_id = last_id
             yield Place(topic_id, partitions, last_id, logged_at)
 
-    def _remember(
-        self, pending: list[Pending], moved: list[tuple[int, int, int, int, int, datetime]], settled: int
-    ) -> int:
+    def _remember(self, turn: Turn, moved: list[Moved]) -> int:
         """After the commit: move the marks up, and note what was seen."""
         served = set()
-        total = 0
-        for topic_id, partition, events, last_id, number, _ in moved:
-            lane = self._lanes[topic_id]
-            lane.last_id = max(lane.last_id, last_id)
-            lane.numbers[partition] = number
-            served.add(topic_id)
-            total += events
-        for p in pending:
+        for row in moved:
+            lane = self._lanes[row.topic_id]
+            lane.last_id = max(lane.last_id, row.last_id)
+            lane.numbers[row.partition] = row.last_number
+            served.add(row.topic_id)
+        for p in turn.pending:
             if p.topic_id in served:
                 lane = self._lanes[p.topic_id]
-                lane.mark = max(lane.mark, settled if p.complete else min(p.upper, settled))
+                lane.mark = max(lane.mark, turn.settled if p.complete else min(p.upper, turn.settled))
                 self._seen = max(self._seen, p.upper)
-        self._note(total)
-        return total
+        events = sum(row.events for row in moved)
+        self._note(events)
+        return events
 
     def _note(self, moved: int) -> None:
         self._events_since_note += moved

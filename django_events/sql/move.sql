@@ -48,8 +48,8 @@ logged AS (
         last_id + row_number() OVER (PARTITION BY topic_id ORDER BY id),
         lane, number, type, key, value, body, metadata, published_at, logged_at
     FROM numbered
-    RETURNING topic_id, id, partition, number, logged_at
+    RETURNING topic_id, id, partition, number
 )
-SELECT topic_id, partition, count(*), max(id), max(number), max(logged_at)
+SELECT topic_id, partition, count(*), max(id), max(number)
 FROM logged
 GROUP BY topic_id, partition

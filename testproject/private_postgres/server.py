@@ -219,10 +219,19 @@ class Server:
             self._process = None
             self._tell_keeper("")
         if self._keeper:
+            self._free_shared_memory()
             self._tell_keeper("end")
             self._keeper.communicate()
             self._keeper = None
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _free_shared_memory(self) -> None:
+        """Remove the segment that marks the data folder as in use; a killed postmaster leaves it."""
+        with contextlib.suppress(FileNotFoundError, IndexError):
+            segment = (self.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+            subprocess.run(
+                ["ipcrm", "-m", segment], stderr=subprocess.DEVNULL, check=False, **self._account.popen_arguments()
+            )
 
     def _create(self) -> None:
         ensure_private_folder(self.folder)

@@ -124,6 +124,7 @@ def interleave(blocks: Mapping[str, Callable[[], float]], *, rounds: int) -> Sam
     """Run every block once per round, each round beginning with another one."""
     names = list(blocks)
     values: dict[str, list[float]] = {name: [] for name in names}
+    gc.freeze()  # what is there already need not be looked through each time
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:

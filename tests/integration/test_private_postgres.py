@@ -472,7 +472,9 @@ def test_a_server_runs_from_a_copy_of_programs_that_it_cannot_run(
     with Server() as server, psycopg.connect(server.url) as connection:
         row = connection.execute("SELECT setting FROM pg_config WHERE name = 'BINDIR'").fetchone()
 
-        assert row and row[0].startswith(str(server.folder))
+        assert row
+        assert row[0].startswith(str(server.folder))
+        assert readable_for_others(server.folder) == []
 
 
 def test_a_server_that_refuses_its_options_shows_its_log() -> None:

@@ -139,7 +139,7 @@ def test_the_numbers_of_partitions_are_read_by_their_index(large):
 @pytest.mark.requirement("D1")
 def test_readers_open_the_segments_they_need_by_index(large, ask, segments):
     publish_many("small", [Draft(value=i) for i in range(100)])  # another topic has events too
-    transfer_all(batch_size=100)
+    transfer_all()
     plan = nodes(json.loads(ask().explain(format="json"))[0]["Plan"])
 
     prefix = f"{log_table(large)}_"

@@ -1,0 +1,80 @@
+"""Customers who come, order, pay, and sometimes don't get what they want."""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+
+from django.db import connections
+
+from testproject.shop import orders
+from testproject.shop.models import Order, Product
+
+SKUS = {"tea": "4.50", "coffee": "7.90", "cup": "12.00", "kettle": "49.00", "grinder": "89.00"}
+CUSTOMERS = [f"{name} {family}" for name in ("Ada", "Ben", "Cleo", "Dan") for family in ("Ito", "Kaya", "Lund", "Moss")]
+CARD_LIMIT = Decimal(300)
+
+
+class Simulation:
+    """Several customers at once, each in a thread of its own; counts what was published and what was not."""
+
+    def __init__(self, *, customers: int, orders_each: int) -> None:
+        self.customers = customers
+        self.orders_each = orders_each
+        self.published: Counter[str] = Counter()
+        self.rolled_back: Counter[str] = Counter()
+        self.errors: list[BaseException] = []
+        self._counting = threading.Lock()
+        self._threads = [threading.Thread(target=self._shop, args=[number]) for number in range(customers)]
+
+    @property
+    def running(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def start(self) -> None:
+        for sku, price in SKUS.items():
+            Product.objects.get_or_create(sku=sku, defaults={"price": Decimal(price), "on_shelf": 200})
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
+
+    def _shop(self, number: int) -> None:
+        dice = random.Random(number)
+        try:
+            for _ in range(self.orders_each):
+                self._order(dice)
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            connections.close_all()
+
+    def _order(self, dice: random.Random) -> None:
+        product = Product.objects.get(sku=dice.choice(list(SKUS)))
+        quantity = dice.choice([1, 1, 1, 2, 3, 5])
+        order: Order | None = None
+        with self._counted({"orders": 1, "stock": 1}, orders.OutOfStock):
+            order = orders.place_order(dice.choice(CUSTOMERS), product, quantity)
+        if order is None:
+            with self._counted({"stock": 1}):
+                orders.restock(product, 200)
+        else:
+            with self._counted({"payments": 1, "orders": 1}, orders.CardRefused):
+                orders.pay(order, limit=CARD_LIMIT)
+
+    @contextmanager
+    def _counted(self, events: dict[str, int], *refusals: type[Exception]) -> Iterator[None]:
+        """Count the events of a transaction by how it ended."""
+        outcome = self.published
+        try:
+            yield
+        except refusals:
+            outcome = self.rolled_back
+        with self._counting:
+            outcome.update(events)

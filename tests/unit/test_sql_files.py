@@ -1,0 +1,188 @@
+"""The SQL files: each says what it is for, takes what its header names, and is used."""
+
+import ast
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from django_events import sql
+from django_events.publishing.drafts import Row
+
+PACKAGE = Path(sql.__file__).parents[1]
+FILES = sorted(path.stem for path in (PACKAGE / "sql").glob("*.sql"))
+
+PARAMETER = re.compile(r"%\((\w+)\)s")
+IDENTIFIER = re.compile(r"\{(\w+)\}")
+READS = re.compile(r"\b(?:FROM|JOIN|USING)\s+(django_events_\w+|pg_\w+|\{log\})(?!\w*\()")
+
+
+def header(name: str) -> str:
+    lines = (PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    taken = []
+    for line in lines:
+        if not line.startswith("--"):
+            break
+        taken.append(line.removeprefix("--").strip())
+    return "\n".join(taken)
+
+
+def section(name: str, *titles: str) -> str:
+    """What a header says after `Parameters:` and the like, up to the next title."""
+    known = "Parameters|Identifiers|Literals|Relies on"
+    found = re.findall(rf"(?s)\b(?:{'|'.join(titles)}): (.*?)(?=\b(?:{known}):|\Z)", header(name))
+    return " ".join(found)
+
+
+@dataclass(frozen=True)
+class Use:
+    """A place in the code that takes a statement, and what it gives to it."""
+
+    name: str
+    identifiers: frozenset[str] | None = None
+    parameters: frozenset[str] | None = None
+
+
+@cache
+def uses() -> list[Use]:
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                found += uses_in(node)
+    return found
+
+
+def uses_in(call: ast.Call) -> list[Use]:
+    found = []
+    if name := statement_name(call):
+        found.append(Use(name))
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "on" and (name := statement_name(call.func.value)):
+        found.append(Use(name, identifiers=keywords(call)))
+    if called(call) == "fetch" and len(call.args) == 2 and (name := statement_name(bare(call.args[1]))):
+        found.append(Use(name, parameters=keywords(call)))
+    return found
+
+
+def called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def bare(node: ast.expr) -> ast.expr:
+    """Without the `.on(…)`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "on":
+        return node.func.value
+    return node
+
+
+def statement_name(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Call) and called(node) == "statement" and isinstance(node.args[0], ast.Constant):
+        return node.args[0].value
+    return None
+
+
+def keywords(call: ast.Call) -> frozenset[str]:
+    """The names given; the only `**` is that of an encoded event."""
+    return frozenset(
+        name
+        for k in call.keywords
+        for name in ([k.arg] if k.arg else Row._fields if "row" in ast.dump(k.value) else [])
+    )
+
+
+def test_there_are_files_and_uses():
+    assert len(FILES) > 20
+    assert len(uses()) > 20
+
+
+def test_every_statement_that_code_asks_for_is_there():
+    assert {use.name for use in uses()} - set(FILES) == set()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_used(name):
+    assert name in {use.name for use in uses()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_begins_with_its_purpose(name):
+    purpose = header(name).split("\n")[0]
+
+    assert re.fullmatch(r"[A-Z].{15,}", purpose), purpose
+    assert sql.statement(name).text, "a header and nothing else"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_statement_is_the_file_without_its_comments(name):
+    text = sql.statement(name).text
+
+    assert "--" not in text
+    assert text.split()[0] in {"SELECT", "WITH", "CREATE", "ALTER", "COPY"}
+    assert not text.endswith(";")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_parameter_is_named_in_the_header(name):
+    taken = set(PARAMETER.findall(sql.statement(name).text))
+    named = set(re.findall(r"\w+", section(name, "Parameters")))
+
+    assert taken <= named
+    assert bool(taken) == bool(named)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_identifier_and_literal_is_named_in_the_header(name):
+    taken = set(IDENTIFIER.findall(sql.statement(name).text))
+    named = set(re.findall(r"\w+", section(name, "Identifiers", "Literals")))
+
+    assert taken <= named
+    assert bool(taken) == bool(named)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_reads_a_table_says_what_it_relies_on(name):
+    text = sql.statement(name).text
+    if READS.search(text):
+        assert section(name, "Relies on")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_code_gives_each_statement_exactly_what_it_takes(name):
+    text = sql.statement(name).text
+    taken = {"parameters": PARAMETER.findall(text), "identifiers": IDENTIFIER.findall(text)}
+    for kind, names in taken.items():
+        given = [getattr(use, kind) for use in uses() if use.name == name and getattr(use, kind) is not None]
+        assert all(set(some) == set(names) for some in given), given
+        assert given or not names, f"nobody gives it its {kind}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_there_are_no_other_placeholders(name):
+    text = IDENTIFIER.sub("", PARAMETER.sub("", sql.statement(name).text))
+
+    assert not re.search(r"[{}?]|\$\d", text)
+    assert re.findall(r"%+", text.replace("%%", "")) == []
+
+
+def test_a_name_that_is_put_into_a_statement_is_quoted():
+    statement = sql.Statement("x", "SELECT 1 FROM {log} WHERE name = {name} AND id = {id}")
+    made = statement.on(log='a"; DROP TABLE b; --', name=sql.literal("O'Brien"), id=7)
+
+    assert made.text == """SELECT 1 FROM "a""; DROP TABLE b; --" WHERE name = 'O''Brien' AND id = 7"""
+
+
+def test_a_statement_is_read_once():
+    assert sql.statement("publish") is sql.statement("publish")
+
+
+def test_a_statement_that_is_not_there_is_an_error():
+    with pytest.raises(FileNotFoundError):
+        sql.statement("no_such_statement")
+
+
+def test_a_union_keeps_the_order_of_its_statements():
+    one, two = sql.Statement("one", "SELECT 1"), sql.Statement("two", "SELECT 2")
+
+    assert sql.union_all([one, two]).text == "(SELECT 1)\nUNION ALL\n(SELECT 2)"
