@@ -4,6 +4,7 @@ Doing it again changes nothing, and several processes may do it at once.
 """
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from django.apps import AppConfig
@@ -38,18 +39,19 @@ def sync(using: str) -> list[str]:
         sql.fetch(using, sql.statement("lock_topics"))
         rows = {topic.name: topic for topic in models.Topic.objects.using(using).select_related("head")}
         logs: dict[int, str] = dict(sql.fetch(using, sql.statement("logs")))
+        owned = {topic.pk for topic in rows.values()}
+        orphans = {name: topic_id for topic_id, name in logs.items() if topic_id not in owned}
         changes: list[str] = []
         for declared in declarations.registry:
             if row := rows.get(declared.name):
                 changes += _adapt(using, row, declared, has_log=row.pk in logs)
             else:
-                changes.append(_create(using, declared, logs))
+                changes.append(_create(using, declared, orphans.get(declared.name), logs))
         return changes
 
 
-def _create(using: str, declared: declarations.Topic, logs: dict[int, str]) -> str:
+def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: Iterable[int]) -> str:
     """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
-    orphan = next((topic_id for topic_id, name in logs.items() if name == declared.name), None)
     if orphan is None:
         [[topic_id]] = sql.fetch(using, sql.statement("next_topic_id"), logs=list(logs))
     topic = models.Topic(

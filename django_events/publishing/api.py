@@ -110,7 +110,13 @@ def _writable(using: str | None) -> str:
 
 
 def _copy(using: str, topic_id: int, rows: list[Row]) -> None:
-    with connections[using].cursor() as cursor, cursor.copy(sql.statement("copy").text) as copy:
+    connection = connections[using]
+    # Django leaves the errors of a COPY as the driver's: a caller expects them as Django's.
+    with (
+        connection.wrap_database_errors,
+        connection.cursor() as cursor,
+        cursor.copy(sql.statement("copy").text) as copy,
+    ):
         write = copy.write_row
         for row in rows:
             write((topic_id, *row))

@@ -96,7 +96,7 @@ def copy_binaries(binaries: Path, target: Path, account: Account) -> Path:
     for libraries in (package.with_name(f"{package.name}.libs"), package / ".dylibs"):
         if libraries.is_dir():
             shutil.copytree(libraries, target / libraries.relative_to(package.parent))
-    for path in target.rglob("*"):
+    for path in (target, *target.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & 0o700)
     account.give(target)

@@ -1,0 +1,225 @@
+"""Migrations: forth, back without a trace, and forth again, in a database of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import InternalError, connection, connections, transaction
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from django_events import publish
+from django_events.models import BufferedEvent, Event, Topic, TopicHead
+from tests.conftest import transfer_all
+
+ROOT = Path(__file__).parents[2]
+
+# Whatever a schema can hold, with what makes each thing what it is. Names of row types and toast
+# tables follow from their tables.
+CATALOG = """
+SELECT 'relation', c.oid::regclass::text, c.relkind::text, concat(c.relpersistence, c.reloptions, pg_get_expr(c.relpartbound, c.oid))
+FROM pg_class AS c WHERE c.relnamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'column', attrelid::regclass::text, attname,
+    concat(atttypid::regtype, attnum, attnotnull, attidentity, pg_get_expr(d.adbin, d.adrelid))
+FROM pg_attribute AS a
+JOIN pg_class AS c ON c.oid = a.attrelid AND c.relnamespace = 'public'::regnamespace
+LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+WHERE attnum > 0 AND NOT attisdropped
+UNION ALL
+SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'index', indrelid::regclass::text, indexrelid::regclass::text, pg_get_indexdef(indexrelid)
+FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid AND c.relnamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'trigger', tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+UNION ALL
+SELECT 'function', oid::regprocedure::text, proname, md5(prosrc) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'type', oid::regtype::text, typtype::text, '' FROM pg_type WHERE typnamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'comment', classoid::regclass::text, objoid::text, description
+FROM pg_description WHERE objoid >= 16384
+UNION ALL
+SELECT 'schema', nspname, '', '' FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%'
+ORDER BY 1, 2, 3, 4
+"""
+
+
+class Database:
+    """A new database beside the test's own, as an alias of this process and for other processes."""
+
+    def __init__(self, alias):
+        self.alias = alias
+        self.name = f"events_{alias}_{uuid4().hex[:8]}"
+        parameters = connection.get_connection_params()
+        self._conninfo = {k: parameters[k] for k in ("host", "port", "user", "password") if parameters.get(k)}
+
+    def __enter__(self):
+        self._on_the_server("CREATE DATABASE {} TEMPLATE template0")
+        connections[self.alias] = connections["default"].copy(self.alias)
+        connections[self.alias].settings_dict["NAME"] = self.name
+        return self
+
+    def __exit__(self, *error):
+        connections[self.alias].close()
+        del connections[self.alias]
+        self._on_the_server("DROP DATABASE {} WITH (FORCE)")
+
+    def _on_the_server(self, statement):
+        with psycopg.connect(**self._conninfo, dbname="postgres", autocommit=True) as session:
+            session.execute(sql.SQL(statement).format(sql.Identifier(self.name)))
+
+    def migrate(self, *args):
+        call_command("migrate", *args, database=self.alias, verbosity=0)
+
+    def execute(self, statement, parameters=None):
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def catalog(self):
+        return self.execute(CATALOG)
+
+    def manage(self, *args):
+        """Start `manage.py` as a process of its own, on this database."""
+        return subprocess.Popen(
+            [sys.executable, ROOT / "testproject/manage.py", *args],
+            env={**os.environ, "DATABASE_URL": make_conninfo(**self._conninfo, dbname=self.name)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@pytest.fixture
+def database(django_db_blocker):
+    with django_db_blocker.unblock(), Database("fresh") as database:
+        yield database
+
+
+def trace(catalog):
+    """What reminds of django_events."""
+    return [line for line in catalog if "events" in str(line) or "pgtrigger" in str(line)]
+
+
+@pytest.mark.django_db
+def test_models_and_migrations_say_the_same():
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+@pytest.mark.requirement("D1")
+def test_migrate_and_back_leaves_no_trace_and_forth_again_makes_the_same(database):
+    """Tables, sequences, functions, types, triggers, comments; also what pgtrigger made for us."""
+    database.migrate("contenttypes")
+    database.migrate("auth")
+    before = database.catalog()
+    database.migrate("django_events")
+    there = database.catalog()
+    assert len(trace(there)) > 50
+    database.execute("SELECT django_events_publish('orders', '1')")
+    database.migrate("django_events", "zero")
+    assert trace(database.catalog()) == []
+    assert database.catalog() == before
+
+    database.migrate("django_events")
+    again = database.catalog()
+    assert [line for line in again if line[0] != "comment"] == [line for line in there if line[0] != "comment"]
+    assert {line[3] for line in again if line[0] == "comment"} == {line[3] for line in there if line[0] == "comment"}
+    database.migrate("django_events", "zero")
+    assert database.catalog() == before
+
+
+def test_only_the_last_step_back_is_repaired_by_the_next_migrate(database):
+    """Back to 0001 the logs are gone and the rows are not; `migrate` itself makes the logs again."""
+    database.migrate()
+    database.migrate("django_events", "0001")
+
+    assert len(database.execute("SELECT FROM pg_inherits WHERE inhparent = 'django_events_event'::regclass")) == 3
+    database.migrate()
+    assert database.execute("SELECT django_events_publish('orders', '1')")
+
+
+# The tables of `%s` topics with 15 segments each, in transactions of one topic.
+MANY_TOPICS = """
+DO $block$
+DECLARE
+    topic integer;
+    log text;
+BEGIN
+    FOR topic IN 1001..1000 + %s LOOP
+        INSERT INTO django_events_topic (id, name, incarnation, partitions, segment_size, timeline)
+            VALUES (topic, 't' || topic, gen_random_uuid(), 2, 100, false);
+        INSERT INTO django_events_topichead (topic_id, id_floor, number_floors) VALUES (topic, 0, '{}');
+        log := 'django_events_event_' || topic;
+        EXECUTE format('CREATE TABLE %%I (LIKE django_events_event) PARTITION BY RANGE (id)', log);
+        EXECUTE format('CREATE INDEX %%I ON %%I (partition, id)', log || '_partition', log);
+        FOR n IN 0..14 LOOP
+            EXECUTE format(
+                'CREATE TABLE %%I PARTITION OF %%I FOR VALUES FROM (%%s) TO (%%s)',
+                log || '_' || n * 100 + 1, log, n * 100 + 1, n * 100 + 101
+            );
+        END LOOP;
+        EXECUTE format('ALTER TABLE django_events_event ATTACH PARTITION %%I FOR VALUES IN (%%s)', log, topic);
+        COMMIT;
+    END LOOP;
+END
+$block$
+"""
+
+
+def test_uninstalling_many_topics_does_not_exhaust_the_lock_table(database):
+    """200 topics of 15 segments, at the server's default of 64 locks per transaction."""
+    [[locks]] = database.execute("SHOW max_locks_per_transaction")
+    assert locks == "64"
+    database.migrate("contenttypes")
+    before = database.catalog()
+    database.migrate("django_events")
+    database.execute(MANY_TOPICS % 200)
+    [[segments]] = database.execute(
+        "SELECT count(*) FROM pg_partition_tree('django_events_event') WHERE isleaf AND level = 2"
+    )
+    assert segments >= 3_000
+    database.migrate("django_events", "zero")
+    assert database.catalog() == before
+
+    database.migrate("django_events")
+    assert database.execute("SELECT django_events_publish('orders', '1')") == [(1,)]
+
+
+def test_processes_that_migrate_a_migrated_database_at_once_all_succeed(database):
+    """As when several containers start. What they would find missing is a topic, so one is taken away."""
+    database.migrate()
+    before = database.catalog()
+    [[topic]] = database.execute("SELECT id FROM django_events_topic WHERE name = 'orders'")
+    database.execute(f"DROP TABLE django_events_event_{topic}")
+    database.execute("DELETE FROM django_events_topichead WHERE topic_id = %s", [topic])
+    database.execute("DELETE FROM django_events_topic WHERE id = %s", [topic])
+    processes = [database.manage("migrate") for _ in range(4)]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+
+    assert [process.returncode for process in processes] == [0] * 4, "\n".join(outputs)
+    assert sum("Topic orders: created, 8 partitions." in output for output in outputs) == 1
+    [[made]] = database.execute("SELECT id FROM django_events_topic WHERE name = 'orders'")
+    assert len(database.catalog()) == len(before)
+    assert made != topic
+
+
+@pytest.mark.django_db
+def test_tables_that_are_hot_are_tuned():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, unnest(reloptions) FROM pg_class WHERE relname IN %s"
+            " UNION SELECT 'toast', unnest(t.reloptions) FROM pg_class AS c JOIN pg_class AS t ON t.oid = c.reltoastrelid"
+            " WHERE c.relname = 'django_events_bufferedevent'",
+            [("django_events_bufferedevent", "django_events_topichead")]
+            if connection.features.uses_server_side_binding
+            else None,
+        )
+"""

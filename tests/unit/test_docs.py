@@ -1,0 +1,260 @@
+"""The documentation is complete: every public name has its line, every link leads somewhere."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand, CommandParser
+
+import django_events
+from django_events import checks, conf, exceptions, models
+from django_events.management import commands
+from django_events.models.events import EventQuerySet
+from django_events.workers.loop import Exit
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs/reference"
+INDEX = ROOT / "docs/index.md"
+PACKAGE = Path(django_events.__file__).parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+COMMANDS_OF_README = {
+    "Run it": (
+        "python3 -m venv .venv && .venv/bin/pip install -q -e '.[demo]' && .venv/bin/python testproject/manage.py demo"
+    ),
+    "Test it": "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n 2",
+}
+
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def command_options() -> dict[str, list[str]]:
+    """The options of each command of ours, without those that all of Django's commands have."""
+    found = {}
+    common = set(option_strings(BaseCommand()))
+    for module in pkgutil.iter_modules(commands.__path__):
+        options = option_strings(load_command_class("django_events", module.name))
+        found[module.name] = sorted(set(options) - common)
+    return found
+
+
+def option_strings(command: BaseCommand) -> list[str]:
+    parser: CommandParser = command.create_parser("manage.py", "command")
+    return [string for action in parser._actions for string in action.option_strings if string.startswith("--")]
+
+
+def error_names() -> list[str]:
+    return [
+        name
+        for name, value in vars(exceptions).items()
+        if inspect.isclass(value) and issubclass(value, exceptions.EventsError)
+    ]
+
+
+def check_ids() -> list[str]:
+    return sorted(set(re.findall(r"django_events\.[EW]\d{3}", inspect.getsource(checks))))
+
+
+def in_migrations(pattern: str) -> list[str]:
+    texts = (path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("migrations/*.py")))
+    return sorted({name for text in texts for name in re.findall(pattern, text)})
+
+
+def sql_functions() -> list[str]:
+    return in_migrations(r"CREATE (?:OR REPLACE )?FUNCTION (django_events_\w+)\(")
+
+
+def queryset_verbs() -> list[str]:
+    return [name for name, value in vars(EventQuerySet).items() if inspect.isfunction(value) and name[0] != "_"]
+
+
+COMMANDS = command_options()
+CHANGES = [
+    *django_events.__all__,
+    *queryset_verbs(),
+    *conf.KEYS,
+    *check_ids(),
+    *error_names(),
+    *COMMANDS,
+    *(f"{command} {option}" for command, options in COMMANDS.items() for option in options),
+    *sql_functions(),
+    *in_migrations(r"ERRCODE = '(\w+)'"),
+]
+LINES = [
+    *(("python.md", name) for name in [*django_events.__all__, *queryset_verbs(), *models.__all__]),
+    *(("settings.md", key) for key in conf.KEYS),
+    *(("checks.md", id) for id in check_ids()),
+    *(("errors.md", name) for name in error_names()),
+    *(("commands.md", name) for command, options in COMMANDS.items() for name in [command, *options]),
+    *(("sql.md", name) for name in [*sql_functions(), *in_migrations(r"ERRCODE = '(\w+)'")]),
+    *(("tables.md", getattr(models, name)._meta.db_table) for name in models.__all__),
+]
+PUBLIC = {name: getattr(django_events, name) for name in django_events.__all__}
+SIGNATURES = [
+    (name, value)
+    for name, value in [*PUBLIC.items(), *((verb, getattr(EventQuerySet, verb)) for verb in queryset_verbs())]
+    if name not in ("EventsError", "UNSET")
+]
+COLUMNS = [
+    (getattr(models, name)._meta.db_table, field.column)
+    for name in models.__all__
+    for field in getattr(models, name)._meta.concrete_fields
+    if field.column
+]
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def sections(text: str) -> dict[str, str]:
+    """What stands below each heading, up to the next heading of any level; code is not mistaken for one."""
+    plain = FENCE.sub(lambda block: re.sub(r"^#", "\\#", block[0], flags=re.MULTILINE), text)
+    parts = re.split(r"^#+ (.+)$", plain, flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    for heading, body in zip(parts[1::2], parts[2::2], strict=True):
+        found[heading.strip("`")] = found.get(heading.strip("`"), "") + body
+    return found
+
+
+def has_line(text: str, name: str) -> bool:
+    """Whether a heading or a row of a table is about this name."""
+    name = re.escape(name)
+    return bool(re.search(rf"^(?:#+ |\| \[?)`{name}`|^\| {name} \|", text, flags=re.MULTILINE))
+
+
+def documented_parameters(code: str) -> list[tuple[str, object]]:
+    """The parameters of the function, or the fields of the class, that a block shows, with their defaults."""
+    [node] = ast.parse(code).body
+    if isinstance(node, ast.ClassDef):
+        fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+        return [(ast.unparse(field.target), default_of(field.value)) for field in fields]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    places, only = [*node.args.posonlyargs, *node.args.args], node.args.kwonlyargs
+    required: list[ast.expr | None] = [None] * (len(places) - len(node.args.defaults))
+    defaults = [*required, *node.args.defaults, *node.args.kw_defaults]
+    found = [(place.arg, default_of(default)) for place, default in zip([*places, *only], defaults, strict=True)]
+    return [*found, *((rest.arg, inspect.Parameter.empty) for rest in [node.args.kwarg] if rest)]
+
+
+def default_of(node: ast.expr | None) -> object:
+    return inspect.Parameter.empty if node is None else eval(ast.unparse(node), {"UNSET": django_events.UNSET})
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    without_code = FENCE.sub("", text_of(page))
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", without_code, flags=re.MULTILINE):
+        anchor, again = slug(heading), 0
+        while (name := f"{anchor}-{again}" if again else anchor) in found:
+            again += 1
+        found.add(name)
+    return found
+
+
+def links() -> list[tuple[Path, str]]:
+    """Every link to a place in this repository."""
+    return [
+        (page, target)
+        for page in PAGES
+        for target in LINK.findall(FENCE.sub("", text_of(page)))
+        if not re.match(r"[a-z]+:", target)
+    ]
+
+
+def examples() -> list[tuple[Path, str]]:
+    """Every block of Python."""
+    return [
+        (page, re.sub(rf"^{indent}", "", code, flags=re.MULTILINE))
+        for page in PAGES
+        for indent, language, code in FENCE.findall(text_of(page))
+        if language == "python"
+    ]
+
+
+def name_of(value: object) -> str:
+    return value.relative_to(ROOT).as_posix() if isinstance(value, Path) else str(value).split("\n")[0]
+
+
+def test_the_lists_are_not_empty():
+    assert COMMANDS["run_transfer"]
+    assert all([check_ids(), error_names(), sql_functions(), queryset_verbs(), links(), examples(), COLUMNS])
+
+
+@pytest.mark.parametrize(("page", "name"), LINES)
+def test_the_reference_has_a_line(page, name):
+    assert has_line(text_of(REFERENCE / page), name), f"docs/reference/{page} has no heading or row for {name}."
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_changelog_mentions(name):
+    changes = text_of(ROOT / "CHANGELOG.md")
+    assert re.search(rf"`{re.escape(name)}(?:\(.*?\))?`", changes), f"CHANGELOG.md has no mention of {name}."
+
+
+@pytest.mark.parametrize(("name", "value"), SIGNATURES)
+def test_the_reference_has_the_signature(name, value):
+    _, _, code = FENCE.findall(sections(text_of(REFERENCE / "python.md"))[name])[0]
+    actual = [(p.name, p.default) for p in inspect.signature(value).parameters.values()]
+    assert documented_parameters(code) == actual
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS)
+def test_the_reference_has_every_column(table, column):
+    section = sections(text_of(REFERENCE / "tables.md"))[table]
+    assert f"| `{column}` |" in section, f"docs/reference/tables.md has no row for {table}.{column}."
+
+
+@pytest.mark.parametrize("code", Exit, ids=lambda code: code.name)
+def test_the_reference_has_every_exit_code(code):
+    assert f"| {code.value} | `{code.name}` |" in text_of(REFERENCE / "commands.md")
+
+
+@pytest.mark.parametrize("name", error_names())
+def test_the_tree_of_errors_is_complete(name):
+    assert re.search(rf"\b{name}\b", exceptions.__doc__ or "")
+
+
+@pytest.mark.parametrize(("page", "target"), links(), ids=name_of)
+def test_a_link_leads_somewhere(page, target):
+    path, _, anchor = unquote(target).partition("#")
+    file = (page.parent / path).resolve() if path else page
+    assert file.exists(), f"{name_of(page)} links to {target}, which is not there."
+    if anchor:
+        assert anchor in anchors(file), f"{name_of(page)} links to {target}, a heading that is not there."
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT and page != INDEX], ids=name_of)
+def test_the_index_leads_to_every_page(page):
+    assert f"({page.relative_to(INDEX.parent).as_posix()})" in text_of(INDEX)
+
+
+@pytest.mark.parametrize(("page", "code"), examples(), ids=name_of)
+def test_an_example_is_python(page, code):
+    compile(code, name_of(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize(("page", "code"), examples(), ids=name_of)
+def test_an_example_imports_what_exists(page, code):
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("django_events"):
+            module = importlib.import_module(node.module or "")
+            missing = [name.name for name in node.names if not hasattr(module, name.name)]
+            assert not missing, f"{name_of(page)} imports {missing} from {node.module}."
+
+
+@pytest.mark.parametrize(("heading", "command"), COMMANDS_OF_README.items())
+def test_the_readme_has_the_command_of_one_line(heading, command):
+    expected = rf"^## {heading}\n\n```\w*\n{re.escape(command)}\n```$"
+    assert re.search(expected, text_of(ROOT / "README.md"), flags=re.MULTILINE)
