@@ -13,8 +13,8 @@ class DjangoEventsConfig(AppConfig):
 
     def ready(self) -> None:
         from django_events import checks  # noqa: F401  # registers them
-        from django_events.conf import settings
+        from django_events.conf import events_module
         from django_events.log.topics import sync_after_migrate
 
-        autodiscover_modules(settings.EVENTS_MODULE)
+        autodiscover_modules(events_module())
         post_migrate.connect(sync_after_migrate, sender=self)

@@ -36,7 +36,7 @@ def check_apps(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) ->
     if not apps.is_installed("pgtrigger"):
         yield Error(
             "django_events needs the app 'pgtrigger' for its triggers.",
-            hint="Add 'pgtrigger' to INSTALLED_APPS, before 'django_events'.",
+            hint="Add 'pgtrigger' to INSTALLED_APPS.",
             id="django_events.E004",
         )
 

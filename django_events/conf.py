@@ -6,6 +6,7 @@ settings.TRANSFER_BATCH_SIZE
 """
 
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -34,7 +35,7 @@ class Settings:
 KEYS = tuple(field.name for field in fields(Settings))
 
 
-def problems(values: dict[str, Any]) -> Any:
+def problems(values: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each value that can't be used."""
     hints = get_type_hints(Settings)
     for key in KEYS:
@@ -59,6 +60,15 @@ def configured() -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InvalidSetting(f"DJANGO_EVENTS is {values!r}, expected a dict.")
     return values
+
+
+def events_module() -> str:
+    """The module to discover, also where other settings are wrong: `manage.py check` must get to report them."""
+    try:
+        name = configured().get("EVENTS_MODULE", Settings.EVENTS_MODULE)
+    except InvalidSetting:
+        return Settings.EVENTS_MODULE
+    return Settings.EVENTS_MODULE if any(problems({"EVENTS_MODULE": name})) else name
 
 
 class _Current:

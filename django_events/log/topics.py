@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.apps import AppConfig
+from django.core.management.base import CommandError
 from django.db import connections, router, transaction
 
 from django_events import declarations, models, sql
-from django_events.exceptions import TopicChangeRefused
+from django_events.exceptions import EventsError, TopicChangeRefused
 from django_events.log import segments
 
 TABLES = {"django_events_topic", "django_events_topichead", "django_events_bufferedevent", segments.ROOT}
@@ -24,9 +25,13 @@ def sync_after_migrate(sender: AppConfig, *, using: str, verbosity: int = 1, std
     if not TABLES.issubset(connections[using].introspection.table_names()):
         return
     write = print if stdout is None else stdout.write
-    for line in sync(using):
+    try:
+        changes = sync(using)
+    except EventsError as error:
+        raise CommandError(str(error)) from error
+    for change in changes:
         if verbosity >= 1:
-            write(f"  {line}")
+            write(f"  {change}")
 
 
 def sync(using: str) -> list[str]:

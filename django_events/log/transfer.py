@@ -56,7 +56,7 @@ class Moved(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lane:
+class Known:
     """What a transfer remembers of one topic. The log is asked again under the head, always."""
 
     mark: int = 0
@@ -90,7 +90,7 @@ class Transfer:
     def forget(self) -> None:
         """Start anew with a full look. Marks must not outlive the connection they were learnt on:
         ids of commits that a crash of the server lost come again."""
-        self._lanes: dict[int, Lane] = {}
+        self._known: dict[int, Known] = {}
         self._topics: str | None = None
         self._horizon = Horizon()
         self._seen = 0
@@ -123,12 +123,12 @@ class Transfer:
 
     def _look(self, *, only: int | None = None) -> Turn:
         settled = self._horizon.settled
-        with sql.reading_by_index(self.using):
+        with sql.batch(self.using):
             rows = sql.fetch(
                 self.using,
                 sql.statement("pending"),
-                topic_ids=list(self._lanes),
-                marks=[lane.mark for lane in self._lanes.values()],
+                topic_ids=list(self._known),
+                marks=[known.mark for known in self._known.values()],
                 only=only,
                 batch_size=self.batch_size,
             )
@@ -139,12 +139,12 @@ class Transfer:
         self._topics = topics
         pending = [Pending(*row[1:]) for row in rows if row[1] is not None]
         for p in pending:
-            self._lanes.setdefault(p.topic_id, Lane())
+            self._known.setdefault(p.topic_id, Known())
         if only is None:
             waiting = {p.topic_id for p in pending}
-            for topic_id, lane in self._lanes.items():
+            for topic_id, known in self._known.items():
                 if topic_id not in waiting:
-                    lane.mark = max(lane.mark, settled)
+                    known.mark = max(known.mark, settled)
         return Turn(settled, pending)
 
     def _take(self, turn: Turn) -> int:
@@ -163,20 +163,20 @@ class Transfer:
                 raise
             # A segment is missing after all. The batch was rolled back: look at what is there and redo it.
             for p in turn.pending:
-                self._lanes[p.topic_id].ready_upto = 0
+                self._known[p.topic_id].ready_upto = 0
                 self._make_room(p)
             moved = self._move(turn.pending)
         return self._remember(turn, moved)
 
     def _make_room(self, pending: Pending) -> None:
         """See that the segments for these events are there, and the one after."""
-        lane = self._lanes[pending.topic_id]
-        if lane.last_id + pending.events > lane.ready_upto:
-            lane.ready_upto = segments.ensure(self.using, pending.topic_id, events=pending.events)
+        known = self._known[pending.topic_id]
+        if known.last_id + pending.events > known.ready_upto:
+            known.ready_upto = segments.ensure(self.using, pending.topic_id, events=pending.events)
 
     def _move(self, pending: list[Pending]) -> list[Moved]:
         """The batch: one transaction. The end of the log is read after the lock, in a later snapshot."""
-        with sql.reading_by_index(self.using):
+        with sql.batch(self.using):
             return self._move_locked(pending)
 
     def _move_locked(self, pending: list[Pending]) -> list[Moved]:
@@ -193,13 +193,13 @@ class Transfer:
         numbers = [
             (p.topic_id, partition, number)
             for p in ours
-            for partition, number in self._lanes[p.topic_id].numbers.items()
+            for partition, number in self._known[p.topic_id].numbers.items()
         ]
         rows = sql.fetch(
             self.using,
             sql.statement("move"),
             topic_ids=[p.topic_id for p in ours],
-            marks=[self._lanes[p.topic_id].mark for p in ours],
+            marks=[self._known[p.topic_id].mark for p in ours],
             uppers=[p.upper for p in ours],
             last_ids=[places[p.topic_id].last_id for p in ours],
             partitions=[places[p.topic_id].partitions for p in ours],
@@ -214,42 +214,42 @@ class Transfer:
         """Read where the logs end, and bring what is remembered of their partitions up to date."""
         ends = [
             sql.statement("last").on(
-                log=segments.log_table(topic_id), topic_id=topic_id, known=self._lanes[topic_id].last_id
+                log=segments.log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id
             )
             for topic_id in sorted(topic_ids)
         ]
         for topic_id, incarnation, partitions, id_floor, number_floors, last_id, number, logged_at in sql.fetch(
             self.using, sql.union_all(ends)
         ):
-            lane = self._lanes[topic_id]
-            if lane.incarnation is None:
-                lane.incarnation = incarnation
-                lane.numbers = dict(enumerate(number_floors))
-            elif lane.incarnation != incarnation:
+            known = self._known[topic_id]
+            if known.incarnation is None:
+                known.incarnation = incarnation
+                known.numbers = dict(enumerate(number_floors))
+            elif known.incarnation != incarnation:
                 raise _TopicsChanged
-            last_id = max(last_id or 0, id_floor, lane.last_id)
-            if last_id > lane.last_id and partitions == 1:
-                lane.numbers[0] = max(number or 0, lane.numbers.get(0, 0))
-            elif last_id > lane.last_id:
+            last_id = max(last_id or 0, id_floor, known.last_id)
+            if last_id > known.last_id and partitions == 1:
+                known.numbers[0] = max(number or 0, known.numbers.get(0, 0))
+            elif last_id > known.last_id:
                 statement = sql.statement("numbers").on(
-                    log=segments.log_table(topic_id), partitions=partitions, since=lane.last_id
+                    log=segments.log_table(topic_id), partitions=partitions, since=known.last_id
                 )
-                lane.numbers.update(sql.fetch(self.using, statement))
-            lane.last_id = last_id
+                known.numbers.update(sql.fetch(self.using, statement))
+            known.last_id = last_id
             yield Place(topic_id, partitions, last_id, logged_at)
 
     def _remember(self, turn: Turn, moved: list[Moved]) -> int:
         """After the commit: move the marks up, and note what was seen."""
         served = set()
         for row in moved:
-            lane = self._lanes[row.topic_id]
-            lane.last_id = max(lane.last_id, row.last_id)
-            lane.numbers[row.partition] = row.last_number
+            known = self._known[row.topic_id]
+            known.last_id = max(known.last_id, row.last_id)
+            known.numbers[row.partition] = row.last_number
             served.add(row.topic_id)
         for p in turn.pending:
             if p.topic_id in served:
-                lane = self._lanes[p.topic_id]
-                lane.mark = max(lane.mark, turn.settled if p.complete else min(p.upper, turn.settled))
+                known = self._known[p.topic_id]
+                known.mark = max(known.mark, turn.settled if p.complete else min(p.upper, turn.settled))
                 self._seen = max(self._seen, p.upper)
         events = sum(row.events for row in moved)
         self._note(events)

@@ -109,7 +109,7 @@ DROP FUNCTION IF EXISTS pgtrigger_insert_only_b3b0a();
 DO $block$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_proc WHERE starts_with(proname, 'pgtrigger_')) THEN
-        DROP FUNCTION IF EXISTS _pgtrigger_should_ignore(text);
+        DROP FUNCTION IF EXISTS _pgtrigger_should_ignore(name);
     END IF;
 END
 $block$

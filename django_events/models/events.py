@@ -1,6 +1,6 @@
 """The log: events in the order of their commits, and the questions one asks of it."""
 
-import pgtrigger
+import pgtrigger.apps  # lets Meta take triggers, wherever it stands in INSTALLED_APPS
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -75,4 +75,5 @@ class Event(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.id}"
+        known = "topic" in self._state.fields_cache  # no query for a name
+        return f"{self.topic if known else self.topic_id}/{self.id}"

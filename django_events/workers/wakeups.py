@@ -55,7 +55,8 @@ class WakeUps:
             self._asleep = False
             try:
                 self._connection.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
-            except psycopg.Error:
+            except psycopg.Error as error:
+                self._log_lost(error)
                 self.close()
 
     def close(self) -> None:

@@ -34,8 +34,8 @@ def test_once_moves_what_is_there_and_says_so(processes: Processes):
     first = processes.run("run_transfer", "--once")
     second = processes.run("run_transfer", "--once")
 
-    assert (first.returncode, first.stdout) == (0, "Moved 12000 events into the log.\n")
-    assert (second.returncode, second.stdout) == (0, "Moved 0 events into the log.\n")
+    assert (first.returncode, first.stdout) == (0, "Events moved into the log: 12000.\n")
+    assert (second.returncode, second.stdout) == (0, "Events moved into the log: 0.\n")
     assert logged(processes.url) == 12_000
 
 
@@ -49,13 +49,13 @@ def test_the_first_signal_finishes_the_batch(processes: Processes, number: signa
     assert transfer.wait(30) == 0
     moved = logged(processes.url)
     assert moved % 5_000 == 0
-    assert f"Moved {moved} events" in processes.log_of("run_transfer")
+    assert f"Events moved into the log: {moved}." in processes.log_of("run_transfer")
     assert ask(processes.url, "SELECT count(*) FROM django_events_bufferedevent") == 100_000 - moved
 
 
 def test_a_resting_transfer_leaves_at_once(processes: Processes):
     transfer = processes.start("run_transfer")
-    wait_until(lambda: "runs" in processes.log_of("run_transfer"), what="the transfer")
+    wait_until(lambda: "Ctrl-C stops" in processes.log_of("run_transfer"), what="the transfer")
     transfer.send_signal(signal.SIGTERM)
 
     assert transfer.wait(30) == 0

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import harmonic_mean
 
 from django.db import connection
 from psycopg import IsolationLevel
 
 from django_events import declarations, models
 from django_events.declarations import Topic
+from django_events.log import segments
 from django_events.log import topics as log_topics
-from django_events.log.segments import log_table
 from django_events.log.transfer import Transfer
 from tests.benchmarks.database import connect, count, settle, truncate
 from tests.benchmarks.harness import Effort, Row, at_least, figure, interleave, timed
@@ -61,7 +62,7 @@ def declared(*declarations_: Topic) -> Iterator[list[int]]:
 def _drop(topic: Topic) -> None:
     for row in models.Topic.objects.filter(name=topic.name):
         with connection.cursor() as cursor:
-            cursor.execute(f"DROP TABLE IF EXISTS {log_table(row.pk)}")
+            cursor.execute(f"DROP TABLE IF EXISTS {segments.log_table(row.pk)}")
         row.delete()
 
 
@@ -181,7 +182,7 @@ def under_an_old_snapshot(effort: Effort) -> Iterator[Row]:
 def as_it_grows(effort: Effort) -> Iterator[Row]:
     yield _more_events(effort)
     yield from _more_topics(effort)
-    yield _more_segments(effort)
+    yield from _more_segments(effort)
 
 
 def _more_events(effort: Effort) -> Row:
@@ -208,10 +209,10 @@ def _more_topics(effort: Effort) -> Iterator[Row]:
         truncate(BUFFER, LOG)
         transfer = Transfer(connection.alias)
         rates = []
-        for _ in range(flow):
+        for _ in range(flow + 1):
             fill(BUFFER, topic_ids, BATCH * 4 // 5)
             rates.append(drain(transfer, BATCH * 4 // 5))
-        return len(rates) / sum(1 / rate for rate in rates)
+        return harmonic_mean(rates[1:])  # a worker that knows its topics already
 
     def with_topics(topics: list[Topic], kind: str) -> float:
         with declared(*topics) as ids:
@@ -242,22 +243,36 @@ def _more_topics(effort: Effort) -> Iterator[Row]:
     )
 
 
-def _more_segments(effort: Effort) -> Row:
-    """New segments are made on the way, as they are when a log grows."""
+def _more_segments(effort: Effort) -> Iterator[Row]:
+    """Segments that are there, and segments that are made on the way, as they are when a log grows."""
     events = effort.events(BACKLOG)
 
-    def with_segments(segments: int) -> float:
-        with declared(Topic(name="bench", segment_size=events // segments)) as ids:
-            return backlog(ids, events)
+    def with_segments(number: int, *, ahead: bool) -> float:
+        with declared(Topic(name="bench", segment_size=events // number)) as [topic_id]:
+            if ahead:
+                segments.ensure(connection.alias, topic_id, events=events)
+            return backlog([topic_id], events)
 
     samples = interleave(
-        {"5 segments": lambda: with_segments(5), "50 segments": lambda: with_segments(50)},
+        {
+            "5 segments": lambda: with_segments(5, ahead=True),
+            "50 segments": lambda: with_segments(50, ahead=True),
+            "5 on the way": lambda: with_segments(5, ahead=False),
+            "50 on the way": lambda: with_segments(50, ahead=False),
+        },
         rounds=effort.rounds(3),
     )
-    return samples.row(
+    yield samples.row(
         f"transfer of {events:,} into 50 segments",
         "50 segments",
         "5 segments",
+        unit="events/s",
+        goal=at_least(GROWN),
+    )
+    yield samples.row(
+        f"transfer of {events:,}, 50 segments made on the way",
+        "50 on the way",
+        "5 on the way",
         unit="events/s",
         goal=at_least(GROWN),
     )

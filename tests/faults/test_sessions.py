@@ -136,12 +136,12 @@ def test_an_old_snapshot_does_not_make_the_transfer_walk_over_what_it_moved(conn
 
 def pages_of_a_look(worker: Transfer) -> int:
     publish_many("things", [Draft(value="look")])
-    with sql.reading_by_index("default"), connection.cursor() as cursor:
+    with sql.batch("default"), connection.cursor() as cursor:
         cursor.execute(
             f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.statement('pending').text}",
             {
-                "topic_ids": list(worker._lanes),
-                "marks": [lane.mark for lane in worker._lanes.values()],
+                "topic_ids": list(worker._known),
+                "marks": [known.mark for known in worker._known.values()],
                 "only": None,
                 "batch_size": 1_000,
             },

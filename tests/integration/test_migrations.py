@@ -9,12 +9,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import InternalError, connection, connections, transaction
+from django.db import DatabaseError, IntegrityError, connection, connections, transaction
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from django_events import publish
-from django_events.models import BufferedEvent, Event, Topic, TopicHead
+from django_events.models import Event
 from tests.conftest import transfer_all
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 # Whatever a schema can hold, with what makes each thing what it is. Names of row types and toast
 # tables follow from their tables.
 CATALOG = """
-SELECT 'relation', c.oid::regclass::text, c.relkind::text, concat(c.relpersistence, c.reloptions, pg_get_expr(c.relpartbound, c.oid))
+SELECT 'relation', c.oid::regclass::text, c.relkind::text,
+    concat(c.relpersistence, c.reloptions, pg_get_expr(c.relpartbound, c.oid))
 FROM pg_class AS c WHERE c.relnamespace = 'public'::regnamespace
 UNION ALL
 SELECT 'column', attrelid::regclass::text, attname,
@@ -40,7 +41,8 @@ FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid AND c.relnamespace = 'pub
 UNION ALL
 SELECT 'trigger', tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
 UNION ALL
-SELECT 'function', oid::regprocedure::text, proname, md5(prosrc) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+SELECT 'function', oid::regprocedure::text, proname, md5(prosrc)
+FROM pg_proc WHERE pronamespace = 'public'::regnamespace
 UNION ALL
 SELECT 'type', oid::regtype::text, typtype::text, '' FROM pg_type WHERE typnamespace = 'public'::regnamespace
 UNION ALL
@@ -141,7 +143,7 @@ def test_only_the_last_step_back_is_repaired_by_the_next_migrate(database):
     database.migrate()
     database.migrate("django_events", "0001")
 
-    assert len(database.execute("SELECT FROM pg_inherits WHERE inhparent = 'django_events_event'::regclass")) == 3
+    assert len(database.execute("SELECT 1 FROM pg_inherits WHERE inhparent = 'django_events_event'::regclass")) == 3
     database.migrate()
     assert database.execute("SELECT django_events_publish('orders', '1')")
 
@@ -177,7 +179,8 @@ $block$
 def test_uninstalling_many_topics_does_not_exhaust_the_lock_table(database):
     """200 topics of 15 segments, at the server's default of 64 locks per transaction."""
     [[locks]] = database.execute("SHOW max_locks_per_transaction")
-    assert locks == "64"
+    if locks != "64":
+        pytest.skip(f"max_locks_per_transaction is {locks} on this server")
     database.migrate("contenttypes")
     before = database.catalog()
     database.migrate("django_events")
@@ -211,15 +214,88 @@ def test_processes_that_migrate_a_migrated_database_at_once_all_succeed(database
     assert made != topic
 
 
-@pytest.mark.django_db
-def test_tables_that_are_hot_are_tuned():
+def options_of(table):
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT relname, unnest(reloptions) FROM pg_class WHERE relname IN %s"
-            " UNION SELECT 'toast', unnest(t.reloptions) FROM pg_class AS c JOIN pg_class AS t ON t.oid = c.reltoastrelid"
-            " WHERE c.relname = 'django_events_bufferedevent'",
-            [("django_events_bufferedevent", "django_events_topichead")]
-            if connection.features.uses_server_side_binding
-            else None,
+            "SELECT c.reloptions, toast.reloptions FROM pg_class AS c"
+            " LEFT JOIN pg_class AS toast ON toast.oid = c.reltoastrelid WHERE c.oid = to_regclass(%s)",
+            [table],
         )
-"""
+        [(own, of_toast)] = cursor.fetchall()
+    return [dict(option.split("=") for option in options or ()) for options in (own, of_toast)]
+
+
+@pytest.mark.django_db
+def test_the_buffer_is_vacuumed_early_and_never_truncated():
+    own, of_toast = options_of("django_events_bufferedevent")
+
+    for options in (own, of_toast):
+        assert options["autovacuum_vacuum_scale_factor"] == "0"
+        assert int(options["autovacuum_vacuum_threshold"]) <= 10_000
+        assert options["autovacuum_vacuum_cost_delay"] == "0"
+        assert options["vacuum_truncate"] == "off"
+    assert own["autovacuum_analyze_scale_factor"] == "0"
+
+
+@pytest.mark.django_db
+def test_the_heads_leave_room_for_their_next_version():
+    assert options_of("django_events_topichead")[0] == {"fillfactor": "50"}
+
+
+@pytest.mark.django_db
+def test_tickets_come_from_the_database_alone_and_from_no_cache():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT attidentity, seqcache, seqincrement, seqcycle FROM pg_attribute JOIN pg_sequence"
+            " ON seqrelid = pg_get_serial_sequence('django_events_bufferedevent', 'id')::regclass"
+            " WHERE attrelid = 'django_events_bufferedevent'::regclass AND attname = 'id'"
+        )
+        assert cursor.fetchone() == ("a", 1, 1, False)  # a: GENERATED ALWAYS
+        with pytest.raises(DatabaseError, match="GENERATED ALWAYS"), transaction.atomic():
+            cursor.execute("INSERT INTO django_events_bufferedevent (topic_id, id, value) VALUES (1, 1, '1')")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [("value, body", "'1', 'x'"), ("type", "'neither'"), ("value, partition", "'1', -1"), ("value, type", "'1', NULL")],
+)
+def test_the_buffer_refuses_what_the_transfer_could_not_move(columns, values):
+    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO django_events_bufferedevent (topic_id, {columns}) VALUES (1, {values})")
+
+
+def test_the_log_has_no_foreign_keys(db):
+    """They would cost every insert, and make dropping a topic slow."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT conrelid::regclass::text FROM pg_constraint WHERE contype = 'f'"
+            " AND conrelid IN ('django_events_event'::regclass, 'django_events_bufferedevent'::regclass)"
+        )
+        assert cursor.fetchall() == []
+
+
+INSERT_ONLY = "The log of django_events is insert-only: publish another event instead."
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda events: events.update(type="changed"),
+        lambda events: events.filter(id=1).update(type="changed"),
+        lambda events: events.delete(),
+        lambda events: events.get(id=1).save(),
+        lambda events: events.get(id=1).delete(),
+        lambda events: Event.objects.bulk_update([events.get(id=1)], ["type"]),
+        lambda events: Event.objects.all().delete(),
+    ],
+    ids=["update", "update one", "delete", "save", "delete one", "bulk_update", "delete all"],
+)
+def test_events_in_the_log_are_neither_changed_nor_deleted(things, change):
+    publish(things, 1)
+    transfer_all()
+    with pytest.raises(DatabaseError, match=INSERT_ONLY), transaction.atomic():
+        change(Event.objects.of(things))
+
+    assert list(Event.objects.since(things).values_list("type", "value")) == [("", 1)]

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from django.apps import apps
 from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db import connection, connections, transaction
 from django.test import override_settings
 from psycopg import IsolationLevel
@@ -529,6 +530,16 @@ def test_migrate_says_what_it_made_and_then_nothing():
         out.truncate(0)
         call_command("migrate", stdout=out)
         assert "Topic" not in out.getvalue()
+
+
+@rolled_back
+@pytest.mark.requirement("E1")
+def test_migrate_says_what_it_refused_and_why(lanes):
+    publish(lanes, 1)
+    transfer_all()
+    declarations.registry.discard(lanes)
+    with declared("lanes", partitions=8), pytest.raises(CommandError, match="It has events already"):
+        call_command("migrate", verbosity=0)
 
 
 @rolled_back

@@ -62,8 +62,8 @@ def test_the_mark_moves_up_when_nobody_can_commit_below(two_sessions, things):
         worker.move()
     worker.move()
 
-    [lane] = worker._lanes.values()
-    assert lane.mark == tickets[-1]
+    [known] = worker._known.values()
+    assert known.mark == tickets[-1]
 
 
 @pytest.mark.requirement("E4")

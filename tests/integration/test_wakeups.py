@@ -1,7 +1,7 @@
 """Wake-ups: milliseconds when quiet, no NOTIFY when busy, and polling wherever they can't be had."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
@@ -59,6 +59,8 @@ def listener(connect: Connect) -> Session:
 
 
 def heard(listener: Session) -> int:
+    """How many notifications came since the last time. Those of earlier commits come before an answer."""
+    listener.execute("SELECT 1")
     return len(list(listener.notifies(timeout=0)))
 
 
@@ -96,43 +98,70 @@ def test_no_wake_up_is_lost_between_many_publishers(settings, lanes):
             wait_until(lambda: not BufferedEvent.objects.exists(), what="an empty buffer")
 
 
-@pytest.mark.requirement("X6")
-def test_publishers_notify_only_while_the_transfer_sleeps(listener, things):
+@pytest.fixture
+def stop() -> Iterator[Stop]:
     stop = Stop()
-    wake_ups = WakeUps("default", poll=0.01)
+    yield stop
+    stop.close()
+
+
+@pytest.fixture
+def make_wake_ups(connect: Connect) -> Iterator[Callable[[], WakeUps]]:
+    """The wake-ups of transfers that do nothing else."""
+    made: list[WakeUps] = []
+
+    def make() -> WakeUps:
+        made.append(WakeUps("default", poll=0.01))
+        return made[-1]
+
+    yield make
+    for wake_ups in made:
+        wake_ups.close()
+
+
+def fall_asleep(wake_ups: WakeUps, stop: Stop) -> None:
+    """Wait until it sleeps: the server may not have ended the connection of the test before yet."""
+
+    def asleep() -> bool:
+        if not wake_ups._asleep:
+            wake_ups.wait(stop)
+        return wake_ups._asleep
+
+    wait_until(asleep, what="sleep")
+
+
+@pytest.mark.requirement("X6")
+def test_publishers_notify_only_while_the_transfer_sleeps(make_wake_ups, stop, listener, things):
+    wake_ups = make_wake_ups()
     publish(things, "nobody sleeps")
     publish_many(things, [Draft(value="nobody sleeps")])
     assert heard(listener) == 0
 
-    wake_ups.wait(stop)  # falls asleep, and returns to look once more
+    fall_asleep(wake_ups, stop)
     publish(things, "it sleeps")
     assert heard(listener) == 1
     publish_many(things, [Draft(value="it sleeps")] * 2)
     assert heard(listener) == 1
 
-    wake_ups.wait(stop)  # hears it, and is awake
+    wait_until(lambda: wake_ups.wait(stop) or not wake_ups._asleep, what="a transfer that is woken")
     publish(things, "it is awake")
     assert heard(listener) == 0
-    wake_ups.close()
-    stop.close()
 
 
-def test_a_transfer_does_not_fall_asleep_while_a_publisher_is_at_work(connect, listener, things):
-    stop = Stop()
+def test_a_transfer_does_not_fall_asleep_while_a_publisher_is_at_work(make_wake_ups, stop, connect, listener, things):
+    wake_ups = make_wake_ups()
     at_work = connect()
     at_work.publish(things, "not committed yet")
-    wake_ups = WakeUps("default", poll=0.01)
     for _ in range(3):
         wake_ups.wait(stop)
+    assert not wake_ups._asleep
     publish(things, "another")
     assert heard(listener) == 0  # it is awake, so nobody needs to ring
 
     at_work.commit()
-    wake_ups.wait(stop)
+    fall_asleep(wake_ups, stop)
     publish(things, "now it sleeps")
     assert heard(listener) == 1
-    wake_ups.close()
-    stop.close()
 
 
 @pytest.mark.requirement("E6")
@@ -154,8 +183,8 @@ def test_a_lost_listen_connection_is_made_again(connect, settings, caplog, thing
 
     def kill() -> int:
         rows = killer.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_try_advisory%'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND (query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_try_advisory%')"
         ).fetchall()
         return len(rows)
 
@@ -168,22 +197,17 @@ def test_a_lost_listen_connection_is_made_again(connect, settings, caplog, thing
     assert worker._wake_ups._connection is None  # closed with the worker
 
 
-def test_two_transfers_both_rest(things):
+def test_two_transfers_both_rest(make_wake_ups, stop, things):
     """The second one can't have the lock: it must not spin, and neither sleeps through an event."""
-    stop = Stop()
-    one, two = WakeUps("default", poll=0.01), WakeUps("default", poll=0.01)
-    one.wait(stop)
+    one, two = make_wake_ups(), make_wake_ups()
+    fall_asleep(one, stop)
     two.wait(stop)
-    assert one._asleep
     assert not two._asleep
     connection = two._connection
     assert connection is not None
     assert two._somebody_else_sleeps(connection)
     one.close()
-    two.wait(stop)
-    assert two._asleep
-    two.close()
-    stop.close()
+    fall_asleep(two, stop)
 
 
 def test_where_transactions_can_be_prepared_publishers_leave_it_to_polling(fault_server):

@@ -67,7 +67,7 @@ def statistics(request, large) -> str:
 
 @pytest.mark.requirement("D1")
 def test_looking_for_pending_events_reads_the_index_of_the_buffer(large, statistics):
-    with sql.reading_by_index("default"):
+    with sql.batch("default"):
         plan = explain(sql.statement("pending"), topic_ids=[large], marks=[5], only=None, batch_size=5_000)
 
     limited = [node["Plans"][0] for node in plan if node["Node Type"] == "Limit"]
@@ -80,7 +80,7 @@ def test_looking_for_pending_events_reads_the_index_of_the_buffer(large, statist
 
 @pytest.mark.requirement("D1")
 def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics):
-    with sql.reading_by_index("default"):
+    with sql.batch("default"):
         plan = explain(
             sql.statement("move"),
             topic_ids=[large],
@@ -107,7 +107,7 @@ def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics):
 @pytest.mark.requirement("D1")
 def test_the_end_of_a_log_is_read_from_its_newest_segments(large):
     known = 39_990
-    with sql.reading_by_index("default"):
+    with sql.batch("default"):
         plan = explain(sql.statement("last").on(log=log_table(large), topic_id=large, known=known))
 
     read = {table for _, table in scans(plan) if table.startswith("django_events_event")}
@@ -118,7 +118,7 @@ def test_the_end_of_a_log_is_read_from_its_newest_segments(large):
 
 @pytest.mark.requirement("D1")
 def test_the_numbers_of_partitions_are_read_by_their_index(large):
-    with sql.reading_by_index("default"):
+    with sql.batch("default"):
         plan = explain(sql.statement("numbers").on(log=log_table(large), partitions=4, since=39_000))
 
     indexes = {node["Index Name"] for node in plan if "Index Name" in node}

@@ -139,3 +139,19 @@ def test_the_settings_are_frozen():
 
 def test_a_wrong_setting_is_also_a_value_error():
     assert issubclass(InvalidSetting, EventsError) and issubclass(InvalidSetting, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("configured", "module"),
+    [
+        ({}, "events"),
+        ({"EVENTS_MODULE": "streams"}, "streams"),
+        ({"EVENTS_MODULE": "streams", "POLL_INTERVAL": 5}, "streams"),
+        ({"EVENTS_MODULE": "not a module"}, "events"),
+        ({"EVENTS_MODULE": None}, "events"),
+        ([], "events"),
+    ],
+)
+def test_the_module_to_discover_is_known_also_where_settings_are_wrong(configured, module):
+    with override_settings(DJANGO_EVENTS=configured):
+        assert conf.events_module() == module

@@ -22,26 +22,24 @@ class Command(BaseCommand):
         parser.add_argument("--once", action="store_true", help="Move what is there, and exit.")
         parser.add_argument("--database", help="The database alias; by default where events are written.")
 
-    def handle(self, *args: Any, once: bool, database: str | None, **options: Any) -> None:
+    def handle(self, *args: Any, once: bool, database: str | None, verbosity: int, **options: Any) -> None:
         using = database or router.db_for_write(BufferedEvent)
-        if using not in connections:
-            raise CommandError(
-                f"There is no database {using!r}. Known are: {', '.join(connections)}.", returncode=Exit.USAGE
-            )
+        self._refuse(using)
         worker, rate = TransferWorker(using), Rate()
 
         def report(moved: int) -> None:
             if (done := rate.add(moved)) and done[0]:
                 logger.info("Moved %d events into the log of %r, %.0f per second.", done[0], using, done[1])
 
-        logger.info("The transfer of %r runs.", using)
+        if not once and verbosity:
+            self.stdout.write(f"Moving the events of {using!r} into the log. Ctrl-C stops.")
+            self.stdout.flush()
         try:
             with stop_on_signals() as stop:
                 moved = run(worker, stop, once=once, on_progress=report)
         except Unreachable as error:
-            raise CommandError(
-                f"The database {using!r} can't be reached. {error}", returncode=Exit.UNREACHABLE
-            ) from error
+            message = f"The database {using!r} can't be reached. {error}"
+            raise CommandError(message, returncode=Exit.UNREACHABLE) from error
         except DatabaseError as error:
             raise CommandError(_explain(error, using), returncode=Exit.FAILED) from error
         except KeyboardInterrupt:
@@ -49,7 +47,22 @@ class Command(BaseCommand):
         finally:
             worker.close()
             connections[using].close()
-        self.stdout.write(f"Moved {moved} events into the log.")
+        if verbosity:
+            self.stdout.write(f"Events moved into the log: {moved}.")
+
+    def _refuse(self, using: str) -> None:
+        if using not in connections:
+            known = ", ".join(connections)
+            raise CommandError(f"There is no database {using!r}. Known are: {known}.", returncode=Exit.USAGE)
+        if connections[using].vendor != "postgresql":
+            raise CommandError(
+                f"The database {using!r} is {connections[using].vendor}; events need PostgreSQL.", returncode=Exit.USAGE
+            )
+        if connections[using].in_atomic_block:
+            raise CommandError(
+                "run_transfer commits batch by batch, so it can't run inside a transaction of the caller.",
+                returncode=Exit.USAGE,
+            )
 
 
 def _explain(error: DatabaseError, using: str) -> str:
