@@ -40,20 +40,19 @@ def main() -> int:
 
     settings.DEBUG = False  # a debug cursor would be measured too
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    show = report.as_json if options.json else report.as_table
+    results: list[tuple[Figure, Row]] = []
     with own_database():
         create_plain_tables()
-        results = _measure(chosen, Effort(quick=options.quick))
         facts = report.machine()
-    print(report.as_json(facts, results) if options.json else report.as_table(facts, results))
+        try:
+            for figure in chosen:
+                print(f"{figure.id}: {figure.description} …", file=sys.stderr, flush=True)
+                for row in figure.measure(Effort(quick=options.quick)):
+                    results.append((figure, row))
+        finally:  # what was measured before a failure or Ctrl-C is worth reading too
+            print(show(facts, results), flush=True)
     return 0
-
-
-def _measure(figures: list[Figure], effort: Effort) -> list[tuple[Figure, Row]]:
-    results = []
-    for figure in figures:
-        print(f"{figure.id}: {figure.description} …", file=sys.stderr, flush=True)
-        results += [(figure, row) for row in figure.measure(effort)]
-    return results
 
 
 if __name__ == "__main__":

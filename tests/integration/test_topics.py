@@ -123,7 +123,7 @@ def test_doing_it_again_changes_nothing(make_topic):
     ],
 )
 def test_a_log_has_the_indexes_that_its_declaration_asks_for(make_topic, options, columns):
-    topic = make_topic("things", **options)
+    topic = make_topic("indexed", **options)
 
     assert indexes(topic) == sorted([("topic_id", "id"), *columns])
 
@@ -190,7 +190,7 @@ def test_retention_and_segment_size_follow_the_declaration_at_any_time(things, r
 @rolled_back
 @pytest.mark.requirement("E1")
 def test_segments_of_the_old_and_the_new_size_follow_each_other(make_topic, redeclare):
-    things = make_topic("things", segment_size=100)
+    things = make_topic("resized", segment_size=100)
     publish_many(things, [Draft(value=n) for n in range(150)])
     transfer_all()
     things = redeclare(things, segment_size=1_000)
@@ -217,7 +217,7 @@ def test_a_change_says_what_it_was_and_is(things):
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (4, 8), (8, 4)])
 def test_partitions_can_change_while_there_are_no_events(make_topic, redeclare, before, after):
     """Those that wait in the buffer get their partition when they are moved."""
-    topic = make_topic("things", partitions=before)
+    topic = make_topic("resized", partitions=before)
     publish_many(topic, [Draft(value=n, key=str(n)) for n in range(50)])
     publish(topic, "explicit", partition=before - 1)
     topic = redeclare(topic, partitions=after)
@@ -262,14 +262,14 @@ def test_other_partitions_are_refused_once_there_are_events(lanes, redeclare, pa
 @pytest.mark.requirement("E1")
 @pytest.mark.parametrize("timeline", [True, False])
 def test_another_timeline_is_refused_once_there_are_events(make_topic, redeclare, timeline):
-    topic = make_topic("things", timeline=not timeline)
+    topic = make_topic("timed", timeline=not timeline)
     publish(topic, 1)
     transfer_all()
     before = everything()
     with pytest.raises(TopicChangeRefused) as caught:
         redeclare(topic, timeline=timeline)
 
-    assert f"Topic things is declared with timeline={timeline}, at " in str(caught.value)
+    assert f"Topic timed is declared with timeline={timeline}, at " in str(caught.value)
     assert f"Nothing was changed. Declare timeline={not timeline} again, or a new topic." in str(caught.value)
     assert everything() == before
 
