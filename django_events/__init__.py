@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Draft": "django_events.publishing.drafts",
+    "Draft": "django_events.drafts",
     "EventsError": "django_events.exceptions",
-    "Receipt": "django_events.publishing.api",
+    "Receipt": "django_events.drafts",
     "Topic": "django_events.declarations",
-    "UNSET": "django_events.unset",
+    "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
     "apublish_many": "django_events.publishing.api",
     "publish": "django_events.publishing.api",
@@ -44,16 +44,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from django_events.declarations import Topic, topic
+    from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
     from django_events.publishing.api import (
-        Receipt,
         apublish,
         apublish_many,
         publish,
         publish_many,
     )
-    from django_events.publishing.drafts import Draft
-    from django_events.unset import UNSET
 
 
 def __getattr__(name: str) -> Any:

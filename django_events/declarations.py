@@ -8,32 +8,17 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, Unpack
 
+from django_events.drafts import UNSET, Draft, EventFields, Receipt
 from django_events.exceptions import InvalidTopic, UnknownTopic, did_you_mean
-from django_events.unset import UNSET, Unset
-
-if TYPE_CHECKING:
-    from django_events.publishing.api import Receipt
-    from django_events.publishing.drafts import Draft
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 MAX_PARTITIONS = 1_000
 MIN_SEGMENT_SIZE = 100
-
-
-class EventFields(TypedDict, total=False):
-    """What an event has beside its value, and where it goes."""
-
-    body: "bytes | Unset"
-    type: str
-    key: str | None
-    metadata: "Mapping[str, Any] | None"
-    partition: int | None
-    using: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,19 +35,19 @@ class Topic:
     def __str__(self) -> str:
         return self.name
 
-    def publish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> "Receipt":
+    def publish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
         """Publish one event here; see `django_events.publish`."""
         from django_events import publish
 
         return publish(self, value, **fields)
 
-    async def apublish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> "Receipt":
+    async def apublish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
         """Publish one event here from async code; see `django_events.publish`."""
         from django_events import apublish
 
         return await apublish(self, value, **fields)
 
-    def publish_many(self, drafts: "Iterable[Draft]", *, using: str | None = None) -> int:
+    def publish_many(self, drafts: Iterable[Draft], *, using: str | None = None) -> int:
         """Publish many events here at once; see `django_events.publish_many`."""
         from django_events import publish_many
 

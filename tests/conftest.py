@@ -73,7 +73,7 @@ def make_topic(request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
     yield make
     for topic in made:
         declarations.registry.discard(topic)
-    if "transactional_db" in request.fixturenames:
+    if not connection.in_atomic_block:
         drop_topics([topic.name for topic in made])
 
 

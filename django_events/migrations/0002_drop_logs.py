@@ -8,9 +8,10 @@ from django.db import migrations
 BATCH = 50
 
 SEGMENTS = """
-SELECT tree.relid::regclass::text
-FROM pg_partition_tree('django_events_event') AS tree
-WHERE tree.isleaf AND tree.relid <> 'django_events_event'::regclass
+SELECT segment.inhrelid::regclass::text
+FROM pg_inherits AS log
+JOIN pg_inherits AS segment ON segment.inhparent = log.inhrelid
+WHERE log.inhparent = 'django_events_event'::regclass
 LIMIT %s
 """
 LOGS = """
@@ -22,7 +23,7 @@ LIMIT %s
 
 
 def drop_logs(apps: Any, schema_editor: Any) -> None:
-    """Drop the segments, then the topics' own tables; a leaf may be a log without segments."""
+    """Drop the segments, then the topics' own tables."""
     with schema_editor.connection.cursor() as cursor:
         for tables in (SEGMENTS, LOGS):
             while True:

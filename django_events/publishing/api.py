@@ -7,7 +7,6 @@ with transaction.atomic():
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
@@ -15,23 +14,15 @@ from django.db import DatabaseError, connections, router, transaction
 
 from django_events import sql
 from django_events.conf import settings
-from django_events.declarations import EventFields, Topic, registry
+from django_events.declarations import Topic, registry
+from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady
 from django_events.models import BufferedEvent
-from django_events.publishing.drafts import Draft, Row, encode
-from django_events.unset import UNSET, Unset
+from django_events.publishing.encoding import Row, encode
 
 # What django_events_publish() and django_events_open() raise for a topic without a row.
 _TOPIC_MISSING = "DE001"
 _UNDEFINED = {"42P01", "42883", "3F000"}
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What is known when an event was published: its place in the buffer. It gets its id in the log."""
-
-    topic: str
-    ticket: int
 
 
 def publish(

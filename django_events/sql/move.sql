@@ -1,7 +1,8 @@
 -- Move a range of the buffer into the log, giving each event its id, partition and number.
 --
 -- The range is deleted as a whole, so nothing is read twice; ids follow the order of the inserts.
--- An explicit partition is taken modulo the number of partitions, a key by its hash, the rest by turns.
+-- An explicit partition is taken modulo the number of partitions, a key by its hash, the rest by the
+-- hash of the ticket: tickets are shared by all topics, so taking turns by them would skip partitions.
 -- logged_at is the time of the batch, and never before the batch before it.
 -- Parameters: arrays of one length for the topics (topic_ids, marks, uppers, last_ids, partitions,
 -- logged_ats), and of another for what is known of their partitions (number_topic_ids,
@@ -27,7 +28,7 @@ moved AS (
             WHEN b.partition IS NOT NULL THEN b.partition %% topic.partitions
             WHEN b.key IS NOT NULL
                 THEN ((hashtextextended(b.key, 0) & 9223372036854775807) %% topic.partitions)::int
-            ELSE (b.id %% topic.partitions)::int
+            ELSE ((hashint8extended(b.id, 0) & 9223372036854775807) %% topic.partitions)::int
         END AS lane
 ),
 numbered AS (

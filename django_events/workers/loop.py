@@ -20,6 +20,15 @@ RETRIED_STATES = {
     "55P03",  # a lock was not to be had in time
 }
 
+LOST_STATES = {
+    "53300",  # too many connections
+    "57P01",  # the server ends the connection
+    "57P02",  # it crashed
+    "57P03",  # it is starting or stopping
+    "57P05",  # it ended an idle session
+    "25P03",  # it ended a session that was idle in a transaction
+}
+
 
 class Exit(IntEnum):
     """How a worker's process ends, for its supervisor."""
@@ -97,7 +106,9 @@ def _sqlstate(error: Exception) -> str | None:
 def _is_lost(error: Exception) -> bool:
     """Whether the connection is gone, or never was, rather than a statement refused."""
     state = _sqlstate(error)
-    return isinstance(error, (OperationalError, InterfaceError)) and (state is None or state[:2] in ("08", "57", "53"))
+    return isinstance(error, (OperationalError, InterfaceError)) and (
+        state is None or state[:2] == "08" or state in LOST_STATES
+    )
 
 
 def _passes_by_itself(error: Exception) -> bool:

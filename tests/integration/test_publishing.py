@@ -516,7 +516,6 @@ def test_events_without_key_spread_over_all_partitions(lanes):
     assert all(50 < count < 150 for count in counts)
 
 
-@pytest.mark.xfail(reason="move.sql takes turns by the ticket, which all topics share", strict=True)
 @rolled_back
 @pytest.mark.requirement("E2")
 def test_events_without_key_spread_also_where_topics_take_turns(make_topic):

@@ -44,7 +44,7 @@ def test_no_module_shadows_a_public_name(name):
 
 
 def test_every_public_name_is_what_it_says():
-    from django_events.unset import Unset
+    from django_events.drafts import Unset
 
     classes = {"Draft", "EventsError", "Receipt", "Topic"}
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes

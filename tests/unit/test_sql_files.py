@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from django_events import sql
-from django_events.publishing.drafts import Row
+from django_events.publishing.encoding import Row
 
 PACKAGE = Path(sql.__file__).parents[1]
 FILES = sorted(path.stem for path in (PACKAGE / "sql").glob("*.sql"))

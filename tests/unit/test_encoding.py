@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from django_events import UNSET, Draft, EventsError, Topic
 from django_events.exceptions import InvalidEvent
-from django_events.publishing import drafts
+from django_events.publishing import encoding
 
 ORDERS = Topic(name="orders", partitions=4)
 
 
 def encode(value=UNSET, body=UNSET, type="", key=None, metadata=None, partition=None):
-    return drafts.encode(ORDERS, value, body, type, key, metadata, partition)
+    return encoding.encode(ORDERS, value, body, type, key, metadata, partition)
 
 
 def refusal(*args, **fields):
@@ -38,7 +38,7 @@ class Kind(models.TextChoices):
 
 
 def test_an_event_of_defaults_has_its_value_only():
-    assert encode(None) == drafts.Row(partition=None, type="", key=None, value="null", body=None, metadata="{}")
+    assert encode(None) == encoding.Row(partition=None, type="", key=None, value="null", body=None, metadata="{}")
 
 
 def test_a_draft_is_frozen_and_has_the_fields_of_publish():
@@ -393,10 +393,10 @@ def test_a_partition_that_is_no_whole_number_is_refused(partition):
 def test_exactly_the_partitions_of_the_topic_can_be_named(partitions, partition):
     topic = Topic(name="orders", partitions=partitions)
     if partition in range(partitions):
-        assert drafts.encode(topic, 1, UNSET, "", None, None, partition).partition == partition
+        assert encoding.encode(topic, 1, UNSET, "", None, None, partition).partition == partition
     else:
         with pytest.raises(InvalidEvent, match=f"has no partition {partition}"):
-            drafts.encode(topic, 1, UNSET, "", None, None, partition)
+            encoding.encode(topic, 1, UNSET, "", None, None, partition)
 
 
 def test_a_long_value_is_cut_in_a_message():

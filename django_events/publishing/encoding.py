@@ -1,18 +1,14 @@
-"""An event before it is published: checked and encoded here, with nothing written yet.
-
-Draft(value={"id": 7}, type="order.placed", key="7")
-"""
+"""Checks and encodes an event before anything is written."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
 
 from django_events.declarations import Topic
+from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
-from django_events.unset import UNSET, Unset
 
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
@@ -21,18 +17,6 @@ _OPTIONS: dict[str, Any] = {"allow_nan": False, "ensure_ascii": False, "separato
 _encode = DjangoJSONEncoder(**_OPTIONS).encode
 # Sorting fails where text and other keys meet in one object; it costs nothing to speak of.
 _encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draft:
-    """One event for `publish_many`. It has exactly one of value and body; value=None is JSON null."""
-
-    value: Any = UNSET
-    body: "bytes | Unset" = UNSET
-    type: str = ""
-    key: str | None = None
-    metadata: Mapping[str, Any] | None = None
-    partition: int | None = None
 
 
 class Row(NamedTuple):
@@ -49,7 +33,7 @@ class Row(NamedTuple):
 def encode(
     topic: Topic,
     value: Any,
-    body: "bytes | Unset",
+    body: bytes | Unset,
     type: str,
     key: str | None,
     metadata: Mapping[str, Any] | None,

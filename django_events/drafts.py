@@ -1,0 +1,55 @@
+"""What goes into publishing and what comes out: plain data that touches no database.
+
+publish_many("orders", [Draft(value={"id": 7}, type="order.placed", key="7")])
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypedDict
+
+
+class Unset(Enum):
+    """The mark of an argument that was not given, where None already means something."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET = Unset.UNSET
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """One event for `publish_many`. It has exactly one of value and body; value=None is JSON null."""
+
+    value: Any = UNSET
+    body: bytes | Unset = UNSET
+    type: str = ""
+    key: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    partition: int | None = None
+
+
+class EventFields(TypedDict, total=False):
+    """What `publish` takes beside the value."""
+
+    body: bytes | Unset
+    type: str
+    key: str | None
+    metadata: Mapping[str, Any] | None
+    partition: int | None
+    using: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What is known when an event was published: its place in the buffer. It gets its id in the log."""
+
+    topic: str
+    ticket: int
