@@ -18,6 +18,9 @@ RETRIED_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock
     "55P03",  # a lock was not to be had in time
+    "57014",  # a statement took too long
+    "53100",  # the disk is full
+    "53200",  # out of memory
 }
 
 LOST_STATES = {
@@ -105,10 +108,10 @@ def _sqlstate(error: Exception) -> str | None:
 
 def _is_lost(error: Exception) -> bool:
     """Whether the connection is gone, or never was, rather than a statement refused."""
+    if not isinstance(error, (OperationalError, InterfaceError)):
+        return False
     state = _sqlstate(error)
-    return isinstance(error, (OperationalError, InterfaceError)) and (
-        state is None or state[:2] == "08" or state in LOST_STATES
-    )
+    return state is None or state.startswith("08") or state in LOST_STATES
 
 
 def _passes_by_itself(error: Exception) -> bool:
