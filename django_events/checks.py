@@ -15,7 +15,8 @@ from django_events import conf, models
 from django_events.declarations import registry
 from django_events.exceptions import InvalidSetting, did_you_mean
 
-OLDEST_POSTGRESQL = 14
+# 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
+OLDEST_POSTGRESQL = 140_001
 
 
 @register(Tags.compatibility)
@@ -60,10 +61,10 @@ def check_servers(
         connection = connections[using]
         if connection.vendor != "postgresql" or not router.allow_migrate_model(using, models.BufferedEvent):
             continue
-        major = connection.pg_version // 10_000  # type: ignore[attr-defined]
-        if major < OLDEST_POSTGRESQL:
+        version: int = connection.pg_version  # type: ignore[attr-defined]
+        if version < OLDEST_POSTGRESQL:
             yield Error(
-                f"The database {using!r} is PostgreSQL {major}; django_events needs {OLDEST_POSTGRESQL} or newer.",
+                f"The database {using!r} is PostgreSQL {version // 10_000}.{version % 10_000}; django_events needs 14.1 or newer.",
                 hint="Upgrade the server.",
                 id="django_events.E006",
             )

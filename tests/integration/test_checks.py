@@ -253,7 +253,7 @@ def test_a_site_on_another_engine_is_told_before_it_migrates(tmp_path):
 # E006 and W001: the server
 
 
-@pytest.mark.parametrize(("version", "told"), [(130_023, "13"), (90_624, "9"), (140_000, None), (180_006, None)])
+@pytest.mark.parametrize(("version", "told"), [(130_023, "13.23"), (140_000, "14.0"), (140_001, None), (180_006, None)])
 def test_a_server_that_is_too_old_is_found(monkeypatch, version, told):
     """No server that old is to be had here, so the connection is made to say that it is one."""
     monkeypatch.setitem(vars(connections["default"]), "pg_version", version)
@@ -262,7 +262,7 @@ def test_a_server_that_is_too_old_is_found(monkeypatch, version, told):
     assert messages == (
         [
             Error(
-                f"The database 'default' is PostgreSQL {told}; django_events needs 14 or newer.",
+                f"The database 'default' is PostgreSQL {told}; django_events needs 14.1 or newer.",
                 hint="Upgrade the server.",
                 id="django_events.E006",
             )
