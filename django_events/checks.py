@@ -63,8 +63,9 @@ def check_servers(
             continue
         version: int = connection.pg_version  # type: ignore[attr-defined]
         if version < OLDEST_POSTGRESQL:
+            named = f"{version // 10_000}.{version % 10_000}"
             yield Error(
-                f"The database {using!r} is PostgreSQL {version // 10_000}.{version % 10_000}; django_events needs 14.1 or newer.",
+                f"The database {using!r} is PostgreSQL {named}; django_events needs 14.1 or newer.",
                 hint="Upgrade the server.",
                 id="django_events.E006",
             )

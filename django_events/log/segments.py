@@ -33,22 +33,29 @@ def segments(using: str, topic_id: int) -> list[Segment]:
     return [Segment(*row) for row in sql.fetch(using, sql.statement("segments"), log=log_table(topic_id))]
 
 
+def room(using: str, topic_ids: list[int]) -> list[tuple[int, int]]:
+    """Up to which id each of these topics has segments, one of them kept in reserve."""
+    logs = [log_table(topic_id) for topic_id in topic_ids]
+    rows = sql.fetch(using, sql.statement("room"), topic_ids=topic_ids, logs=logs)
+    return [(topic_id, upto) for topic_id, upto in rows]
+
+
 def create_log(using: str, topic: Topic) -> None:
     """Make the log of a topic with its first segments. In the caller's transaction."""
     log = log_table(topic.pk)
-    sql.fetch(using, sql.statement("create_log").on(log=log, name=sql.literal(topic.name)))
+    sql.run(using, sql.statement("create_log").on(log=log, name=sql.literal(topic.name)))
     create_indexes(using, topic)
     extend(using, topic, after=topic.head.id_floor, events=1)
-    sql.fetch(using, sql.statement("attach_log").on(log=log, topic_id=topic.pk))
+    sql.run(using, sql.statement("attach_log").on(log=log, topic_id=topic.pk))
 
 
 def create_indexes(using: str, topic: Topic) -> None:
     """Give the log of a topic the indexes that its declaration asks for, where they are missing."""
     log = log_table(topic.pk)
     if topic.partitions > 1:
-        sql.fetch(using, sql.statement("index_partition").on(log=log, index=f"{log}_partition"))
+        sql.run(using, sql.statement("index_partition").on(log=log, index=f"{log}_partition"))
     if topic.timeline:
-        sql.fetch(using, sql.statement("index_timeline").on(log=log, index=f"{log}_timeline"))
+        sql.run(using, sql.statement("index_timeline").on(log=log, index=f"{log}_timeline"))
 
 
 def ensure(using: str, topic_id: int, *, events: int) -> int:
@@ -79,7 +86,7 @@ def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
         if segment is None:
             end = min([first + topic.segment_size, *(s.first for s in existing if s.first > first)])
             segment = Segment(f"{log}_{first:d}", first, end)
-            sql.fetch(
+            sql.run(
                 using,
                 sql.statement("create_segment").on(log=log, segment=segment.table, first=first, end=end),
             )

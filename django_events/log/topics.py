@@ -41,7 +41,7 @@ def sync(using: str) -> list[str]:
     """
     declarations.registry.check()
     with transaction.atomic(using):
-        sql.fetch(using, sql.statement("lock_topics"))
+        sql.run(using, sql.statement("lock_topics"))
         rows = {topic.name: topic for topic in models.Topic.objects.using(using).select_related("head")}
         logs: dict[int, str] = dict(sql.fetch(using, sql.statement("logs")))
         owned = {topic.pk for topic in rows.values()}

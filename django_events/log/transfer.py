@@ -29,11 +29,12 @@ _NO_SEGMENT = "23514"
 
 
 class Pending(NamedTuple):
-    """What one topic has in the buffer: `events` of them up to the buffer id `upper`."""
+    """What one topic has in the buffer: `events` of them, from one ticket to another, or more than that."""
 
     topic_id: int
     topic: str
     events: int
+    lower: int
     upper: int
     complete: bool
 
@@ -46,13 +47,11 @@ class Turn(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How many events of a partition a batch moved, and the last of them."""
+    """How many events of a partition a batch moved."""
 
     topic_id: int
     partition: int
     events: int
-    last_id: int
-    last_number: int
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ class Known:
     incarnation: UUID | None = None
     last_id: int = 0
     numbers: dict[int, int] = field(default_factory=dict)
-    ready_upto: int = 0
+    room: int = 0
 
 
 class Place(NamedTuple):
@@ -151,8 +150,7 @@ class Transfer:
         """Move what was seen; a topic that another transfer is at is left to it."""
         if not turn.pending:
             return 0
-        for p in turn.pending:
-            self._make_room(p)
+        self._make_room(turn.pending)
         try:
             moved = self._move(turn.pending)
         except _TopicsChanged:
@@ -161,18 +159,21 @@ class Transfer:
         except IntegrityError as error:
             if getattr(error.__cause__, "sqlstate", None) != _NO_SEGMENT:
                 raise
-            # A segment is missing after all. The batch was rolled back: look at what is there and redo it.
+            # A segment is missing after all. The batch was rolled back: make it, and redo the batch.
             for p in turn.pending:
-                self._known[p.topic_id].ready_upto = 0
-                self._make_room(p)
+                segments.ensure(self.using, p.topic_id, events=p.events)
             moved = self._move(turn.pending)
         return self._remember(turn, moved)
 
-    def _make_room(self, pending: Pending) -> None:
-        """See that the segments for these events are there, and the one after."""
-        known = self._known[pending.topic_id]
-        if known.last_id + pending.events > known.ready_upto:
-            known.ready_upto = segments.ensure(self.using, pending.topic_id, events=pending.events)
+    def _make_room(self, pending: list[Pending]) -> None:
+        """See that the segments for these events are there, and one more of each topic."""
+        if new := [p.topic_id for p in pending if not self._known[p.topic_id].room]:
+            for topic_id, room in segments.room(self.using, new):
+                self._known[topic_id].room = room
+        for p in pending:
+            known = self._known[p.topic_id]
+            if known.last_id + p.events > known.room:
+                known.room = segments.ensure(self.using, p.topic_id, events=p.events)
 
     def _move(self, pending: list[Pending]) -> list[Moved]:
         """The batch: one transaction. The end of the log is read after the lock, in a later snapshot."""
@@ -195,11 +196,14 @@ class Transfer:
             for p in ours
             for partition, number in self._known[p.topic_id].numbers.items()
         ]
+        unpartitioned = all(place.partitions == 1 for place in places.values())
         rows = sql.fetch(
             self.using,
-            sql.statement("move"),
+            sql.statement("move_unpartitioned" if unpartitioned else "move"),
             topic_ids=[p.topic_id for p in ours],
-            marks=[self._known[p.topic_id].mark for p in ours],
+            # What became visible below since the look is left to the next one: it can't be what an
+            # event of this batch was published after. Starting at the mark would walk over dead rows.
+            lowers=[p.lower for p in ours],
             uppers=[p.upper for p in ours],
             last_ids=[places[p.topic_id].last_id for p in ours],
             partitions=[places[p.topic_id].partitions for p in ours],
@@ -243,8 +247,8 @@ class Transfer:
         served = set()
         for row in moved:
             known = self._known[row.topic_id]
-            known.last_id = max(known.last_id, row.last_id)
-            known.numbers[row.partition] = row.last_number
+            known.last_id += row.events
+            known.numbers[row.partition] = known.numbers.get(row.partition, 0) + row.events
             served.add(row.topic_id)
         for p in turn.pending:
             if p.topic_id in served:

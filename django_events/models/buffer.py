@@ -1,7 +1,6 @@
 """The buffer: events that are published and not in the log yet."""
 
 from django.db import models
-from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from django_events.models.functions import ClockTimestamp
@@ -36,13 +35,6 @@ class BufferedEvent(models.Model):
     class Meta:
         verbose_name = _("buffered event")
         verbose_name_plural = _("buffered events")
-        constraints = [
-            models.CheckConstraint(
-                name="django_events_buffer_payload",
-                condition=Q(value__isnull=True, body__isnull=False) | Q(value__isnull=False, body__isnull=True),
-            ),
-            models.CheckConstraint(name="django_events_buffer_partition", condition=Q(partition__gte=0)),
-        ]
 
     def __str__(self) -> str:
         return f"{self.topic_id}/+{self.id}"

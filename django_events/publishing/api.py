@@ -5,9 +5,8 @@ with transaction.atomic():
     publish("orders", {"id": order.pk}, type="order.placed", key=str(order.pk))
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Unpack
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, Unpack
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, router, transaction
@@ -18,11 +17,14 @@ from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady
 from django_events.models import BufferedEvent
-from django_events.publishing.encoding import Row, encode
+from django_events.publishing.encoding import PLAIN, Row, encode
 
 # What django_events_publish() and django_events_open() raise for a topic without a row.
 _TOPIC_MISSING = "DE001"
 _UNDEFINED = {"42P01", "42883", "3F000"}
+
+# Up to so many drafts are all encoded before the first is sent: a savepoint would cost more.
+FEW = 100
 
 
 def publish(
@@ -45,10 +47,16 @@ def publish(
     declared = registry.get(topic)
     row = encode(declared, value, body, type, key, metadata, partition)
     using = _writable(using)
-    with _explaining(declared, using):
-        [[ticket]] = sql.fetch(
-            using, sql.statement("publish"), topic=declared.name, wake=settings.WAKE_UPS, **row._asdict()
-        )
+    wake = settings.WAKE_UPS
+    try:
+        if row[3:] == PLAIN and wake is None:
+            [[ticket]] = sql.fetch(
+                using, sql.statement("publish_value"), topic=declared.name, value=row.value, type=row.type, key=row.key
+            )
+        else:
+            [[ticket]] = sql.fetch(using, sql.statement("publish"), topic=declared.name, wake=wake, **row._asdict())
+    except DatabaseError as error:
+        _raise_explained(error, declared, using)
     return Receipt(declared.name, ticket)
 
 
@@ -60,18 +68,27 @@ async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[Even
 def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
     """Publish all drafts in their order, or none of them; returns how many.
 
-    Every draft is checked before the first is written. In the caller's transaction, or in one of
-    its own where there is none. Publishing the same again publishes them a second time.
+    In the caller's transaction, or in one of its own where there is none. A draft that is refused
+    leaves nothing behind, and the caller's transaction goes on. Publishing the same again
+    publishes them a second time.
     """
     declared = registry.get(topic)
-    rows = [_encode_draft(declared, index, draft) for index, draft in enumerate(drafts)]
+    drafts = list(drafts)
+    few = len(drafts) <= FEW
+    rows: Iterable[Row] = (_encode_draft(declared, index, draft) for index, draft in enumerate(drafts))
+    if few:
+        rows = list(rows)
     using = _writable(using)
-    if not rows:
+    if not drafts:
         return 0
-    with _explaining(declared, using), transaction.atomic(using, savepoint=False):
-        [[topic_id]] = sql.fetch(using, sql.statement("open"), topic=declared.name, wake=settings.WAKE_UPS)
-        _copy(using, topic_id, rows)
-    return len(rows)
+    try:
+        # Many are encoded while the server takes in those before; a savepoint undoes them if one is refused.
+        with transaction.atomic(using, savepoint=not few):
+            [[topic_id]] = sql.fetch(using, sql.statement("open"), topic=declared.name, wake=settings.WAKE_UPS)
+            _copy(using, topic_id, rows)
+    except DatabaseError as error:
+        _raise_explained(error, declared, using)
+    return len(drafts)
 
 
 async def apublish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
@@ -100,7 +117,7 @@ def _writable(using: str | None) -> str:
     return using
 
 
-def _copy(using: str, topic_id: int, rows: list[Row]) -> None:
+def _copy(using: str, topic_id: int, rows: Iterable[Row]) -> None:
     connection = connections[using]
     # Django leaves the errors of a COPY as the driver's: a caller expects them as Django's.
     with (
@@ -113,18 +130,14 @@ def _copy(using: str, topic_id: int, rows: list[Row]) -> None:
             write((topic_id, *row))
 
 
-@contextmanager
-def _explaining(topic: Topic, using: str) -> Iterator[None]:
-    """Say what to do, where the database's own error doesn't."""
-    try:
-        yield
-    except DatabaseError as error:
-        sqlstate = getattr(error.__cause__, "sqlstate", None)
-        remedy = f"Run: manage.py migrate --database {using}"
-        if sqlstate == _TOPIC_MISSING:
-            raise TopicNotReady(
-                f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. {remedy}"
-            ) from error
-        if sqlstate in _UNDEFINED:
-            raise NotReady(f"The tables of django_events are not in the database {using!r}. {remedy}") from error
-        raise
+def _raise_explained(error: DatabaseError, topic: Topic, using: str) -> NoReturn:
+    """Raise the error again, saying what to do where the database's own doesn't."""
+    sqlstate = getattr(error.__cause__, "sqlstate", None)
+    remedy = f"Run: manage.py migrate --database {using}"
+    if sqlstate == _TOPIC_MISSING:
+        raise TopicNotReady(
+            f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. {remedy}"
+        ) from error
+    if sqlstate in _UNDEFINED:
+        raise NotReady(f"The tables of django_events are not in the database {using!r}. {remedy}") from error
+    raise error

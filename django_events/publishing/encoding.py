@@ -20,14 +20,18 @@ _encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
 
 
 class Row(NamedTuple):
-    """An encoded event, in the order of the buffer's columns."""
+    """An encoded event, in the order of copy.sql."""
 
-    partition: int | None
+    value: str | None
     type: str
     key: str | None
-    value: str | None
     body: bytes | None
     metadata: str
+    partition: int | None
+
+
+# The rest of an event that has a value, a type and a key.
+PLAIN = (None, "{}", None)
 
 
 def encode(
@@ -53,12 +57,12 @@ def encode(
     if body is not UNSET and not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidEvent(f"body is {_kind(body)}, expected bytes. Encode it, or publish it as value.")
     return Row(
-        partition,
+        None if value is UNSET else to_json("value", value),
         type,
         key,
-        None if value is UNSET else to_json("value", value),
         None if body is UNSET else bytes(body),
         "{}" if not metadata and metadata in (None, {}) else _metadata(metadata),
+        partition,
     )
 
 

@@ -54,7 +54,14 @@ def fetch(using: str, statement: Statement, **parameters: Any) -> list[tuple[Any
     """Run a statement on a database alias and return its rows."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement.text, parameters)
-        return cursor.fetchall() if cursor.description else []
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+def run(using: str, statement: Statement) -> None:
+    """Run a statement that answers with no rows: DDL, which takes no parameters either."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement.text)
 
 
 # The buffer is empty one moment and holds a million events the next, so its statistics are always old.

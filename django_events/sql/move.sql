@@ -4,42 +4,41 @@
 -- An explicit partition is taken modulo the number of partitions, a key by its hash, the rest by the
 -- hash of the ticket: tickets are shared by all topics, so taking turns by them would skip partitions.
 -- logged_at is the time of the batch, and never before the batch before it.
--- Parameters: arrays of one length for the topics (topic_ids, marks, uppers, last_ids, partitions,
+-- Parameters: arrays of one length for the topics (topic_ids, lowers, uppers, last_ids, partitions,
 -- logged_ats), and of another for what is known of their partitions (number_topic_ids,
--- number_partitions, numbers).
+-- number_partitions, numbers). Answers with how many events each partition got.
 -- Relies on: the primary key of the buffer (topic_id, id).
 WITH topic AS (
     SELECT *
     FROM unnest(
-        %(topic_ids)s::int[], %(marks)s::bigint[], %(uppers)s::bigint[], %(last_ids)s::bigint[],
+        %(topic_ids)s::int[], %(lowers)s::bigint[], %(uppers)s::bigint[], %(last_ids)s::bigint[],
         %(partitions)s::int[], %(logged_ats)s::timestamptz[]
-    ) AS t (topic_id, mark, upper, last_id, partitions, logged_at)
+    ) AS t (topic_id, lower, upper, last_id, partitions, logged_at)
 ),
 moved AS (
     DELETE FROM django_events_bufferedevent AS b
     USING topic
-    WHERE b.topic_id = topic.topic_id AND b.id > topic.mark AND b.id <= topic.upper
+    WHERE b.topic_id = topic.topic_id AND b.id >= topic.lower AND b.id <= topic.upper
     RETURNING
         b.*,
         topic.last_id,
         greatest(topic.logged_at, statement_timestamp()) AS logged_at,
         CASE
-            WHEN topic.partitions = 1 THEN 0
-            WHEN b.partition IS NOT NULL THEN b.partition %% topic.partitions
+            WHEN b.partition IS NOT NULL THEN abs(b.partition %% topic.partitions)
             WHEN b.key IS NOT NULL
                 THEN ((hashtextextended(b.key, 0) & 9223372036854775807) %% topic.partitions)::int
             ELSE ((hashint8extended(b.id, 0) & 9223372036854775807) %% topic.partitions)::int
-        END AS lane
+        END AS placed_in
 ),
 numbered AS (
     SELECT
         moved.*,
-        coalesce(known.number, 0) + row_number() OVER (PARTITION BY moved.topic_id, moved.lane ORDER BY moved.id)
+        coalesce(known.number, 0) + row_number() OVER (PARTITION BY moved.topic_id, moved.placed_in ORDER BY moved.id)
             AS number
     FROM moved
     LEFT JOIN unnest(%(number_topic_ids)s::int[], %(number_partitions)s::int[], %(numbers)s::bigint[])
-        AS known (topic_id, lane, number)
-        ON known.topic_id = moved.topic_id AND known.lane = moved.lane
+        AS known (topic_id, partition, number)
+        ON known.topic_id = moved.topic_id AND known.partition = moved.placed_in
 ),
 logged AS (
     INSERT INTO django_events_event
@@ -47,10 +46,7 @@ logged AS (
     SELECT
         topic_id,
         last_id + row_number() OVER (PARTITION BY topic_id ORDER BY id),
-        lane, number, type, key, value, body, metadata, published_at, logged_at
+        placed_in, number, type, key, value, body, metadata, published_at, logged_at
     FROM numbered
-    RETURNING topic_id, id, partition, number
 )
-SELECT topic_id, partition, count(*), max(id), max(number)
-FROM logged
-GROUP BY topic_id, partition
+SELECT topic_id, placed_in, count(*) FROM moved GROUP BY topic_id, placed_in

@@ -1,5 +1,5 @@
--- Which topics have events in the buffer, how many (counted up to a share of the batch), and up to
--- which id those go.
+-- Which topics have events in the buffer, how many (counted up to a share of the batch), and from
+-- which ticket to which those go.
 --
 -- Every topic with events gets the same share, so that looking costs one batch however many topics
 -- are flooded; a count below the share is all there is (the last column). Each scan starts behind the
@@ -31,12 +31,12 @@ share AS (
 fingerprint AS (
     SELECT md5(coalesce(string_agg(incarnation::text, ',' ORDER BY id), '')) AS topics FROM django_events_topic
 )
-SELECT fingerprint.topics, waiting.id, waiting.name, next.events, next.upper, next.events < share.size
+SELECT fingerprint.topics, waiting.id, waiting.name, next.events, next.lower, next.upper, next.events < share.size
 FROM fingerprint
 CROSS JOIN share
 LEFT JOIN waiting ON true
 LEFT JOIN LATERAL (
-    SELECT count(*) AS events, max(ids.id) AS upper
+    SELECT count(*) AS events, min(ids.id) AS lower, max(ids.id) AS upper
     FROM (
         SELECT b.id
         FROM django_events_bufferedevent AS b

@@ -23,17 +23,17 @@ def connect(*, autocommit: bool = True) -> psycopg.Connection[Any]:
 @contextmanager
 def own_database() -> Iterator[None]:
     """A migrated database that is dropped in the end, whatever happens."""
-    name = sql.Identifier(f"django_events_bench_{os.getpid()}")
+    name = f"django_events_bench_{os.getpid()}"
     server = connect()
     try:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(name))
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         connection.close()
-        connection.settings_dict["NAME"] = name._obj[0]
+        connection.settings_dict["NAME"] = name
         call_command("migrate", verbosity=0)
         yield
     finally:
         connection.close()
-        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
         server.close()
 
 

@@ -258,9 +258,9 @@ def test_tickets_come_from_the_database_alone_and_from_no_cache():
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("columns", "values"),
-    [("value, body", "'1', 'x'"), ("type", "'neither'"), ("value, partition", "'1', -1"), ("value, type", "'1', NULL")],
+    [("value, type", "'1', NULL"), ("value, metadata", "'1', NULL")],
 )
-def test_the_buffer_refuses_what_the_transfer_could_not_move(columns, values):
+def test_the_buffer_refuses_what_the_log_could_not_hold(columns, values):
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"INSERT INTO django_events_bufferedevent (topic_id, {columns}) VALUES (1, {values})")
 

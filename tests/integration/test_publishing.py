@@ -563,13 +563,12 @@ def test_a_partition_that_the_topic_has_not_is_refused_before_anything_is_writte
 @pytest.mark.requirement("E2")
 def test_a_partition_that_plain_sql_made_up_is_taken_modulo(lanes):
     with connection.cursor() as cursor:
-        for partition in (4, 7, 2_147_483_647):
+        for partition in (4, 7, 2_147_483_647, -5):
             cursor.execute("SELECT django_events_publish('lanes', to_jsonb(%s), partition => %s)", [partition] * 2)
-        with pytest.raises(IntegrityError, match="django_events_buffer_partition"), transaction.atomic():
-            cursor.execute("SELECT django_events_publish('lanes', '1', partition => -1)")
     transfer_all()
 
-    assert list(Event.objects.since(lanes).values_list("value", "partition")) == [(4, 0), (7, 3), (2_147_483_647, 3)]
+    placed = list(Event.objects.since(lanes).values_list("value", "partition"))
+    assert placed == [(4, 0), (7, 3), (2_147_483_647, 3), (-5, 1)]
 
 
 @rolled_back
@@ -743,3 +742,46 @@ def test_equality_of_json_is_strict_about_types():
     assert same(10**23, 1e23) and same(0, -0.0) and same({"a": [1]}, {"a": [1]})
     assert not same(True, 1) and not same(1, True) and not same("1", 1) and not same([1], [1, 2])
     assert not same(True, 1.0) and not same(math.nextafter(1.0, 2), 1.0)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("bad", [0, 50, 150, 4_999])
+@pytest.mark.requirement("E3")
+def test_one_bad_draft_among_thousands_leaves_nothing_and_the_callers_transaction_goes_on(things, bad):
+    """They are encoded while the server takes in those before, so some were on their way already."""
+    drafts = [Draft(value={"n": n} if n != bad else {"n": float("nan")}) for n in range(5_000)]
+    with pytest.raises(InvalidEvent, match=rf"drafts\[{bad}\]: value can't be written as JSON"):
+        publish_many(things, drafts)
+    assert buffered() == []
+
+    with transaction.atomic():
+        publish(things, "before")
+        with pytest.raises(InvalidEvent):
+            publish_many(things, drafts)
+        publish(things, "after")
+    transfer_all()
+    assert list(Event.objects.since(things).values_list("id", "value")) == [(1, "before"), (2, "after")]
+
+
+@rolled_back
+@pytest.mark.parametrize("payload", [{}, {"value": "1", "body": b"1"}])
+def test_the_function_refuses_an_event_with_neither_or_both_of_value_and_body(things, payload):
+    given = "".join(f", {name} => %({name})s" for name in payload)
+    with pytest.raises(DatabaseError, match="exactly one of value and body") as caught, transaction.atomic():
+        connection.cursor().execute(f"SELECT django_events_publish('things'{given})", payload)
+    assert caught.value.__cause__.sqlstate == "DE002"
+    assert buffered() == []
+
+
+@rolled_back
+def test_a_row_of_plain_sql_without_a_payload_is_moved_all_the_same(things):
+    """The transfer never fails on a row: one bad row would stop the topic."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_events_bufferedevent (topic_id, partition)"
+            " SELECT id, -1 FROM django_events_topic WHERE name = 'things'"
+        )
+    transfer_all()
+
+    event = Event.objects.at(things, 1)
+    assert (event.value, event.body, event.partition) == (None, None, 0)

@@ -56,13 +56,11 @@ def uses() -> list[Use]:
 
 
 def uses_in(call: ast.Call) -> list[Use]:
-    found = []
-    if name := statement_name(call):
-        found.append(Use(name))
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "on" and (name := statement_name(call.func.value)):
-        found.append(Use(name, identifiers=keywords(call)))
-    if called(call) == "fetch" and len(call.args) == 2 and (name := statement_name(bare(call.args[1]))):
-        found.append(Use(name, parameters=keywords(call)))
+    found = [Use(name) for name in statement_names(call)]
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "on":
+        found += [Use(name, identifiers=keywords(call)) for name in statement_names(call.func.value)]
+    if called(call) == "fetch" and len(call.args) == 2:
+        found += [Use(name, parameters=keywords(call)) for name in statement_names(bare(call.args[1]))]
     return found
 
 
@@ -77,10 +75,13 @@ def bare(node: ast.expr) -> ast.expr:
     return node
 
 
-def statement_name(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Call) and called(node) == "statement" and isinstance(node.args[0], ast.Constant):
-        return node.args[0].value
-    return None
+def statement_names(node: ast.expr) -> list[str]:
+    """What `statement("one")` or `statement("one" if … else "other")` may ask for."""
+    if not (isinstance(node, ast.Call) and called(node) == "statement"):
+        return []
+    name = node.args[0]
+    chosen = [name.body, name.orelse] if isinstance(name, ast.IfExp) else [name]
+    return [choice.value for choice in chosen if isinstance(choice, ast.Constant)]
 
 
 def keywords(call: ast.Call) -> frozenset[str]:
