@@ -99,26 +99,33 @@ class Transfer:
     def move(self, *, until: Callable[[], bool] = lambda: False) -> int:
         """Give every topic that has events one turn; returns how many events were moved.
 
-        Topics whose events fit one batch together share a turn; each of the others has its own, so
-        a flooded topic holds up a quiet one by one batch. `until` is asked between turns.
+        Topics share a batch as far as they fit, so a flooded topic holds up a quiet one by one batch.
+        `until` is asked between batches.
         """
         moved = 0
-        for turn in self._turns():
-            moved += self._take(turn)
-            if until():
-                break
+        try:
+            for turn in self._turns():
+                moved += self._take(turn)
+                if until():
+                    break
+        except _TopicsChanged:
+            self.forget()
+            return moved or self.move(until=until)
         return moved
 
     def _turns(self) -> Iterator[Turn]:
-        turn = self._look()
-        if len(turn.pending) == 1:
-            yield turn
-            return
-        if together := [p for p in turn.pending if p.complete]:
-            yield Turn(turn.settled, together)
-        for flooded in turn.pending:
-            if not flooded.complete:
-                yield self._look(only=flooded.topic_id)
+        """Every topic with events once, in as few batches as they fit into."""
+        settled, pending = self._look()
+        batch = [p for p in pending if p.complete or len(pending) == 1]
+        for flooded in pending:
+            if flooded in batch:
+                continue
+            now_settled, seen = self._look(only=flooded.topic_id)
+            if sum(p.events for p in batch + seen) > self.batch_size:
+                yield Turn(settled, batch)
+                settled, batch = now_settled, []
+            batch += seen
+        yield Turn(settled, batch)
 
     def _look(self, *, only: int | None = None) -> Turn:
         settled = self._horizon.settled
@@ -133,8 +140,7 @@ class Transfer:
             )
         topics = rows[0][0]
         if self._topics not in (None, topics):
-            self.forget()
-            return self._look(only=only)
+            raise _TopicsChanged
         self._topics = topics
         pending = [Pending(*row[1:]) for row in rows if row[1] is not None]
         for p in pending:
@@ -153,9 +159,6 @@ class Transfer:
         self._make_room(turn.pending)
         try:
             moved = self._move(turn.pending)
-        except _TopicsChanged:
-            self.forget()
-            return 0
         except IntegrityError as error:
             if getattr(error.__cause__, "sqlstate", None) != _NO_SEGMENT:
                 raise
