@@ -101,7 +101,7 @@ def transfer_all(*, batch_size: int = 5_000) -> int:
     """Move everything that is in the buffer, as a worker that has just started."""
     worker = Transfer("default", batch_size=batch_size)
     total = 0
-    while moved := worker.move():
+    while (moved := worker.move()) or worker.left:
         total += moved
     return total
 

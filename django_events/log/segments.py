@@ -6,13 +6,13 @@ for every reader while everybody else queues behind it.
 
 from typing import NamedTuple
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from django_events import sql
 from django_events.models import Topic
 
 ROOT = "django_events_event"
-LOCK_TIMEOUT = "2s"
+LOCK_TIMEOUT = "200ms"
 
 
 class Segment(NamedTuple):
@@ -33,11 +33,12 @@ def segments(using: str, topic_id: int) -> list[Segment]:
     return [Segment(*row) for row in sql.fetch(using, sql.statement("segments"), log=log_table(topic_id))]
 
 
-def room(using: str, topic_ids: list[int]) -> list[tuple[int, int]]:
-    """Up to which id each of these topics has segments, one of them kept in reserve."""
-    logs = [log_table(topic_id) for topic_id in topic_ids]
-    rows = sql.fetch(using, sql.statement("room"), topic_ids=topic_ids, logs=logs)
-    return [(topic_id, upto) for topic_id, upto in rows]
+def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
+    """Up to which id a topic has segments, without the last one, which is a reserve, or with it."""
+    existing = segments(using, topic_id)
+    if not existing:
+        return 0
+    return existing[-1].end - 1 if reserve else existing[-1].first - 1
 
 
 def create_log(using: str, topic: Topic) -> None:
@@ -59,18 +60,25 @@ def create_indexes(using: str, topic: Topic) -> None:
 
 
 def ensure(using: str, topic_id: int, *, events: int) -> int:
-    """Attach the segments for the next `events` and one more; returns up to which id there is room.
+    """Attach the segments for the next `events` and one in reserve; returns up to which id there is room.
 
-    In a transaction of its own, under the head of the topic, so that two can't make the same one.
+    In a transaction of its own, under the head of the topic, so that two can't make the same one. Where
+    a lock is not to be had soon, the reserve is what there is: nobody waits for a segment that isn't due.
     """
-    with transaction.atomic(using):
-        sql.fetch(using, sql.statement("lock_timeout"), timeout=LOCK_TIMEOUT)
-        sql.fetch(using, sql.statement("lock_head"), topic_id=topic_id)
-        topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
-        [[last_id]] = sql.fetch(
-            using, sql.statement("last_id").on(log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor)
-        )
-        return extend(using, topic, after=last_id, events=events)
+    try:
+        with transaction.atomic(using):
+            sql.fetch(using, sql.statement("set_locally"), names=["lock_timeout"], values=[LOCK_TIMEOUT])
+            if sql.fetch(using, sql.statement("lock_heads"), topic_ids=[topic_id]):
+                topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
+                statement = sql.statement("last_id").on(
+                    log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor
+                )
+                [[last_id]] = sql.fetch(using, statement)
+                return extend(using, topic, after=last_id, events=events)
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+    return room(using, topic_id, reserve=True)
 
 
 def extend(using: str, topic: Topic, *, after: int, events: int) -> int:

@@ -4,7 +4,8 @@ Doing it again changes nothing, and several processes may do it at once.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.apps import AppConfig
@@ -15,6 +16,7 @@ from django_events import declarations, models, sql
 from django_events.exceptions import EventsError, TopicChangeRefused
 from django_events.log import segments
 
+OPTIONS = ("partitions", "retention", "segment_size", "timeline")
 TABLES = {"django_events_topic", "django_events_topichead", "django_events_bufferedevent", segments.ROOT}
 
 
@@ -37,36 +39,89 @@ def sync_after_migrate(sender: AppConfig, *, using: str, verbosity: int = 1, std
 def sync(using: str) -> list[str]:
     """Make and adapt what the declarations ask for; returns a line for each change.
 
-    One transaction: a change that is refused raises TopicChangeRefused, and nothing was done.
+    Refusals come first: TopicChangeRefused means that nothing was done. Then each topic has a
+    transaction of its own, because those of a thousand don't fit into the server's lock table.
     """
     declarations.registry.check()
-    with transaction.atomic(using):
-        sql.run(using, sql.statement("lock_topics"))
-        rows = {topic.name: topic for topic in models.Topic.objects.using(using).select_related("head")}
-        logs: dict[int, str] = dict(sql.fetch(using, sql.statement("logs")))
-        owned = {topic.pk for topic in rows.values()}
-        orphans = {name: topic_id for topic_id, name in logs.items() if topic_id not in owned}
-        changes: list[str] = []
-        for declared in declarations.registry:
+    with _changing_topics(using):
+        rows, logs = _existing(using)
+        behind = [declared for declared in declarations.registry if _is_behind(declared, rows, logs)]
+        for declared in behind:
+            _refuse(using, declared, rows, logs)
+    changes: list[str] = []
+    for declared in behind:
+        with _changing_topics(using):
+            rows, logs = _existing(using)
+            _refuse(using, declared, rows, logs)
             if row := rows.get(declared.name):
                 changes += _adapt(using, row, declared, has_log=row.pk in logs)
             else:
-                changes.append(_create(using, declared, orphans.get(declared.name), logs))
-        return changes
+                changes.append(_create(using, declared, _orphans(rows, logs).get(declared.name), logs))
+    return changes
 
 
-def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: Iterable[int]) -> str:
+Rows = dict[str, models.Topic]
+Logs = dict[int, str]
+
+
+@contextmanager
+def _changing_topics(using: str) -> Iterator[None]:
+    """A transaction of the only one who makes or changes topics now."""
+    nested = connections[using].in_atomic_block
+    with transaction.atomic(using):
+        if not nested:
+            sql.run(using, sql.statement("read_committed"))
+        sql.run(using, sql.statement("lock_topics"))
+        yield
+
+
+def _existing(using: str) -> tuple[Rows, Logs]:
+    rows = models.Topic.objects.using(using).select_related("head")
+    return {topic.name: topic for topic in rows}, dict(sql.fetch(using, sql.statement("logs")))
+
+
+def _orphans(rows: Rows, logs: Logs) -> dict[str, int]:
+    """The logs that lost their topic's row, by the name in their comment."""
+    owned = {topic.pk for topic in rows.values()}
+    return {name: topic_id for topic_id, name in logs.items() if topic_id not in owned}
+
+
+def _is_behind(declared: declarations.Topic, rows: Rows, logs: Logs) -> bool:
+    row = rows.get(declared.name)
+    return (
+        row is None
+        or row.pk not in logs
+        or any(getattr(row, option) != getattr(declared, option) for option in OPTIONS)
+    )
+
+
+def _refuse(using: str, declared: declarations.Topic, rows: Rows, logs: Logs) -> None:
+    """Raise TopicChangeRefused where the events that are there don't allow what is declared."""
+    row = rows.get(declared.name)
+    if row is None:
+        if orphan := _orphans(rows, logs).get(declared.name):
+            _refuse_fewer_partitions(using, orphan, declared)
+    elif row.pk in logs and (row.partitions, row.timeline) != (declared.partitions, declared.timeline):
+        _refuse_with_events(using, row, declared)
+
+
+def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Topic) -> None:
+    log = segments.log_table(orphan)
+    [[highest]] = sql.fetch(using, sql.statement("highest_partition").on(log=log))
+    if highest is not None and highest >= declared.partitions:
+        raise TopicChangeRefused(
+            f"Topic {declared} lost its row. Its log, {log}, has events in partition {highest}, and it is declared "
+            f"with {_partitions(declared.partitions)}, at {declared.declared_at}. Nothing was changed. Declare as "
+            f"many partitions as it had, at least {highest + 1}, or a new topic."
+        )
+
+
+def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: Logs) -> str:
     """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
     if orphan is None:
         [[topic_id]] = sql.fetch(using, sql.statement("next_topic_id"), logs=list(logs))
-    topic = models.Topic(
-        pk=orphan or topic_id,
-        name=declared.name,
-        partitions=declared.partitions,
-        retention=declared.retention,
-        segment_size=declared.segment_size,
-        timeline=declared.timeline,
-    )
+    options = {option: getattr(declared, option) for option in OPTIONS}
+    topic = models.Topic(pk=orphan or topic_id, name=declared.name, **options)
     topic.save(using=using, force_insert=True)
     models.TopicHead(topic=topic).save(using=using, force_insert=True)
     if orphan is None:
@@ -85,9 +140,7 @@ def _adapt(using: str, row: models.Topic, declared: declarations.Topic, *, has_l
         row.head.save(using=using)
         changes.append("its tables were missing, made again")
     layout_changed = (row.partitions, row.timeline) != (declared.partitions, declared.timeline)
-    if has_log and layout_changed:
-        _refuse_with_events(using, row, declared)
-    for option in ("partitions", "retention", "segment_size", "timeline"):
+    for option in OPTIONS:
         before, after = getattr(row, option), getattr(declared, option)
         if before != after:
             setattr(row, option, after)

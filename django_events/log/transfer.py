@@ -8,33 +8,33 @@ One transaction per batch, under the heads of its topics. What is in the buffer 
 word of the publisher. Any number of transfers may run: each topic has one writer at a time.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError
 
 from django_events import sql
 from django_events.conf import settings
 from django_events.log import segments
 from django_events.log.mark import Horizon
 
+logger = logging.getLogger("django_events.transfer")
+
 # How often to ask who may still commit below what was seen: by events moved, and by time.
 NOTE_EVERY_EVENTS = 1_000
 NOTE_EVERY_SECONDS = 1.0
-_NO_SEGMENT = "23514"
 
 
 class Pending(NamedTuple):
-    """What one topic has in the buffer: `events` of them, from one ticket to another, or more than that."""
+    """What one topic has in the buffer: `events` of them up to the ticket `upper`, and more unless complete."""
 
     topic_id: int
     topic: str
     events: int
-    lower: int
     upper: int
     complete: bool
 
@@ -71,11 +71,11 @@ class Place(NamedTuple):
     topic_id: int
     partitions: int
     last_id: int
-    logged_at: datetime | None
+    logged_at: str | None
 
 
-class _TopicsChanged(Exception):
-    """Topics were made anew since the transfer looked: what it remembers is worth nothing."""
+class _Forgettable(Exception):
+    """Topics, buffer or server are not those of before: what the transfer remembers is worth nothing."""
 
 
 class Transfer:
@@ -84,14 +84,16 @@ class Transfer:
     def __init__(self, using: str, *, batch_size: int | None = None) -> None:
         self.using = using
         self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
+        self.left = False
         self.forget()
 
     def forget(self) -> None:
         """Start anew with a full look. Marks must not outlive the connection they were learnt on:
         ids of commits that a crash of the server lost come again."""
         self._known: dict[int, Known] = {}
-        self._topics: str | None = None
+        self._fingerprint: str | None = None
         self._horizon = Horizon()
+        self._blocked: set[int] = set()
         self._seen = 0
         self._events_since_note = 0
         self._noted_at = 0.0
@@ -100,15 +102,16 @@ class Transfer:
         """Give every topic that has events one turn; returns how many events were moved.
 
         Topics share a batch as far as they fit, so a flooded topic holds up a quiet one by one batch.
-        `until` is asked between batches.
+        `until` is asked between batches. Afterwards `left` says whether events had to be left where
+        they are for now: another transfer is at them, or somebody holds a lock.
         """
-        moved = 0
+        moved, self.left = 0, False
         try:
             for turn in self._turns():
                 moved += self._take(turn)
                 if until():
                     break
-        except _TopicsChanged:
+        except _Forgettable:
             self.forget()
             return moved or self.move(until=until)
         return moved
@@ -138,10 +141,10 @@ class Transfer:
                 only=only,
                 batch_size=self.batch_size,
             )
-        topics = rows[0][0]
-        if self._topics not in (None, topics):
-            raise _TopicsChanged
-        self._topics = topics
+        fingerprint = rows[0][0]
+        if self._fingerprint not in (None, fingerprint):
+            raise _Forgettable
+        self._fingerprint = fingerprint
         pending = [Pending(*row[1:]) for row in rows if row[1] is not None]
         for p in pending:
             self._known.setdefault(p.topic_id, Known())
@@ -153,30 +156,48 @@ class Transfer:
         return Turn(settled, pending)
 
     def _take(self, turn: Turn) -> int:
-        """Move what was seen; a topic that another transfer is at is left to it."""
+        """Move what was seen, but for topics that can't be had now: others must not wait for them."""
+        turn = Turn(turn.settled, [p for p in turn.pending if self._has_room(p)])
         if not turn.pending:
             return 0
-        self._make_room(turn.pending)
         try:
             moved = self._move(turn.pending)
-        except IntegrityError as error:
-            if getattr(error.__cause__, "sqlstate", None) != _NO_SEGMENT:
+        except OperationalError as error:
+            if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
                 raise
-            # A segment is missing after all. The batch was rolled back: make it, and redo the batch.
+            return self._take_apart(turn)
+        except IntegrityError as error:
+            if sql.state(error) != sql.NO_PARTITION:
+                raise
+            # Another transfer filled the segments, or somebody dropped one: look at what is there.
             for p in turn.pending:
-                segments.ensure(self.using, p.topic_id, events=p.events)
-            moved = self._move(turn.pending)
+                self._has_room(p, sure=True)
+            self.left = True
+            return 0
+        self.left |= len({row.topic_id for row in moved}) < len(turn.pending)
         return self._remember(turn, moved)
 
-    def _make_room(self, pending: list[Pending]) -> None:
-        """See that the segments for these events are there, and one more of each topic."""
-        if new := [p.topic_id for p in pending if not self._known[p.topic_id].room]:
-            for topic_id, room in segments.room(self.using, new):
-                self._known[topic_id].room = room
-        for p in pending:
-            known = self._known[p.topic_id]
-            if known.last_id + p.events > known.room:
-                known.room = segments.ensure(self.using, p.topic_id, events=p.events)
+    def _take_apart(self, turn: Turn) -> int:
+        """Somebody holds a lock on one of these logs: find out on which, and serve the others."""
+        if len(turn.pending) > 1:
+            return sum(self._take(Turn(turn.settled, [p])) for p in turn.pending)
+        [blocked] = turn.pending
+        if blocked.topic_id not in self._blocked:
+            logger.warning("Topic %r waits for a lock that somebody holds on its log.", blocked.topic)
+            self._blocked.add(blocked.topic_id)
+        self.left = True
+        return 0
+
+    def _has_room(self, pending: Pending, *, sure: bool = False) -> bool:
+        """See that the segments for these events are there, and one more in reserve."""
+        known = self._known[pending.topic_id]
+        if not known.room:
+            known.room = segments.room(self.using, pending.topic_id)
+        if sure or known.last_id + pending.events > known.room:
+            known.room = segments.ensure(self.using, pending.topic_id, events=pending.events)
+        enough = known.last_id + pending.events <= known.room
+        self.left |= not enough
+        return enough
 
     def _move(self, pending: list[Pending]) -> list[Moved]:
         """The batch: one transaction. The end of the log is read after the lock, in a later snapshot."""
@@ -193,7 +214,9 @@ class Transfer:
         if not locked:
             return []
         places = {place.topic_id: place for place in self._places(locked)}
-        ours = [p for p in pending if p.topic_id in places]
+        ours = [p for p in pending if p.topic_id in places and self._fits(p, places[p.topic_id])]
+        if not ours:
+            return []
         numbers = [
             (p.topic_id, partition, number)
             for p in ours
@@ -204,10 +227,8 @@ class Transfer:
             self.using,
             sql.statement("move_unpartitioned" if unpartitioned else "move"),
             topic_ids=[p.topic_id for p in ours],
-            # What became visible below since the look is left to the next one: it can't be what an
-            # event of this batch was published after. Starting at the mark would walk over dead rows.
-            lowers=[p.lower for p in ours],
-            uppers=[p.upper for p in ours],
+            marks=[self._known[p.topic_id].mark for p in ours],
+            events=[p.events for p in ours],
             last_ids=[places[p.topic_id].last_id for p in ours],
             partitions=[places[p.topic_id].partitions for p in ours],
             logged_ats=[places[p.topic_id].logged_at for p in ours],
@@ -216,6 +237,10 @@ class Transfer:
             numbers=[number for _, _, number in numbers],
         )
         return [Moved(*row) for row in rows]
+
+    def _fits(self, pending: Pending, place: Place) -> bool:
+        """Whether there is still room: another transfer may have moved on since this one looked."""
+        return place.last_id + pending.events <= self._known[pending.topic_id].room
 
     def _places(self, topic_ids: set[int]) -> Iterator[Place]:
         """Read where the logs end, and bring what is remembered of their partitions up to date."""
@@ -232,9 +257,9 @@ class Transfer:
             if known.incarnation is None:
                 known.incarnation = incarnation
                 known.numbers = dict(enumerate(number_floors))
-            elif known.incarnation != incarnation:
-                raise _TopicsChanged
-            last_id = max(last_id or 0, id_floor, known.last_id)
+            last_id = max(last_id or 0, id_floor)
+            if known.incarnation != incarnation or last_id < known.last_id:
+                raise _Forgettable
             if last_id > known.last_id and partitions == 1:
                 known.numbers[0] = max(number or 0, known.numbers.get(0, 0))
             elif last_id > known.last_id:
@@ -253,6 +278,7 @@ class Transfer:
             known.last_id += row.events
             known.numbers[row.partition] = known.numbers.get(row.partition, 0) + row.events
             served.add(row.topic_id)
+        self._blocked -= served
         for p in turn.pending:
             if p.topic_id in served:
                 known = self._known[p.topic_id]

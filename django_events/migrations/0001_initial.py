@@ -2,7 +2,6 @@
 
 import uuid
 
-import django.contrib.postgres.fields
 import django.db.models.deletion
 import pgtrigger.compiler
 import pgtrigger.migrations
@@ -178,9 +177,7 @@ class Migration(migrations.Migration):
                 ("id_floor", models.BigIntegerField(default=0, verbose_name="id floor")),
                 (
                     "number_floors",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(), default=list, size=None, verbose_name="number floors"
-                    ),
+                    models.JSONField(default=list, verbose_name="number floors"),
                 ),
             ],
             options={

@@ -2,7 +2,6 @@
 
 import uuid
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -43,7 +42,7 @@ class TopicHead(models.Model):
 
     topic = models.OneToOneField(Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic"))
     id_floor = models.BigIntegerField(_("id floor"), default=0)
-    number_floors = ArrayField(models.BigIntegerField(), verbose_name=_("number floors"), default=list)
+    number_floors = models.JSONField(_("number floors"), default=list)
 
     class Meta:
         verbose_name = _("topic head")

@@ -131,13 +131,18 @@ def _copy(using: str, topic_id: int, rows: Iterable[Row]) -> None:
 
 
 def _raise_explained(error: DatabaseError, topic: Topic, using: str) -> NoReturn:
-    """Raise the error again, saying what to do where the database's own doesn't."""
-    sqlstate = getattr(error.__cause__, "sqlstate", None)
-    remedy = f"Run: manage.py migrate --database {using}"
-    if sqlstate == _TOPIC_MISSING:
+    """Raise the error again, saying what to do where the database's own doesn't.
+
+    The database has given the transaction up. Django must know, because who catches an EventsError
+    may not expect it: without the mark, leaving atomic() would look like a commit.
+    """
+    if connections[using].in_atomic_block:
+        transaction.set_rollback(True, using)
+    remedy = f"Run: manage.py migrate --database {using}. The transaction can only be rolled back."
+    if sql.state(error) == _TOPIC_MISSING:
         raise TopicNotReady(
             f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. {remedy}"
         ) from error
-    if sqlstate in _UNDEFINED:
+    if sql.state(error) in _UNDEFINED:
         raise NotReady(f"The tables of django_events are not in the database {using!r}. {remedy}") from error
     raise error

@@ -64,11 +64,28 @@ def run(using: str, statement: Statement) -> None:
         cursor.execute(statement.text)
 
 
+def state(error: BaseException) -> str | None:
+    """The SQLSTATE of an error of the database."""
+    return getattr(error.__cause__, "sqlstate", None)
+
+
 # The buffer is empty one moment and holds a million events the next, so its statistics are always old.
 # A sequential scan chosen by them reads every dead row that an old snapshot keeps, and the costs that
 # come out of them make PostgreSQL compile a query of a millisecond for 160. Without waiting for the
-# disk, a crash would take back ids that readers have seen.
-BATCH_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off", "synchronous_commit": "local"}
+# disk, a crash would take back ids that readers have seen. A site's limit for statements is meant for
+# pages: a batch that it cuts off is never done. Waiting for a lock is another matter.
+BATCH_SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "synchronous_commit": "local",
+    "statement_timeout": "0",
+    "lock_timeout": "500ms",
+}
+
+NO_PARTITION = "23514"
+LOCK_NOT_AVAILABLE = "55P03"
+UNDEFINED_TABLE = "42P01"
 
 
 @contextmanager

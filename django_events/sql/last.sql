@@ -5,7 +5,10 @@
 -- newest segments only.
 -- Literals: topic_id, known. Identifiers: log.
 -- Relies on: the primary key of the log.
-SELECT t.id, t.incarnation, t.partitions, head.id_floor, head.number_floors, last.id, last.number, last.logged_at
+SELECT
+    t.id, t.incarnation, t.partitions, head.id_floor,
+    ARRAY(SELECT jsonb_array_elements_text(head.number_floors)::bigint) AS number_floors,
+    last.id, last.number, last.logged_at::text
 FROM django_events_topic AS t
 JOIN django_events_topichead AS head ON head.topic_id = t.id
 LEFT JOIN (

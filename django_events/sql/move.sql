@@ -1,24 +1,37 @@
 -- Move a range of the buffer into the log, giving each event its id, partition and number.
 --
--- The range is deleted as a whole, so nothing is read twice; ids follow the order of the inserts.
+-- The first events behind the mark, no more than there is room for, in the order of their inserts. The
+-- range is found and deleted in one snapshot: what becomes visible in between may belong to a
+-- transaction that has events on both sides, and half of it would overtake the other half. Rows are
+-- compared as pairs, because an equality would let the planner choose a join that reads all topics.
 -- An explicit partition is taken modulo the number of partitions, a key by its hash, the rest by the
 -- hash of the ticket: tickets are shared by all topics, so taking turns by them would skip partitions.
 -- logged_at is the time of the batch, and never before the batch before it.
--- Parameters: arrays of one length for the topics (topic_ids, lowers, uppers, last_ids, partitions,
+-- Parameters: arrays of one length for the topics (topic_ids, marks, events, last_ids, partitions,
 -- logged_ats), and of another for what is known of their partitions (number_topic_ids,
 -- number_partitions, numbers). Answers with how many events each partition got.
 -- Relies on: the primary key of the buffer (topic_id, id).
 WITH topic AS (
     SELECT *
     FROM unnest(
-        %(topic_ids)s::int[], %(lowers)s::bigint[], %(uppers)s::bigint[], %(last_ids)s::bigint[],
+        %(topic_ids)s::int[], %(marks)s::bigint[], %(events)s::int[], %(last_ids)s::bigint[],
         %(partitions)s::int[], %(logged_ats)s::timestamptz[]
-    ) AS t (topic_id, lower, upper, last_id, partitions, logged_at)
+    ) AS t (topic_id, mark, events, last_id, partitions, logged_at)
+    CROSS JOIN LATERAL (
+        SELECT min(ids.id) AS lower, max(ids.id) AS upper
+        FROM (
+            SELECT b.id
+            FROM django_events_bufferedevent AS b
+            WHERE b.topic_id = t.topic_id AND b.id > t.mark
+            ORDER BY b.id
+            LIMIT t.events
+        ) AS ids
+    ) AS range
 ),
 moved AS (
     DELETE FROM django_events_bufferedevent AS b
     USING topic
-    WHERE b.topic_id = topic.topic_id AND b.id >= topic.lower AND b.id <= topic.upper
+    WHERE (b.topic_id, b.id) >= (topic.topic_id, topic.lower) AND (b.topic_id, b.id) <= (topic.topic_id, topic.upper)
     RETURNING
         b.*,
         topic.last_id,

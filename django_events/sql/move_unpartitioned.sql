@@ -1,15 +1,25 @@
 -- As move.sql, where every topic has one partition: ids and numbers follow from one count, which
 -- spares a sort of the batch.
 --
--- Parameters: those of move.sql: topic_ids, lowers, uppers, last_ids, partitions (all 1), logged_ats,
+-- Parameters: those of move.sql: topic_ids, marks, events, last_ids, partitions (all 1), logged_ats,
 -- number_topic_ids, number_partitions, numbers. Answers with how many events each topic got.
 -- Relies on: the primary key of the buffer (topic_id, id).
 WITH topic AS (
-    SELECT t.*, coalesce(known.number, 0) AS last_number
+    SELECT t.*, range.*, coalesce(known.number, 0) AS last_number
     FROM unnest(
-        %(topic_ids)s::int[], %(lowers)s::bigint[], %(uppers)s::bigint[], %(last_ids)s::bigint[],
+        %(topic_ids)s::int[], %(marks)s::bigint[], %(events)s::int[], %(last_ids)s::bigint[],
         %(partitions)s::int[], %(logged_ats)s::timestamptz[]
-    ) AS t (topic_id, lower, upper, last_id, partitions, logged_at)
+    ) AS t (topic_id, mark, events, last_id, partitions, logged_at)
+    CROSS JOIN LATERAL (
+        SELECT min(ids.id) AS lower, max(ids.id) AS upper
+        FROM (
+            SELECT b.id
+            FROM django_events_bufferedevent AS b
+            WHERE b.topic_id = t.topic_id AND b.id > t.mark
+            ORDER BY b.id
+            LIMIT t.events
+        ) AS ids
+    ) AS range
     LEFT JOIN unnest(%(number_topic_ids)s::int[], %(number_partitions)s::int[], %(numbers)s::bigint[])
         AS known (topic_id, partition, number)
         ON known.topic_id = t.topic_id AND known.partition = 0
@@ -17,7 +27,7 @@ WITH topic AS (
 moved AS (
     DELETE FROM django_events_bufferedevent AS b
     USING topic
-    WHERE b.topic_id = topic.topic_id AND b.id >= topic.lower AND b.id <= topic.upper
+    WHERE (b.topic_id, b.id) >= (topic.topic_id, topic.lower) AND (b.topic_id, b.id) <= (topic.topic_id, topic.upper)
     RETURNING b.*, topic.last_id, topic.last_number, greatest(topic.logged_at, statement_timestamp()) AS logged_at
 ),
 logged AS (

@@ -1,11 +1,11 @@
--- Which topics have events in the buffer, how many (counted up to a share of the batch), and from
--- which ticket to which those go.
+-- Which topics have events in the buffer, how many (counted up to a share of the batch), and up to
+-- which ticket those go.
 --
 -- Every topic with events gets the same share, so that looking costs one batch however many topics
 -- are flooded; a count below the share is all there is (the last column). Each scan starts behind the
 -- topic's mark: what is before it was moved, and its dead index entries would be walked again and
--- again while an old snapshot is open. Every row begins with a fingerprint of all topics: when it
--- changes, what the worker remembers is worth nothing. There is one row without a topic if none has events.
+-- again while an old snapshot is open. Every row begins with a fingerprint of the topics, the
+-- buffer's file and the server's start: when it changes, what the worker remembers is worth nothing. There is one row without a topic if none has events.
 -- Parameters: topic_ids, marks (arrays of one length: what the worker remembers), only (the topic
 -- to look at, or null for all), batch_size.
 -- Relies on: the primary key of the buffer (topic_id, id).
@@ -29,14 +29,21 @@ share AS (
     SELECT greatest(%(batch_size)s / greatest(count(*), 1), 1) AS size FROM waiting
 ),
 fingerprint AS (
-    SELECT md5(coalesce(string_agg(incarnation::text, ',' ORDER BY id), '')) AS topics FROM django_events_topic
+    SELECT
+        concat_ws(
+            ' ',
+            md5(string_agg(incarnation::text, ',' ORDER BY id)),
+            pg_relation_filenode('django_events_bufferedevent'),
+            extract(epoch FROM pg_postmaster_start_time())
+        ) AS print
+    FROM django_events_topic
 )
-SELECT fingerprint.topics, waiting.id, waiting.name, next.events, next.lower, next.upper, next.events < share.size
+SELECT fingerprint.print, waiting.id, waiting.name, next.events, next.upper, next.events < share.size
 FROM fingerprint
 CROSS JOIN share
 LEFT JOIN waiting ON true
 LEFT JOIN LATERAL (
-    SELECT count(*) AS events, min(ids.id) AS lower, max(ids.id) AS upper
+    SELECT count(*) AS events, max(ids.id) AS upper
     FROM (
         SELECT b.id
         FROM django_events_bufferedevent AS b

@@ -9,11 +9,13 @@ from typing import Protocol
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
+from django_events import sql
 from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.worker")
 
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
+LEFT_PAUSE = 0.05
 RETRIED_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock
@@ -47,6 +49,10 @@ class Worker(Protocol):
 
     using: str
 
+    @property
+    def left(self) -> bool:
+        """Whether the last work had to leave something for now."""
+
     def work(self, stop: Stop) -> int:
         """Do what there is to do now, and say how much it was."""
 
@@ -73,7 +79,7 @@ def run(
     while not stop.requested:
         try:
             done = worker.work(stop)
-        except (OperationalError, InterfaceError, DatabaseError) as error:
+        except (DatabaseError, InterfaceError) as error:
             if not _passes_by_itself(error):
                 raise
             connections[worker.using].close()
@@ -90,9 +96,12 @@ def run(
         on_progress(done)
         if done:
             continue
-        if once:
+        if worker.left:
+            stop.wait(LEFT_PAUSE)
+        elif once:
             break
-        worker.wait(stop)
+        else:
+            worker.wait(stop)
     return total
 
 
@@ -102,20 +111,16 @@ def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> No
     stop.wait(pause)
 
 
-def _sqlstate(error: Exception) -> str | None:
-    return getattr(error.__cause__, "sqlstate", None)
-
-
 def _is_lost(error: Exception) -> bool:
     """Whether the connection is gone, or never was, rather than a statement refused."""
     if not isinstance(error, (OperationalError, InterfaceError)):
         return False
-    state = _sqlstate(error)
+    state = sql.state(error)
     return state is None or state.startswith("08") or state in LOST_STATES
 
 
 def _passes_by_itself(error: Exception) -> bool:
-    return _is_lost(error) or _sqlstate(error) in RETRIED_STATES
+    return _is_lost(error) or sql.state(error) in RETRIED_STATES
 
 
 class Rate:

@@ -32,6 +32,10 @@ class TransferWorker:
             self._wake_ups.busy()
         return moved
 
+    @property
+    def left(self) -> bool:
+        return self._transfer.left
+
     def wait(self, stop: Stop) -> None:
         self._wake_ups.wait(stop)
 

@@ -22,7 +22,8 @@ logger = logging.getLogger("django_events.wakeups")
 
 CHANNEL = "django_events"
 LOCK = 7235707310506407027  # as in django_events_open(): 'djevents' in ASCII
-SHORTEST, LONGEST = 0.001, 0.05
+SHORTEST_PAUSE = 0.001
+SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
 
 
 class WakeUps:
@@ -34,7 +35,7 @@ class WakeUps:
         self._connection: psycopg.Connection[Any] | None = None
         self._asleep = False
         self._rung = False
-        self._pause = SHORTEST
+        self._pause = SHORTEST_PAUSE
         self._can_listen = True
         self._lost = False
 
@@ -45,11 +46,11 @@ class WakeUps:
         except psycopg.Error as error:
             self._log_lost(error)
             self.close()
-            stop.wait(self.poll)
+            stop.wait(min(self.poll, SOON))
 
     def busy(self) -> None:
         """There was something to do: publishers need not notify for now."""
-        self._pause = SHORTEST
+        self._pause = SHORTEST_PAUSE
         self._rung = False
         if self._asleep and self._connection is not None:
             self._asleep = False
@@ -76,11 +77,12 @@ class WakeUps:
         elif self._may_sleep(self._connection):
             self._asleep = True  # now publishers notify; who came before is seen by looking once more
         elif self._somebody_else_sleeps(self._connection):
-            self._wait_for_notify(self._connection, stop, self.poll)
+            # When that one ends, nobody sleeps, so publishers don't notify.
+            self._wait_for_notify(self._connection, stop, min(self.poll, SOON))
         else:
             # A publisher is at work. It doesn't notify, so look again soon, and less often the longer it takes.
             stop.wait(min(self._pause, self.poll))
-            self._pause = min(self._pause * 2, LONGEST)
+            self._pause = min(self._pause * 2, SOON)
 
     def _listen(self) -> None:
         wrapper = connections[self.using]

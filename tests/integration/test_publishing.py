@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, connections, models, transaction
+from django.db.transaction import TransactionManagementError
 from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -621,7 +622,7 @@ def test_a_declared_topic_that_was_not_migrated_says_what_to_do(undiscovered):
             attempt()
         assert str(caught.value) == (
             "Topic 'undiscovered' is declared, but not in the database 'default' yet. "
-            "Run: manage.py migrate --database default"
+            "Run: manage.py migrate --database default. The transaction can only be rolled back."
         )
         assert isinstance(caught.value.__cause__, DatabaseError)
     assert buffered() == []
@@ -635,7 +636,8 @@ def test_a_database_without_the_tables_says_what_to_do(things):
                 cursor.execute("CREATE SCHEMA empty; SET LOCAL search_path TO empty")
             attempt()
         assert str(caught.value) == (
-            "The tables of django_events are not in the database 'default'. Run: manage.py migrate --database default"
+            "The tables of django_events are not in the database 'default'. Run: manage.py migrate --database default."
+            " The transaction can only be rolled back."
         )
 
 
@@ -785,3 +787,15 @@ def test_a_row_of_plain_sql_without_a_payload_is_moved_all_the_same(things):
 
     event = Event.objects.at(things, 1)
     assert (event.value, event.body, event.partition) == (None, None, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("many", [False, True])
+def test_a_caught_error_of_the_database_does_not_look_like_a_commit(things, many):
+    """PostgreSQL has given the transaction up: the next statement must say so, and so must the message."""
+    connection.cursor().execute("UPDATE django_events_topic SET name = 'gone' WHERE name = 'things'")
+    with transaction.atomic():
+        with pytest.raises(TopicNotReady, match="can only be rolled back"):
+            publish_many(things, [Draft(value=1)]) if many else publish(things, 1)
+        with pytest.raises(TransactionManagementError):
+            Event.objects.count()

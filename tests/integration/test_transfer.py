@@ -342,3 +342,147 @@ def test_times_never_go_back_within_a_topic(things):
     transfer_all()
 
     assert Event.objects.at(things, 2).logged_at == future
+
+
+@pytest.mark.requirement("E6", "P3")
+def test_a_transaction_that_commits_while_a_batch_is_on_its_way_keeps_its_order(connect, make_topic):
+    """Its events lie on both sides of what was seen: none of them may overtake another."""
+    for partitions in (1, 4):
+        topic = make_topic(f"straddled{partitions}", partitions=partitions)
+        straddling = connect()
+        straddling.publish(topic, "first", key="k")
+        publish(topic, "other 1")
+        straddling.publish(topic, "second", key="k")
+        publish(topic, "other 2")
+        straddling.publish(topic, "third", key="k")
+        worker = Transfer("default")
+        turn = worker._look()
+        straddling.commit()
+        worker._take(turn)
+        while worker.move():
+            pass
+
+        assert [v for v in log_values(topic) if not v.startswith("other")] == ["first", "second", "third"]
+        assert_dense(topic)
+
+
+def test_a_flood_that_commits_while_a_batch_is_on_its_way_stays_within_the_batch(connect, make_topic):
+    topic = make_topic("short", segment_size=100)
+    late = connect()
+    for i in range(500):
+        late.publish(topic, f"late {i}")
+    publish(topic, "seen")
+    worker = Transfer("default", batch_size=50)
+    turn = worker._look()
+    late.commit()
+
+    assert worker._take(turn) == 1
+    while worker.move():
+        pass
+    assert log_values(topic) == [*(f"late {i}" for i in range(500)), "seen"]
+
+
+def test_another_transfer_that_fills_the_segments_is_no_failure(make_topic):
+    topic = make_topic("short", segment_size=100)
+    one, other = Transfer("default", batch_size=90), Transfer("default", batch_size=90)
+    for start in range(0, 1_000, 50):
+        publish_many(topic, [Draft(value=start + i) for i in range(50)])
+        (one if start % 200 == 0 else other).move()
+    transfer_all()
+
+    assert log_values(topic) == list(range(1_000))
+    assert_dense(topic)
+
+
+LOCK_HEAD = (
+    "SELECT FROM django_events_topichead h JOIN django_events_topic t ON t.id = h.topic_id"
+    " WHERE t.name = %s FOR UPDATE OF h"
+)
+
+
+def test_a_head_that_somebody_holds_stops_no_other_topic(connect, make_topic):
+    """A transfer that has just started, so that it needs room as well."""
+    busy, free = make_topic("busy", segment_size=100), make_topic("free")
+    publish_many(busy, [Draft(value=i) for i in range(450)])
+    publish(free, 1)
+    other = connect()
+    other.execute(LOCK_HEAD, ["busy"])
+    worker = Transfer("default")
+
+    assert worker.move() == 1
+    assert worker.left
+    assert log_values(free) == [1]
+    other.rollback()
+    transfer_all()
+    assert log_values(busy) == list(range(450))
+
+
+def test_a_lock_on_one_log_stops_no_other_topic(connect, make_topic, caplog):
+    """As CREATE INDEX on a segment takes it, for as long as that lasts."""
+    locked, free = make_topic("locked"), make_topic("free")
+    topic_id = Topic.objects.get(name="locked").pk
+    other = connect()
+    other.execute(f"LOCK TABLE {segments('default', topic_id)[0].table} IN SHARE MODE")
+    publish(locked, 1)
+    publish(free, 1)
+    worker = Transfer("default")
+
+    assert worker.move() == 1
+    assert worker.left
+    assert "'locked' waits for a lock" in caplog.text
+    other.rollback()
+    assert worker.move() == 1
+    assert not worker.left
+
+
+def test_what_is_attached_ahead_is_enough_while_the_log_is_locked_against_new_segments(connect, make_topic):
+    topic = make_topic("short", segment_size=100)
+    topic_id = Topic.objects.get(name="short").pk
+    analyze = connect()
+    analyze.execute(f"LOCK TABLE {log_table(topic_id)} IN SHARE UPDATE EXCLUSIVE MODE")
+    worker = Transfer("default", batch_size=60)
+    publish_many(topic, [Draft(value=i) for i in range(240)])
+    while worker.move():
+        pass
+
+    assert log_values(topic) == list(range(180))  # two segments of 100: a third batch of 60 fits, a fourth doesn't
+    assert worker.left
+    analyze.rollback()
+    worker.move()
+    assert log_values(topic) == list(range(240))
+
+
+@pytest.mark.parametrize("tables", ["django_events_bufferedevent", "django_events_event"])
+def test_a_worker_survives_a_truncate_by_hand(things, tables):
+    worker = Transfer("default")
+    for i in range(5):
+        publish(things, i)
+        worker._noted_at = 0.0
+        worker.move()
+    worker.move()
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {tables} RESTART IDENTITY")
+    publish(things, "afterwards")
+    worker.move()
+
+    assert log_values(things)[-1] == "afterwards"
+    assert_dense(things)
+
+
+def test_a_site_without_time_zones_keeps_times_in_order(settings, connect, things):
+    """Local time goes back an hour in autumn; the log's time doesn't."""
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "America/Chicago"
+    connection.close()
+    try:
+        publish(things, 1)
+        transfer_all()
+        table = log_table(Topic.objects.get(name="things").pk)
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {table} SET logged_at = '2050-11-06 06:30Z'")  # the second 1:30 of that night
+        publish(things, 2)
+        transfer_all()
+        [(same,)] = connect(autocommit=True).execute(f"SELECT count(DISTINCT logged_at) = 1 FROM {table}").fetchall()
+        assert same
+    finally:
+        connection.close()

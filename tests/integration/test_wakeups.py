@@ -232,3 +232,38 @@ def test_where_transactions_can_be_prepared_publishers_leave_it_to_polling(fault
         session.execute(
             "DROP TABLE django_events_topic; DROP FUNCTION django_events_open; DROP FUNCTION django_events_publish"
         )
+
+
+def test_when_the_one_that_slept_ends_the_other_transfer_looks_soon(make_wake_ups, stop, settings, things):
+    """Nobody notifies then, so it must not wait for a poll interval of an hour."""
+    settings.DJANGO_EVENTS = NEVER
+    sleeper = make_wake_ups()
+    fall_asleep(sleeper, stop)
+    with running_transfer() as other:
+        wait_until(lambda: other._wake_ups._connection is not None, what="the other transfer's connection")
+        sleeper.close()
+        publish(things, 1)
+        wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")
+
+
+def test_events_that_had_to_be_left_are_not_slept_on(settings, connect, things):
+    settings.DJANGO_EVENTS = NEVER
+    holder = connect()
+    holder.execute("SELECT FROM django_events_topichead FOR UPDATE")
+    with running_transfer():
+        publish(things, 1)
+        wait_until(lambda: BufferedEvent.objects.exists(), what="the event in the buffer")
+        holder.rollback()
+        wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")
+
+
+def test_a_lost_listen_connection_misses_nothing_for_long(settings, connect, things):
+    settings.DJANGO_EVENTS = NEVER
+    with running_transfer() as worker:
+        wait_until(lambda: worker._wake_ups._asleep, what="sleep")
+        connect(autocommit=True).execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND query LIKE 'SELECT pg_try_advisory%'"
+        )
+        publish(things, 1)
+        wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")

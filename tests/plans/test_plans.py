@@ -85,8 +85,8 @@ def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics, name
         plan = explain(
             sql.statement(name),
             topic_ids=[large],
-            lowers=[5],
-            uppers=[5_005],
+            marks=[5],
+            events=[5_000],
             last_ids=[40_000],
             partitions=[4],
             logged_ats=[None],
@@ -96,10 +96,17 @@ def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics, name
         )
 
     buffer = [node for node in plan if node.get("Relation Name") == "django_events_bufferedevent"]
-    [scan] = [node for node in buffer if "Scan" in node["Node Type"]]
-    assert scan["Node Type"] == "Index Scan"
-    for bound in ("topic_id =", "id >=", "id <="):
-        assert bound in scan["Index Cond"]
+    counted, deleted = sorted(
+        (node for node in buffer if "Scan" in node["Node Type"]), key=lambda n: "ROW" in n["Index Cond"]
+    )
+    assert counted["Node Type"] in ("Index Scan", "Index Only Scan")
+    assert "topic_id =" in counted["Index Cond"]
+    assert "id >" in counted["Index Cond"]
+    assert deleted["Node Type"] == "Index Scan"
+    assert deleted["Index Cond"].count("ROW(b.topic_id, b.id)") == 2
+    assert not any(
+        "Hash" in node["Node Type"] or "Merge" in node["Node Type"] for node in plan if deleted in nodes(node)
+    )
 
 
 @pytest.mark.requirement("D1")
@@ -109,8 +116,8 @@ def test_the_end_of_a_log_is_read_from_its_newest_segments(large):
         plan = explain(sql.statement("last").on(log=log_table(large), topic_id=large, known=known))
 
     read = {table for _, table in scans(plan) if table.startswith("django_events_event")}
-    assert read == {f"{log_table(large)}_{first}" for first in (38_001, 40_001, 42_001)} & read
-    assert len(read) <= 3
+    assert f"{log_table(large)}_38001" in read
+    assert all(int(table.rsplit("_", 1)[1]) >= 38_001 for table in read)
     assert all("Index" in how for how, table in scans(plan) if table.startswith("django_events_event"))
 
 

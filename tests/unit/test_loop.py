@@ -9,7 +9,7 @@ from django.db import DataError, InterfaceError, OperationalError, ProgrammingEr
 from django.db.utils import InternalError, NotSupportedError
 
 from django_events.workers import loop
-from django_events.workers.loop import FIRST_RETRY, LONGEST_RETRY, Exit, Rate, Unreachable, run
+from django_events.workers.loop import FIRST_RETRY, LEFT_PAUSE, LONGEST_RETRY, Exit, Rate, Unreachable, run
 from django_events.workers.stopping import Stop
 
 LOST = ["08006", "57P01", "57P02", "57P03", "53300", None]
@@ -27,6 +27,7 @@ class Script:
     """A worker that does, or raises, one thing after the other, and asks to stop at the end."""
 
     using = "default"
+    left = False
 
     def __init__(self, *steps):
         self.steps = list(steps)
@@ -248,3 +249,18 @@ def test_a_rate_of_nothing_is_nothing(clock):
     clock.now += 20
 
     assert rate.add(0) == (0, 0.0)
+
+
+def test_what_had_to_be_left_is_tried_again_soon_also_with_once(stop):
+    """Another transfer is at it, or somebody holds a lock: nothing done is not nothing to do."""
+
+    class Busy(Script):
+        def work(self, stop):
+            self.left = len(self.steps) > 2
+            return super().work(stop)
+
+    worker = Busy(0, 0, 5, 0, 0)
+    assert run(worker, stop, once=True) == 5
+    assert stop.pauses == [LEFT_PAUSE, LEFT_PAUSE]
+    assert worker.waits == 0
+    assert len(worker.steps) == 1

@@ -120,7 +120,7 @@ def test_the_statement_is_the_file_without_its_comments(name):
     text = sql.statement(name).text
 
     assert "--" not in text
-    assert text.split()[0] in {"SELECT", "WITH", "CREATE", "ALTER", "COPY", "LOCK"}
+    assert text.split()[0] in {"SELECT", "WITH", "CREATE", "ALTER", "COPY", "LOCK", "SET"}
     assert not text.endswith(";")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connections, router
 
+from django_events import sql
 from django_events.models import BufferedEvent
 from django_events.workers.loop import Exit, Rate, Unreachable, run
 from django_events.workers.stopping import stop_on_signals
@@ -66,7 +67,7 @@ class Command(BaseCommand):
 
 
 def _explain(error: DatabaseError, using: str) -> str:
-    if getattr(error.__cause__, "sqlstate", None) == "42P01":
+    if sql.state(error) == sql.UNDEFINED_TABLE:
         return (
             f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
         )
