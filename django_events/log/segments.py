@@ -6,7 +6,7 @@ for every reader while everybody else queues behind it.
 
 from typing import NamedTuple
 
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 
 from django_events import sql
 from django_events.models import Topic
@@ -66,8 +66,7 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
     a lock is not to be had soon, the reserve is what there is: nobody waits for a segment that isn't due.
     """
     try:
-        with transaction.atomic(using):
-            sql.fetch(using, sql.statement("set_locally"), names=["lock_timeout"], values=[LOCK_TIMEOUT])
+        with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
             if sql.fetch(using, sql.statement("lock_heads"), topic_ids=[topic_id]):
                 topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
                 statement = sql.statement("last_id").on(

@@ -89,11 +89,11 @@ UNDEFINED_TABLE = "42P01"
 
 
 @contextmanager
-def batch(using: str) -> Iterator[None]:
+def batch(using: str, **settings: str) -> Iterator[None]:
     """A worker's transaction: it reads by index, compiles nothing, and is on disk when it ends."""
     nested = connections[using].in_atomic_block
     with transaction.atomic(using):
-        before = _set_locally(using, BATCH_SETTINGS)
+        before = _set_locally(using, {**BATCH_SETTINGS, **settings})
         yield
         if nested:  # a transaction of somebody else's goes on: leave it as it was
             _set_locally(using, before)
