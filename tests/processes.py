@@ -69,6 +69,16 @@ class Processes:
     def log_of(self, name: str) -> str:
         return "".join(path.read_text() for path in sorted(self.folder.glob(f"{name}.*.log")))
 
+    def wait_until(self, condition: Callable[[], Any], *, what: str) -> None:
+        """Wait for something that the processes bring about; what they said is shown if they don't."""
+        try:
+            wait_until(condition, what=what)
+        except AssertionError as error:
+            for path in sorted(self.folder.glob("*.log")):
+                error.add_note(f"{path.name}: {path.read_text()[-2_000:]}")
+            error.add_note(f"exit codes: {[process.poll() for process in self._started]}")
+            raise
+
     def end(self) -> None:
         for process in self._started:
             with suppress(ProcessLookupError):

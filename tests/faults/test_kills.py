@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server
-from tests.processes import Processes, check_log, wait_until
+from tests.processes import Processes, check_log
 
 TOPICS = ["orders", "payments", "stock"]
 
@@ -21,11 +21,11 @@ def test_a_transfer_killed_in_a_loop_loses_and_doubles_nothing(processes: Proces
         processes.start_publisher(f"p{i}", isolation)
         for i, isolation in enumerate(["read committed", "read committed", "repeatable read", "serializable"])
     ]
-    wait_until(lambda: all(p.entries() for p in publishers), what="every publisher at work")
+    processes.wait_until(lambda: all(p.entries() for p in publishers), what="every publisher at work")
     for kill in range(6):
         seen = in_log(processes.url)
         transfer = processes.start("run_transfer")
-        wait_until(lambda: in_log(processes.url) > seen, what=f"progress before kill {kill}")
+        processes.wait_until(lambda: in_log(processes.url) > seen, what=f"progress before kill {kill}")
         transfer.send_signal(signal.SIGKILL)
         transfer.wait()
     for publisher in publishers:
@@ -40,16 +40,18 @@ def test_a_transfer_killed_in_a_loop_loses_and_doubles_nothing(processes: Proces
 def test_a_server_that_crashes_keeps_every_committed_event(processes: Processes, fault_server: Server):
     publishers = [processes.start_publisher(f"p{i}") for i in range(4)]
     transfer = processes.start("run_transfer")
+    # Before it has reached the server once it gives up at once, for its supervisor to see.
+    processes.wait_until(lambda: in_log(processes.url) > 0, what="a transfer at work")
     for _ in range(2):
         before = committed(publishers)
-        wait_until(lambda: committed(publishers) > before + 200, what="200 more events")
+        processes.wait_until(lambda: committed(publishers) > before + 200, what="200 more events")
         fault_server.stop("immediate")
         fault_server.start()
     before = committed(publishers)
-    wait_until(lambda: committed(publishers) > before + 50, what="publishers that go on")
+    processes.wait_until(lambda: committed(publishers) > before + 50, what="publishers that go on")
     for publisher in publishers:
         publisher.stop()
-    wait_until(lambda: buffered(processes.url) == 0, what="a transfer that came back by itself")
+    processes.wait_until(lambda: buffered(processes.url) == 0, what="a transfer that came back by itself")
     assert transfer.poll() is None
     transfer.send_signal(signal.SIGTERM)
     assert transfer.wait(30) == 0
@@ -63,10 +65,10 @@ def test_a_server_that_crashes_keeps_every_committed_event(processes: Processes,
 def test_eight_transfer_processes_at_once(processes: Processes):
     publishers = [processes.start_publisher(f"p{i}") for i in range(3)]
     transfers = [processes.start("run_transfer") for _ in range(8)]
-    wait_until(lambda: committed(publishers) > 1_500, what="1,500 events")
+    processes.wait_until(lambda: committed(publishers) > 1_500, what="1,500 events")
     for publisher in publishers:
         publisher.stop()
-    wait_until(lambda: buffered(processes.url) == 0, what="an empty buffer")
+    processes.wait_until(lambda: buffered(processes.url) == 0, what="an empty buffer")
     for transfer in transfers:
         transfer.send_signal(signal.SIGTERM)
     assert [transfer.wait(30) for transfer in transfers] == [0] * 8

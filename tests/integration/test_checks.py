@@ -217,13 +217,18 @@ class WritesTo:
 
 
 @pytest.fixture
-def sqlite():
-    """An alias of another engine. Nothing connects to it."""
+def sqlite(tmp_path):
+    """An alias of another engine. Some of Django's own checks connect to it."""
     from django.db.backends.sqlite3.base import DatabaseWrapper
 
-    settings = {**connections["default"].settings_dict, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    settings = {
+        **connections["default"].settings_dict,
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": tmp_path / "lite",
+    }
     connections["lite"] = DatabaseWrapper(settings, "lite")
     yield "lite"
+    connections["lite"].close()
     del connections["lite"]
 
 
