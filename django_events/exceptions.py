@@ -51,6 +51,11 @@ class InvalidSetting(EventsError, ValueError):
     """A value in DJANGO_EVENTS can't be used."""
 
 
+def tables_missing(using: str) -> str:
+    """Say that a database wasn't migrated, and the way out."""
+    return f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or list them all."""
     known = sorted(known)

@@ -95,13 +95,17 @@ def _is_behind(declared: declarations.Topic, rows: Rows, logs: Logs) -> bool:
     )
 
 
+def _layout_changed(row: models.Topic, declared: declarations.Topic) -> bool:
+    return (row.partitions, row.timeline) != (declared.partitions, declared.timeline)
+
+
 def _refuse(using: str, declared: declarations.Topic, rows: Rows, logs: Logs) -> None:
     """Raise TopicChangeRefused where the events that are there don't allow what is declared."""
     row = rows.get(declared.name)
     if row is None:
         if orphan := _orphans(rows, logs).get(declared.name):
             _refuse_fewer_partitions(using, orphan, declared)
-    elif row.pk in logs and (row.partitions, row.timeline) != (declared.partitions, declared.timeline):
+    elif row.pk in logs and _layout_changed(row, declared):
         _refuse_with_events(using, row, declared)
 
 
@@ -139,7 +143,7 @@ def _adapt(using: str, row: models.Topic, declared: declarations.Topic, *, has_l
         row.head.id_floor, row.head.number_floors = 0, []
         row.head.save(using=using)
         changes.append("its tables were missing, made again")
-    layout_changed = (row.partitions, row.timeline) != (declared.partitions, declared.timeline)
+    layout_changed = _layout_changed(row, declared)
     for option in OPTIONS:
         before, after = getattr(row, option), getattr(declared, option)
         if before != after:

@@ -294,7 +294,6 @@ class Transfer:
         if self._events_since_note and (
             self._events_since_note >= NOTE_EVERY_EVENTS or now - self._noted_at >= NOTE_EVERY_SECONDS
         ):
-            seen = self._seen
             writers = frozenset(name for (name,) in sql.fetch(self.using, sql.statement("writers")))
-            self._horizon.note(seen, writers)
+            self._horizon.note(self._seen, writers)
             self._events_since_note, self._noted_at = 0, now

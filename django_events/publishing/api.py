@@ -15,7 +15,7 @@ from django_events import sql
 from django_events.conf import settings
 from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
-from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady
+from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady, tables_missing
 from django_events.models import BufferedEvent
 from django_events.publishing.encoding import PLAIN, Row, encode
 
@@ -107,13 +107,11 @@ def _encode_draft(topic: Topic, index: int, draft: Draft) -> Row:
 
 def _writable(using: str | None) -> str:
     using = using or router.db_for_write(BufferedEvent)
-    if settings.REQUIRE_TRANSACTION:
-        connection = connections[using]
-        if connection.get_autocommit() and not connection.in_atomic_block:
-            raise NotInTransaction(
-                f"Publishing outside a transaction on {using!r} is forbidden by DJANGO_EVENTS['REQUIRE_TRANSACTION']. "
-                "Wrap it, and what the event is about, in transaction.atomic()."
-            )
+    if settings.REQUIRE_TRANSACTION and connections[using].get_autocommit():
+        raise NotInTransaction(
+            f"Publishing outside a transaction on {using!r} is forbidden by DJANGO_EVENTS['REQUIRE_TRANSACTION']. "
+            "Wrap it, and what the event is about, in transaction.atomic()."
+        )
     return using
 
 
@@ -138,11 +136,12 @@ def _raise_explained(error: DatabaseError, topic: Topic, using: str) -> NoReturn
     """
     if connections[using].in_atomic_block:
         transaction.set_rollback(True, using)
-    remedy = f"Run: manage.py migrate --database {using}. The transaction can only be rolled back."
+    given_up = "The transaction can only be rolled back."
     if sql.state(error) == _TOPIC_MISSING:
         raise TopicNotReady(
-            f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. {remedy}"
+            f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
+            f"Run: manage.py migrate --database {using}. {given_up}"
         ) from error
     if sql.state(error) in _UNDEFINED:
-        raise NotReady(f"The tables of django_events are not in the database {using!r}. {remedy}") from error
+        raise NotReady(f"{tables_missing(using)}. {given_up}") from error
     raise error

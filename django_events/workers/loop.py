@@ -62,6 +62,9 @@ class Worker(Protocol):
     def reset(self) -> None:
         """The connection is a new one: forget what was learnt on the old one."""
 
+    def close(self) -> None:
+        """Let go of what it holds beside the connection."""
+
 
 class Unreachable(Exception):
     """The database can't be reached."""

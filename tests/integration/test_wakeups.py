@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from django_events import Draft, publish, publish_many
 from django_events.models import BufferedEvent, Event
-from django_events.workers.loop import run
+from django_events.workers.background import in_background
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
 from django_events.workers.wakeups import CHANNEL, WakeUps
@@ -27,27 +27,9 @@ NEVER = {"POLL_INTERVAL": timedelta(hours=1)}
 @contextmanager
 def running_transfer() -> Iterator[TransferWorker]:
     """A transfer in a thread of its own."""
-    stop, errors = Stop(), []
     worker = TransferWorker("default")
-
-    def target() -> None:
-        try:
-            run(worker, stop)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            worker.close()
-            connections.close_all()
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    try:
+    with in_background(worker):
         yield worker
-    finally:
-        stop.request()
-        thread.join()
-        stop.close()
-    assert not errors
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connections, router
 
 from django_events import sql
+from django_events.exceptions import tables_missing
 from django_events.models import BufferedEvent
 from django_events.workers.loop import Exit, Rate, Unreachable, run
 from django_events.workers.stopping import stop_on_signals
@@ -68,7 +69,5 @@ class Command(BaseCommand):
 
 def _explain(error: DatabaseError, using: str) -> str:
     if sql.state(error) == sql.UNDEFINED_TABLE:
-        return (
-            f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
-        )
+        return tables_missing(using)
     return f"The transfer of {using!r} failed. {str(error).strip()}"

@@ -1,16 +1,13 @@
 """`manage.py demo`: a busy hour in the shop, and the proof that no event is missing."""
 
-import threading
 import time
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
 
 from django_events.models import Event
-from django_events.workers.loop import run
-from django_events.workers.stopping import Stop
+from django_events.workers.background import in_background
 from django_events.workers.transferring import TransferWorker
 from testproject.shop import events
 from testproject.shop.simulation import Simulation
@@ -31,32 +28,12 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0)
         before = {topic.name: last_id(topic.name) for topic in TOPICS}
         simulation = Simulation(customers=customers, orders_each=orders)
-        stop, errors = Stop(), []
-        worker = TransferWorker("default")
-
-        def transfer() -> None:
-            try:
-                run(worker, stop)
-            except BaseException as error:
-                errors.append(error)
-            finally:
-                worker.close()
-                connections.close_all()
-
         self.stdout.write(f"{customers} customers try {orders} orders each; the transfer runs beside them.")
-        thread = threading.Thread(target=transfer)
-        thread.start()
-        try:
+        with in_background(TransferWorker("default")) as errors:
             simulation.start()
             self._watch(simulation, before)
             simulation.join()
             self._wait_for_log(simulation, before, errors)
-        finally:
-            stop.request()
-            thread.join()
-            stop.close()
-        if errors:
-            raise errors[0]
         self._report(simulation, before)
 
     def _watch(self, simulation: Simulation, before: dict[str, int]) -> None:

@@ -1,0 +1,41 @@
+"""A worker in a thread of its own, beside what the process does otherwise.
+
+with in_background(TransferWorker("default")):
+    ...
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections
+
+from django_events.workers.loop import Worker, run
+from django_events.workers.stopping import Stop
+
+
+@contextmanager
+def in_background(worker: Worker) -> Iterator[list[BaseException]]:
+    """Run a worker until the block ends. Its error is in the list at once, and raised at the end."""
+    stop = Stop()
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            run(worker, stop)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            worker.close()
+            connections.close_all()
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        stop.request()
+        thread.join()
+        stop.close()
+    if errors:
+        raise errors[0]
