@@ -1,22 +1,37 @@
-"""What this process declares: topics, as frozen descriptions that touch no database.
+"""What this process declares: topics and consumers, as frozen descriptions that touch no database.
 
     # shop/events.py: discovered in every installed app
     orders = topic("orders", partitions=8, retention=timedelta(days=30))
+
+    @consumer(orders, name="billing")
+    def bill(event): ...
 
 `manage.py migrate` makes the rows and tables; `manage.py check` finds wrong declarations.
 """
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Unpack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, Unpack
 
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
-from django_events.exceptions import InvalidTopic, UnknownTopic, did_you_mean
+from django_events.exceptions import (
+    HandlerNotFound,
+    InvalidConsumer,
+    InvalidTopic,
+    UnknownConsumer,
+    UnknownTopic,
+    did_you_mean,
+)
+from django_events.retries import Backoff
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+NAME_RULE = (
+    "it starts with a small letter and goes on with at most 62 small letters, digits, dots, dashes or underscores"
+)
 MAX_PARTITIONS = 1_000
 MIN_SEGMENT_SIZE = 100
 
@@ -56,12 +71,9 @@ class Topic:
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each reason why this can't be a topic."""
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            yield (
-                f"Topic name {self.name!r} is not valid: it starts with a small letter and goes on with at most "
-                "62 small letters, digits, dots, dashes or underscores."
-            )
-        yield from _check_number("partitions", self.partitions, 1, MAX_PARTITIONS, self.name)
-        yield from _check_number("segment_size", self.segment_size, MIN_SEGMENT_SIZE, 2**40, self.name)
+            yield f"Topic name {self.name!r} is not valid: {NAME_RULE}."
+        yield from _check_number(f"Topic {self.name!r}", "partitions", self.partitions, 1, MAX_PARTITIONS)
+        yield from _check_number(f"Topic {self.name!r}", "segment_size", self.segment_size, MIN_SEGMENT_SIZE, 2**40)
         if self.retention is not None and (not isinstance(self.retention, timedelta) or self.retention <= timedelta(0)):
             yield (
                 f"Topic {self.name!r} has retention={self.retention!r}, expected a timedelta above zero, "
@@ -71,62 +83,239 @@ class Topic:
             yield f"Topic {self.name!r} has timeline={self.timeline!r}, expected True or False."
 
 
-def _check_number(option: str, value: Any, low: int, high: int, name: str) -> Iterator[str]:
+def _check_number(what: str, option: str, value: Any, low: int, high: int) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        yield f"Topic {name!r} has {option}={value!r}, expected a whole number from {low:,} to {high:,}."
+        yield f"{what} has {option}={value!r}, expected a whole number from {low:,} to {high:,}."
 
 
-class Registry:
-    """The declarations of this process, in the order in which they were made."""
+Handler = Callable[..., Any]
+Start = Literal["beginning", "end"] | datetime | int
+MAX_BATCH = 10_000
+SHORTEST_LEASE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consumer:
+    """A named reader of topics, as an app declares it. Calling it calls its handler.
+
+    Its rows in the database, one per topic, are `models.Consumer`.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    handler: Handler | str = field(compare=False)
+    batch_size: int | None = None
+    min_batch: int = 1
+    max_wait: timedelta | None = None
+    types: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    where: str | None = None
+    partitioned: bool = True
+    transactional: bool = True
+    start: Start = "beginning"
+    retry: Backoff = Backoff()
+    on_exhausted: Literal["dead_letter", "stop"] = "dead_letter"
+    timeout: timedelta | None = None
+    lease: timedelta = timedelta(seconds=30)
+    declared_at: str = field(default="", compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.load()(*arguments, **options)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether there may be events in its topics that are not for it."""
+        return (self.types, self.keys, self.where) != (None, None, None)
+
+    def load(self) -> Handler:
+        """The handler itself; one that is named by its path is imported now."""
+        if not isinstance(self.handler, str):
+            return self.handler
+        path, _, name = self.handler.rpartition(".")
+        try:
+            found = getattr(import_module(path), name)
+        except Exception as error:
+            raise HandlerNotFound(
+                f"The handler {self.handler!r} of consumer {self.name!r}, declared at {self.declared_at}, can't be "
+                f"imported: {type(error).__name__}: {error}"
+            ) from error
+        if not callable(found):
+            raise HandlerNotFound(
+                f"The handler {self.handler!r} of consumer {self.name!r} is {found!r}, not a function."
+            )
+        handler: Handler = found
+        return handler
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each reason why this can't be a consumer."""
+        what = f"Consumer {self.name!r}"
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            yield f"Consumer name {self.name!r} is not valid: {NAME_RULE}."
+        yield from self._problems_of_topics(what)
+        yield from self._problems_of_batches(what)
+        yield from self._problems_of_filters(what)
+        yield from self._problems_of_choices(what)
+        yield from self._problems_of_durations(what)
+        if isinstance(self.retry, Backoff):
+            yield from (f"{what}: {problem}" for problem in self.retry.problems())
+        else:
+            yield f"{what} has retry={self.retry!r}, expected a Backoff, like Backoff(attempts=5)."
+        if isinstance(self.handler, str) and "." not in self.handler:
+            yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
+
+    def _problems_of_topics(self, what: str) -> Iterator[str]:
+        if not self.topics:
+            yield f"{what} has no topic, expected at least one: @consumer(orders, name={self.name!r})."
+        for name in self.topics:
+            if self.topics.count(name) > 1:
+                yield f"{what} names topic {name!r} twice."
+                return
+
+    def _problems_of_batches(self, what: str) -> Iterator[str]:
+        if self.batch_size is not None:
+            yield from _check_number(what, "batch_size", self.batch_size, 1, MAX_BATCH)
+        yield from _check_number(what, "min_batch", self.min_batch, 1, MAX_BATCH)
+        if not isinstance(self.min_batch, int) or self.min_batch <= 1:
+            if self.max_wait is not None:
+                yield f"{what} has max_wait without min_batch, so there is nothing to wait for."
+            return
+        if not isinstance(self.batch_size, int) or self.min_batch > self.batch_size:
+            yield f"{what} has min_batch={self.min_batch!r}, expected at most batch_size, which is {self.batch_size!r}."
+        if self.max_wait is None:
+            yield f"{what} has min_batch without max_wait, so a few events would wait for ever. Say how long at most."
+
+    def _problems_of_filters(self, what: str) -> Iterator[str]:
+        for option, patterns in (("types", self.types), ("keys", self.keys)):
+            if patterns is None:
+                continue
+            if not patterns:
+                yield f"{what} has {option}=[], so no event would match. Leave it out to take all."
+            for pattern in patterns:
+                if not isinstance(pattern, str) or "\0" in pattern:
+                    yield f"{what} has {option}={list(patterns)!r}, expected texts, like ['order.*']."
+                    break
+                if ">" in pattern.split(".")[:-1]:
+                    yield f"{what} has the pattern {pattern!r} in {option}: '>' means the rest, so it can only be last."
+        if self.where is not None and (not isinstance(self.where, str) or not self.where.strip()):
+            yield f"{what} has where={self.where!r}, expected a jsonpath predicate, like '$.total > 100'."
+
+    def _problems_of_choices(self, what: str) -> Iterator[str]:
+        for option in ("partitioned", "transactional"):
+            if not isinstance(getattr(self, option), bool):
+                yield f"{what} has {option}={getattr(self, option)!r}, expected True or False."
+        if self.on_exhausted not in ("dead_letter", "stop"):
+            yield f"{what} has on_exhausted={self.on_exhausted!r}, expected 'dead_letter' or 'stop'."
+        if isinstance(self.start, datetime):
+            if self.start.tzinfo is None:
+                yield f"{what} has start={self.start!r} without a time zone, so it is not clear which moment is meant."
+        elif isinstance(self.start, bool) or not (
+            self.start in ("beginning", "end") or (isinstance(self.start, int) and self.start >= 1)
+        ):
+            yield (
+                f"{what} has start={self.start!r}, expected 'beginning', 'end', a datetime, or the id of the first "
+                "event to handle."
+            )
+
+    def _problems_of_durations(self, what: str) -> Iterator[str]:
+        for option in ("max_wait", "timeout"):
+            value: Any = getattr(self, option)
+            if value is not None and (not isinstance(value, timedelta) or value <= timedelta(0)):
+                yield f"{what} has {option}={value!r}, expected a timedelta above zero, or None."
+        lease: Any = self.lease
+        if not isinstance(lease, timedelta) or lease < SHORTEST_LEASE:
+            yield f"{what} has lease={lease!r}, expected a timedelta of at least {SHORTEST_LEASE.seconds} second."
+
+
+class Declared(Protocol):
+    """What topics and consumers have in common."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def declared_at(self) -> str: ...
+
+    def problems(self) -> Iterator[str]: ...
+
+
+T = TypeVar("T", bound=Declared)
+
+
+class Registry(Generic[T]):
+    """The declarations of one kind in this process, in the order in which they were made."""
+
+    kind: ClassVar[str]
+    invalid: ClassVar[type[Exception]]
+    unknown: ClassVar[type[Exception]]
+    example: ClassVar[str]
 
     def __init__(self) -> None:
-        self._declared: list[Topic] = []
-        self._by_name: dict[str, Topic] = {}
+        self._declared: list[T] = []
+        self._by_name: dict[str, T] = {}
 
-    def add(self, topic: Topic) -> None:
-        # A module that is loaded again declares the same topic at the same place again.
-        self._set([t for t in self._declared if (t.name, t.declared_at) != (topic.name, topic.declared_at)] + [topic])
+    def add(self, one: T) -> None:
+        # A module that is loaded again declares the same at the same place again.
+        self._set([t for t in self._declared if (t.name, t.declared_at) != (one.name, one.declared_at)] + [one])
 
-    def discard(self, topic: Topic) -> None:
-        self._set([t for t in self._declared if t is not topic])
+    def discard(self, one: T) -> None:
+        self._set([t for t in self._declared if t is not one])
 
-    def _set(self, declared: list[Topic]) -> None:
+    def _set(self, declared: list[T]) -> None:
         self._declared = declared
-        self._by_name = {topic.name: topic for topic in reversed(declared)}
+        self._by_name = {one.name: one for one in reversed(declared)}
 
-    def __iter__(self) -> Iterator[Topic]:
+    def __iter__(self) -> Iterator[T]:
         return iter(self._declared)
 
-    def get(self, topic: "Topic | str") -> Topic:
-        """The declaration that is meant; UnknownTopic names the likely one if there is none."""
-        name = topic.name if isinstance(topic, Topic) else topic
+    def get(self, one: T | str) -> T:
+        """The declaration that is meant; the error for an unknown one names the likely one."""
+        name = one if isinstance(one, str) else getattr(one, "name", one)
         try:
             return self._by_name[name]
         except (KeyError, TypeError):
-            raise UnknownTopic(
-                f"No installed app declares a topic {name!r}. {did_you_mean(str(name), self._by_name)} "
-                f"Declare it in an app's events.py: topic({name!r})."
+            raise self.unknown(
+                f"No installed app declares a {self.kind} {name!r}. {did_you_mean(str(name), self._by_name)} "
+                f"Declare it in an app's events.py: {self.example.format(name)}."
             ) from None
 
     def check(self) -> None:
-        """Raise InvalidTopic for the first declaration that can't be a topic."""
+        """Raise for the first declaration that is not valid."""
         for _, problem in self.problems():
-            raise InvalidTopic(problem)
+            raise self.invalid(problem)
 
-    def problems(self) -> Iterator[tuple[Topic, str]]:
+    def problems(self) -> Iterator[tuple[T, str]]:
         """Yield each wrong declaration with the reason, duplicates included."""
         places: dict[str, str] = {}
-        for topic in self:
-            yield from ((topic, problem) for problem in topic.problems())
-            if topic.name in places:
+        for one in self:
+            yield from ((one, problem) for problem in one.problems())
+            if one.name in places:
                 yield (
-                    topic,
-                    f"Topic {topic.name!r} is declared twice: {places[topic.name]} and {topic.declared_at}.",
+                    one,
+                    f"{self.kind.capitalize()} {one.name!r} is declared twice: "
+                    f"{places[one.name]} and {one.declared_at}.",
                 )
-            places.setdefault(topic.name, topic.declared_at)
+            places.setdefault(one.name, one.declared_at)
 
 
-registry = Registry()
+class TopicRegistry(Registry[Topic]):
+    kind = "topic"
+    invalid = InvalidTopic
+    unknown = UnknownTopic
+    example = "topic({!r})"
+
+
+class ConsumerRegistry(Registry[Consumer]):
+    kind = "consumer"
+    invalid = InvalidConsumer
+    unknown = UnknownConsumer
+    example = "@consumer(…, name={!r})"
+
+
+registry = TopicRegistry()
+consumers = ConsumerRegistry()
 
 
 def topic(
@@ -138,14 +327,81 @@ def topic(
     timeline: bool = False,
 ) -> Topic:
     """Declare a topic. `manage.py migrate` creates it; declaring it again changes nothing."""
-    caller = sys._getframe(1)
     declared = Topic(
         name=name,
         partitions=partitions,
         retention=retention,
         segment_size=segment_size,
         timeline=timeline,
-        declared_at=f"{caller.f_code.co_filename}:{caller.f_lineno}",
+        declared_at=_caller(),
     )
     registry.add(declared)
     return declared
+
+
+def consumer(
+    *topics: Topic | str,
+    name: str,
+    handler: str | None = None,
+    batch_size: int | None = None,
+    min_batch: int = 1,
+    max_wait: timedelta | None = None,
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    partitioned: bool = True,
+    transactional: bool = True,
+    start: Start = "beginning",
+    retry: Backoff = Backoff(),
+    on_exhausted: Literal["dead_letter", "stop"] = "dead_letter",
+    timeout: timedelta | None = None,
+    lease: timedelta = timedelta(seconds=30),
+) -> Any:
+    """Declare a consumer: a decorator of its handler, or with `handler` the path of one, imported when it runs.
+
+    `manage.py migrate` registers it; declaring it again changes nothing. The handler gets one event,
+    or with `batch_size` a list of at most so many.
+    """
+    declared = Consumer(
+        name=name,
+        topics=tuple(str(one) for one in topics),
+        handler=handler or "",
+        batch_size=batch_size,
+        min_batch=min_batch,
+        max_wait=max_wait,
+        types=_patterns(types),
+        keys=_patterns(keys),
+        where=where,
+        partitioned=partitioned,
+        transactional=transactional,
+        start=start,
+        retry=retry,
+        on_exhausted=on_exhausted,
+        timeout=timeout,
+        lease=lease,
+        declared_at=_caller(),
+    )
+    if handler is not None:
+        consumers.add(declared)
+        return declared
+
+    def decorate(function: Handler) -> Consumer:
+        # What is decorated stays what it was to those who read it.
+        complete = replace(declared, handler=function)
+        for attribute, value in (("__doc__", function.__doc__), ("__wrapped__", function)):
+            object.__setattr__(complete, attribute, value)
+        consumers.add(complete)
+        return complete
+
+    return decorate
+
+
+def _patterns(patterns: Sequence[str] | None) -> tuple[str, ...] | None:
+    # A text is a sequence of texts too, but nobody means its letters.
+    return None if patterns is None else (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+def _caller() -> str:
+    """Where the app called `topic()` or `consumer()`."""
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -3,9 +3,20 @@
 EventsError
 ├── InvalidEvent         bad input to a publishing function; nothing was written
 ├── InvalidTopic         a declaration that can't be a topic
+├── InvalidConsumer      a declaration that can't be a consumer
 ├── UnknownTopic         a topic that no installed app declares
+├── UnknownConsumer      a consumer that no installed app declares, or that is not registered
+├── HandlerNotFound      a consumer's handler that can't be imported
 ├── TopicNotReady        a declared topic that the database doesn't have yet
+├── ConsumerNotReady     a declared consumer that the database doesn't have yet
 ├── TopicChangeRefused   a changed declaration that the events in the log don't allow
+├── ConsumerChangeRefused  a changed declaration that the events handled already don't allow
+├── ConsumerInUse        somebody handles events of a consumer that has to stand still, or still declares it
+├── PositionRefused      a place in the log that a consumer can't start from
+├── RedriveRefused       a dead letter that can't be handled before an older one of its key
+├── LeaseLost            another worker took over; nothing was settled
+├── HandlerTimeout       a handler took longer than its consumer allows
+├── WorkerEnded          the worker's process ended while it handled an event
 ├── NotInTransaction     publishing outside a transaction, where the settings forbid it
 ├── NotReady             the tables of django_events are not in the database
 └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
@@ -27,8 +38,20 @@ class InvalidTopic(EventsError, ValueError):
     """The declaration can't be a topic."""
 
 
+class InvalidConsumer(EventsError, ValueError):
+    """The declaration can't be a consumer."""
+
+
 class UnknownTopic(EventsError, LookupError):
     """No installed app declares this topic."""
+
+
+class UnknownConsumer(EventsError, LookupError):
+    """No installed app declares this consumer, or the database has none of that name."""
+
+
+class HandlerNotFound(EventsError):
+    """The handler of a consumer can't be imported."""
 
 
 class TopicNotReady(EventsError):
@@ -37,6 +60,38 @@ class TopicNotReady(EventsError):
 
 class TopicChangeRefused(EventsError):
     """The declaration changed in a way that the events in the log don't allow."""
+
+
+class ConsumerNotReady(EventsError):
+    """The consumer is declared, but not registered in the database: run `manage.py migrate`."""
+
+
+class ConsumerChangeRefused(EventsError):
+    """The declaration changed in a way that the events handled already don't allow."""
+
+
+class ConsumerInUse(EventsError):
+    """Events of the consumer are being handled, or an app still declares it. Nothing was changed."""
+
+
+class PositionRefused(EventsError, ValueError):
+    """There is no such place in the log. Nothing was changed."""
+
+
+class RedriveRefused(EventsError):
+    """An older dead letter of the same key has to come first. Nothing was changed."""
+
+
+class LeaseLost(EventsError):
+    """Another worker took over what this one was handling. Nothing was settled."""
+
+
+class HandlerTimeout(EventsError, TimeoutError):
+    """The handler took longer than its consumer's timeout."""
+
+
+class WorkerEnded(EventsError):
+    """The worker's process ended while it handled this event, as often as attempts are allowed."""
 
 
 class NotInTransaction(EventsError):

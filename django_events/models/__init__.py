@@ -1,7 +1,8 @@
 """The tables: what one row of each is."""
 
 from django_events.models.buffer import BufferedEvent
+from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
 from django_events.models.events import Event
 from django_events.models.topics import Topic, TopicHead
 
-__all__ = ["BufferedEvent", "Event", "Topic", "TopicHead"]
+__all__ = ["BufferedEvent", "Consumer", "DeadLetter", "Event", "Intervention", "Position", "Topic", "TopicHead"]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_events import EventsError, Topic, declarations, topic
-from django_events.declarations import Registry
+from django_events.declarations import TopicRegistry
 from django_events.exceptions import InvalidTopic, UnknownTopic
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
     """A registry of the test's own: what it declares is gone afterwards."""
-    monkeypatch.setattr(declarations, "registry", Registry())
+    monkeypatch.setattr(declarations, "registry", TopicRegistry())
     return declarations.registry
 
 

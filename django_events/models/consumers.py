@@ -1,0 +1,150 @@
+"""Consumers, how far they are, what they gave up on, and what people did about it."""
+
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_events.models.functions import ClockTimestamp
+from django_events.models.topics import Topic
+
+
+class Consumer(models.Model):
+    """A named reader of one topic; a consumer of several topics has a row for each.
+
+    Apps declare consumers in `events.py`; `migrate` makes these rows, and they stay until unregistered.
+    """
+
+    id = models.AutoField(primary_key=True)
+    name = models.CharField(_("name"), max_length=63)
+    topic = models.ForeignKey(Topic, models.CASCADE, related_name="consumers", verbose_name=_("topic"))
+    partitioned = models.BooleanField(_("partitioned"), default=True)
+    types = models.JSONField(_("types"), null=True, blank=True)
+    keys = models.JSONField(_("keys"), null=True, blank=True)
+    where = models.TextField(_("where"), null=True, blank=True)
+    paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
+    held_until = models.DateTimeField(
+        _("held until"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("Workers leave it alone until then: somebody waits for the events in hand, to rewind it."),
+    )
+    registered_at = models.DateTimeField(_("registered at"), db_default=ClockTimestamp(), editable=False)
+
+    class Meta:
+        verbose_name = _("consumer")
+        verbose_name_plural = _("consumers")
+        constraints = [models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name")]
+
+    def __str__(self) -> str:
+        known = "topic" in self._state.fields_cache  # no query for a name
+        return f"{self.name} of {self.topic}" if known else self.name
+
+
+class Position(models.Model):
+    """How far one consumer is in one partition, and who handles it now. Partition -1 is all of them together.
+
+    Every id at or below `position` was handled, filtered out or dead-lettered. `number` is the event's
+    place in the partition up to there, so that the lag is a subtraction.
+    """
+
+    ALL = -1
+
+    consumer = models.ForeignKey(
+        Consumer, models.CASCADE, related_name="positions", db_index=False, verbose_name=_("consumer")
+    )
+    partition = models.IntegerField(_("partition"))
+    position = models.BigIntegerField(_("position"), default=0)
+    number = models.BigIntegerField(_("number"), default=0)
+    handled = models.BigIntegerField(_("handled"), default=0)
+    failed = models.BigIntegerField(_("failed attempts"), default=0)
+    discarded = models.BigIntegerField(_("discarded"), default=0)
+    dead_lettered = models.BigIntegerField(_("dead-lettered"), default=0)
+    attempted = models.BigIntegerField(
+        _("attempted event"), null=True, blank=True, help_text=_("The event that the attempts are about.")
+    )
+    attempts = models.IntegerField(_("attempts"), default=0)
+    retry_at = models.DateTimeField(_("next attempt at"), null=True, blank=True)
+    careful_until = models.BigIntegerField(
+        _("one by one until"),
+        default=0,
+        help_text=_("Up to this id, events are handled one by one, each attempt counted before it starts."),
+    )
+    stopped_at = models.DateTimeField(_("stopped at"), null=True, blank=True)
+    error = models.TextField(_("last error"), blank=True, default="")
+    token = models.BigIntegerField(_("lease"), null=True, blank=True, editable=False)
+    leased_until = models.DateTimeField(_("leased until"), null=True, blank=True, editable=False)
+    holder = models.CharField(_("holder"), max_length=200, blank=True, default="", editable=False)
+    served_at = models.DateTimeField(_("served at"), null=True, blank=True, editable=False)
+
+    class Meta:
+        verbose_name = _("position")
+        verbose_name_plural = _("positions")
+        constraints = [
+            models.UniqueConstraint(fields=["consumer", "partition"], name="django_events_position_partition")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.consumer_id}/{self.partition}: {self.position}"
+
+
+class DeadLetter(models.Model):
+    """An event that a consumer gave up on: a full copy, and why. It stays until redriven or discarded."""
+
+    consumer = models.ForeignKey(
+        Consumer, models.CASCADE, related_name="dead_letters", db_index=False, verbose_name=_("consumer")
+    )
+    event_id = models.BigIntegerField(_("event"))
+    partition = models.IntegerField(_("partition"))
+    number = models.BigIntegerField(_("number"))
+    type = models.CharField(_("type"), max_length=200, blank=True)
+    key = models.CharField(_("key"), max_length=512, null=True, blank=True)
+    value = models.JSONField(_("value"), null=True, blank=True)
+    body = models.BinaryField(_("body"), null=True)
+    metadata = models.JSONField(_("metadata"), blank=True)
+    published_at = models.DateTimeField(_("published at"))
+    logged_at = models.DateTimeField(_("logged at"))
+    attempts = models.IntegerField(_("attempts"))
+    error = models.TextField(_("error"))
+    traceback = models.TextField(_("traceback"), blank=True)
+    dead_at = models.DateTimeField(_("dead since"), db_default=ClockTimestamp(), editable=False)
+    redrive_at = models.DateTimeField(
+        _("redrive at"), null=True, blank=True, help_text=_("The consumer handles it again at this time.")
+    )
+
+    class Meta:
+        verbose_name = _("dead letter")
+        verbose_name_plural = _("dead letters")
+        constraints = [models.UniqueConstraint(fields=["consumer", "event_id"], name="django_events_deadletter_event")]
+        indexes = [
+            models.Index(fields=["consumer", "key", "event_id"], name="django_events_deadletter_key"),
+            models.Index(
+                fields=["consumer", "event_id"],
+                name="django_events_deadletter_due",
+                condition=models.Q(redrive_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        known = "consumer" in self._state.fields_cache and "topic" in self.consumer._state.fields_cache
+        return f"{self.consumer.topic}/{self.event_id}" if known else f"{self.consumer_id}/{self.event_id}"
+
+
+class Intervention(models.Model):
+    """What somebody did to a consumer by hand, like a rewind: kept when the consumer is gone."""
+
+    at = models.DateTimeField(_("at"), db_default=ClockTimestamp(), editable=False)
+    by = models.CharField(_("by"), max_length=200)
+    action = models.CharField(_("action"), max_length=20)
+    consumer = models.CharField(_("consumer"), max_length=63)
+    topic = models.CharField(_("topic"), max_length=63)
+    details: "models.JSONField[Any, Any]" = models.JSONField(_("details"), default=dict, blank=True)
+
+    class Meta:
+        verbose_name = _("intervention")
+        verbose_name_plural = _("interventions")
+        indexes = [models.Index(fields=["consumer", "at"], name="django_events_intervention_of")]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.consumer} by {self.by}"

@@ -1,0 +1,60 @@
+"""What happens after an attempt that failed: the schedule, and what a handler can decide itself.
+
+@consumer(orders, name="billing", retry=Backoff(attempts=5, base=timedelta(seconds=1)))
+def bill(event):
+    if bank.is_closed():
+        raise Retry(after=timedelta(hours=1))
+    if event.value["total"] == 0:
+        raise Discard("nothing to bill")
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """How often an event is attempted, and how long to wait in between: twice as long each time, up to a cap.
+
+    Each pause is shortened by chance, by a quarter at most, so that what failed together is not
+    tried together.
+    """
+
+    attempts: int = 8
+    base: timedelta = timedelta(seconds=1)
+    cap: timedelta = timedelta(minutes=10)
+
+    def pause(self, attempt: int) -> timedelta:
+        """How long to wait after this attempt failed; the first one is 1."""
+        doubled = self.base * 2 ** min(attempt - 1, 60) if self.base < self.cap else self.cap
+        return min(doubled, self.cap) * random.uniform(0.75, 1)  # noqa: S311  # jitter
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each value that can't be used."""
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
+            yield f"Backoff has attempts={self.attempts!r}, expected a whole number from 1."
+        for option in ("base", "cap"):
+            value: Any = getattr(self, option)
+            if not isinstance(value, timedelta) or value < timedelta(0):
+                yield f"Backoff has {option}={value!r}, expected a timedelta of zero or more."
+
+
+class Retry(Exception):
+    """Raised by a handler: try this event again after a while. It counts as an attempt."""
+
+    def __init__(self, reason: str = "", *, after: timedelta) -> None:
+        if not isinstance(after, timedelta) or after < timedelta(0):
+            raise ValueError(f"Retry has after={after!r}, expected a timedelta of zero or more.")
+        super().__init__(reason or f"to be tried again after {after}")
+        self.after = after
+
+
+class Discard(Exception):
+    """Raised by a handler: this event is settled, and not tried again. What the handler wrote is undone."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
