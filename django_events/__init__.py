@@ -17,13 +17,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Backoff": "django_events.retries",
+    "Consumer": "django_events.declarations",
+    "Discard": "django_events.retries",
     "Draft": "django_events.drafts",
     "EventsError": "django_events.exceptions",
     "Receipt": "django_events.drafts",
+    "ReceivedEvent": "django_events.consuming.received",
+    "Retry": "django_events.retries",
     "Topic": "django_events.declarations",
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
     "apublish_many": "django_events.publishing.api",
+    "consumer": "django_events.declarations",
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "topic": "django_events.declarations",
@@ -31,19 +37,26 @@ _HOMES = {
 
 __all__ = [
     "UNSET",
+    "Backoff",
+    "Consumer",
+    "Discard",
     "Draft",
     "EventsError",
     "Receipt",
+    "ReceivedEvent",
+    "Retry",
     "Topic",
     "apublish",
     "apublish_many",
+    "consumer",
     "publish",
     "publish_many",
     "topic",
 ]
 
 if TYPE_CHECKING:
-    from django_events.declarations import Topic, topic
+    from django_events.consuming.received import ReceivedEvent
+    from django_events.declarations import Consumer, Topic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
     from django_events.publishing.api import (
@@ -52,6 +65,7 @@ if TYPE_CHECKING:
         publish,
         publish_many,
     )
+    from django_events.retries import Backoff, Discard, Retry
 
 
 def __getattr__(name: str) -> Any:

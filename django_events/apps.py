@@ -1,4 +1,4 @@
-"""The Django app: it discovers declarations and keeps the database's topics in step with them."""
+"""The Django app: it discovers declarations and keeps the database in step with them."""
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
@@ -14,7 +14,7 @@ class DjangoEventsConfig(AppConfig):
     def ready(self) -> None:
         from django_events import checks  # noqa: F401  # registers them
         from django_events.conf import events_module
-        from django_events.log.topics import sync_after_migrate
+        from django_events.syncing import sync_after_migrate
 
         autodiscover_modules(events_module())
         post_migrate.connect(sync_after_migrate, sender=self)

@@ -272,7 +272,7 @@ class Registry(Generic[T]):
 
     def get(self, one: T | str) -> T:
         """The declaration that is meant; the error for an unknown one names the likely one."""
-        name = one if isinstance(one, str) else getattr(one, "name", one)
+        name: Any = one if isinstance(one, str) else getattr(one, "name", one)
         try:
             return self._by_name[name]
         except (KeyError, TypeError):

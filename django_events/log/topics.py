@@ -6,34 +6,12 @@ Doing it again changes nothing, and several processes may do it at once.
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from django.apps import AppConfig
-from django.core.management.base import CommandError
-from django.db import connections, router, transaction
 
 from django_events import declarations, models, sql
-from django_events.exceptions import EventsError, TopicChangeRefused
+from django_events.exceptions import TopicChangeRefused
 from django_events.log import segments
 
 OPTIONS = ("partitions", "retention", "segment_size", "timeline")
-TABLES = {"django_events_topic", "django_events_topichead", "django_events_bufferedevent", segments.ROOT}
-
-
-def sync_after_migrate(sender: AppConfig, *, using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -> None:
-    """The receiver of post_migrate. After `migrate django_events zero` there are no tables: nothing to do."""
-    if not router.allow_migrate_model(using, models.Topic) or connections[using].vendor != "postgresql":
-        return
-    if not TABLES.issubset(connections[using].introspection.table_names()):
-        return
-    write = print if stdout is None else stdout.write
-    try:
-        changes = sync(using)
-    except EventsError as error:
-        raise CommandError(str(error)) from error
-    for change in changes:
-        if verbosity >= 1:
-            write(f"  {change}")
 
 
 def sync(using: str) -> list[str]:
@@ -67,10 +45,7 @@ Logs = dict[int, str]
 @contextmanager
 def _changing_topics(using: str) -> Iterator[None]:
     """A transaction of the only one who makes or changes topics now."""
-    nested = connections[using].in_atomic_block
-    with transaction.atomic(using):
-        if not nested:
-            sql.run(using, sql.statement("read_committed"))
+    with sql.committed(using):
         sql.run(using, sql.statement("lock_topics"))
         yield
 

@@ -23,18 +23,28 @@ class Statement:
     name: str
     text: str
 
-    def on(self, **names: str | int | sql.Literal) -> "Statement":
-        """The same statement about other tables: `{log}` in the file becomes a quoted name, a number itself."""
-        quoted = {
-            word: sql.Identifier(name) if isinstance(name, str) else literal(name) for word, name in names.items()
-        }
+    def on(self, **names: "str | int | sql.Literal | Statement") -> "Statement":
+        """The same statement about other tables: `{log}` in the file becomes a quoted name, a number
+        itself, and a part of a statement what it says."""
         # A file is code of ours, read from the package: psycopg wants to be told.
-        return Statement(self.name, sql.SQL(self.text).format(**quoted).as_string())
+        return Statement(
+            self.name, sql.SQL(self.text).format(**{k: _composed(v) for k, v in names.items()}).as_string()
+        )
 
 
-def literal(value: str | int | sql.Literal) -> sql.Literal:
+def literal(value: str | int | float | list[str]) -> sql.Literal:
     """A value for a place where SQL takes no parameter, quoted."""
-    return value if isinstance(value, sql.Literal) else sql.Literal(value)
+    return sql.Literal(value)
+
+
+def _composed(name: "str | int | sql.Literal | Statement") -> sql.Composable:
+    if isinstance(name, Statement):
+        return sql.SQL(name.text)
+    if isinstance(name, str):
+        return sql.Identifier(name)
+    quoted = name if isinstance(name, sql.Literal) else literal(name)
+    # The statement is going to be given parameters, if only none: a percent sign would begin one.
+    return sql.SQL(quoted.as_string().replace("%", "%%"))
 
 
 @cache
@@ -50,6 +60,11 @@ def union_all(statements: list[Statement]) -> Statement:
     return Statement(statements[0].name, "\nUNION ALL\n".join(f"({s.text})" for s in statements))
 
 
+def all_of(conditions: list[Statement]) -> Statement:
+    """One condition that holds when all of them do."""
+    return Statement("all", " AND ".join(f"({s.text})" for s in conditions) or "true")
+
+
 def fetch(using: str, statement: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
     """Run a statement on a database alias and return its rows."""
     with connections[using].cursor() as cursor:
@@ -61,7 +76,7 @@ def fetch(using: str, statement: Statement, **parameters: Any) -> list[tuple[Any
 def run(using: str, statement: Statement) -> None:
     """Run a statement that answers with no rows: DDL, which takes no parameters either."""
     with connections[using].cursor() as cursor:
-        cursor.execute(statement.text)
+        cursor.execute(statement.text, {})
 
 
 def state(error: BaseException) -> str | None:
@@ -86,6 +101,17 @@ BATCH_SETTINGS = {
 NO_PARTITION = "23514"
 LOCK_NOT_AVAILABLE = "55P03"
 UNDEFINED_TABLE = "42P01"
+INSUFFICIENT_PRIVILEGE = "42501"
+
+
+@contextmanager
+def committed(using: str) -> Iterator[None]:
+    """A transaction in which each statement sees what was committed before it, whatever the site's default is."""
+    nested = connections[using].in_atomic_block
+    with transaction.atomic(using):
+        if not nested:
+            run(using, statement("read_committed"))
+        yield
 
 
 @contextmanager

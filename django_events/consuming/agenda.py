@@ -1,0 +1,167 @@
+"""What there is to do for the consumers of a process: which partitions are due, and when the next one is.
+
+Looking writes nothing. Partitions that were served longest ago come first, so that a busy one can't
+keep the others waiting, and an empty one is never served.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connections
+
+from django_events import sql
+from django_events.consuming.subscriptions import Subscription
+
+logger = logging.getLogger("django_events.consumer")
+
+MOST_LOOKED_AT = 5_000
+SET_ASIDE = 60.0  # seconds
+
+
+class Due(NamedTuple):
+    """A partition that can be claimed now, as far as one knows."""
+
+    subscription: Subscription
+    position_id: int
+    partition: int
+
+
+class Agenda:
+    """The partitions of some subscriptions that are due. Threads may share it; each takes its own."""
+
+    def __init__(self, using: str, subscriptions: Sequence[Subscription], *, patient: bool = True) -> None:
+        self.using = using
+        self.patient = patient  # whether small batches wait for more
+        self._lanes = {
+            position_id: Due(subscription, position_id, partition)
+            for subscription in subscriptions
+            for position_id, partition in subscription.positions
+        }
+        self._subscriptions = list(subscriptions)
+        self._floors = dict.fromkeys((s.consumer_id for s in subscriptions), 0)
+        self._aside: dict[int, float] = {}
+        self._due: deque[Due] = deque()
+        self._next: float | None = None
+        self._noticed: set[int] = set()
+        self._looked_at: float | None = None
+        self._lock = threading.Lock()
+        self._noticing = threading.Lock()  # never held during a query: the listener must not wait
+
+    @property
+    def more(self) -> bool:
+        """Whether there is something to take for another thread."""
+        return bool(self._due)
+
+    def take(self) -> Due | None:
+        """A partition to claim; None if nothing was due when it was looked for last."""
+        try:
+            return self._due.popleft()
+        except IndexError:
+            return None
+
+    def notice(self, topic_ids: Iterable[int]) -> None:
+        """Something happened in these topics: look at them next time."""
+        with self._noticing:
+            self._noticed.update(topic_ids)
+
+    def notice_all(self) -> None:
+        """Something may have happened anywhere."""
+        self._looked_at = None
+
+    def look(self, *, period: float) -> bool:
+        """Find out what is due, where something was noticed; everywhere once in a period, and when something is due.
+
+        Returns whether anything is.
+        """
+        with self._lock:
+            if self._due:
+                return True
+            subscriptions, everywhere = self._to_look_at(period)
+            if not subscriptions:
+                return False
+            rows = self._fetch(subscriptions)
+            now = time.monotonic()
+            waits = [now + due_in for _, due_in, _, _ in rows if due_in > 0]
+            if self._next is not None and not everywhere:
+                waits.append(self._next)
+            self._next = min(waits, default=None)
+            due = sorted(
+                (served_at is not None, served_at, position_id)
+                for position_id, due_in, served_at, _ in rows
+                if due_in <= 0 and position_id in self._lanes
+            )
+            self._due.extend(self._lanes[position_id] for *_, position_id in due)
+            return bool(self._due)
+
+    def _to_look_at(self, period: float) -> tuple[list[Subscription], bool]:
+        now = time.monotonic()
+        with self._noticing:
+            noticed, self._noticed = self._noticed, set()
+        late = self._next is not None and self._next <= now
+        if self._looked_at is None or late or now - self._looked_at >= period:
+            self._looked_at = now
+            return self._subscriptions, True
+        return [s for s in self._subscriptions if s.topic_id in noticed], False
+
+    def seconds_to_next(self, *, period: float) -> float:
+        """How long until it is time to look: something gets due, or the period is over."""
+        now = time.monotonic()
+        times = [self._next, None if self._looked_at is None else self._looked_at + period]
+        return max(min((moment for moment in times if moment is not None), default=now) - now, 0)
+
+    def _fetch(self, subscriptions: list[Subscription]) -> list[tuple[int, float, object, int]]:
+        now = time.monotonic()
+        subscriptions = [s for s in subscriptions if self._aside.get(s.consumer_id, 0) <= now]
+        if not subscriptions:
+            return []
+        try:
+            rows = sql.fetch(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
+        except DatabaseError as error:
+            if isinstance(error, OperationalError | InterfaceError | IntegrityError):
+                raise
+            if connections[self.using].in_atomic_block:
+                raise
+            return self._fetch_apart(subscriptions, error)
+        for position_id, _, _, floor in rows:
+            if position_id in self._lanes:
+                self._floors[self._lanes[position_id].subscription.consumer_id] = floor
+        return rows
+
+    def _fetch_apart(
+        self, subscriptions: list[Subscription], error: DatabaseError
+    ) -> list[tuple[int, float, object, int]]:
+        """One of the consumers can't be asked: find out which, and serve the others."""
+        if len(subscriptions) > 1:
+            return [row for s in subscriptions for row in self._fetch([s])]
+        [broken] = subscriptions
+        logger.error("Consumer %s can't be served, next try in %d s. %s", broken, SET_ASIDE, str(error).strip())
+        self._aside[broken.consumer_id] = time.monotonic() + SET_ASIDE
+        return []
+
+    def _statement(self, of: Subscription) -> sql.Statement:
+        floor = self._floors[of.consumer_id]
+        events = sql.statement("in_topic").on(topic_id=of.topic_id) if of.whole else sql.statement("in_its_partition")
+        consumer = of.consumer
+        if consumer.min_batch > 1 and self.patient and consumer.max_wait is not None:
+            return sql.statement("agenda_of_batches").on(
+                consumer_id=of.consumer_id,
+                floor=floor,
+                log=of.log,
+                events=events,
+                match=of.match,
+                redrive_due=sql.statement("redrive_due"),
+                enough=consumer.min_batch,
+                most=MOST_LOOKED_AT if consumer.filtered else consumer.min_batch,
+                longest=sql.literal(consumer.max_wait.total_seconds()),
+            )
+        return sql.statement("agenda").on(
+            consumer_id=of.consumer_id,
+            floor=floor,
+            log=of.log,
+            events=events,
+            redrive_due=sql.statement("redrive_due"),
+        )

@@ -1,0 +1,68 @@
+"""What becomes of an event that failed: tried again later, a dead letter, the end of its partition, or nothing."""
+
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from django_events import declarations
+from django_events.consuming.received import ReceivedEvent
+from django_events.retries import Discard, Retry
+
+LONGEST_TRACEBACK = 20_000
+
+
+class Verdict(Enum):
+    RETRY = "retry"
+    DEAD_LETTER = "dead letter"
+    STOP = "stop"
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An event, the error of its attempt, and what follows."""
+
+    event: ReceivedEvent
+    error: BaseException
+    verdict: Verdict
+    pause: timedelta | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Whether the consumer goes on behind the event."""
+        return self.verdict in (Verdict.DEAD_LETTER, Verdict.DISCARD)
+
+    @property
+    def summary(self) -> str:
+        """`ValueError: no such order`, in text that a database takes."""
+        try:
+            said = str(self.error)
+        except Exception:
+            said = "(its text can't be made)"
+        return storable(f"{type(self.error).__qualname__}: {said}" if said else type(self.error).__qualname__)
+
+    @property
+    def traceback(self) -> str:
+        """The end of it, where the error is."""
+        try:
+            lines = "".join(traceback.format_exception(self.error))
+        except Exception:
+            lines = "".join(traceback.format_tb(self.error.__traceback__)) + self.summary
+        return storable(lines)[-LONGEST_TRACEBACK:]
+
+
+def judge(consumer: declarations.Consumer, event: ReceivedEvent, error: BaseException) -> Failure:
+    """What follows from an error of this attempt."""
+    if isinstance(error, Discard):
+        return Failure(event, error, Verdict.DISCARD)
+    if event.attempt >= consumer.retry.attempts:
+        stops = consumer.on_exhausted == "stop"
+        return Failure(event, error, Verdict.STOP if stops else Verdict.DEAD_LETTER)
+    pause = error.after if isinstance(error, Retry) else consumer.retry.pause(event.attempt)
+    return Failure(event, error, Verdict.RETRY, pause)
+
+
+def storable(text: str) -> str:
+    """Any text as one that PostgreSQL takes: an error must not be kept from the books by what it says."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

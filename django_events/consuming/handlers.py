@@ -1,0 +1,92 @@
+"""Calling a handler: one event or a list, sync or async, and which event it failed on."""
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import connections
+from psycopg.pq import TransactionStatus
+
+from django_events import declarations
+from django_events.consuming.leases import Lease
+from django_events.consuming.received import ReceivedEvent
+from django_events.exceptions import HandlerTimeout, LeaseLost
+
+Enough = Callable[[], bool]
+
+
+class HandlerFailed(Exception):
+    """A handler raised; `place` is the failing event's among those it was given, or None if it can't be told."""
+
+    def __init__(self, place: int | None, error: BaseException) -> None:
+        super().__init__(place, error)
+        self.place = place
+        self.error = error
+
+
+class BrokenTransaction(Exception):
+    """The handler swallowed an error of the database, after which nothing more can be written."""
+
+
+class BoundHandler:
+    """The handler of a consumer, loaded, and called in one way whatever it is."""
+
+    def __init__(self, consumer: declarations.Consumer) -> None:
+        self.consumer = consumer
+        handler = consumer.load()
+        self._call: Callable[[Any], Any] = handler
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+            self._call = async_to_sync(handler)
+
+    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+        """Hand events over in their order; returns how many were taken. Stops early when there is `enough`."""
+        if self.consumer.batch_size is not None:
+            self._call_once(lease, list(events), events[0], place=0 if len(events) == 1 else None)
+            return len(events)
+        for place, event in enumerate(events):
+            if place and enough():
+                return place
+            self._call_once(lease, event, event, place=place)
+        return len(events)
+
+    def _call_once(
+        self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, place: int | None
+    ) -> None:
+        lease.handling_since = time.monotonic()
+        lease.handling = first
+        try:
+            self._call(argument)
+        except KeyboardInterrupt:  # whoever runs the worker, not the handler
+            raise
+        except BaseException as error:
+            raise HandlerFailed(place, self._timeout(error) if lease.timed_out else error) from error
+        finally:
+            lease.handling = None
+        if lease.lost:
+            raise LeaseLost(f"Consumer {lease.subscription} lost its lease of partition {lease.partition} meanwhile.")
+        if lease.timed_out:
+            raise HandlerFailed(place, self._timeout(None))
+        if swallowed := _broken(lease.using):
+            raise HandlerFailed(place, swallowed)
+
+    def _timeout(self, error: BaseException | None) -> HandlerTimeout:
+        timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")
+        timeout.__cause__ = error
+        return timeout
+
+
+def _broken(using: str) -> BrokenTransaction | None:
+    """Find out that a handler came back from a transaction that can only be rolled back."""
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        return None
+    raw = connection.connection
+    in_error = raw is not None and raw.info.transaction_status == TransactionStatus.INERROR
+    if connection.needs_rollback or in_error:
+        return BrokenTransaction(
+            "The handler caught an error of the database outside of an atomic() block of its own, so its transaction "
+            "can only be rolled back. Wrap what may fail in transaction.atomic()."
+        )
+    return None

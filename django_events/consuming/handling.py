@@ -1,0 +1,219 @@
+"""Claim, handle, settle: the one protocol by which consumers work. This is its middle and its end.
+
+A transactional handler runs inside the transaction that settles, so what it writes and the progress
+are committed together or not at all. Other handlers run before it. When an event fails, what
+was done in its transaction is undone, the events before it are handled again, and its attempt is
+counted, all in one settling transaction.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+
+from django_events.consuming.failures import Failure, Verdict, judge
+from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed
+from django_events.consuming.leases import Lease, Settlement
+from django_events.consuming.received import ReceivedEvent
+from django_events.exceptions import WorkerEnded
+
+logger = logging.getLogger("django_events.consumer")
+
+OnFailure = Callable[[Failure], None]
+
+
+class Claim(Protocol):
+    """What is handled and settled: a leased partition of a stream, or a dead letter in it."""
+
+    def is_careful(self, event: ReceivedEvent) -> bool: ...
+
+    def attempts_of(self, event: ReceivedEvent) -> int: ...
+
+    def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent: ...
+
+    def settle(
+        self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
+    ) -> Settlement: ...
+
+    def settled(self, settlement: Settlement) -> None: ...
+
+
+class Handling:
+    """One worker's way through the events of one lease."""
+
+    def __init__(self, lease: Lease, handler: BoundHandler, *, enough: Enough, on_failure: OnFailure) -> None:
+        self.lease = lease
+        self.handler = handler
+        self.consumer = handler.consumer
+        self.enough = enough
+        self.on_failure = on_failure
+
+    def handle(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
+        """Handle and settle the first of these events, as many as fit; returns how many are passed.
+
+        None is passed when the first has to wait, or when they are to be handled one by one from now on.
+        """
+        if claim.is_careful(events[0]):
+            event = events[0]
+            if claim.attempts_of(event) >= self.consumer.retry.attempts:
+                return self._settle_failure(claim, judge(self.consumer, *self._ended(claim, event)))
+            events = [claim.count_attempt(event)]
+        if self.consumer.transactional:
+            return self._together(claim, events)
+        return self._before(claim, events)
+
+    def _together(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
+        """Handle in the transaction that settles. Each round has fewer events than the one before."""
+        failure: Failure | None = None
+        using, given = self.lease.using, events
+        while True:
+            committed: list[bool] = []
+            settlement: Settlement | None = None
+            passed = 0
+            try:
+                with transaction.atomic(using):
+                    if not connections[using].savepoint_ids:  # nobody takes over from a transaction of the caller's
+                        self.lease.hold()
+                    # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
+                    transaction.on_commit(lambda: committed.append(True), using)  # noqa: B023
+                    passed = self.handler.call(self.lease, events, enough=self.enough) if events else 0
+                    if passed < len(events):
+                        failure = None  # it comes again in its turn
+                    settlement = claim.settle(events[:passed], failure)
+            except HandlerFailed as failed:
+                self._raise_if_lost(failed.error)
+                if failed.place is None:
+                    return self._one_by_one(claim, given, failed.error)
+                failure = judge(self.consumer, events[failed.place], failed.error)
+                self.on_failure(failure)
+                events = events[: failed.place]
+                continue
+            except Exception as error:
+                if committed and settlement is not None:
+                    claim.settled(settlement)
+                    self._log_hook(error)
+                    return passed
+                if not isinstance(error, DatabaseError | InterfaceError):
+                    raise
+                self._raise_if_lost(error)
+                if not events:
+                    raise
+                if len(events) > 1:
+                    return self._one_by_one(claim, given, error)
+                failure = judge(self.consumer, events[0], error)
+                self.on_failure(failure)
+                events = []
+                continue
+            claim.settled(settlement)
+            return passed + int(failure is not None and failure.passes)
+
+    def _before(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
+        """Handle, then settle: each call by itself, so that a crash repeats one call at most."""
+        size = len(events) if self.consumer.batch_size is not None else 1
+        passed = 0
+        while passed < len(events) and not (passed and self.enough()):
+            chunk = events[passed : passed + size]
+            try:
+                self.handler.call(self.lease, chunk)
+            except HandlerFailed as failed:
+                self._raise_if_lost(failed.error)
+                if failed.place is None:
+                    return passed + self._one_by_one(claim, chunk, failed.error)
+                failure = judge(self.consumer, chunk[failed.place], failed.error)
+                self.on_failure(failure)
+                return passed + self._settle_failure(claim, failure)
+            with transaction.atomic(self.lease.using):
+                settlement = claim.settle(chunk)
+            claim.settled(settlement)
+            passed += len(chunk)
+            if passed < len(events) and claim.is_careful(events[passed]):
+                break
+        return passed
+
+    def _settle_failure(self, claim: Claim, failure: Failure) -> int:
+        with transaction.atomic(self.lease.using):
+            settlement = claim.settle([], failure)
+        claim.settled(settlement)
+        return int(failure.passes)
+
+    def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
+        """A batch failed, and nobody knows on which event: handle each by itself up to its end."""
+        logger.info(
+            "Consumer %s, partition %d: the events %d to %d are handled one by one, because together they failed with "
+            "%s: %s",
+            self.lease.subscription,
+            self.lease.partition,
+            events[0].id,
+            events[-1].id,
+            type(error).__qualname__,
+            error,
+        )
+        with transaction.atomic(self.lease.using):
+            settlement = claim.settle([], careful_until=events[-1].id)
+        claim.settled(settlement)
+        return 0
+
+    def _ended(self, claim: Claim, event: ReceivedEvent) -> tuple[ReceivedEvent, WorkerEnded]:
+        attempts = claim.attempts_of(event)
+        error = WorkerEnded(f"The worker's process ended or froze in the last of {attempts} attempts.")
+        event = event.with_attempt(attempts)
+        self.on_failure(judge(self.consumer, event, error))
+        return event, error
+
+    def _raise_if_lost(self, error: BaseException) -> None:
+        """An error that came with the loss of the connection is nobody's attempt: nothing can be settled either."""
+        connection = connections[self.lease.using]
+        raw = connection.connection
+        if raw is None or raw.closed:
+            if isinstance(error, OperationalError | InterfaceError):
+                raise error
+            raise OperationalError(
+                f"The connection to {self.lease.using!r} was lost while consumer {self.lease.subscription} "
+                "handled an event."
+            ) from error
+
+    def _log_hook(self, error: Exception) -> None:
+        logger.error(
+            "Consumer %s, partition %d: a function that its handler gave to on_commit() raised. "
+            "The events up to %d are handled and settled all the same.",
+            self.lease.subscription,
+            self.lease.partition,
+            self.lease.position,
+            exc_info=error,
+        )
+
+
+def log_failure(lease: Lease) -> OnFailure:
+    """Say in the log which consumer, partition, event and attempt it was, and what follows."""
+
+    def on_failure(failure: Failure) -> None:
+        level = logging.INFO if failure.verdict is Verdict.DISCARD else logging.WARNING
+        if failure.verdict in (Verdict.DEAD_LETTER, Verdict.STOP):
+            level = logging.ERROR
+        logger.log(
+            level,
+            "Consumer %s, partition %d, event %s, attempt %d: %s. %s",
+            lease.subscription,
+            lease.partition,
+            failure.event.address,
+            failure.event.attempt,
+            failure.summary,
+            _consequence(failure),
+            exc_info=None if failure.verdict is Verdict.DISCARD else failure.error,
+        )
+
+    return on_failure
+
+
+def _consequence(failure: Failure) -> str:
+    match failure.verdict:
+        case Verdict.RETRY:
+            pause: Any = failure.pause
+            return f"Next attempt in {pause.total_seconds():.1f} s."
+        case Verdict.DEAD_LETTER:
+            return "It was the last attempt: the event is a dead letter now."
+        case Verdict.STOP:
+            return "It was the last attempt: the partition stops here until `manage.py events resume`."
+        case _:
+            return "It is discarded."

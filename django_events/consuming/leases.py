@@ -1,0 +1,335 @@
+"""A partition that a worker has for itself for a while, and how far its consumer is in it.
+
+    lease = claim(subscription, position_id, partition, holder="host:7")
+    while batch := lease.read():
+        with transaction.atomic(using):
+            ...
+            settlement = lease.settle(batch.events, None)
+        lease.settled(settlement)
+
+A lease is fenced by a random token: after somebody else took the partition over, nothing can be
+settled under the old one, and LeaseLost says so.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from django_events import sql
+from django_events.consuming.burial import bury
+from django_events.consuming.failures import Failure, Verdict
+from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.subscriptions import Subscription
+from django_events.exceptions import LeaseLost
+
+# How many ids one read looks at, at least, for a consumer that may have few events among them.
+RANGE = 10_000
+LONGEST_ERROR = 2_000
+
+
+class Batch(NamedTuple):
+    """The next events, and how far the consumer is when all of them are handled."""
+
+    events: list[ReceivedEvent]
+    position: int
+    number: int
+
+
+class Settlement(NamedTuple):
+    """What a settling transaction wrote; it counts once that transaction is committed."""
+
+    position: int
+    number: int
+    attempted: int | None
+    attempts: int
+    careful_until: int
+    place: str
+    released: bool
+
+
+@dataclass(slots=True)
+class Lease:
+    """One partition of one consumer, held by this worker until it is released or the time is over."""
+
+    subscription: Subscription
+    position_id: int
+    partition: int
+    token: int
+    position: int
+    number: int
+    attempted: int | None
+    attempts: int
+    careful_until: int
+    lost_token: int | None
+    place: str | None
+    clock: datetime
+    redrives: bool
+    suspicious: bool
+    horizon: int = 0
+    batch: Batch | None = None
+    released: bool = False
+    # What the keeper of the leases and the handler's thread tell each other.
+    lost: bool = False
+    timed_out: bool = False
+    handling: ReceivedEvent | None = None
+    handling_since: float = 0.0
+    claimed_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def using(self) -> str:
+        return self.subscription.using
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing was to be read behind this batch when it was read."""
+        return self.batch is None or self.batch.position >= self.horizon
+
+    def read(self) -> Batch | None:
+        """The next events, no more than the consumer takes at once; None if there is nothing behind the position."""
+        of = self.subscription
+        if self.position >= self.horizon:
+            rows = sql.fetch(
+                self.using, sql.statement("horizon").on(log=of.log, topic_id=of.topic_id, after=self.position)
+            )
+            if not rows:
+                return None
+            self.horizon = rows[0][0]
+        most = of.most
+        reach = most if of.is_dense else max(RANGE, 2 * most * of.partitions)
+        upper = min(self.horizon, self.position + reach)
+        statement = sql.statement("read").on(
+            log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
+        )
+        events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in sql.fetch(self.using, statement)]
+        if events and events[0].id == self.attempted:
+            events[0] = events[0].with_attempt(self.attempts + 1)
+        if events and self.suspicious:
+            # Somebody died or froze with a batch like this in hand: one of these may be why.
+            self.careful_until = max(self.careful_until, events[-1].id)
+            self.suspicious = False
+        if len(events) == most:
+            self.batch = Batch(events, events[-1].id, self._number_of(events[-1]))
+        else:
+            self.batch = Batch(events, upper, self._number_at(upper, events))
+        return self.batch
+
+    def too_few(self, batch: Batch) -> bool:
+        """Whether a batch is smaller than the consumer wants, and its events not old enough to go without more."""
+        wanted = self.subscription.consumer
+        if not batch.events or not self.last or len(batch.events) >= wanted.min_batch:
+            return False
+        now = self.clock + timedelta(seconds=time.monotonic() - self.claimed_at)
+        return now - batch.events[0].logged_at < (wanted.max_wait or timedelta(0))
+
+    def is_careful(self, event: ReceivedEvent) -> bool:
+        """Whether this event is handled by itself, and its attempt counted before it starts."""
+        return event.id <= self.careful_until or event.id == self.attempted
+
+    def attempts_of(self, event: ReceivedEvent) -> int:
+        """How many attempts at this event are counted."""
+        return self.attempts if event.id == self.attempted else 0
+
+    def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
+        """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
+        rows = sql.fetch(
+            self.using,
+            sql.statement("count_attempt"),
+            position_id=self.position_id,
+            token=self.token,
+            event_id=event.id,
+            careful_until=self.careful_until,
+        )
+        if not rows:
+            raise self._lost()
+        [[self.attempts, self.place, _]] = rows
+        self.attempted = event.id
+        return event.with_attempt(self.attempts)
+
+    def hold(self) -> None:
+        """As the first statement of a handler's transaction: let whoever takes over find it."""
+        sql.fetch(self.using, sql.statement("hold"), token=self.token)
+
+    def settle(
+        self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
+    ) -> Settlement:
+        """Write down, in the caller's transaction, what was handled and what the next event failed with.
+
+        Raises LeaseLost, and the transaction must not be committed then.
+        """
+        position, number = self._reached(handled, failure)
+        retried = failure is not None and failure.verdict in (Verdict.RETRY, Verdict.STOP)
+        if failure is not None and failure.verdict is Verdict.DEAD_LETTER:
+            bury(self.subscription, failure)
+        return self._write(
+            position=position,
+            number=number,
+            handled=len(handled),
+            failed=int(failure is not None and failure.verdict is not Verdict.DISCARD),
+            discarded=int(failure is not None and failure.verdict is Verdict.DISCARD),
+            dead_lettered=int(failure is not None and failure.verdict is Verdict.DEAD_LETTER),
+            attempted=failure.event.id if failure is not None and retried else None,
+            attempts=failure.event.attempt if failure is not None and retried else 0,
+            pause=failure.pause if failure is not None and failure.verdict is Verdict.RETRY else None,
+            stopped=failure is not None and failure.verdict is Verdict.STOP,
+            error=failure.summary[:LONGEST_ERROR] if failure is not None and retried else "",
+            careful_until=self.careful_until if careful_until is None else careful_until,
+            release=(retried or (self.last and self.batch is not None and position >= self.batch.position)),
+        )
+
+    def settle_redrive(self, *, failed: bool, discarded: bool) -> Settlement:
+        """Write down that a dead letter was handled again; the position stays."""
+        return self._keep(handled=int(not failed and not discarded), failed=int(failed), discarded=int(discarded))
+
+    def settled(self, settlement: Settlement) -> None:
+        """The transaction that settled is committed: go on from there."""
+        self.position, self.number = settlement.position, settlement.number
+        self.attempted, self.attempts = settlement.attempted, settlement.attempts
+        self.careful_until, self.place = settlement.careful_until, settlement.place
+        self.released = settlement.released
+
+    def release(self) -> None:
+        """Let the partition go; everything in hand is settled."""
+        if not self.released:
+            self.settled(self._keep(release=True))
+
+    def stop(self, error: str) -> None:
+        """Stop the partition where it is, until somebody resumes it."""
+        self.settled(self._keep(stopped=True, error=error[:LONGEST_ERROR], release=True))
+
+    def give_up(self) -> None:
+        """Let the partition go with something unsettled: whoever claims it next goes on carefully."""
+        give_up(self.using, [self.token])
+
+    def wait_for_more(self, batch: Batch) -> None:
+        """Pass what didn't match before the first event of a batch that is too small yet, and let go."""
+        first = batch.events[0]
+        position, number = first.id - 1, self._number_of(first) - 1
+        self.settled(self._keep(position=position, number=number, release=True))
+
+    def _keep(self, **changes: Any) -> Settlement:
+        """Everything stays as it is, but for what is named."""
+        values = {
+            "position": self.position,
+            "number": self.number,
+            "handled": 0,
+            "failed": 0,
+            "discarded": 0,
+            "dead_lettered": 0,
+            "attempted": self.attempted,
+            "attempts": self.attempts,
+            "pause": None,
+            "stopped": False,
+            "error": None,
+            "careful_until": self.careful_until,
+            "release": False,
+        }
+        return self._write(**{**values, **changes})
+
+    def _write(self, **values: Any) -> Settlement:
+        place = self.place
+        rows = sql.fetch(
+            self.using, sql.statement("settle"), position_id=self.position_id, token=self.token, place=place, **values
+        )
+        if not rows and place is not None:
+            rows = sql.fetch(
+                self.using,
+                sql.statement("settle"),
+                position_id=self.position_id,
+                token=self.token,
+                place=None,
+                **values,
+            )
+        if not rows:
+            raise self._lost()
+        return Settlement(
+            values["position"],
+            values["number"],
+            values["attempted"],
+            values["attempts"],
+            values["careful_until"],
+            rows[0][0],
+            values["release"],
+        )
+
+    def _lost(self) -> LeaseLost:
+        self.lost = True
+        return LeaseLost(
+            f"Consumer {self.subscription} lost its lease of partition {self.partition}: it was taken over or rewound. "
+            f"What was handled behind {self.position} is not settled."
+        )
+
+    def _reached(self, handled: Sequence[ReceivedEvent], failure: Failure | None) -> tuple[int, int]:
+        passed = failure.event if failure is not None and failure.passes else handled[-1] if handled else None
+        if passed is None:
+            at_end = self.batch is not None and not self.batch.events
+            return (self.batch.position, self.batch.number) if self.batch and at_end else (self.position, self.number)
+        if self.batch is not None and self.batch.events and passed.id == self.batch.events[-1].id:
+            return self.batch.position, self.batch.number
+        return passed.id, self._number_of(passed)
+
+    def _events(self) -> sql.Statement:
+        of = self.subscription
+        if of.whole:
+            return sql.statement("in_topic").on(topic_id=of.topic_id)
+        return sql.statement("in_partition").on(partition=self.partition)
+
+    def _number_of(self, event: ReceivedEvent) -> int:
+        return event.id if self.subscription.whole else event.number
+
+    def _number_at(self, upper: int, events: list[ReceivedEvent]) -> int:
+        of = self.subscription
+        if of.whole:
+            return upper
+        if of.consumer.filtered:
+            after = events[-1].id if events else self.position
+            statement = sql.statement("number_at").on(log=of.log, partition=self.partition, after=after, upper=upper)
+            if rows := sql.fetch(self.using, statement):
+                return int(rows[0][0])
+        return events[-1].number if events else self.number
+
+
+def claim(subscription: Subscription, position_id: int, partition: int, *, holder: str) -> Lease | None:
+    """Lease a partition if it is free; None if somebody else has it, or it has to wait.
+
+    One that was lost by its holder is taken over: what that one still does to the database is ended.
+    """
+    token = secrets.randbits(63)
+    rows = sql.fetch(
+        subscription.using,
+        sql.statement("claim").on(redrive_due=sql.statement("redrive_due")),
+        position_id=position_id,
+        token=token,
+        lease=subscription.consumer.lease,
+        holder=holder[:200],
+        hurry=not connections[subscription.using].in_atomic_block,
+    )
+    if not rows:
+        return None
+    position, number, attempted, attempts, careful_until, lost_token, place, clock, redrives, _ = rows[0]
+    return Lease(
+        subscription,
+        position_id,
+        partition,
+        token,
+        position,
+        number,
+        attempted,
+        attempts,
+        careful_until,
+        lost_token,
+        place,
+        clock,
+        redrives,
+        suspicious=lost_token is not None,
+    )
+
+
+def give_up(using: str, tokens: Sequence[int]) -> None:
+    """End leases without settling, so that nobody has to wait for their time to be over."""
+    if tokens:
+        sql.fetch(using, sql.statement("give_up"), tokens=list(tokens))

@@ -1,0 +1,46 @@
+"""Which events of its topics are for a consumer: patterns of types and keys, and a predicate on the value.
+
+Filters run in the database, on events of the log under the name `e`.
+"""
+
+import re
+from collections.abc import Sequence
+
+from django_events import declarations, sql
+
+ONE, REST = "*", ">"
+
+
+def condition(consumer: declarations.Consumer) -> sql.Statement:
+    """The condition that an event `e` has to meet."""
+    conditions = []
+    for column, patterns in (("type", consumer.types), ("key", consumer.keys)):
+        if patterns is None:
+            continue
+        if any({ONE, REST} & set(pattern.split(".")) for pattern in patterns):
+            expressions = sql.literal([expression(pattern) for pattern in patterns])
+            conditions.append(sql.statement("match_pattern").on(column=column, expressions=expressions))
+        else:
+            conditions.append(sql.statement("match_text").on(column=column, texts=sql.literal(list(patterns))))
+    if consumer.where is not None:
+        conditions.append(sql.statement("match_value").on(where=sql.literal(consumer.where)))
+    return sql.all_of(conditions)
+
+
+def expression(pattern: str) -> str:
+    """A pattern as PostgreSQL's regular expression: tokens between dots, `*` is one of them, `>` the rest."""
+    tokens = pattern.split(".")
+    parts = [".+" if token == REST else "[^.]+" if token == ONE else _quoted(token) for token in tokens]
+    return f"^{_DOT.join(parts)}$"
+
+
+def matches(patterns: Sequence[str], text: str | None) -> bool:
+    """Whether one of the patterns is about this text, decided here as the database decides it."""
+    return text is not None and any(re.fullmatch(expression(p)[1:-1], text, re.DOTALL) for p in patterns)
+
+
+_DOT = r"\."
+
+
+def _quoted(token: str) -> str:
+    return "".join(c if c.isalnum() or c in "_-" else f"\\{c}" for c in token)

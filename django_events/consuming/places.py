@@ -1,0 +1,71 @@
+"""Places in a log, as people name them: the beginning, the end, an id, a time.
+
+A place is the id of the next event to handle. The caller holds the topic's head, so that neither the
+transfer nor retention moves the ends meanwhile.
+"""
+
+from datetime import datetime
+
+from django_events import declarations, models, sql
+from django_events.exceptions import PositionRefused
+from django_events.log.segments import log_table
+
+
+def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
+    """The id that is meant; PositionRefused if the log has no such place."""
+    first, end = _bounds(using, topic)
+    if to == "beginning":
+        return first
+    if to == "end":
+        return end
+    if isinstance(to, datetime):
+        return _first_since(using, topic, to, first, end)
+    if isinstance(to, bool) or not isinstance(to, int):
+        raise PositionRefused(
+            f"{to!r} is no place in a log, expected 'beginning', 'end', a datetime, or the id of an event."
+        )
+    if first <= to <= end:
+        return to
+    if to < first:
+        raise PositionRefused(
+            f"Topic {topic} begins at {first}: what was before it is removed. The place {to} doesn't exist any more. "
+            "Say 'beginning' for the oldest event that is there."
+        )
+    raise PositionRefused(
+        f"Topic {topic} ends at {end - 1}, so the place {to} doesn't exist yet, and the events before it would be "
+        "left out. Say 'end' for the next event that comes."
+    )
+
+
+def number_at(using: str, topic: models.Topic, partition: int, position: int) -> int:
+    """How many events a partition had up to a position; of all partitions it is the position itself."""
+    if partition == models.Position.ALL or topic.partitions == 1:
+        return position
+    statement = sql.statement("number_at").on(log=log_table(topic.pk), partition=partition, after=0, upper=position)
+    if rows := sql.fetch(using, statement):
+        return int(rows[0][0])
+    floors = topic.head.number_floors
+    return int(floors[partition]) if partition < len(floors) and position >= topic.head.id_floor else 0
+
+
+def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
+    """The first id that is there, and the one that comes next."""
+    log, floor = log_table(topic.pk), topic.head.id_floor
+    [[first]] = sql.fetch(using, sql.statement("first_id").on(log=log, topic_id=topic.pk))
+    [[last]] = sql.fetch(using, sql.statement("last_id").on(log=log, topic_id=topic.pk, floor=floor))
+    return (floor + 1 if first is None else first), last + 1
+
+
+def _first_since(using: str, topic: models.Topic, moment: datetime, first: int, end: int) -> int:
+    """Times never decrease along ids, so halving finds the first event at or after a moment."""
+    if moment.tzinfo is None:
+        raise PositionRefused(f"{moment!r} has no time zone, so it is not clear which moment is meant.")
+    log = log_table(topic.pk)
+    while first < end:
+        middle = (first + end) // 2
+        [[logged_at]] = sql.fetch(using, sql.statement("logged_at").on(log=log, topic_id=topic.pk, id=middle))
+        if logged_at < moment:
+            first = middle + 1
+        else:
+            end = middle
+    return first

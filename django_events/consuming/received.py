@@ -1,0 +1,132 @@
+"""What a handler gets."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+# The columns of a stored event, in the order of read.sql.
+COLUMNS = (
+    "id",
+    "partition",
+    "number",
+    "type",
+    "key",
+    "value",
+    "body",
+    "metadata",
+    "published_at",
+    "logged_at",
+)
+
+
+class ReceivedEvent:
+    """An event as a handler gets it. It can't be changed; `value` and `metadata` are decoded when they are read.
+
+    The columns come as the database sends them, JSON as text, in the order of `COLUMNS`.
+    """
+
+    __slots__ = ("_columns", "_metadata", "_value", "attempt", "consumer", "topic")
+
+    topic: str
+    consumer: str
+    attempt: int
+    _columns: Sequence[Any]
+    _value: Any
+    _metadata: dict[str, Any]
+
+    def __init__(self, topic: str, columns: Sequence[Any], *, consumer: str = "", attempt: int = 1) -> None:
+        _set_topic(self, topic)
+        _set_columns(self, columns)
+        _set_consumer(self, consumer)
+        _set_attempt(self, attempt)
+
+    @property
+    def id(self) -> int:
+        """1, 2, 3 … in the topic."""
+        return self._columns[0]  # type: ignore[no-any-return]
+
+    @property
+    def partition(self) -> int:
+        return self._columns[1]  # type: ignore[no-any-return]
+
+    @property
+    def number(self) -> int:
+        """1, 2, 3 … in the partition."""
+        return self._columns[2]  # type: ignore[no-any-return]
+
+    @property
+    def type(self) -> str:
+        return self._columns[3]  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> str | None:
+        return self._columns[4]  # type: ignore[no-any-return]
+
+    @property
+    def value(self) -> Any:
+        try:
+            return self._value
+        except AttributeError:
+            _set_value(self, _decode(self._columns[5]))
+            return self._value
+
+    @property
+    def body(self) -> bytes | None:
+        body = self._columns[6]
+        return body if body is None else bytes(body)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        try:
+            return self._metadata
+        except AttributeError:
+            _set_metadata(self, _decode(self._columns[7]))
+            return self._metadata
+
+    @property
+    def published_at(self) -> datetime:
+        """When the publisher's statement ran."""
+        return self._columns[8]  # type: ignore[no-any-return]
+
+    @property
+    def logged_at(self) -> datetime:
+        """When the transfer gave it its id; never decreases within a topic."""
+        return self._columns[9]  # type: ignore[no-any-return]
+
+    @property
+    def address(self) -> str:
+        """`orders/1042`: the same for every attempt, to recognise an event by."""
+        return f"{self.topic}/{self.id}"
+
+    @property
+    def columns(self) -> Sequence[Any]:
+        """All that is stored of it, JSON as text, in the order of `COLUMNS`."""
+        return self._columns
+
+    def with_attempt(self, attempt: int) -> "ReceivedEvent":
+        """The same event in another attempt."""
+        return ReceivedEvent(self.topic, self._columns, consumer=self.consumer, attempt=attempt)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"An event can't be changed: {name} of {self!r}.")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"An event can't be changed: {name} of {self!r}.")
+
+    def __repr__(self) -> str:
+        return f"<event {self.address} {self.type or 'without type'}, key {self.key!r}, attempt {self.attempt}>"
+
+
+# Events are made by the ten thousand: the slots' own setters pass by the refusal above, at no cost.
+_setters: dict[str, Any] = {name: vars(ReceivedEvent)[name].__set__ for name in ReceivedEvent.__slots__}
+_set_topic = _setters["topic"]
+_set_consumer = _setters["consumer"]
+_set_attempt = _setters["attempt"]
+_set_columns = _setters["_columns"]
+_set_value = _setters["_value"]
+_set_metadata = _setters["_metadata"]
+
+
+def _decode(column: Any) -> Any:
+    return json.loads(column) if isinstance(column, str) else column

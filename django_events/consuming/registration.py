@@ -1,0 +1,165 @@
+"""Declared consumers become rows, on every `migrate`; they stay until they are unregistered.
+
+Doing it again changes nothing, and several processes may do it at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import DatabaseError, transaction
+
+from django_events import declarations, models, sql
+from django_events.consuming import places
+from django_events.exceptions import (
+    ConsumerChangeRefused,
+    ConsumerInUse,
+    InvalidConsumer,
+    UnknownTopic,
+    did_you_mean,
+)
+from django_events.log.segments import log_table
+
+ALL = models.Position.ALL
+
+
+def sync(using: str) -> list[str]:
+    """Register and adapt what the declarations ask for; returns a line for each change.
+
+    Each consumer of a topic has a transaction of its own, under the topic's head.
+    """
+    declarations.consumers.check()
+    changes: list[str] = []
+    for declared in declarations.consumers:
+        check_filter(using, declared)
+        for name in declared.topics:
+            with holding_topic(using, name, declared) as topic:
+                changes += _register(using, declared, topic)
+    return changes
+
+
+@contextmanager
+def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Iterator[models.Topic]:
+    """A transaction that holds a topic's head: its log grows and shrinks for nobody else meanwhile."""
+    with sql.committed(using):
+        topics = models.Topic.objects.using(using)
+        topic = topics.filter(name=name).first()
+        if topic is None:
+            known = topics.values_list("name", flat=True)
+            raise UnknownTopic(
+                f"Consumer {declared} is declared for topic {name!r}, at {declared.declared_at}, and the database "
+                f"{using!r} has no such topic. {did_you_mean(name, known)}"
+            )
+        sql.fetch(using, sql.statement("lock_head"), topic_id=topic.pk)
+        yield topics.select_related("head").get(pk=topic.pk)
+
+
+def check_filter(using: str, declared: declarations.Consumer) -> None:
+    """Let PostgreSQL read the predicate, and try it on values of every kind; InvalidConsumer if it can't."""
+    if declared.where is None:
+        return
+    try:
+        with transaction.atomic(using):
+            sql.fetch(using, sql.statement("try_predicate"), where=declared.where)
+    except DatabaseError as error:
+        problem = str(error).strip().splitlines()[0]
+        raise InvalidConsumer(
+            f"Consumer {declared}, declared at {declared.declared_at}, has where={declared.where!r}, which PostgreSQL "
+            f"can't use as a jsonpath predicate: {problem}."
+        ) from error
+
+
+def partitions_of(declared: declarations.Consumer, topic: models.Topic) -> list[int]:
+    """The partitions that a consumer has a position in."""
+    return list(range(topic.partitions)) if declared.partitioned else [ALL]
+
+
+def _register(using: str, declared: declarations.Consumer, topic: models.Topic) -> list[str]:
+    filters = {"types": _listed(declared.types), "keys": _listed(declared.keys), "where": declared.where}
+    rows = models.Consumer.objects.using(using).select_related("topic")
+    row = rows.filter(name=declared.name, topic=topic).first()
+    if row is None:
+        row = models.Consumer(name=declared.name, topic=topic, partitioned=declared.partitioned, **filters)
+        row.save(using=using)
+        start = places.find(using, topic, declared.start)
+        _set_positions(using, row, dict.fromkeys(partitions_of(declared, topic), start - 1))
+        return [f"Consumer {row}: registered, begins at {start}."]
+    changes = [
+        f"{name} {getattr(row, name)} → {value}" for name, value in filters.items() if getattr(row, name) != value
+    ]
+    positions = {p.partition: p for p in row.positions.using(using).select_for_update()}
+    if set(positions) != set(partitions_of(declared, topic)):
+        _set_positions(using, row, _changed_positions(using, row, declared, topic, positions))
+        if row.partitioned != declared.partitioned:
+            changes.append(f"partitioned {row.partitioned} → {declared.partitioned}")
+        else:
+            changes.append(f"partitions {len(positions)} → {topic.partitions}")
+    if changes:
+        for name, value in {**filters, "partitioned": declared.partitioned}.items():
+            setattr(row, name, value)
+        row.save(using=using)
+    return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
+
+
+def _listed(patterns: tuple[str, ...] | None) -> list[str] | None:
+    return None if patterns is None else list(patterns)
+
+
+def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) -> None:
+    row.positions.using(using).exclude(partition__in=positions).delete()
+    kept = set(row.positions.using(using).values_list("partition", flat=True))
+    models.Position.objects.using(using).bulk_create(
+        models.Position(
+            consumer=row,
+            partition=partition,
+            position=position,
+            number=places.number_at(using, row.topic, partition, position),
+        )
+        for partition, position in positions.items()
+        if partition not in kept
+    )
+
+
+def _changed_positions(
+    using: str,
+    row: models.Consumer,
+    declared: declarations.Consumer,
+    topic: models.Topic,
+    positions: dict[int, models.Position],
+) -> dict[int, int]:
+    """Where a consumer goes on in other partitions than it had, so that nothing is left out or handled twice."""
+    refuse_in_use(using, row)
+    if ALL in positions or not positions:
+        reached = positions[ALL].position if positions else 0
+        return dict.fromkeys(partitions_of(declared, topic), reached)
+    if declared.partitioned:  # another number of partitions, which a topic only gets while it has no events
+        lowest = min(p.position for p in positions.values())
+        return dict.fromkeys(partitions_of(declared, topic), lowest)
+    reached = max(p.position for p in positions.values())
+    if behind := [p for p in positions.values() if _has_unread(using, topic, p, reached)]:
+        raise ConsumerChangeRefused(
+            f"Consumer {row} is declared with partitioned=False, at {declared.declared_at}, and was registered with "
+            f"partitioned=True. Its partitions are not equally far: {behind[0].partition} is at {behind[0].position} "
+            f"and another at {reached}, so some events would be handled twice. Nothing was changed. Declare "
+            f"partitioned=True again and let it catch up, or give it another name."
+        )
+    return {ALL: reached}
+
+
+def _has_unread(using: str, topic: models.Topic, position: models.Position, upper: int) -> bool:
+    if topic.partitions == 1:
+        return position.position < upper
+    statement = sql.statement("unread_between").on(
+        log=log_table(topic.pk), partition=position.partition, after=position.position, upper=upper
+    )
+    [[unread]] = sql.fetch(using, statement)
+    return bool(unread)
+
+
+def refuse_in_use(using: str, row: models.Consumer) -> None:
+    """Raise ConsumerInUse while somebody handles events of it."""
+    if held := sql.fetch(using, sql.statement("held_positions"), consumer_id=row.pk):
+        partition, holder = held[0]
+        raise ConsumerInUse(
+            f"Consumer {row} is handling events now, in partition {partition} by {holder}. Nothing was changed. "
+            "Stop its workers and try again."
+        )

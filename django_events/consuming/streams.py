@@ -1,0 +1,132 @@
+"""Stream consumers: one reader per partition, in order, for a turn of several batches.
+
+agenda = Agenda(using, subscriptions(using, [bill]))
+while due := agenda.take() or ...:
+    if lease := claim(*due, holder="host:7"):
+        serve(lease, handler, ...)
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from django.db import DatabaseError, DataError, connections, transaction
+
+from django_events import sql
+from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handling import Handling, OnFailure
+from django_events.consuming.leases import Batch, Lease
+from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.redriving import next_redrive
+
+logger = logging.getLogger("django_events.consumer")
+
+TURN = 0.2  # seconds: then others are served, which waited longer
+TRANSACTION = 0.1  # seconds: then a handler of single events has its work committed
+END_HOLDER_TIMEOUT = "5s"
+
+
+def serve(
+    lease: Lease,
+    handler: BoundHandler,
+    *,
+    on_failure: OnFailure,
+    stopping: Callable[[], bool] = lambda: False,
+    patient: bool = True,
+) -> int:
+    """Give a leased partition its turn and let it go; returns how many events were passed.
+
+    With LeaseLost or any other error, nothing is settled but what was before: give the lease up then.
+    """
+    if lease.lost_token is not None:
+        _end_holder(lease, lease.lost_token)
+    turn = _Turn(lease, handler, on_failure, stopping, patient)
+    passed = turn.redrive() + turn.read() if lease.redrives else turn.read()
+    lease.release()
+    return passed
+
+
+class _Turn:
+    def __init__(
+        self,
+        lease: Lease,
+        handler: BoundHandler,
+        on_failure: OnFailure,
+        stopping: Callable[[], bool],
+        patient: bool,
+    ) -> None:
+        self.lease = lease
+        self.stopping = stopping
+        self.patient = patient
+        self._ends_at = time.monotonic() + TURN
+        self._commit_at = 0.0
+        self._handling = Handling(lease, handler, enough=self._enough, on_failure=on_failure)
+
+    def redrive(self) -> int:
+        """Handle the dead letters again that somebody asked for, oldest first."""
+        passed = 0
+        while not self._over() and (redrive := next_redrive(self.lease)):
+            passed += self._handling.handle(redrive, [redrive.event])
+        return passed
+
+    def read(self) -> int:
+        """Read and handle batches until there are no more, the turn is over, or an event has to wait."""
+        passed = 0
+        while not self.lease.released and not self._over() and (batch := self._next_batch()):
+            if self.patient and self.lease.too_few(batch):
+                self.lease.wait_for_more(batch)
+            elif not batch.events:
+                with transaction.atomic(self.lease.using):
+                    settlement = self.lease.settle([])
+                self.lease.settled(settlement)
+            else:
+                passed += self._handle(batch.events)
+        return passed
+
+    def _handle(self, events: Sequence[ReceivedEvent]) -> int:
+        passed = 0
+        while passed < len(events) and not self.lease.released and not (passed and self._over()):
+            self._commit_at = time.monotonic() + TRANSACTION
+            passed += self._handling.handle(self.lease, events[passed:])
+        return passed
+
+    def _next_batch(self) -> Batch | None:
+        try:
+            return self.lease.read()
+        except DataError as error:  # a predicate that doesn't work for some value: again would be the same
+            if connections[self.lease.using].in_atomic_block:
+                raise
+            logger.error(
+                "Consumer %s, partition %d stops behind event %d, because its filter failed. %s",
+                self.lease.subscription,
+                self.lease.partition,
+                self.lease.position,
+                str(error).strip(),
+            )
+            self.lease.stop(f"The filter failed. {str(error).strip()}")
+            return None
+
+    def _over(self) -> bool:
+        return self.stopping() or time.monotonic() >= self._ends_at
+
+    def _enough(self) -> bool:
+        return self.stopping() or time.monotonic() >= self._commit_at
+
+
+def _end_holder(lease: Lease, lost_token: int) -> None:
+    """Somebody's lease ran out: end what that one still has open, and wait until its locks are gone."""
+    logger.warning(
+        "Consumer %s, partition %d is taken over behind event %d: its worker died, or froze for longer than its lease.",
+        lease.subscription,
+        lease.partition,
+        lease.position,
+    )
+    try:
+        with sql.batch(lease.using, lock_timeout=END_HOLDER_TIMEOUT):
+            for pid, told in sql.fetch(lease.using, sql.statement("end_holder"), token=lost_token):
+                logger.warning("The frozen worker's connection, pid %d, %s.", pid, "is ended" if told else "is gone")
+            sql.fetch(lease.using, sql.statement("hold"), token=lost_token)
+    except DatabaseError as error:
+        if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
+            raise
+        logger.error("The frozen worker's connection can't be ended. %s", str(error).strip())

@@ -1,0 +1,78 @@
+"""A consumer on one of its topics, as it is declared here and registered in the database."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django_events import declarations, models, sql
+from django_events.consuming.matching import condition
+from django_events.exceptions import ConsumerNotReady
+from django_events.log.segments import log_table
+
+# How many events a worker reads at once for a handler that takes one at a time.
+READ_AHEAD = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subscription:
+    """What a worker has to know of a consumer and a topic to serve it."""
+
+    using: str
+    consumer: declarations.Consumer
+    consumer_id: int
+    topic: str
+    topic_id: int
+    log: str
+    partitions: int
+    whole: bool
+    match: sql.Statement
+    positions: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return f"{self.consumer.name!r} of {self.topic!r}"
+
+    @property
+    def most(self) -> int:
+        """How many events are read at once."""
+        return self.consumer.batch_size or READ_AHEAD
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every id is an event for it, so that a range of ids is as many events."""
+        return self.whole and not self.consumer.filtered
+
+
+def subscriptions(using: str, consumers: Iterable[declarations.Consumer]) -> list[Subscription]:
+    """All topics of these consumers; ConsumerNotReady if one of them isn't registered."""
+    consumers = list(consumers)
+    rows = {
+        (row.name, row.topic.name): row
+        for row in models.Consumer.objects.using(using)
+        .filter(name__in=[consumer.name for consumer in consumers])
+        .select_related("topic")
+        .prefetch_related("positions")
+    }
+    return [_subscription(using, consumer, topic, rows) for consumer in consumers for topic in consumer.topics]
+
+
+def _subscription(
+    using: str, consumer: declarations.Consumer, topic: str, rows: dict[tuple[str, str], models.Consumer]
+) -> Subscription:
+    row = rows.get((consumer.name, topic))
+    if row is None or row.partitioned != consumer.partitioned:
+        how = "is not registered" if row is None else f"is registered with partitioned={row.partitioned}"
+        raise ConsumerNotReady(
+            f"Consumer {consumer.name!r} {how} for topic {topic!r} in the database {using!r}. "
+            f"Run: manage.py migrate --database {using}"
+        )
+    return Subscription(
+        using=using,
+        consumer=consumer,
+        consumer_id=row.pk,
+        topic=topic,
+        topic_id=row.topic_id,
+        log=log_table(row.topic_id),
+        partitions=row.topic.partitions,
+        whole=not row.partitioned or row.topic.partitions == 1,
+        match=condition(consumer),
+        positions=tuple((p.pk, p.partition) for p in row.positions.all()),
+    )

@@ -1,0 +1,5 @@
+-- As the first statement of a handler's transaction: whoever takes the lease over finds it by this lock.
+--
+-- It ends with the transaction, and no other transaction has to wait for it but the one that takes over.
+-- Parameters: token.
+SELECT pg_advisory_xact_lock(%(token)s)

@@ -1,0 +1,207 @@
+"""Consumers as workers: threads that share an agenda, each with a connection of its own.
+
+pool = ConsumerPool("default", [bill, index], threads=4, listener=listener)
+handled = pool.run(stop)
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from django.db import DatabaseError, InterfaceError, connections
+from psycopg import Connection, IsolationLevel
+
+from django_events import declarations
+from django_events.conf import settings
+from django_events.consuming.agenda import Agenda
+from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handling import log_failure
+from django_events.consuming.leases import claim, give_up
+from django_events.consuming.streams import serve
+from django_events.consuming.subscriptions import subscriptions
+from django_events.exceptions import HandlerNotFound, LeaseLost
+from django_events.workers.bell import Bell
+from django_events.workers.keeping import Keeper
+from django_events.workers.listening import Listener
+from django_events.workers.loop import run
+from django_events.workers.stopping import Stop
+
+logger = logging.getLogger("django_events.consumer")
+
+# While the LISTEN connection is up, the transfer's notifications tell everything: looking is for the rest.
+LISTENING_POLL = 5.0
+
+
+class ConsumerWorker:
+    """One thread's share of the work: it takes a partition, serves it for a turn, and takes the next."""
+
+    left = False
+
+    def __init__(self, pool: "ConsumerPool", name: str) -> None:
+        self.using = pool.using
+        self._pool = pool
+        self._holder = f"{socket.gethostname()}:{os.getpid()}/{name}"
+        self._unsettled: list[int] = []
+
+    def work(self, stop: Stop) -> int:
+        """Serve partitions until events were handled or nothing is due; returns how many events were passed."""
+        self._connect()
+        pool = self._pool
+        while not stop.requested:
+            if not pool.agenda.look(period=pool.poll) or (due := pool.agenda.take()) is None:
+                return 0
+            if pool.agenda.more:
+                pool.bell.ring()
+            lease = claim(*due, holder=self._holder)
+            if lease is None:
+                pool.agenda.notice([due.subscription.topic_id])
+                continue
+            passed = 0
+            try:
+                with pool.keeper.keeping(lease):
+                    passed = serve(
+                        lease,
+                        pool.handlers[due.subscription.consumer.name],
+                        on_failure=log_failure(lease),
+                        stopping=lambda: stop.requested,
+                    )
+            except LeaseLost as error:
+                logger.warning("%s", error)
+            except BaseException:
+                self._unsettled.append(lease.token)
+                self._give_up_if_connected()
+                raise
+            finally:
+                # What came while it was leased was left alone by whoever looked.
+                pool.agenda.notice([due.subscription.topic_id])
+                self._tidy()
+            if passed:
+                return passed
+        return 0
+
+    def wait(self, stop: Stop) -> None:
+        pool = self._pool
+        pool.bell.wait(stop, pool.agenda.seconds_to_next(period=pool.poll))
+
+    def reset(self) -> None:
+        self._pool.agenda.notice_all()
+
+    def close(self) -> None:
+        self._give_up_if_connected()
+
+    def _connect(self) -> None:
+        if connections[self.using].connection is None:
+            connect_for_work(self.using)
+        if self._unsettled:
+            give_up(self.using, self._unsettled)
+            self._unsettled = []
+
+    def _give_up_if_connected(self) -> None:
+        """Spare others the wait for the end of a lease, if that is still possible."""
+        connection = connections[self.using]
+        if not self._unsettled or connection.in_atomic_block or not connection.is_usable():
+            return
+        try:
+            give_up(self.using, self._unsettled)
+            self._unsettled = []
+        except (DatabaseError, InterfaceError) as error:
+            logger.debug("Leases are left to their time. %s", error)
+
+    def _tidy(self) -> None:
+        """Handlers may have used other databases: close what is stale, as after a request."""
+        for connection in connections.all(initialized_only=True):
+            if connection.alias != self.using:
+                connection.close_if_unusable_or_obsolete()
+
+
+class ConsumerPool:
+    """Some consumers, served by threads of this process, with one agenda, one keeper and one bell."""
+
+    def __init__(
+        self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1, listener: Listener
+    ) -> None:
+        self.using = using
+        self.threads = threads
+        self.handlers: dict[str, BoundHandler] = {}
+        self.broken: list[HandlerNotFound] = []
+        self.bell = Bell()
+        self._consumers = consumers
+        self._listener = listener
+        self._errors: list[BaseException] = []
+
+    @property
+    def poll(self) -> float:
+        """How long to wait at most without looking everywhere, in seconds."""
+        interval = settings.POLL_INTERVAL.total_seconds()
+        return max(interval, LISTENING_POLL) if self._listener.listening else interval
+
+    def run(self, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None) -> int:
+        """Serve them until told to stop, or with `once` until nothing is due; returns how many events were passed."""
+        self._load()
+        self.agenda = Agenda(self.using, subscriptions(self.using, self._loaded()))
+        self.keeper = Keeper(self.using, stop=stop.request)
+        self._listener.on("django_events_log", self._notified)
+        self._listener.start()
+        totals: list[int] = []
+        finished = threading.Event()
+        running = self.threads
+        counting = threading.Lock()
+
+        def target(name: str) -> None:
+            nonlocal running
+            worker = ConsumerWorker(self, name)
+            try:
+                totals.append(run(worker, stop, once=once, on_progress=on_progress))
+            except BaseException as error:
+                self._errors.append(error)
+                stop.request()
+            finally:
+                worker.close()
+                connections.close_all()
+                with counting:
+                    running -= 1
+                    if not running:
+                        finished.set()
+
+        for number in range(self.threads):
+            threading.Thread(target=target, args=[f"{number + 1}"], name=f"consumer {number + 1}", daemon=True).start()
+        try:
+            finished.wait()
+        finally:
+            self.keeper.close()
+        if self._errors:
+            raise self._errors[0]
+        return sum(totals)
+
+    def close(self) -> None:
+        self.bell.close()
+
+    def _load(self) -> None:
+        """Import the handlers that are named by a path. One that can't be had stops its own consumer only."""
+        for consumer in self._consumers:
+            try:
+                self.handlers[consumer.name] = BoundHandler(consumer)
+            except HandlerNotFound as error:
+                self.broken.append(error)
+                logger.error("Consumer %r is not served. %s", consumer.name, error, exc_info=error)
+
+    def _loaded(self) -> list[declarations.Consumer]:
+        return [consumer for consumer in self._consumers if consumer.name in self.handlers]
+
+    def _notified(self, payload: str) -> None:
+        """The transfer moved something, in the topics of the payload or, if it is empty, anywhere."""
+        if payload:
+            self.agenda.notice(int(topic_id) for topic_id in payload.split(","))
+        else:
+            self.agenda.notice_all()
+        self.bell.ring()
+
+
+def connect_for_work(using: str) -> None:
+    """Connect at READ COMMITTED: each statement of a worker sees what was committed before it."""
+    wrapper = connections[using]
+    wrapper.ensure_connection()
+    cast("Connection[object]", wrapper.connection).isolation_level = IsolationLevel.READ_COMMITTED

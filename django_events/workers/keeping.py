@@ -1,0 +1,158 @@
+"""The keeper: a thread that renews the leases of its process, and ends handlers that take too long.
+
+A handler can't block it, because it has a connection and a thread of its own. What it can't renew
+any more is taken over by others when its time is over.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from django_events import sql
+from django_events.consuming.leases import Lease, give_up
+from django_events.workers.loop import Exit
+
+logger = logging.getLogger("django_events.consumer")
+
+TICK = 0.1
+IDLE_TICKS = 20
+OTHERS_FINISH = 5.0
+
+
+class Keeper:
+    """Knows the leases that the threads of this process hold on one database."""
+
+    def __init__(self, using: str, *, stop: Callable[[], None], end: Callable[[int], None] = os._exit) -> None:
+        self.using = using
+        self._stop_others = stop
+        self._end = end
+        self._leases: dict[int, Lease] = {}
+        self._renewed_at: dict[int, float] = {}
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @contextmanager
+    def keeping(self, lease: Lease) -> Iterator[None]:
+        """Renew a lease for as long as the block takes."""
+        self._renewed_at[lease.token] = time.monotonic()
+        self._leases[lease.token] = lease
+        self._start()
+        if not self._wake.is_set():
+            self._wake.set()
+        try:
+            yield
+        finally:
+            del self._leases[lease.token]
+            del self._renewed_at[lease.token]
+
+    def close(self) -> None:
+        """End the thread and its connection."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="django_events keeper", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        idle = 0
+        while not self._closed:
+            idle = 0 if self._leases else idle + 1
+            if idle > IDLE_TICKS:  # the next lease wakes it
+                connections[self.using].close()
+                self._wake.clear()
+                if not self._leases and not self._closed:
+                    self._wake.wait()
+                idle = 0
+            self._tick()
+            time.sleep(TICK)
+        connections[self.using].close()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        to_renew = []
+        for token, lease in tuple(self._leases.items()):
+            renewed_at = self._renewed_at.get(token)
+            if renewed_at is None or lease.lost:
+                continue
+            seconds = lease.subscription.consumer.lease.total_seconds()
+            self._watch(lease, now)
+            if not lease.timed_out and now - renewed_at > seconds / 3:
+                to_renew.append(lease)
+            elif lease.timed_out and lease.handling is not None and now - renewed_at > seconds:
+                self._abandon(lease)
+        if to_renew:
+            self._renew(to_renew, now)
+
+    def _watch(self, lease: Lease, now: float) -> None:
+        """Stop renewing the lease of a handler that takes longer than it may."""
+        timeout, event, since = lease.subscription.consumer.timeout, lease.handling, lease.handling_since
+        if timeout is None or event is None or lease.timed_out or now - since <= timeout.total_seconds():
+            return
+        if lease.handling is not event:  # it came back just now
+            return
+        lease.timed_out = True
+        logger.error(
+            "Consumer %s, partition %d: the handler of event %s, attempt %d takes longer than %s. "
+            "If it doesn't come back before its lease is over, this process ends.",
+            lease.subscription,
+            lease.partition,
+            event.address,
+            event.attempt,
+            timeout,
+        )
+
+    def _renew(self, leases: list[Lease], now: float) -> None:
+        try:
+            held = {
+                token
+                for (token,) in sql.fetch(
+                    self.using,
+                    sql.statement("renew"),
+                    position_ids=[lease.position_id for lease in leases],
+                    tokens=[lease.token for lease in leases],
+                    leases=[lease.subscription.consumer.lease for lease in leases],
+                )
+            }
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("The leases on %r can't be renewed now. %s", self.using, str(error).strip())
+            connections[self.using].close()
+            return
+        for lease in leases:
+            if lease.token in held:
+                if lease.token in self._renewed_at:
+                    self._renewed_at[lease.token] = now
+            elif lease.token in self._leases and not lease.released:
+                lease.lost = True
+
+    def _abandon(self, lease: Lease) -> None:
+        """A handler doesn't come back: let the others finish, and end the process with it."""
+        logger.critical(
+            "Consumer %s, partition %d: the handler doesn't come back, so this process ends with exit code %d. "
+            "Its events go to others.",
+            lease.subscription,
+            lease.partition,
+            Exit.ABANDONED,
+        )
+        self._stop_others()
+        deadline = time.monotonic() + OTHERS_FINISH
+        while any(not other.timed_out for other in tuple(self._leases.values())) and time.monotonic() < deadline:
+            time.sleep(TICK)
+        try:
+            give_up(self.using, list(self._leases))
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("The leases on %r can't be given up. %s", self.using, str(error).strip())
+        logging.shutdown()
+        self._end(Exit.ABANDONED)
