@@ -30,9 +30,16 @@ _HOMES = {
     "apublish": "django_events.publishing.api",
     "apublish_many": "django_events.publishing.api",
     "consumer": "django_events.declarations",
+    "discard": "django_events.consuming.dead_letters",
+    "lag": "django_events.consuming.lag",
+    "pause": "django_events.consuming.replay",
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
+    "redrive": "django_events.consuming.dead_letters",
+    "resume": "django_events.consuming.replay",
+    "rewind": "django_events.consuming.replay",
     "topic": "django_events.declarations",
+    "unregister": "django_events.consuming.replay",
 }
 
 __all__ = [
@@ -49,13 +56,23 @@ __all__ = [
     "apublish",
     "apublish_many",
     "consumer",
+    "discard",
+    "lag",
+    "pause",
     "publish",
     "publish_many",
+    "redrive",
+    "resume",
+    "rewind",
     "topic",
+    "unregister",
 ]
 
 if TYPE_CHECKING:
+    from django_events.consuming.dead_letters import discard, redrive
+    from django_events.consuming.lag import lag
     from django_events.consuming.received import ReceivedEvent
+    from django_events.consuming.replay import pause, resume, rewind, unregister
     from django_events.declarations import Consumer, Topic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError

@@ -11,6 +11,7 @@ A lease is fenced by a random token: after somebody else took the partition over
 settled under the old one, and LeaseLost says so.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import DatabaseError, connections, transaction
 
 from django_events import sql
 from django_events.consuming.burial import bury
@@ -26,6 +27,8 @@ from django_events.consuming.failures import Failure, Verdict
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
+
+logger = logging.getLogger("django_events.consumer")
 
 # How many ids one read looks at, at least, for a consumer that may have few events among them.
 RANGE = 10_000
@@ -333,3 +336,20 @@ def give_up(using: str, tokens: Sequence[int]) -> None:
     """End leases without settling, so that nobody has to wait for their time to be over."""
     if tokens:
         sql.fetch(using, sql.statement("give_up"), tokens=list(tokens))
+
+
+def end_holder(using: str, token: int) -> None:
+    """End the transaction of a worker that lost this lease, and wait until its locks are gone.
+
+    In the caller's transaction, which should have a timeout for locks. Where this role may not end it, the token
+    still keeps it from settling.
+    """
+    try:
+        with transaction.atomic(using):
+            for pid, told in sql.fetch(using, sql.statement("end_holder"), token=token):
+                logger.warning("The frozen worker's connection, pid %d, %s.", pid, "is ended" if told else "is gone")
+            sql.fetch(using, sql.statement("hold"), token=token)
+    except DatabaseError as error:
+        if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
+            raise
+        logger.error("The frozen worker's connection can't be ended. %s", str(error).strip())

@@ -10,12 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from django.db import DatabaseError, DataError, connections, transaction
+from django.db import DataError, connections, transaction
 
 from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leases import Batch, Lease
+from django_events.consuming.leases import Batch, Lease, end_holder
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 
@@ -39,7 +39,7 @@ def serve(
     With LeaseLost or any other error, nothing is settled but what was before: give the lease up then.
     """
     if lease.lost_token is not None:
-        _end_holder(lease, lease.lost_token)
+        _take_over(lease, lease.lost_token)
     turn = _Turn(lease, handler, on_failure, stopping, patient)
     passed = turn.redrive() + turn.read() if lease.redrives else turn.read()
     lease.release()
@@ -113,20 +113,13 @@ class _Turn:
         return self.stopping() or time.monotonic() >= self._commit_at
 
 
-def _end_holder(lease: Lease, lost_token: int) -> None:
-    """Somebody's lease ran out: end what that one still has open, and wait until its locks are gone."""
+def _take_over(lease: Lease, lost_token: int) -> None:
+    """Somebody's lease ran out: end what that one still has open, so that nobody works beside it."""
     logger.warning(
         "Consumer %s, partition %d is taken over behind event %d: its worker died, or froze for longer than its lease.",
         lease.subscription,
         lease.partition,
         lease.position,
     )
-    try:
-        with sql.batch(lease.using, lock_timeout=END_HOLDER_TIMEOUT):
-            for pid, told in sql.fetch(lease.using, sql.statement("end_holder"), token=lost_token):
-                logger.warning("The frozen worker's connection, pid %d, %s.", pid, "is ended" if told else "is gone")
-            sql.fetch(lease.using, sql.statement("hold"), token=lost_token)
-    except DatabaseError as error:
-        if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
-            raise
-        logger.error("The frozen worker's connection can't be ended. %s", str(error).strip())
+    with sql.batch(lease.using, lock_timeout=END_HOLDER_TIMEOUT):
+        end_holder(lease.using, lost_token)

@@ -5,6 +5,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_events import declarations
 from django_events.models.functions import ClockTimestamp
 from django_events.models.topics import Topic
 
@@ -89,6 +90,23 @@ class Position(models.Model):
         return f"{self.consumer_id}/{self.partition}: {self.position}"
 
 
+class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
+    """What consumers gave up on. A consumer is a declaration or its name."""
+
+    def of(
+        self, consumer: declarations.Consumer | str, *, topic: declarations.Topic | str | None = None
+    ) -> "DeadLetterQuerySet":
+        """The dead letters of one consumer, or of one of its topics, oldest event first."""
+        letters = self.filter(consumer__name=str(consumer))
+        if topic is not None:
+            letters = letters.filter(consumer__topic__name=str(topic))
+        return letters.order_by("consumer__topic__name", "event_id")
+
+    def waiting(self) -> "DeadLetterQuerySet":
+        """Those that are to be handled again, and were not yet."""
+        return self.filter(redrive_at__isnull=False)
+
+
 class DeadLetter(models.Model):
     """An event that a consumer gave up on: a full copy, and why. It stays until redriven or discarded."""
 
@@ -112,6 +130,8 @@ class DeadLetter(models.Model):
     redrive_at = models.DateTimeField(
         _("redrive at"), null=True, blank=True, help_text=_("The consumer handles it again at this time.")
     )
+
+    objects = DeadLetterQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("dead letter")

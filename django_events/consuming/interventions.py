@@ -1,0 +1,29 @@
+"""What people do to consumers by hand is written down: who, when, and what changed."""
+
+import getpass
+import logging
+import socket
+from typing import Any
+
+from django_events import models, sql
+from django_events.log.transfer import LOG_CHANNEL
+
+logger = logging.getLogger("django_events.consumer")
+
+
+def record(using: str, row: models.Consumer, action: str, *, by: str | None, **details: Any) -> None:
+    """Write an intervention down, in the caller's transaction, and tell the workers to look."""
+    who = by or this_user()
+    models.Intervention.objects.using(using).create(
+        by=who[:200], action=action, consumer=row.name, topic=row.topic.name, details=details
+    )
+    sql.fetch(using, sql.statement("notify_moved"), channel=LOG_CHANNEL, topic_ids=str(row.topic_id))
+    logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "")
+
+
+def this_user() -> str:
+    """Who runs this process, where nobody said who asks."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container's user may have no name
+        return socket.gethostname()

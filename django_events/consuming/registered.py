@@ -1,0 +1,36 @@
+"""The registered consumers of a database, found by what people call them."""
+
+from collections.abc import Iterable
+
+from django.db import router
+
+from django_events import declarations, models
+from django_events.exceptions import UnknownConsumer, did_you_mean
+
+Named = declarations.Consumer | str
+
+
+def writable(using: str | None) -> str:
+    """The alias that is meant: by default the one where events are written."""
+    return using or router.db_for_write(models.BufferedEvent)
+
+
+def registered(using: str, consumer: Named, *, topic: declarations.Topic | str | None = None) -> list[models.Consumer]:
+    """The rows of a consumer, one per topic, or the one of a topic; UnknownConsumer if there is none."""
+    rows = models.Consumer.objects.using(using).select_related("topic__head").order_by("topic_id")
+    of_name = list(rows.filter(name=str(consumer)))
+    if not of_name:
+        known: Iterable[str] = rows.values_list("name", flat=True)
+        raise UnknownConsumer(
+            f"No consumer {str(consumer)!r} is registered in the database {using!r}. "
+            f"{did_you_mean(str(consumer), set(known))}"
+        )
+    if topic is None:
+        return of_name
+    of_topic = [row for row in of_name if row.topic.name == str(topic)]
+    if not of_topic:
+        topics = [row.topic.name for row in of_name]
+        raise UnknownConsumer(
+            f"Consumer {str(consumer)!r} doesn't read topic {str(topic)!r}. {did_you_mean(str(topic), topics)}"
+        )
+    return of_topic

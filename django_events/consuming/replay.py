@@ -1,0 +1,235 @@
+"""Moving consumers by hand: to another place in the log, to a stop, on again, and away.
+
+    rewind("billing", to=1042)                       # the next event it handles
+    rewind("billing", to="beginning", partition=3)
+    pause("billing")
+    resume("billing")
+
+Workers may run meanwhile. Each of these is recorded as an intervention.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple
+
+from django.db.models import QuerySet
+
+from django_events import declarations, models, sql
+from django_events.consuming import places
+from django_events.consuming.interventions import record
+from django_events.consuming.leases import end_holder
+from django_events.consuming.registered import Named, registered, writable
+from django_events.consuming.registration import refuse_in_use
+from django_events.exceptions import ConsumerInUse, PositionRefused
+from django_events.models.functions import ClockTimestamp
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
+HOLD = timedelta(seconds=5)
+
+
+class Move(NamedTuple):
+    """A partition of a consumer, the next event it would have handled, and the one it handles now."""
+
+    topic: str
+    partition: int
+    before: int
+    after: int
+    dead_letters: int
+
+
+def rewind(
+    consumer: Named,
+    *,
+    to: declarations.Start,
+    topic: declarations.Topic | str | None = None,
+    partition: int | None = None,
+    by: str | None = None,
+    wait: timedelta = timedelta(seconds=10),
+    dry_run: bool = False,
+    using: str | None = None,
+) -> list[Move]:
+    """Let a consumer go on at another place: the id of the next event to handle, a time, "beginning" or "end".
+
+    In a transaction of its own: all its topics and partitions move, or the one that is named, or none. Workers may
+    run: it waits for the events in hand, and ConsumerInUse says that they took longer. Dead letters behind the
+    new place are dropped, because their events come again. Repeating it moves there again.
+    """
+    using = writable(using)
+    rows = registered(using, consumer, topic=topic)
+    if dry_run:
+        with sql.committed(using):
+            return [move for row in rows for move, _ in _moves(using, row, to, partition)]
+    moves: list[Move] = []
+    with _standing_still(using, rows, partition, wait):
+        for row in rows:  # in the order of their topics: heads before consumers, always the same way
+            for move, position in _moves(using, row, to, partition):
+                moves.append(move)
+                position.save(using=using)
+                _dead_letters(using, position, move).delete()
+                record(
+                    using,
+                    row,
+                    "rewind",
+                    by=by,
+                    partition=move.partition,
+                    before=move.before,
+                    after=move.after,
+                    to=str(to),
+                    dead_letters=move.dead_letters,
+                )
+    return moves
+
+
+def pause(
+    consumer: Named,
+    *,
+    topic: declarations.Topic | str | None = None,
+    by: str | None = None,
+    using: str | None = None,
+) -> list[models.Consumer]:
+    """Let no worker begin anything more for a consumer; what is in hand is finished. Returns what was paused.
+
+    It stays registered, and counts for retention. Repeating it changes nothing.
+    """
+    using = writable(using)
+    with sql.committed(using):
+        rows = [row for row in registered(using, consumer, topic=topic) if row.paused_at is None]
+        for row in rows:
+            models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
+            record(using, row, "pause", by=by)
+    return rows
+
+
+def resume(
+    consumer: Named,
+    *,
+    topic: declarations.Topic | str | None = None,
+    by: str | None = None,
+    using: str | None = None,
+) -> list[models.Consumer]:
+    """Let a paused consumer go on, and partitions that stopped or wait for a retry try again now.
+
+    Attempts are counted anew. Returns what went on. Repeating it changes nothing.
+    """
+    using = writable(using)
+    resumed = []
+    with sql.committed(using):
+        for row in registered(using, consumer, topic=topic):
+            positions = row.positions.using(using).filter(token__isnull=True)
+            waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
+            again = waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")
+            if again or row.paused_at is not None:
+                models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
+                record(using, row, "resume", by=by, partitions=again)
+                resumed.append(row)
+    return resumed
+
+
+def unregister(
+    consumer: Named,
+    *,
+    topic: declarations.Topic | str | None = None,
+    by: str | None = None,
+    dry_run: bool = False,
+    using: str | None = None,
+) -> list[models.Consumer]:
+    """Forget a consumer and how far it was, so that the log isn't kept for it any longer.
+
+    ConsumerInUse refuses it while an app declares it, while it handles events, and while it has dead letters.
+    """
+    using = writable(using)
+    with sql.committed(using):
+        rows = registered(using, consumer, topic=topic)
+        for row in rows:
+            _refuse_declared(row)
+            list(row.positions.using(using).select_for_update())
+            refuse_in_use(using, row)
+            if dead := row.dead_letters.using(using).count():
+                raise ConsumerInUse(
+                    f"Consumer {row} has {dead} dead letters, which would be lost. Nothing was changed. "
+                    "Redrive or discard them first."
+                )
+        if not dry_run:
+            for row in rows:
+                reached = {str(p.partition): p.position for p in row.positions.using(using)}
+                record(using, row, "unregister", by=by, positions=reached)
+                row.delete(using=using)
+    return rows
+
+
+def _refuse_declared(row: models.Consumer) -> None:
+    for declared in declarations.consumers:
+        if declared.name == row.name and row.topic.name in declared.topics:
+            raise ConsumerInUse(
+                f"Consumer {row} is declared at {declared.declared_at}, so the next migrate would register it again. "
+                "Nothing was changed. Remove the declaration first, or pause the consumer."
+            )
+
+
+@contextmanager
+def _standing_still(
+    using: str, rows: Sequence[models.Consumer], partition: int | None, wait: timedelta
+) -> Iterator[None]:
+    """A transaction in which nobody handles these partitions, and nobody begins to.
+
+    Workers are asked to leave them alone for some seconds: without that, one with a backlog would
+    take the next turn before anybody else could.
+    """
+    deadline, pause_for = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
+    ids = [row.pk for row in rows]
+    consumers = models.Consumer.objects.using(using).filter(pk__in=ids)
+    try:
+        while True:
+            consumers.update(held_until=ClockTimestamp() + HOLD)
+            with sql.committed(using):
+                for row in rows:
+                    sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                held = sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
+                busy = [holder for _, holder, leased in held if leased]
+                if not busy:
+                    for token, _, _ in held:
+                        if token is not None:
+                            end_holder(using, token)
+                    yield
+                    return
+            if time.monotonic() >= deadline:
+                raise ConsumerInUse(
+                    f"Consumer {rows[0]} is still handling events after {wait.total_seconds():.0f} s, by {busy[0]}. "
+                    "Nothing was changed. Try again, or wait longer."
+                )
+            time.sleep(pause_for)
+            pause_for = min(pause_for * 2, LONGEST_PAUSE)
+    finally:
+        consumers.update(held_until=None)
+
+
+def _moves(
+    using: str, row: models.Consumer, to: declarations.Start, partition: int | None
+) -> list[tuple[Move, models.Position]]:
+    positions = list(row.positions.using(using).order_by("partition"))
+    if partition is not None:
+        positions = [position for position in positions if position.partition == partition]
+        if not positions:
+            raise PositionRefused(f"Consumer {row} has no position in partition {partition}. Nothing was changed.")
+    place = places.find(using, row.topic, to)
+    moves = []
+    for position in positions:
+        before = position.position + 1
+        position.position = place - 1
+        position.number = places.number_at(using, row.topic, position.partition, place - 1)
+        position.attempted, position.attempts, position.careful_until = None, 0, 0
+        position.retry_at = position.stopped_at = position.token = position.leased_until = None
+        position.error = position.holder = ""
+        move = Move(row.topic.name, position.partition, before, place, 0)
+        moves.append((move._replace(dead_letters=_dead_letters(using, position, move).count()), position))
+    return moves
+
+
+def _dead_letters(using: str, position: models.Position, move: Move) -> QuerySet[models.DeadLetter]:
+    """Those whose events come again."""
+    letters = models.DeadLetter.objects.using(using).filter(
+        consumer_id=position.consumer_id, event_id__gte=move.after, event_id__lt=move.before
+    )
+    return letters if move.partition == models.Position.ALL else letters.filter(partition=move.partition)
