@@ -12,8 +12,9 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
 from django_events import conf, models
-from django_events.declarations import registry
-from django_events.exceptions import InvalidSetting, did_you_mean
+from django_events.consuming.registration import check_filter
+from django_events.declarations import consumers, registry
+from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
 
 # 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
 OLDEST_POSTGRESQL = 140_001
@@ -30,6 +31,26 @@ def check_topics(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) 
         Error(problem, hint=f"It is declared at {topic.declared_at}.", id="django_events.E003")
         for topic, problem in registry.problems()
     ]
+
+
+@register(Tags.compatibility)
+def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    topics = {topic.name for topic in registry}
+    for consumer, problem in consumers.problems():
+        yield Error(problem, hint=f"It is declared at {consumer.declared_at}.", id="django_events.E007")
+    for consumer in consumers:
+        for name in consumer.topics:
+            if name not in topics:
+                yield Error(
+                    f"Consumer {consumer.name!r} is of topic {name!r}, which no installed app declares.",
+                    hint=f"{did_you_mean(name, topics)} It is declared at {consumer.declared_at}.",
+                    id="django_events.E008",
+                )
+        try:
+            consumer.load()
+        except HandlerNotFound as error:  # a warning: it stops this consumer, and must not stop the others
+            hint = "It will not be served; the other consumers will."
+            yield checks.Warning(str(error), hint=hint, id="django_events.W002")
 
 
 @register(Tags.compatibility)
@@ -69,6 +90,7 @@ def check_servers(
                 hint="Upgrade the server.",
                 id="django_events.E006",
             )
+        yield from _wrong_filters(using)
         if connection.settings_dict.get("OPTIONS", {}).get("server_side_binding"):
             yield checks.Warning(
                 f"The database {using!r} binds parameters on the server, which makes PostgreSQL plan django_events' "
@@ -76,6 +98,16 @@ def check_servers(
                 hint="Leave 'server_side_binding' out of its OPTIONS, or give events a database alias without it.",
                 id="django_events.W001",
             )
+
+
+def _wrong_filters(using: str) -> Iterator[CheckMessage]:
+    for consumer in consumers:
+        if not isinstance(consumer.where, str):
+            continue
+        try:
+            check_filter(using, consumer)
+        except InvalidConsumer as error:
+            yield Error(str(error), id="django_events.E009")
 
 
 def _unknown_keys() -> Iterator[CheckMessage]:

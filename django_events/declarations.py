@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
 from django_events.exceptions import (
@@ -339,6 +339,34 @@ def topic(
     return declared
 
 
+class ConsumerOptions(TypedDict, total=False):
+    """What `consumer` takes beside the topics, the name and the handler."""
+
+    batch_size: int | None
+    min_batch: int
+    max_wait: timedelta | None
+    types: Sequence[str] | None
+    keys: Sequence[str] | None
+    where: str | None
+    partitioned: bool
+    transactional: bool
+    start: Start
+    retry: Backoff
+    on_exhausted: Literal["dead_letter", "stop"]
+    timeout: timedelta | None
+    lease: timedelta
+
+
+@overload
+def consumer(
+    *topics: Topic | str, name: str, handler: None = None, **options: Unpack[ConsumerOptions]
+) -> Callable[[Handler], Consumer]: ...
+
+
+@overload
+def consumer(*topics: Topic | str, name: str, handler: str, **options: Unpack[ConsumerOptions]) -> Consumer: ...
+
+
 def consumer(
     *topics: Topic | str,
     name: str,
@@ -356,7 +384,7 @@ def consumer(
     on_exhausted: Literal["dead_letter", "stop"] = "dead_letter",
     timeout: timedelta | None = None,
     lease: timedelta = timedelta(seconds=30),
-) -> Any:
+) -> Callable[[Handler], Consumer] | Consumer:
     """Declare a consumer: a decorator of its handler, or with `handler` the path of one, imported when it runs.
 
     `manage.py migrate` registers it; declaring it again changes nothing. The handler gets one event,

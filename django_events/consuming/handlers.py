@@ -61,12 +61,12 @@ class BoundHandler:
         except KeyboardInterrupt:  # whoever runs the worker, not the handler
             raise
         except BaseException as error:
-            raise HandlerFailed(place, self._timeout(error) if lease.timed_out else error) from error
+            raise HandlerFailed(place, self._timeout(error) if lease.timed_out is first else error) from error
         finally:
             lease.handling = None
         if lease.lost:
             raise LeaseLost(f"Consumer {lease.subscription} lost its lease of partition {lease.partition} meanwhile.")
-        if lease.timed_out:
+        if lease.timed_out is first:
             raise HandlerFailed(place, self._timeout(None))
         if swallowed := _broken(lease.using):
             raise HandlerFailed(place, swallowed)

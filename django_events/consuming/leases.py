@@ -78,8 +78,8 @@ class Lease:
     released: bool = False
     # What the keeper of the leases and the handler's thread tell each other.
     lost: bool = False
-    timed_out: bool = False
     handling: ReceivedEvent | None = None
+    timed_out: ReceivedEvent | None = None
     handling_since: float = 0.0
     claimed_at: float = field(default_factory=time.monotonic)
 

@@ -21,8 +21,9 @@ from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import claim, give_up
 from django_events.consuming.streams import serve
-from django_events.consuming.subscriptions import subscriptions
+from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import HandlerNotFound, LeaseLost
+from django_events.log.transfer import LOG_CHANNEL
 from django_events.workers.bell import Bell
 from django_events.workers.keeping import Keeper
 from django_events.workers.listening import Listener
@@ -33,6 +34,7 @@ logger = logging.getLogger("django_events.consumer")
 
 # While the LISTEN connection is up, the transfer's notifications tell everything: looking is for the rest.
 LISTENING_POLL = 5.0
+CLAIM_PAUSE = 0.005
 
 
 class ConsumerWorker:
@@ -51,13 +53,16 @@ class ConsumerWorker:
         self._connect()
         pool = self._pool
         while not stop.requested:
-            if not pool.agenda.look(period=pool.poll) or (due := pool.agenda.take()) is None:
+            if not pool.agenda.look(period=pool.poll):
                 return 0
+            if (due := pool.agenda.take()) is None:  # another thread was faster
+                continue
             if pool.agenda.more:
                 pool.bell.ring()
             lease = claim(*due, holder=self._holder)
-            if lease is None:
+            if lease is None:  # somebody else was, or is about to move its position
                 pool.agenda.notice([due.subscription.topic_id])
+                stop.wait(CLAIM_PAUSE)
                 continue
             passed = 0
             try:
@@ -72,7 +77,7 @@ class ConsumerWorker:
                 logger.warning("%s", error)
             except BaseException:
                 self._unsettled.append(lease.token)
-                self._give_up_if_connected()
+                self._give_up()
                 raise
             finally:
                 # What came while it was leased was left alone by whoever looked.
@@ -90,7 +95,7 @@ class ConsumerWorker:
         self._pool.agenda.notice_all()
 
     def close(self) -> None:
-        self._give_up_if_connected()
+        self._give_up()
 
     def _connect(self) -> None:
         if connections[self.using].connection is None:
@@ -99,11 +104,13 @@ class ConsumerWorker:
             give_up(self.using, self._unsettled)
             self._unsettled = []
 
-    def _give_up_if_connected(self) -> None:
-        """Spare others the wait for the end of a lease, if that is still possible."""
+    def _give_up(self) -> None:
+        """Spare others the wait for the end of a lease, if the database can be reached."""
         connection = connections[self.using]
-        if not self._unsettled or connection.in_atomic_block or not connection.is_usable():
+        if not self._unsettled or connection.in_atomic_block:
             return
+        if not connection.is_usable():
+            connection.close()
         try:
             give_up(self.using, self._unsettled)
             self._unsettled = []
@@ -141,9 +148,9 @@ class ConsumerPool:
     def run(self, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None) -> int:
         """Serve them until told to stop, or with `once` until nothing is due; returns how many events were passed."""
         self._load()
-        self.agenda = Agenda(self.using, subscriptions(self.using, self._loaded()))
+        self.agenda = Agenda(self.using, self._subscriptions())
         self.keeper = Keeper(self.using, stop=stop.request)
-        self._listener.on("django_events_log", self._notified)
+        self._listener.on(LOG_CHANNEL, self._notified)
         self._listener.start()
         totals: list[int] = []
         finished = threading.Event()
@@ -190,6 +197,13 @@ class ConsumerPool:
 
     def _loaded(self) -> list[declarations.Consumer]:
         return [consumer for consumer in self._consumers if consumer.name in self.handlers]
+
+    def _subscriptions(self) -> list[Subscription]:
+        try:
+            return subscriptions(self.using, self._loaded())
+        finally:
+            if not connections[self.using].in_atomic_block:
+                connections[self.using].close()  # this thread only waits from now on
 
     def _notified(self, payload: str) -> None:
         """The transfer moved something, in the topics of the payload or, if it is empty, anywhere."""

@@ -88,22 +88,25 @@ class Keeper:
             if renewed_at is None or lease.lost:
                 continue
             seconds = lease.subscription.consumer.lease.total_seconds()
-            self._watch(lease, now)
-            if not lease.timed_out and now - renewed_at > seconds / 3:
-                to_renew.append(lease)
-            elif lease.timed_out and lease.handling is not None and now - renewed_at > seconds:
+            if not self._takes_too_long(lease, now):
+                if now - renewed_at > seconds / 3:
+                    to_renew.append(lease)
+            elif now - renewed_at > seconds:
                 self._abandon(lease)
+                return
         if to_renew:
             self._renew(to_renew, now)
 
-    def _watch(self, lease: Lease, now: float) -> None:
-        """Stop renewing the lease of a handler that takes longer than it may."""
-        timeout, event, since = lease.subscription.consumer.timeout, lease.handling, lease.handling_since
-        if timeout is None or event is None or lease.timed_out or now - since <= timeout.total_seconds():
-            return
-        if lease.handling is not event:  # it came back just now
-            return
-        lease.timed_out = True
+    def _takes_too_long(self, lease: Lease, now: float) -> bool:
+        """Whether a handler takes longer than it may: its lease is not renewed then."""
+        event, since, timeout = lease.handling, lease.handling_since, lease.subscription.consumer.timeout
+        if event is None or timeout is None:
+            return False
+        if event is lease.timed_out:
+            return True
+        if now - since <= timeout.total_seconds() or lease.handling is not event:
+            return False
+        lease.timed_out = event  # this one, and not the next that the handler may have begun with by now
         logger.error(
             "Consumer %s, partition %d: the handler of event %s, attempt %d takes longer than %s. "
             "If it doesn't come back before its lease is over, this process ends.",
@@ -113,6 +116,7 @@ class Keeper:
             event.attempt,
             timeout,
         )
+        return True
 
     def _renew(self, leases: list[Lease], now: float) -> None:
         try:
@@ -148,11 +152,12 @@ class Keeper:
         )
         self._stop_others()
         deadline = time.monotonic() + OTHERS_FINISH
-        while any(not other.timed_out for other in tuple(self._leases.values())) and time.monotonic() < deadline:
+        while any(other is not lease for other in tuple(self._leases.values())) and time.monotonic() < deadline:
             time.sleep(TICK)
         try:
             give_up(self.using, list(self._leases))
         except (DatabaseError, InterfaceError) as error:
             logger.warning("The leases on %r can't be given up. %s", self.using, str(error).strip())
         logging.shutdown()
+        self._closed = True
         self._end(Exit.ABANDONED)

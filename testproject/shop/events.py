@@ -1,7 +1,35 @@
-"""What happens in the shop."""
+"""What happens in the shop, and who wants to know."""
 
-from django_events import topic
+from decimal import Decimal
+
+from django_events import ReceivedEvent, consumer, topic
+from testproject.shop.models import Invoice, SearchEntry
 
 orders = topic("orders", partitions=8, timeline=True)
 payments = topic("payments", partitions=4)
 stock = topic("stock")
+
+
+@consumer(orders, name="billing", types=["order.placed"])
+def bill(event: ReceivedEvent) -> None:
+    """Write an invoice: in the transaction that passes the event, so each order is billed exactly once."""
+    Invoice.objects.create(order_id=event.value["order"], amount=Decimal(event.value["total"]), event=event.address)
+
+
+@consumer(orders, name="search", batch_size=200)
+def index(events: list[ReceivedEvent]) -> None:
+    """Bring the search index up to date. Orders that changed twice in a batch are written once."""
+    placed = {
+        event.value["order"]: SearchEntry(
+            order_id=event.value["order"],
+            text=f"{event.value['customer']}: {event.value['quantity']} {event.value['sku']}",
+            status="placed",
+        )
+        for event in events
+        if event.type == "order.placed"
+    }
+    paid = [event.value["order"] for event in events if event.type == "order.paid"]
+    SearchEntry.objects.bulk_create(
+        placed.values(), update_conflicts=True, unique_fields=["order_id"], update_fields=["text", "status"]
+    )
+    SearchEntry.objects.filter(order_id__in=paid).update(status="paid")

@@ -30,3 +30,26 @@ class Payment(models.Model):
 
     def __str__(self) -> str:
         return f"payment of {self.order}"
+
+
+class Invoice(models.Model):
+    """What billing writes for an order. Nothing here forbids a second one: that none is written is the consumer's doing."""
+
+    order = models.ForeignKey(Order, models.CASCADE, related_name="invoices")
+    amount = models.DecimalField(max_digits=10, decimal_places=2)
+    event = models.CharField(max_length=80)
+    written_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"invoice of {self.order}"
+
+
+class SearchEntry(models.Model):
+    """An order as the search finds it."""
+
+    order_id = models.BigIntegerField(primary_key=True)
+    text = models.TextField()
+    status = models.CharField(max_length=20)
+
+    def __str__(self) -> str:
+        return self.text
