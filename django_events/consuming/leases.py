@@ -43,16 +43,29 @@ class Batch(NamedTuple):
     number: int
 
 
-class Settlement(NamedTuple):
-    """What a settling transaction wrote; it counts once that transaction is committed."""
+class Entry(NamedTuple):
+    """What is written down of a partition; the four counts are added to what is there."""
 
     position: int
     number: int
-    attempted: int | None
-    attempts: int
     careful_until: int
+    attempted: int | None = None
+    attempts: int = 0
+    pause: timedelta | None = None
+    stopped: bool = False
+    error: str | None = ""  # None leaves the last one
+    handled: int = 0
+    failed: int = 0
+    discarded: int = 0
+    dead_lettered: int = 0
+    release: bool = False
+
+
+class Settlement(NamedTuple):
+    """What a settling transaction wrote, and where; it counts once that transaction is committed."""
+
+    entry: Entry
     place: str
-    released: bool
 
 
 @dataclass(slots=True)
@@ -165,24 +178,29 @@ class Lease:
         Raises LeaseLost, and the transaction must not be committed then.
         """
         position, number = self._reached(handled, failure)
-        retried = failure is not None and failure.verdict in (Verdict.RETRY, Verdict.STOP)
-        if failure is not None and failure.verdict is Verdict.DEAD_LETTER:
+        verdict = None if failure is None else failure.verdict
+        if failure is not None and verdict is Verdict.DEAD_LETTER:
             bury(self.subscription, failure)
-        return self._write(
+        entry = Entry(
             position=position,
             number=number,
-            handled=len(handled),
-            failed=int(failure is not None and failure.verdict is not Verdict.DISCARD),
-            discarded=int(failure is not None and failure.verdict is Verdict.DISCARD),
-            dead_lettered=int(failure is not None and failure.verdict is Verdict.DEAD_LETTER),
-            attempted=failure.event.id if failure is not None and retried else None,
-            attempts=failure.event.attempt if failure is not None and retried else 0,
-            pause=failure.pause if failure is not None and failure.verdict is Verdict.RETRY else None,
-            stopped=failure is not None and failure.verdict is Verdict.STOP,
-            error=failure.summary[:LONGEST_ERROR] if failure is not None and retried else "",
             careful_until=self.careful_until if careful_until is None else careful_until,
-            release=(retried or (self.last and self.batch is not None and position >= self.batch.position)),
+            handled=len(handled),
+            failed=int(verdict not in (None, Verdict.DISCARD)),
+            discarded=int(verdict is Verdict.DISCARD),
+            dead_lettered=int(verdict is Verdict.DEAD_LETTER),
+            release=self.last and self.batch is not None and position >= self.batch.position,
         )
+        if failure is not None and not failure.passes:
+            entry = entry._replace(
+                attempted=failure.event.id,
+                attempts=failure.event.attempt,
+                pause=failure.pause,
+                stopped=verdict is Verdict.STOP,
+                error=failure.summary[:LONGEST_ERROR],
+                release=True,
+            )
+        return self._write(entry)
 
     def settle_redrive(self, *, failed: bool, discarded: bool) -> Settlement:
         """Write down that a dead letter was handled again; the position stays."""
@@ -190,10 +208,9 @@ class Lease:
 
     def settled(self, settlement: Settlement) -> None:
         """The transaction that settled is committed: go on from there."""
-        self.position, self.number = settlement.position, settlement.number
-        self.attempted, self.attempts = settlement.attempted, settlement.attempts
-        self.careful_until, self.place = settlement.careful_until, settlement.place
-        self.released = settlement.released
+        entry, self.place = settlement
+        self.position, self.number, self.careful_until = entry.position, entry.number, entry.careful_until
+        self.attempted, self.attempts, self.released = entry.attempted, entry.attempts, entry.release
 
     def release(self) -> None:
         """Let the partition go; everything in hand is settled."""
@@ -216,48 +233,41 @@ class Lease:
 
     def _keep(self, **changes: Any) -> Settlement:
         """Everything stays as it is, but for what is named."""
-        values = {
-            "position": self.position,
-            "number": self.number,
-            "handled": 0,
-            "failed": 0,
-            "discarded": 0,
-            "dead_lettered": 0,
-            "attempted": self.attempted,
-            "attempts": self.attempts,
-            "pause": None,
-            "stopped": False,
-            "error": None,
-            "careful_until": self.careful_until,
-            "release": False,
-        }
-        return self._write(**{**values, **changes})
-
-    def _write(self, **values: Any) -> Settlement:
-        place = self.place
-        rows = sql.fetch(
-            self.using, sql.statement("settle"), position_id=self.position_id, token=self.token, place=place, **values
+        entry = Entry(
+            position=self.position,
+            number=self.number,
+            careful_until=self.careful_until,
+            attempted=self.attempted,
+            attempts=self.attempts,
+            error=None,
         )
-        if not rows and place is not None:
+        return self._write(entry._replace(**changes))
+
+    def _write(self, entry: Entry) -> Settlement:
+        for place in [self.place, None] if self.place else [None]:
             rows = sql.fetch(
                 self.using,
                 sql.statement("settle"),
                 position_id=self.position_id,
                 token=self.token,
-                place=None,
-                **values,
+                place=place,
+                position=entry.position,
+                number=entry.number,
+                careful_until=entry.careful_until,
+                attempted=entry.attempted,
+                attempts=entry.attempts,
+                pause=entry.pause,
+                stopped=entry.stopped,
+                error=entry.error,
+                handled=entry.handled,
+                failed=entry.failed,
+                discarded=entry.discarded,
+                dead_lettered=entry.dead_lettered,
+                release=entry.release,
             )
-        if not rows:
-            raise self._lost()
-        return Settlement(
-            values["position"],
-            values["number"],
-            values["attempted"],
-            values["attempts"],
-            values["careful_until"],
-            rows[0][0],
-            values["release"],
-        )
+            if rows:
+                return Settlement(entry, rows[0][0])
+        raise self._lost()
 
     def _lost(self) -> LeaseLost:
         self.lost = True

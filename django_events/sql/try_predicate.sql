@@ -2,4 +2,7 @@
 --
 -- Parameters: where.
 SELECT value @@ %(where)s::jsonpath
-FROM unnest(ARRAY['null', 'true', '1', '"text"', '[]', '[1]', '{}', '{"a": 1}']::jsonb[]) AS sample (value)
+FROM (
+    VALUES
+        ('null'::jsonb), ('true'), ('1'), ('"text"'), ('[]'), ('[1]'), (jsonb_build_object()), (jsonb_build_object('a', 1))
+) AS sample (value)

@@ -33,7 +33,7 @@ class Payment(models.Model):
 
 
 class Invoice(models.Model):
-    """What billing writes for an order. Nothing here forbids a second one: that none is written is the consumer's doing."""
+    """What billing writes for an order. Nothing here forbids a second one: the consumer sees to it."""
 
     order = models.ForeignKey(Order, models.CASCADE, related_name="invoices")
     amount = models.DecimalField(max_digits=10, decimal_places=2)

@@ -1,6 +1,7 @@
 """`manage.py demo`: a busy hour in the shop, and the proof that no event is missing."""
 
 import time
+from contextlib import closing
 from typing import Any
 
 from django.core.management import call_command
@@ -8,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_events.models import Event
 from django_events.workers.background import in_background
+from django_events.workers.listening import Listener
 from django_events.workers.transferring import TransferWorker
 from testproject.shop import events
 from testproject.shop.simulation import Simulation
@@ -29,7 +31,7 @@ class Command(BaseCommand):
         before = {topic.name: last_id(topic.name) for topic in TOPICS}
         simulation = Simulation(customers=customers, orders_each=orders)
         self.stdout.write(f"{customers} customers try {orders} orders each; the transfer runs beside them.")
-        with in_background(TransferWorker("default")) as errors:
+        with closing(Listener("default")) as listener, in_background(TransferWorker("default", listener)) as errors:
             simulation.start()
             self._watch(simulation, before)
             simulation.join()
