@@ -18,7 +18,7 @@ SELECT
             0
         ),
         CASE
-            WHEN p.position < {floor} OR redrive.due OR unread.matching >= {enough} OR unread.events >= {most} THEN 0
+            WHEN p.position < {floor} OR redrive.id IS NOT NULL OR unread.matching >= {enough} OR unread.events >= {most} THEN 0
             ELSE extract(epoch FROM unread.oldest - clock_timestamp()) + {longest}
         END
     )::float8 AS due_in,
@@ -35,13 +35,14 @@ CROSS JOIN LATERAL (
         LIMIT {most}
     ) AS e
 ) AS unread
-CROSS JOIN LATERAL (
-    SELECT EXISTS (
-        SELECT FROM django_events_deadletter AS d
-        WHERE {redrive_due}
-    ) AS due
-) AS redrive
+LEFT JOIN LATERAL (
+    SELECT d.id
+    FROM django_events_deadletter AS d
+    WHERE {redrive_due}
+    ORDER BY d.event_id
+    LIMIT 1
+) AS redrive ON true
 WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
-    AND (p.position < {floor} OR unread.events > 0 OR redrive.due)
+    AND (p.position < {floor} OR unread.events > 0 OR redrive.id IS NOT NULL)
