@@ -28,6 +28,9 @@ logger = logging.getLogger("django_events.transfer")
 NOTE_EVERY_EVENTS = 1_000
 NOTE_EVERY_SECONDS = 1.0
 
+LOG_CHANNEL = "django_events_log"  # told with every batch, for whoever reads the log
+LONGEST_PAYLOAD = 7_000  # PostgreSQL takes less than 8,000 bytes
+
 
 class Pending(NamedTuple):
     """What one topic has in the buffer: `events` of them up to the ticket `upper`, and more unless complete."""
@@ -202,7 +205,10 @@ class Transfer:
     def _move(self, pending: list[Pending]) -> list[Moved]:
         """The batch: one transaction. The end of the log is read after the lock, in a later snapshot."""
         with sql.batch(self.using):
-            return self._move_locked(pending)
+            moved = self._move_locked(pending)
+            if moved:
+                sql.fetch(self.using, sql.statement("notify_moved"), channel=LOG_CHANNEL, topic_ids=_topic_ids(moved))
+            return moved
 
     def _move_locked(self, pending: list[Pending]) -> list[Moved]:
         locked = {
@@ -297,3 +303,9 @@ class Transfer:
             writers = frozenset(name for (name,) in sql.fetch(self.using, sql.statement("writers")))
             self._horizon.note(self._seen, writers)
             self._events_since_note, self._noted_at = 0, now
+
+
+def _topic_ids(moved: list[Moved]) -> str:
+    """The topics that got events, as the payload of a notification; nothing where they are too many: look at all."""
+    ids = ",".join(str(topic_id) for topic_id in sorted({row.topic_id for row in moved}))
+    return ids if len(ids) <= LONGEST_PAYLOAD else ""

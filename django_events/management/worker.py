@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, connections, router
+from django.db import connections
 
-from django_events import sql
-from django_events.exceptions import EventsError, tables_missing
-from django_events.models import BufferedEvent
-from django_events.workers.loop import Exit, Unreachable
+from django_events.management.databases import explained, named
+from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
 
 
@@ -19,14 +17,7 @@ class WorkerCommand(BaseCommand):
 
     def alias(self, database: str | None) -> str:
         """The database to work on, if workers can."""
-        using = database or router.db_for_write(BufferedEvent)
-        if using not in connections:
-            known = ", ".join(connections)
-            raise CommandError(f"There is no database {using!r}. Known are: {known}.", returncode=Exit.USAGE)
-        if connections[using].vendor != "postgresql":
-            raise CommandError(
-                f"The database {using!r} is {connections[using].vendor}; events need PostgreSQL.", returncode=Exit.USAGE
-            )
+        using = named(database)
         if connections[using].in_atomic_block:
             name = type(self).__module__.rpartition(".")[2]
             raise CommandError(
@@ -39,16 +30,8 @@ class WorkerCommand(BaseCommand):
     def working(self, using: str) -> Iterator[Stop]:
         """Stop on signals, and turn errors into messages with the exit code that says what to do about them."""
         try:
-            with stop_on_signals() as stop:
+            with explained(using), stop_on_signals() as stop:
                 yield stop
-        except Unreachable as error:
-            message = f"The database {using!r} can't be reached. {error}"
-            raise CommandError(message, returncode=Exit.UNREACHABLE) from error
-        except DatabaseError as error:
-            message = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else str(error).strip()
-            raise CommandError(f"Working on {using!r} failed. {message}", returncode=Exit.FAILED) from error
-        except EventsError as error:
-            raise CommandError(str(error), returncode=Exit.FAILED) from error
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)
         finally:

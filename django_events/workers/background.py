@@ -1,6 +1,6 @@
 """A worker in a thread of its own, beside what the process does otherwise.
 
-with in_background(TransferWorker("default")):
+with closing(Listener("default")) as listener, in_background(TransferWorker("default", listener)):
     ...
 """
 

@@ -9,10 +9,8 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from django.db import DatabaseError, InterfaceError, connections
-from psycopg import Connection, IsolationLevel
 
 from django_events import declarations
 from django_events.conf import settings
@@ -27,7 +25,7 @@ from django_events.log.transfer import LOG_CHANNEL
 from django_events.workers.bell import Bell
 from django_events.workers.keeping import Keeper
 from django_events.workers.listening import Listener
-from django_events.workers.loop import run
+from django_events.workers.loop import connect_for_work, run
 from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.consumer")
@@ -98,8 +96,7 @@ class ConsumerWorker:
         self._give_up()
 
     def _connect(self) -> None:
-        if connections[self.using].connection is None:
-            connect_for_work(self.using)
+        connect_for_work(self.using)
         if self._unsettled:
             give_up(self.using, self._unsettled)
             self._unsettled = []
@@ -148,6 +145,8 @@ class ConsumerPool:
     def run(self, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None) -> int:
         """Serve them until told to stop, or with `once` until nothing is due; returns how many events were passed."""
         self._load()
+        if self.broken and not self.handlers:
+            raise self.broken[0]
         self.agenda = Agenda(self.using, self._subscriptions())
         self.keeper = Keeper(self.using, stop=stop.request)
         self._listener.on(LOG_CHANNEL, self._notified)
@@ -212,10 +211,3 @@ class ConsumerPool:
         else:
             self.agenda.notice_all()
         self.bell.ring()
-
-
-def connect_for_work(using: str) -> None:
-    """Connect at READ COMMITTED: each statement of a worker sees what was committed before it."""
-    wrapper = connections[using]
-    wrapper.ensure_connection()
-    cast("Connection[object]", wrapper.connection).isolation_level = IsolationLevel.READ_COMMITTED

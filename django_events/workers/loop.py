@@ -5,9 +5,10 @@ import random
 import time
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, cast
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from psycopg import Connection, IsolationLevel
 
 from django_events import sql
 from django_events.workers.stopping import Stop
@@ -41,6 +42,7 @@ class Exit(IntEnum):
     DONE = 0
     FAILED = 1
     USAGE = 2
+    ABANDONED = 70
     UNREACHABLE = 75
 
 
@@ -87,7 +89,7 @@ def run(
                 raise
             connections[worker.using].close()
             worker.reset()
-            if _is_lost(error) and (once or not started):
+            if is_lost(error) and (once or not started):
                 raise Unreachable(str(error).strip()) from error
             failures += 1
             _back_off(worker, stop, failures, error)
@@ -108,13 +110,31 @@ def run(
     return total
 
 
+def connect_for_work(using: str) -> bool:
+    """Connect at READ COMMITTED, where there is no connection: each statement sees what was committed before it.
+
+    Returns whether the connection is a new one.
+    """
+    wrapper = connections[using]
+    if wrapper.connection is not None:
+        return False
+    wrapper.ensure_connection()
+    cast("Connection[object]", wrapper.connection).isolation_level = IsolationLevel.READ_COMMITTED
+    return True
+
+
 def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
-    pause = min(FIRST_RETRY * 2 ** (failures - 1), LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
+    pause = pause_after(failures)
     logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, str(error).strip())
     stop.wait(pause)
 
 
-def _is_lost(error: Exception) -> bool:
+def pause_after(failures: int) -> float:
+    """How long to leave a database alone after so many failures, in seconds: longer each time, up to a limit."""
+    return min(FIRST_RETRY * 2.0 ** (failures - 1), LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
+
+
+def is_lost(error: Exception) -> bool:
     """Whether the connection is gone, or never was, rather than a statement refused."""
     if not isinstance(error, (OperationalError, InterfaceError)):
         return False
@@ -123,7 +143,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def _passes_by_itself(error: Exception) -> bool:
-    return _is_lost(error) or sql.state(error) in RETRIED_STATES
+    return is_lost(error) or sql.state(error) in RETRIED_STATES
 
 
 class Rate:

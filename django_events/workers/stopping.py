@@ -29,8 +29,8 @@ class Stop:
     def fileno(self) -> int:
         return self._receiver.fileno()
 
-    def wait(self, seconds: float, *others: int) -> None:
-        """Wait, at most so long, for the request or for data on one of the other descriptors."""
+    def wait(self, seconds: float | None, *others: int) -> None:
+        """Wait, at most so long if not for ever, for the request or for data on one of the other descriptors."""
         if not self.requested:
             select.select([self.fileno(), *others], [], [], seconds)
 

@@ -1,12 +1,10 @@
 """The transfer as a worker: `manage.py run_transfer` runs it."""
 
-from typing import cast
-
-from django.db import connections
-from psycopg import Connection, IsolationLevel
-
 from django_events.conf import settings
 from django_events.log.transfer import Transfer
+from django_events.workers.bell import Bell
+from django_events.workers.listening import Listener
+from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeups import WakeUps
 
@@ -14,19 +12,16 @@ from django_events.workers.wakeups import WakeUps
 class TransferWorker:
     """Moves what is in the buffer, and sleeps when nothing is."""
 
-    def __init__(self, using: str) -> None:
+    def __init__(self, using: str, listener: Listener) -> None:
         self.using = using
         self._transfer = Transfer(using)
-        self._wake_ups = WakeUps(using, poll=settings.POLL_INTERVAL.total_seconds())
+        self._bell = Bell()
+        self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
 
     def work(self, stop: Stop) -> int:
         """Give every topic that has events one turn."""
-        wrapper = connections[self.using]
-        if wrapper.connection is None:
+        if connect_for_work(self.using):
             self.reset()
-            wrapper.ensure_connection()
-            # Batches rely on it that each statement sees what was committed before it.
-            cast("Connection[object]", wrapper.connection).isolation_level = IsolationLevel.READ_COMMITTED
         moved = self._transfer.move(until=lambda: stop.requested)
         if moved:
             self._wake_ups.busy()
@@ -45,3 +40,4 @@ class TransferWorker:
 
     def close(self) -> None:
         self._wake_ups.close()
+        self._bell.close()

@@ -8,17 +8,13 @@ written, and publishers under load notify nobody. The lock of a transfer that di
 Where there is no LISTEN connection, or it goes through a pooler, polling finds the events as well.
 """
 
-import logging
 from contextlib import suppress
-from typing import Any
 
 import psycopg
-from django.db import connections
-from psycopg import sql
 
+from django_events.workers.bell import Bell
+from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
-
-logger = logging.getLogger("django_events.wakeups")
 
 CHANNEL = "django_events"
 LOCK = 7235707310506407027  # as in django_events_open(): 'djevents' in ASCII
@@ -27,118 +23,69 @@ SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
 
 
 class WakeUps:
-    """One LISTEN connection of its own, and whether publishers are told that somebody sleeps."""
+    """Whether publishers are told that somebody sleeps, and the sleep itself. For one thread."""
 
-    def __init__(self, using: str, *, poll: float) -> None:
-        self.using = using
+    def __init__(self, listener: Listener, bell: Bell, *, poll: float) -> None:
         self.poll = poll
-        self._connection: psycopg.Connection[Any] | None = None
-        self._asleep = False
-        self._rung = False
+        self._listener = listener
+        self._bell = bell
+        self._locked: Session | None = None  # the session that holds the lock: with it, the lock is gone
         self._pause = SHORTEST_PAUSE
-        self._can_listen = True
-        self._lost = False
+        listener.on(CHANNEL, lambda payload: bell.ring())
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it holds the lock, so that publishers notify."""
+        return self._locked is not None and self._locked is self._listener.session
 
     def wait(self, stop: Stop) -> None:
         """Return when there may be something to do: at a wake-up, or after a poll interval at most."""
+        self._listener.start()
         try:
             self._wait(stop)
-        except psycopg.Error as error:
-            self._log_lost(error)
-            self.close()
+        except psycopg.Error:  # the listener says so, and makes a new connection
             stop.wait(min(self.poll, SOON))
 
     def busy(self) -> None:
-        """There was something to do: publishers need not notify for now."""
+        """There was something to do: publishers need not notify for now, and who rang until now was heard."""
         self._pause = SHORTEST_PAUSE
-        self._rung = False
-        if self._asleep and self._connection is not None:
-            self._asleep = False
-            try:
-                self._connection.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
-            except psycopg.Error as error:
-                self._log_lost(error)
-                self.close()
+        self._bell.take()
+        self._unlock()
 
     def close(self) -> None:
-        """Let the LISTEN connection go; the server releases the lock with it."""
-        if self._connection is not None:
-            with suppress(psycopg.Error):
-                self._connection.close()
-        self._connection, self._asleep = None, False
+        """Let the lock go."""
+        self._unlock()
 
     def _wait(self, stop: Stop) -> None:
-        if self._connection is None and self._can_listen:
-            self._listen()
-        if self._connection is None:
-            stop.wait(self.poll)
-        elif self._asleep:
-            self._wait_for_notify(self._connection, stop, self.poll)
-        elif self._may_sleep(self._connection):
-            self._asleep = True  # now publishers notify; who came before is seen by looking once more
-        elif self._somebody_else_sleeps(self._connection):
+        session = self._listener.session
+        if session is None:
+            self._wait_for_ring(stop, self.poll if self._listener.pooled else min(self.poll, SOON))
+        elif self._locked is session:
+            self._wait_for_ring(stop, self.poll)
+        elif session.ask("SELECT pg_try_advisory_lock(%s)", LOCK):
+            self._locked = session  # now publishers notify; who came before is seen by looking once more
+        elif self._somebody_else_sleeps(session):
             # When that one ends, nobody sleeps, so publishers don't notify.
-            self._wait_for_notify(self._connection, stop, min(self.poll, SOON))
+            self._wait_for_ring(stop, min(self.poll, SOON))
         else:
             # A publisher is at work. It doesn't notify, so look again soon, and less often the longer it takes.
             stop.wait(min(self._pause, self.poll))
             self._pause = min(self._pause * 2, SOON)
 
-    def _listen(self) -> None:
-        wrapper = connections[self.using]
-        parameters = {
-            k: v for k, v in wrapper.get_connection_params().items() if k not in ("cursor_factory", "context")
-        }
-        connection: psycopg.Connection[Any] = psycopg.connect(**{**parameters, "autocommit": True})
-        row = connection.execute("SELECT pg_backend_pid()").fetchone()
-        if row is None or row[0] != connection.info.backend_pid:
-            connection.close()
-            self._can_listen = False
-            logger.info(
-                "The database %r is reached through a pooler, which keeps no LISTEN: polling every %s s.",
-                self.using,
-                self.poll,
-            )
-            return
-        connection.add_notify_handler(self._ring)
-        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
-        self._connection = connection
-        if self._lost:
-            logger.info("The LISTEN connection to %r is back.", self.using)
-            self._lost = False
-
-    def _may_sleep(self, connection: psycopg.Connection[Any]) -> bool:
-        row = connection.execute("SELECT pg_try_advisory_lock(%s)", [LOCK]).fetchone()
-        return row is not None and row[0]
-
-    def _somebody_else_sleeps(self, connection: psycopg.Connection[Any]) -> bool:
+    def _somebody_else_sleeps(self, session: Session) -> bool:
         """Only another transfer holds the lock alone; publishers share it, also with us."""
-        row = connection.execute("SELECT pg_try_advisory_lock_shared(%s)", [LOCK]).fetchone()
-        if row is not None and row[0]:
-            connection.execute("SELECT pg_advisory_unlock_shared(%s)", [LOCK])
-            return False
-        return True
+        if not session.ask("SELECT pg_try_advisory_lock_shared(%s)", LOCK):
+            return True
+        session.ask("SELECT pg_advisory_unlock_shared(%s)", LOCK)
+        return False
 
-    def _wait_for_notify(self, connection: psycopg.Connection[Any], stop: Stop, seconds: float) -> None:
-        pgconn = connection.pgconn
-        if not self._rung:
-            stop.wait(seconds, pgconn.socket)
-            pgconn.consume_input()
-        while pgconn.notifies():
-            self._rung = True
-        if self._rung:
+    def _wait_for_ring(self, stop: Stop, seconds: float) -> None:
+        if self._bell.wait(stop, seconds):
             self.busy()
 
-    def _ring(self, notify: psycopg.Notify) -> None:
-        """A notification that arrived with the answer to something else."""
-        self._rung = True
-
-    def _log_lost(self, error: psycopg.Error) -> None:
-        if not self._lost:
-            logger.warning(
-                "The LISTEN connection to %r is lost: polling every %s s until it is back. %s",
-                self.using,
-                self.poll,
-                str(error).strip(),
-            )
-            self._lost = True
+    def _unlock(self) -> None:
+        session = self._locked if self.asleep else None
+        self._locked = None
+        if session is not None:
+            with suppress(psycopg.Error):  # then the session ends, and the lock with it
+                session.ask("SELECT pg_advisory_unlock(%s)", LOCK)

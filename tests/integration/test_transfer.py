@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Draft, publish, publish_many
+from django_events.log import transfer
 from django_events.log.segments import log_table, segments
-from django_events.log.transfer import Transfer
+from django_events.log.transfer import LOG_CHANNEL, Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
 from tests.conftest import assert_dense, log_values, transfer_all
 
@@ -201,7 +202,7 @@ def test_a_worker_notices_that_the_topics_were_made_anew(make_topic):
     with connection.cursor() as cursor:
         cursor.execute(
             "TRUNCATE django_events_topic, django_events_topichead, django_events_bufferedevent,"
-            " django_events_event RESTART IDENTITY"
+            " django_events_event RESTART IDENTITY CASCADE"
         )
     from django_events.log.topics import sync
 
@@ -461,7 +462,7 @@ def test_a_worker_survives_a_truncate_by_hand(things, tables):
         worker.move()
     worker.move()
     with connection.cursor() as cursor:
-        cursor.execute(f"TRUNCATE {tables} RESTART IDENTITY")
+        cursor.execute(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
     publish(things, "afterwards")
     worker.move()
 
@@ -486,3 +487,61 @@ def test_a_site_without_time_zones_keeps_times_in_order(settings, connect, thing
         assert same
     finally:
         connection.close()
+
+
+@pytest.fixture
+def reader(connect):
+    """Somebody who is told when events come into the log."""
+    session = connect(autocommit=True)
+    session.execute(f"LISTEN {LOG_CHANNEL}")
+    return session
+
+
+def told(reader):
+    """What was told since the last time. Notifications of earlier commits come before an answer."""
+    reader.execute("SELECT 1")
+    return [notify.payload for notify in reader.notifies(timeout=0)]
+
+
+def test_readers_are_told_once_per_batch_which_topics_got_events(make_topic, reader):
+    one, two, _ = (make_topic(name, partitions=3) for name in ("one", "two", "silent"))
+    ids = dict(Topic.objects.values_list("name", "id"))
+    worker = Transfer("default", batch_size=30)
+    assert worker.move() == 0
+    assert told(reader) == []
+
+    for topic in (two, one):
+        publish_many(topic, [Draft(value=i, key=str(i)) for i in range(10)])
+    assert worker.move() == 20
+    assert told(reader) == [f"{ids['one']},{ids['two']}"]
+
+    publish_many(one, [Draft(value=i) for i in range(60)])
+    assert worker.move() + worker.move() == 60
+    assert told(reader) == [str(ids["one"])] * 2
+    assert worker.move() == 0
+    assert told(reader) == []
+
+
+def test_readers_are_told_nothing_of_a_batch_that_rolls_back(things, reader):
+    publish(things, 1)
+    with pytest.raises(RuntimeError), transaction.atomic():
+        assert Transfer("default").move() == 1
+        raise RuntimeError
+    assert told(reader) == []
+
+    transfer_all()
+    assert len(told(reader)) == 1
+
+
+def test_a_batch_of_very_many_topics_tells_readers_to_look_at_all(things, reader, monkeypatch):
+    monkeypatch.setattr(transfer, "LONGEST_PAYLOAD", 0)
+    publish(things, 1)
+    transfer_all()
+
+    assert told(reader) == [""]
+
+
+def test_the_longest_payload_is_one_that_the_server_takes(reader):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [LOG_CHANNEL, "1" * transfer.LONGEST_PAYLOAD])
+    assert told(reader) == ["1" * transfer.LONGEST_PAYLOAD]

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from importlib import import_module
 
@@ -13,9 +13,12 @@ from django.db import connections, transaction
 from django_events import Draft, publish, publish_many
 from django_events.models import BufferedEvent, Event
 from django_events.workers.background import in_background
+from django_events.workers.bell import Bell
+from django_events.workers.listening import Listener
+from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
-from django_events.workers.wakeups import CHANNEL, WakeUps
+from django_events.workers.wakeups import CHANNEL, LOCK, WakeUps
 from tests.conftest import Connect, Session
 from tests.processes import wait_until
 
@@ -27,23 +30,24 @@ NEVER = {"POLL_INTERVAL": timedelta(hours=1)}
 @contextmanager
 def running_transfer() -> Iterator[TransferWorker]:
     """A transfer in a thread of its own."""
-    worker = TransferWorker("default")
-    with in_background(worker):
-        yield worker
+    with closing(Listener("default")) as listener:
+        worker = TransferWorker("default", listener)
+        with in_background(worker):
+            yield worker
 
 
 @pytest.fixture
-def listener(connect: Connect) -> Session:
+def bystander(connect: Connect) -> Session:
     """Somebody who hears every notification."""
     session = connect(autocommit=True)
     session.execute(f"LISTEN {CHANNEL}")
     return session
 
 
-def heard(listener: Session) -> int:
+def heard(bystander: Session) -> int:
     """How many notifications came since the last time. Those of earlier commits come before an answer."""
-    listener.execute("SELECT 1")
-    return len(list(listener.notifies(timeout=0)))
+    bystander.execute("SELECT 1")
+    return len(list(bystander.notifies(timeout=0)))
 
 
 @pytest.mark.requirement("X6")
@@ -89,61 +93,57 @@ def stop() -> Iterator[Stop]:
 
 @pytest.fixture
 def make_wake_ups(connect: Connect) -> Iterator[Callable[[], WakeUps]]:
-    """The wake-ups of transfers that do nothing else."""
-    made: list[WakeUps] = []
+    """The wake-ups of transfers that do nothing else, each of another process."""
+    with ExitStack() as stack:
 
-    def make() -> WakeUps:
-        made.append(WakeUps("default", poll=0.01))
-        return made[-1]
+        def make(*, poll: float = 0.01) -> WakeUps:
+            listener = stack.enter_context(closing(Listener("default")))
+            wake_ups = WakeUps(listener, stack.enter_context(closing(Bell())), poll=poll)
+            stack.callback(wake_ups.close)
+            listener.start()
+            wait_until(lambda: listener.listening, what="a LISTEN connection")
+            return wake_ups
 
-    yield make
-    for wake_ups in made:
-        wake_ups.close()
+        yield make
 
 
 def fall_asleep(wake_ups: WakeUps, stop: Stop) -> None:
     """Wait until it sleeps: the server may not have ended the connection of the test before yet."""
-
-    def asleep() -> bool:
-        if not wake_ups._asleep:
-            wake_ups.wait(stop)
-        return wake_ups._asleep
-
-    wait_until(asleep, what="sleep")
+    wait_until(lambda: wake_ups.asleep or wake_ups.wait(stop) or wake_ups.asleep, what="sleep")
 
 
 @pytest.mark.requirement("X6")
-def test_publishers_notify_only_while_the_transfer_sleeps(make_wake_ups, stop, listener, things):
+def test_publishers_notify_only_while_the_transfer_sleeps(make_wake_ups, stop, bystander, things):
     wake_ups = make_wake_ups()
     publish(things, "nobody sleeps")
     publish_many(things, [Draft(value="nobody sleeps")])
-    assert heard(listener) == 0
+    assert heard(bystander) == 0
 
     fall_asleep(wake_ups, stop)
     publish(things, "it sleeps")
-    assert heard(listener) == 1
+    assert heard(bystander) == 1
     publish_many(things, [Draft(value="it sleeps")] * 2)
-    assert heard(listener) == 1
+    assert heard(bystander) == 1
 
-    wait_until(lambda: wake_ups.wait(stop) or not wake_ups._asleep, what="a transfer that is woken")
+    wait_until(lambda: wake_ups.wait(stop) or not wake_ups.asleep, what="a transfer that is woken")
     publish(things, "it is awake")
-    assert heard(listener) == 0
+    assert heard(bystander) == 0
 
 
-def test_a_transfer_does_not_fall_asleep_while_a_publisher_is_at_work(make_wake_ups, stop, connect, listener, things):
+def test_a_transfer_does_not_fall_asleep_while_a_publisher_is_at_work(make_wake_ups, stop, connect, bystander, things):
     wake_ups = make_wake_ups()
     at_work = connect()
     at_work.publish(things, "not committed yet")
     for _ in range(3):
         wake_ups.wait(stop)
-    assert not wake_ups._asleep
+    assert not wake_ups.asleep
     publish(things, "another")
-    assert heard(listener) == 0  # it is awake, so nobody needs to ring
+    assert heard(bystander) == 0  # it is awake, so nobody needs to ring
 
     at_work.commit()
     fall_asleep(wake_ups, stop)
     publish(things, "now it sleeps")
-    assert heard(listener) == 1
+    assert heard(bystander) == 1
 
 
 @pytest.mark.requirement("E6")
@@ -176,7 +176,7 @@ def test_a_lost_listen_connection_is_made_again(connect, settings, caplog, thing
         wait_until(lambda: Event.objects.of(things).count() == 1, what="the event by polling")
         wait_until(lambda: "is back" in caplog.text, what="the LISTEN connection")
     assert "polling every" in caplog.text
-    assert worker._wake_ups._connection is None  # closed with the worker
+    assert not worker._wake_ups._listener.listening  # closed with it
 
 
 def test_two_transfers_both_rest(make_wake_ups, stop, things):
@@ -184,10 +184,10 @@ def test_two_transfers_both_rest(make_wake_ups, stop, things):
     one, two = make_wake_ups(), make_wake_ups()
     fall_asleep(one, stop)
     two.wait(stop)
-    assert not two._asleep
-    connection = two._connection
-    assert connection is not None
-    assert two._somebody_else_sleeps(connection)
+    assert not two.asleep
+    session = two._listener.session
+    assert session is not None
+    assert two._somebody_else_sleeps(session)
     one.close()
     fall_asleep(two, stop)
 
@@ -222,7 +222,7 @@ def test_when_the_one_that_slept_ends_the_other_transfer_looks_soon(make_wake_up
     sleeper = make_wake_ups()
     fall_asleep(sleeper, stop)
     with running_transfer() as other:
-        wait_until(lambda: other._wake_ups._connection is not None, what="the other transfer's connection")
+        wait_until(lambda: other._wake_ups._listener.listening, what="the other transfer's connection")
         sleeper.close()
         publish(things, 1)
         wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")
@@ -242,10 +242,50 @@ def test_events_that_had_to_be_left_are_not_slept_on(settings, connect, things):
 def test_a_lost_listen_connection_misses_nothing_for_long(settings, connect, things):
     settings.DJANGO_EVENTS = NEVER
     with running_transfer() as worker:
-        wait_until(lambda: worker._wake_ups._asleep, what="sleep")
+        wait_until(lambda: worker._wake_ups.asleep, what="sleep")
         connect(autocommit=True).execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             " AND query LIKE 'SELECT pg_try_advisory%'"
         )
         publish(things, 1)
         wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")
+
+
+def test_sleep_is_forgotten_with_the_connection_that_held_the_lock(make_wake_ups, stop, connect, bystander, things):
+    """The server has released the lock: publishers don't notify, so who believed to sleep must look."""
+    wake_ups = make_wake_ups(poll=NEVER["POLL_INTERVAL"].total_seconds())
+    fall_asleep(wake_ups, stop)
+    before = wake_ups._listener.session
+    assert before is not None
+    bystander.execute("SELECT pg_terminate_backend(%s)", [before.ask("SELECT pg_backend_pid()")])
+    wake_ups.wait(stop)  # returns: it was told
+    assert not wake_ups.asleep
+
+    wait_until(lambda: wake_ups._listener.listening, what="another connection")
+    assert not wake_ups.asleep
+    publish(things, "nobody sleeps")
+    assert heard(bystander) == 0
+    fall_asleep(wake_ups, stop)
+    publish(things, "it sleeps")
+    assert heard(bystander) == 1
+    wake_ups.busy()
+    assert connect(autocommit=True).execute(f"SELECT pg_try_advisory_lock({LOCK})").fetchone() == (True,)
+
+
+def test_closing_lets_the_lock_go_although_the_connection_stays(make_wake_ups, stop, bystander, things):
+    wake_ups = make_wake_ups()
+    fall_asleep(wake_ups, stop)
+    wake_ups.close()
+    wake_ups.close()
+
+    assert wake_ups._listener.listening
+    publish(things, "nobody sleeps")
+    assert heard(bystander) == 0
+
+
+def test_a_transfer_that_works_until_nothing_is_left_opens_no_connection_to_listen(things):
+    with closing(Listener("default")) as listener, closing(TransferWorker("default", listener)) as worker:
+        publish(things, 1)
+        with closing(Stop()) as stop:
+            assert run(worker, stop, once=True) == 1
+        assert not any("listener" in thread.name for thread in threading.enumerate())

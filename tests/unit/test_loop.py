@@ -221,7 +221,7 @@ def test_trouble_and_its_end_are_in_the_log(stop, caplog, monkeypatch):
 
 
 def test_exit_codes_are_those_of_the_reference():
-    assert {code.name: int(code) for code in Exit} == {"DONE": 0, "FAILED": 1, "USAGE": 2, "UNREACHABLE": 75}
+    assert {code.name: int(code) for code in Exit} == {"DONE": 0, "FAILED": 1, "USAGE": 2, "ABANDONED": 70, "UNREACHABLE": 75}
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from django.db import DatabaseError, connections, router
 from django_events import sql
 from django_events.exceptions import tables_missing
 from django_events.models import BufferedEvent
+from django_events.workers.listening import Listener
 from django_events.workers.loop import Exit, Rate, Unreachable, run
 from django_events.workers.stopping import stop_on_signals
 from django_events.workers.transferring import TransferWorker
@@ -27,7 +28,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, once: bool, database: str | None, verbosity: int, **options: Any) -> None:
         using = database or router.db_for_write(BufferedEvent)
         self._refuse(using)
-        worker, rate = TransferWorker(using), Rate()
+        listener = Listener(using)
+        worker, rate = TransferWorker(using, listener), Rate()
 
         def report(moved: int) -> None:
             if (done := rate.add(moved)) and done[0]:
@@ -48,6 +50,7 @@ class Command(BaseCommand):
             sys.exit(Exit.FAILED)
         finally:
             worker.close()
+            listener.close()
             connections[using].close()
         if verbosity:
             self.stdout.write(f"Events moved into the log: {moved}.")

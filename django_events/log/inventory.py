@@ -1,0 +1,65 @@
+"""What there is: events that wait in the buffer, and the logs of the topics. Looking disturbs nobody."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django_events import models, sql
+from django_events.log.segments import log_table
+
+COUNTED = 10_000  # events in the buffer; more are not counted
+TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
+
+
+class Waiting(NamedTuple):
+    """The events of a topic that are in the buffer: at least so many if there are `more`."""
+
+    topic: str
+    events: int
+    more: bool
+    published_at: datetime
+    age: timedelta
+
+
+class Log(NamedTuple):
+    """The log of a topic: from which id to which."""
+
+    topic: models.Topic
+    first_id: int
+    last_id: int
+    logged_at: datetime | None
+
+    @property
+    def events(self) -> int:
+        """Ids have no gaps, so this is a subtraction."""
+        return self.last_id - self.first_id + 1
+
+
+def waiting(using: str) -> list[Waiting]:
+    """What the transfer has not moved yet, the topic that waits longest first."""
+    with sql.batch(using):
+        return [Waiting._make(row) for row in sql.fetch(using, sql.statement("waiting"), most=COUNTED)]
+
+
+def logs(using: str) -> list[Log]:
+    """The logs of all topics, by name."""
+    topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
+    extents: dict[int, tuple[int | None, int | None, datetime | None]] = {}
+    for start in range(0, len(topics), TOPICS_AT_ONCE):
+        some = topics[start : start + TOPICS_AT_ONCE]
+        statements = [sql.statement("extent").on(topic_id=topic.pk, log=log_table(topic.pk)) for topic in some]
+        extents |= {topic_id: (*extent,) for topic_id, *extent in sql.fetch(using, sql.union_all(statements))}
+    return [_log(topic, *extents[topic.pk]) for topic in topics]
+
+
+def _log(topic: models.Topic, first_id: int | None, last_id: int | None, logged_at: datetime | None) -> Log:
+    """An empty log goes on behind its floor."""
+    floor = topic.head.id_floor
+    return Log(topic, floor + 1 if first_id is None else first_id, floor if last_id is None else last_id, logged_at)
+
+
+def sizes(using: str, topics: Sequence[models.Topic]) -> dict[str, tuple[int, int]]:
+    """How many segments each topic has, and how many bytes."""
+    names = {log_table(topic.pk): topic.name for topic in topics}
+    rows = sql.fetch(using, sql.statement("sizes"), logs=list(names))
+    return {names[log]: (segments, size) for log, segments, size in rows}

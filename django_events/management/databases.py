@@ -1,0 +1,46 @@
+"""The database that a command works on, and what goes wrong there as a message with an exit code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.core.management.base import CommandError
+from django.db import DatabaseError, InterfaceError, connections, router
+
+from django_events import sql
+from django_events.exceptions import EventsError, tables_missing
+from django_events.models import BufferedEvent
+from django_events.workers.loop import Exit, Unreachable, is_lost
+
+
+def named(database: str | None) -> str:
+    """The alias that is meant: by default the one where events are written."""
+    using = database or router.db_for_write(BufferedEvent)
+    if using not in connections:
+        known = ", ".join(connections)
+        raise CommandError(f"There is no database {using!r}. Known are: {known}.", returncode=Exit.USAGE)
+    if connections[using].vendor != "postgresql":
+        raise CommandError(
+            f"The database {using!r} is {connections[using].vendor}; events need PostgreSQL.", returncode=Exit.USAGE
+        )
+    return using
+
+
+@contextmanager
+def explained(using: str) -> Iterator[None]:
+    """Turn errors that are to be expected into messages, with the exit code that says what to do about them."""
+    try:
+        yield
+    except Unreachable as error:
+        raise _unreachable(using, error) from error
+    except (DatabaseError, InterfaceError) as error:
+        if is_lost(error):
+            raise _unreachable(using, error) from error
+        said = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else str(error).strip()
+        raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error
+    except EventsError as error:
+        raise CommandError(str(error), returncode=Exit.FAILED) from error
+
+
+def _unreachable(using: str, error: Exception) -> CommandError:
+    said = str(error).strip()
+    return CommandError(f"The database {using!r} can't be reached. {said}", returncode=Exit.UNREACHABLE)

@@ -1,0 +1,110 @@
+"""What a command prints: tables for people, JSON for programs."""
+
+import base64
+import json
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django_events.phrases import duration, moment
+
+WIDTH = 120
+GAP = 2
+NARROWEST = 8
+
+
+@dataclass(frozen=True)
+class Report:
+    """The same twice: data with stable keys, and text; and notes, which go to standard error in either case."""
+
+    data: Any
+    text: str
+    notes: Sequence[str] = field(default=())
+
+    def as_json(self) -> str:
+        return json.dumps(self.data, default=_plain, ensure_ascii=False, indent=2)
+
+
+def _plain(value: Any) -> Any:
+    """Times in UTC as ISO 8601, durations in seconds, bytes in base 64."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    raise TypeError(f"{value!r} has no place in JSON.")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = WIDTH) -> str:
+    """Rows below their headings, numbers to the right. What doesn't fit is cut in the widest column."""
+    cells = [[cell(value) for value in row] for row in rows]
+    numeric = [bool(column) and all(_is_number(text) for text in column) for column in zip(*cells, strict=True)]
+    numeric = numeric or [False] * len(columns)
+    widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
+    while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    lines = [[_cut(text, size) for text, size in zip(line, widths, strict=True)] for line in [columns, *cells]]
+    return "\n".join(_line(line, widths, numeric) for line in lines)
+
+
+def cell(value: Any) -> str:
+    """A value in a line of text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, timedelta):
+        return duration(value)
+    if isinstance(value, bytes | memoryview):
+        return f"{len(bytes(value)):,} bytes"
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """In one line, and without what would make a terminal do something."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split()))
+
+
+def printable_lines(text: str) -> str:
+    """Line by line, and without what would make a terminal do something."""
+    lines = (line.expandtabs() for line in text.splitlines())
+    return "\n".join("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) for line in lines)
+
+
+def fields(pairs: Iterable[tuple[str, Any]]) -> str:
+    """One thing, a line for each of its fields."""
+    lines = [(name, cell(value)) for name, value in pairs]
+    widest = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{widest}}  {value}".rstrip() for name, value in lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    padded = (
+        " " * (width - _width(text)) + text if right else text + " " * (width - _width(text))
+        for text, width, right in zip(cells, widths, numeric, strict=True)
+    )
+    return (" " * GAP).join(padded).rstrip()
+
+
+def _is_number(text: str) -> bool:
+    return not text or text.lstrip("≥ -").replace(",", "").isdigit()
+
+
+def _width(text: str) -> int:
+    """In columns of a terminal."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
+
+
+def _cut(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    while _width(text) > width - 1:
+        text = text[:-1]
+    return f"{text}…"

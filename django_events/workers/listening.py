@@ -1,0 +1,202 @@
+"""The one LISTEN connection of a process to a database, for all that wait in it.
+
+with closing(Listener("default")) as listener:
+    listener.on("django_events_log", lambda payload: bell.ring())
+    listener.start()
+
+A notification is a hint to look, never more: callbacks are also called, with an empty payload, when
+something may have been missed, and whoever waits polls as well. While `listening` is false it must.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, LiteralString
+
+import psycopg
+from django.db import connections
+from psycopg import sql
+
+from django_events.conf import settings
+from django_events.workers.bell import Bell
+from django_events.workers.loop import LONGEST_RETRY, pause_after
+from django_events.workers.stopping import Stop
+
+logger = logging.getLogger("django_events.wakeups")
+
+CONNECT_TIMEOUT = 5  # seconds, unless the site's OPTIONS say otherwise: closing waits for an attempt to end
+
+Connection = psycopg.Connection[Any]
+Callback = Callable[[str], None]
+
+
+class Session:
+    """The connection as long as it lasts. What the server keeps for it, locks above all, ends with it."""
+
+    def __init__(self, connection: Connection, broken: Bell) -> None:
+        self.error: psycopg.Error | None = None
+        self._connection = connection
+        self._broken = broken
+
+    def ask(self, query: LiteralString, *parameters: object) -> Any:
+        """Run a statement, from any thread, and return its one value. An error ends the session."""
+        try:
+            row = self._connection.execute(query, parameters).fetchone()
+        except psycopg.Error as error:
+            self.error = error
+            self._broken.ring()
+            raise
+        return row and row[0]
+
+
+class Listener:
+    """Calls callbacks for the notifications of their channels, in its own thread or in one that asks a session.
+
+    The connection is locked meanwhile, so a callback must not ask for anything: let it ring a bell.
+    Only the thread of the listener opens and closes the connection; it makes a new one when it is lost.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.session: Session | None = None
+        self.pooled = False
+        self._callbacks: list[tuple[str, Callback]] = []
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = Stop()
+        self._look = Bell()
+        self._lost = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether the connection is up."""
+        return self.session is not None
+
+    def on(self, channel: str, callback: Callback) -> None:
+        """Call back with the payload of every notification from now on, and once as soon as it listens."""
+        self._callbacks.append((channel, callback))
+        self._look.ring()
+
+    def start(self) -> None:
+        """Connect, in a thread. Repeating it does nothing."""
+        with self._lock:
+            if self._thread is None and not self._stop.requested:
+                name = f"django_events listener of {self.using}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and the connection; the server releases its locks. Repeating it does nothing."""
+        self._stop.request()
+        with self._lock:
+            if self._thread is not None:
+                self._thread.join()
+            self._stop.close()
+            self._look.close()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.requested and not self.pooled:
+            began = time.monotonic()
+            try:
+                self._connect_and_listen()
+            except (psycopg.Error, OSError) as error:
+                self._say_lost(error)
+                lasted = time.monotonic() - began > LONGEST_RETRY
+                failures = 1 if lasted else failures + 1
+                self._stop.wait(pause_after(failures))
+
+    def _connect_and_listen(self) -> None:
+        parameters = connections[self.using].get_connection_params()
+        for django_only in ("cursor_factory", "context"):
+            parameters.pop(django_only, None)
+        connection: Connection = psycopg.connect(
+            **{"connect_timeout": CONNECT_TIMEOUT, **parameters, "autocommit": True}
+        )
+        try:
+            if _is_pooled(connection):
+                self._say_pooled()
+            else:
+                self._listen(connection)
+        finally:
+            self.session = None
+            with connection.lock:
+                connection.close()
+
+    def _listen(self, connection: Connection) -> None:
+        connection.add_notify_handler(lambda notify: self._tell(notify.channel, notify.payload))
+        connection.execute("SET idle_session_timeout = 0")  # a site's limit is not meant for one that waits
+        session = Session(connection, self._look)
+        known = 0
+        while not self._stop.requested:
+            new = self._callbacks[known:]
+            for channel, _ in new:
+                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            if self.session is None:
+                self.session = session
+                self._say_back()
+            for _, callback in new:
+                _call(callback, "")
+            known += len(new)
+            self._stop.wait(None, connection.pgconn.socket, self._look.fileno())
+            self._look.take()
+            if session.error is not None:
+                raise session.error
+            self._receive(connection)
+
+    def _receive(self, connection: Connection) -> None:
+        """Read what has come. Under the lock of the connection, so never the answer to somebody's statement.
+
+        A notification that came along with such an answer was handled by that thread, in psycopg.
+        """
+        with connection.lock:
+            connection.pgconn.consume_input()
+            while notify := connection.pgconn.notifies():
+                self._tell(notify.relname.decode(), notify.extra.decode())
+
+    def _tell(self, channel: str, payload: str) -> None:
+        for name, callback in tuple(self._callbacks):
+            if name == channel:
+                _call(callback, payload)
+
+    def _say_lost(self, error: Exception) -> None:
+        """Once; and those who wait are woken, so that they go over to polling."""
+        if self._lost:
+            return
+        self._lost = True
+        logger.warning(
+            "The LISTEN connection to %r is lost: polling every %s s until it is back. %s",
+            self.using,
+            settings.POLL_INTERVAL.total_seconds(),
+            str(error).strip(),
+        )
+        for _, callback in tuple(self._callbacks):
+            _call(callback, "")
+
+    def _say_back(self) -> None:
+        if self._lost:
+            self._lost = False
+            logger.info("The LISTEN connection to %r is back.", self.using)
+
+    def _say_pooled(self) -> None:
+        self.pooled = True
+        logger.info(
+            "The database %r is reached through a pooler, which keeps no LISTEN: polling every %s s.",
+            self.using,
+            settings.POLL_INTERVAL.total_seconds(),
+        )
+
+
+def _is_pooled(connection: Connection) -> bool:
+    """Whether the backend that answers is not the one that was connected to."""
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return row is None or row[0] != connection.info.backend_pid
+
+
+def _call(callback: Callback, payload: str) -> None:
+    """Anybody may notify, with anything in it: what a callback makes of it must not end the connection."""
+    try:
+        callback(payload)
+    except Exception:
+        logger.exception("A callback failed on the notification %r.", payload)
