@@ -93,6 +93,11 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
             changes.append(f"partitioned {row.partitioned} → {declared.partitioned}")
         else:
             changes.append(f"partitions {len(positions)} → {topic.partitions}")
+    end = places.find(using, topic, "end")
+    if beyond := [p.pk for p in row.positions.using(using) if p.position >= end]:
+        # The topic was made anew, and its ids began again: from there, all that comes would be left out.
+        row.positions.using(using).filter(pk__in=beyond).update(position=0, number=0, attempted=None, careful_until=0)
+        changes.append("its topic was made anew, begins at 1 again")
     if changes:
         for name, value in {**filters, "partitioned": declared.partitioned}.items():
             setattr(row, name, value)

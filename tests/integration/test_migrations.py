@@ -202,6 +202,8 @@ def test_processes_that_migrate_a_migrated_database_at_once_all_succeed(database
     before = database.catalog()
     [[topic]] = database.execute("SELECT id FROM django_events_topic WHERE name = 'orders'")
     database.execute(f"DROP TABLE django_events_event_{topic}")
+    database.execute("DELETE FROM django_events_position")
+    database.execute("DELETE FROM django_events_consumer")
     database.execute("DELETE FROM django_events_topichead WHERE topic_id = %s", [topic])
     database.execute("DELETE FROM django_events_topic WHERE id = %s", [topic])
     processes = [database.manage("migrate") for _ in range(4)]
