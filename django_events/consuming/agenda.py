@@ -9,17 +9,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connections
 
 from django_events import sql
 from django_events.consuming.subscriptions import Subscription
+from django_events.exceptions import ConsumerNotReady
 
 logger = logging.getLogger("django_events.consumer")
 
 MOST_LOOKED_AT = 5_000
 SET_ASIDE = 60.0  # seconds
+
+
+Row = tuple[int, float, object, int]
 
 
 class Due(NamedTuple):
@@ -83,7 +87,7 @@ class Agenda:
             subscriptions, everywhere = self._to_look_at(period)
             if not subscriptions:
                 return False
-            rows = self._fetch(subscriptions)
+            rows = self._fetch(subscriptions, whether_there=everywhere)
             now = time.monotonic()
             waits = [now + due_in for _, due_in, _, _ in rows if due_in > 0]
             if self._next is not None and not everywhere:
@@ -92,7 +96,7 @@ class Agenda:
             due = sorted(
                 (served_at is not None, served_at, position_id)
                 for position_id, due_in, served_at, _ in rows
-                if due_in <= 0 and position_id in self._lanes
+                if due_in <= 0
             )
             self._due.extend(self._lanes[position_id] for *_, position_id in due)
             return bool(self._due)
@@ -113,27 +117,39 @@ class Agenda:
         times = [self._next, None if self._looked_at is None else self._looked_at + period]
         return max(min((moment for moment in times if moment is not None), default=now) - now, 0)
 
-    def _fetch(self, subscriptions: list[Subscription]) -> list[tuple[int, float, object, int]]:
+    def _fetch(self, subscriptions: list[Subscription], *, whether_there: bool = False) -> list[Row]:
         now = time.monotonic()
         subscriptions = [s for s in subscriptions if self._aside.get(s.consumer_id, 0) <= now]
         if not subscriptions:
             return []
+        statements = [self._statement(s) for s in subscriptions]
+        if whether_there:
+            ids = sql.literal(list(self._lanes))
+            statements.append(sql.statement("positions_there").on(ids=ids))
         try:
-            rows = sql.fetch(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
+            rows = sql.fetch(self.using, sql.union_all(statements))
         except DatabaseError as error:
             if isinstance(error, OperationalError | InterfaceError | IntegrityError):
                 raise
             if connections[self.using].in_atomic_block:
                 raise
             return self._fetch_apart(subscriptions, error)
+        if whether_there and rows.pop()[1] < len(self._lanes):
+            self._raise_outdated()
         for position_id, _, _, floor in rows:
-            if position_id in self._lanes:
-                self._floors[self._lanes[position_id].subscription.consumer_id] = floor
+            if position_id not in self._lanes:
+                self._raise_outdated()
+            self._floors[self._lanes[position_id].subscription.consumer_id] = floor
         return rows
 
-    def _fetch_apart(
-        self, subscriptions: list[Subscription], error: DatabaseError
-    ) -> list[tuple[int, float, object, int]]:
+    def _raise_outdated(self) -> NoReturn:
+        names = ", ".join(sorted({s.consumer.name for s in self._subscriptions}))
+        raise ConsumerNotReady(
+            f"A consumer was registered anew or unregistered since this process began to serve {names}: its positions "
+            "are others now. Start the process again."
+        )
+
+    def _fetch_apart(self, subscriptions: list[Subscription], error: DatabaseError) -> list[Row]:
         """One of the consumers can't be asked: find out which, and serve the others."""
         if len(subscriptions) > 1:
             return [row for s in subscriptions for row in self._fetch([s])]

@@ -32,7 +32,9 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
         _refuse_before_older(using, letters)
         if not dry_run:
             ids = [letter.pk for letter in letters]
-            DeadLetter.objects.using(using).filter(pk__in=ids).update(redrive_at=ClockTimestamp(), attempts=0)
+            DeadLetter.objects.using(using).filter(pk__in=ids, redrive_at__isnull=True).update(
+                redrive_at=ClockTimestamp(), attempts=0
+            )
             _record(using, letters, "redrive", by=by)
     return len(letters)
 

@@ -9,6 +9,7 @@ from django_events import declarations
 from django_events.consuming.received import ReceivedEvent
 from django_events.retries import Discard, Retry
 
+LONGEST_ERROR = 2_000
 LONGEST_TRACEBACK = 20_000
 
 
@@ -36,11 +37,7 @@ class Failure:
     @property
     def summary(self) -> str:
         """`ValueError: no such order`, in text that a database takes."""
-        try:
-            said = str(self.error)
-        except Exception:
-            said = "(its text can't be made)"
-        return storable(f"{type(self.error).__qualname__}: {said}" if said else type(self.error).__qualname__)
+        return summary_of(self.error)
 
     @property
     def traceback(self) -> str:
@@ -52,15 +49,27 @@ class Failure:
         return storable(lines)[-LONGEST_TRACEBACK:]
 
 
-def judge(consumer: declarations.Consumer, event: ReceivedEvent, error: BaseException) -> Failure:
-    """What follows from an error of this attempt."""
+def judge(
+    consumer: declarations.Consumer, event: ReceivedEvent, error: BaseException, *, may_stop: bool = True
+) -> Failure:
+    """What follows from an error of this attempt. Only what is ahead of the position can stop a partition."""
     if isinstance(error, Discard):
         return Failure(event, error, Verdict.DISCARD)
     if event.attempt >= consumer.retry.attempts:
-        stops = consumer.on_exhausted == "stop"
+        stops = consumer.on_exhausted == "stop" and may_stop
         return Failure(event, error, Verdict.STOP if stops else Verdict.DEAD_LETTER)
     pause = error.after if isinstance(error, Retry) else consumer.retry.pause(event.attempt)
     return Failure(event, error, Verdict.RETRY, pause)
+
+
+def summary_of(error: BaseException) -> str:
+    """The kind of an error and what it says, whatever happens when it is asked."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "(its text can't be made)"
+    name = type(error).__qualname__
+    return storable(f"{name}: {said}" if said else name)[:LONGEST_ERROR]
 
 
 def storable(text: str) -> str:

@@ -18,12 +18,16 @@ Enough = Callable[[], bool]
 
 
 class HandlerFailed(Exception):
-    """A handler raised; `place` is the failing event's among those it was given, or None if it can't be told."""
+    """A handler raised; `place` is the failing event's among those it was given, or None if it can't be told.
 
-    def __init__(self, place: int | None, error: BaseException) -> None:
+    `closed` says that it closed its own connection, so nothing more can be concluded from the loss of that.
+    """
+
+    def __init__(self, place: int | None, error: BaseException, *, closed: bool = False) -> None:
         super().__init__(place, error)
         self.place = place
         self.error = error
+        self.closed = closed
 
 
 class BrokenTransaction(Exception):
@@ -36,9 +40,9 @@ class BoundHandler:
     def __init__(self, consumer: declarations.Consumer) -> None:
         self.consumer = consumer
         handler = consumer.load()
-        self._call: Callable[[Any], Any] = handler
+        self.invoke: Callable[[Any], Any] = handler
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-            self._call = async_to_sync(handler)
+            self.invoke = async_to_sync(handler)
 
     def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
         """Hand events over in their order; returns how many were taken. Stops early when there is `enough`."""
@@ -57,19 +61,20 @@ class BoundHandler:
         lease.handling_since = time.monotonic()
         lease.handling = first
         try:
-            self._call(argument)
+            self.invoke(argument)
         except KeyboardInterrupt:  # whoever runs the worker, not the handler
             raise
         except BaseException as error:
-            raise HandlerFailed(place, self._timeout(error) if lease.timed_out is first else error) from error
+            error = self._timeout(error) if lease.timed_out is first else error
+            raise HandlerFailed(place, error, closed=connections[lease.using].closed_in_transaction) from error
         finally:
             lease.handling = None
         if lease.lost:
             raise LeaseLost(f"Consumer {lease.subscription} lost its lease of partition {lease.partition} meanwhile.")
         if lease.timed_out is first:
             raise HandlerFailed(place, self._timeout(None))
-        if swallowed := _broken(lease.using):
-            raise HandlerFailed(place, swallowed)
+        if swallowed := broken(lease.using):
+            raise HandlerFailed(place, swallowed, closed=connections[lease.using].closed_in_transaction)
 
     def _timeout(self, error: BaseException | None) -> HandlerTimeout:
         timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")
@@ -77,11 +82,13 @@ class BoundHandler:
         return timeout
 
 
-def _broken(using: str) -> BrokenTransaction | None:
+def broken(using: str) -> BrokenTransaction | None:
     """Find out that a handler came back from a transaction that can only be rolled back."""
     connection = connections[using]
     if not connection.in_atomic_block:
         return None
+    if connection.closed_in_transaction:
+        return BrokenTransaction("The handler closed its connection, and with it the transaction that it runs in.")
     raw = connection.connection
     in_error = raw is not None and raw.info.transaction_status == TransactionStatus.INERROR
     if connection.needs_rollback or in_error:

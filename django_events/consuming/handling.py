@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
-from django_events.consuming.failures import Failure, Verdict, judge
+from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed
 from django_events.consuming.leases import Lease, Settlement
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import WorkerEnded
+from django_events.retries import Discard, Retry
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -38,6 +39,8 @@ class Claim(Protocol):
 
     def settled(self, settlement: Settlement) -> None: ...
 
+    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure: ...
+
 
 class Handling:
     """One worker's way through the events of one lease."""
@@ -57,7 +60,7 @@ class Handling:
         if claim.is_careful(events[0]):
             event = events[0]
             if claim.attempts_of(event) >= self.consumer.retry.attempts:
-                return self._settle_failure(claim, judge(self.consumer, *self._ended(claim, event)))
+                return self._settle_failure(claim, self._ended(claim, event))
             events = [claim.count_attempt(event)]
         if self.consumer.transactional:
             return self._together(claim, events)
@@ -70,38 +73,43 @@ class Handling:
         while True:
             committed: list[bool] = []
             settlement: Settlement | None = None
+            session: Any = None
             passed = 0
             try:
                 with transaction.atomic(using):
-                    if not connections[using].savepoint_ids:  # nobody takes over from a transaction of the caller's
+                    session = connections[using].connection
+                    if not connections[using].savepoint_ids:  # otherwise the caller's transaction goes on after it
                         self.lease.hold()
-                    # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
-                    transaction.on_commit(lambda: committed.append(True), using)  # noqa: B023
+                        # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
+                        transaction.on_commit(lambda: committed.append(True), using)  # noqa: B023
                     passed = self.handler.call(self.lease, events, enough=self.enough) if events else 0
                     if passed < len(events):
                         failure = None  # it comes again in its turn
                     settlement = claim.settle(events[:passed], failure)
             except HandlerFailed as failed:
-                self._raise_if_lost(failed.error)
+                if not failed.closed:
+                    self._raise_if_lost(session, failed.error)
                 if failed.place is None:
                     return self._one_by_one(claim, given, failed.error)
-                failure = judge(self.consumer, events[failed.place], failed.error)
+                failure = claim.judge(events[failed.place], failed.error)
                 self.on_failure(failure)
+                for event in events[: failed.place + 1]:
+                    event.forget()
                 events = events[: failed.place]
                 continue
             except Exception as error:
                 if committed and settlement is not None:
                     claim.settled(settlement)
                     self._log_hook(error)
-                    return passed
+                    return passed + int(failure is not None and failure.passes)
                 if not isinstance(error, DatabaseError | InterfaceError):
                     raise
-                self._raise_if_lost(error)
+                self._raise_if_lost(session, error)
                 if not events:
                     raise
                 if len(events) > 1:
                     return self._one_by_one(claim, given, error)
-                failure = judge(self.consumer, events[0], error)
+                failure = claim.judge(events[0], error)
                 self.on_failure(failure)
                 events = []
                 continue
@@ -114,13 +122,15 @@ class Handling:
         passed = 0
         while passed < len(events) and not (passed and self.enough()):
             chunk = events[passed : passed + size]
+            session = connections[self.lease.using].connection
             try:
                 self.handler.call(self.lease, chunk)
             except HandlerFailed as failed:
-                self._raise_if_lost(failed.error)
+                if not failed.closed and _is_of_connection(failed.error):
+                    self._raise_if_lost(session, failed.error)
                 if failed.place is None:
                     return passed + self._one_by_one(claim, chunk, failed.error)
-                failure = judge(self.consumer, chunk[failed.place], failed.error)
+                failure = claim.judge(chunk[failed.place], failed.error)
                 self.on_failure(failure)
                 return passed + self._settle_failure(claim, failure)
             with transaction.atomic(self.lease.using):
@@ -140,38 +150,39 @@ class Handling:
     def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
         """A batch failed, and nobody knows on which event: handle each by itself up to its end."""
         logger.info(
-            "Consumer %s, partition %d: the events %d to %d are handled one by one, because together they failed with "
-            "%s: %s",
+            "Consumer %s, partition %d: the events %d to %d are handled one by one, because together they failed. %s",
             self.lease.subscription,
             self.lease.partition,
             events[0].id,
             events[-1].id,
-            type(error).__qualname__,
-            error,
+            summary_of(error),
         )
         with transaction.atomic(self.lease.using):
             settlement = claim.settle([], careful_until=events[-1].id)
         claim.settled(settlement)
         return 0
 
-    def _ended(self, claim: Claim, event: ReceivedEvent) -> tuple[ReceivedEvent, WorkerEnded]:
+    def _ended(self, claim: Claim, event: ReceivedEvent) -> Failure:
         attempts = claim.attempts_of(event)
         error = WorkerEnded(f"The worker's process ended or froze in the last of {attempts} attempts.")
-        event = event.with_attempt(attempts)
-        self.on_failure(judge(self.consumer, event, error))
-        return event, error
+        failure = claim.judge(event.with_attempt(attempts), error)
+        self.on_failure(failure)
+        return failure
 
-    def _raise_if_lost(self, error: BaseException) -> None:
-        """An error that came with the loss of the connection is nobody's attempt: nothing can be settled either."""
-        connection = connections[self.lease.using]
-        raw = connection.connection
-        if raw is None or raw.closed:
-            if isinstance(error, OperationalError | InterfaceError):
-                raise error
-            raise OperationalError(
-                f"The connection to {self.lease.using!r} was lost while consumer {self.lease.subscription} "
-                "handled an event."
-            ) from error
+    def _raise_if_lost(self, session: Any, error: BaseException) -> None:
+        """With the loss of the connection, nobody knows what was committed: the lease is of no use any more.
+
+        It is nobody's attempt either. Django connects anew when a transaction ends, so it is the session of the
+        transaction that is asked.
+        """
+        if session is None or not session.closed:
+            return
+        if _is_of_connection(error):
+            raise error
+        raise OperationalError(
+            f"The connection to {self.lease.using!r} was lost while consumer {self.lease.subscription} "
+            "handled an event."
+        ) from error
 
     def _log_hook(self, error: Exception) -> None:
         logger.error(
@@ -184,11 +195,16 @@ class Handling:
         )
 
 
+def _is_of_connection(error: BaseException) -> bool:
+    return isinstance(error, OperationalError | InterfaceError)
+
+
 def log_failure(lease: Lease) -> OnFailure:
     """Say in the log which consumer, partition, event and attempt it was, and what follows."""
 
     def on_failure(failure: Failure) -> None:
-        level = logging.INFO if failure.verdict is Verdict.DISCARD else logging.WARNING
+        decided = isinstance(failure.error, Discard | Retry)  # the handler knew what it did
+        level = logging.INFO if decided else logging.WARNING
         if failure.verdict in (Verdict.DEAD_LETTER, Verdict.STOP):
             level = logging.ERROR
         logger.log(
@@ -198,9 +214,9 @@ def log_failure(lease: Lease) -> OnFailure:
             lease.partition,
             failure.event.address,
             failure.event.attempt,
-            failure.summary,
+            failure.summary.rstrip("."),
             _consequence(failure),
-            exc_info=None if failure.verdict is Verdict.DISCARD else failure.error,
+            exc_info=None if decided else failure.error,
         )
 
     return on_failure

@@ -1,15 +1,21 @@
 """How far consumers are behind: by subtraction, without looking at the events in between.
 
 lag("billing")     # events that were not passed yet
-progress()         # every partition of every consumer, for those who watch
+progress(using)    # every partition of every consumer, for those who watch
+standings(using)   # every consumer on every topic: its partitions added up, and the one in the most trouble
 """
 
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, registered, writable
 from django_events.log.segments import log_table
+
+ALL = models.Position.ALL
+TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
+COUNTED = 1_000  # dead letters of a consumer; more are not counted
 
 
 class Progress(NamedTuple):
@@ -25,10 +31,50 @@ class Progress(NamedTuple):
     failed: int
     discarded: int
     dead_lettered: int
+    attempted: int | None
     attempts: int
     retry_at: datetime | None
     error: str
     holder: str
+    served_at: datetime | None
+
+
+class Standing(NamedTuple):
+    """A consumer on a topic: its partitions added up, and from `partition` on the one in the most trouble.
+
+    The state is that one's; `in_state` partitions are in it. There are at least so many dead letters if there are more.
+    """
+
+    consumer: str
+    topic: str
+    state: str
+    in_state: int
+    partitions: int
+    lag: int
+    handled: int
+    failed: int
+    discarded: int
+    dead_lettered: int
+    dead_letters: int
+    more_dead_letters: bool
+    partition: int
+    position: int
+    attempted: int | None
+    attempts: int
+    retry_at: datetime | None
+    error: str
+    holder: str
+    served_at: datetime | None
+    unserved_for: timedelta | None
+    paused_at: datetime | None
+
+
+class Ends(NamedTuple):
+    """Where logs end: arrays of one length."""
+
+    topic_ids: list[int]
+    partitions: list[int]
+    numbers: list[int]
 
 
 def lag(consumer: Named, *, topic: declarations.Topic | str | None = None, using: str | None = None) -> int:
@@ -38,32 +84,79 @@ def lag(consumer: Named, *, topic: declarations.Topic | str | None = None, using
     return sum(one.lag for one in progress(using, rows))
 
 
-def progress(using: str, rows: list[models.Consumer] | None = None) -> list[Progress]:
+def progress(using: str, rows: Iterable[models.Consumer] | None = None) -> list[Progress]:
     """Every partition of these consumers, or of all, by name, topic and partition."""
-    if rows is None:
-        rows = list(models.Consumer.objects.using(using).select_related("topic__head"))
-    ends = {topic.pk: _ends(using, topic) for topic in {row.topic for row in rows}}
-    by_id = {row.pk: row for row in rows}
-    found = []
-    for consumer_id, partition, position, number, state, *rest in sql.fetch(
-        using, sql.statement("progress"), consumer_ids=list(by_id)
-    ):
-        row = by_id[consumer_id]
-        passed = position if partition == models.Position.ALL else number
-        behind = max(ends[row.topic_id].get(partition, 0) - passed, 0)
-        found.append(Progress(row.name, row.topic.name, partition, position, behind, state, *rest))
-    return sorted(found)
+    consumer_ids = _ids(rows)
+    ends = _ends(using, consumer_ids)
+    found = sql.fetch(
+        using,
+        sql.statement("progress").on(state=sql.statement("state_of_position")),
+        consumer_ids=consumer_ids,
+        topic_ids=ends.topic_ids,
+        partitions=ends.partitions,
+        ends=ends.numbers,
+    )
+    return [Progress._make(row) for row in found]
 
 
-def _ends(using: str, topic: models.Topic) -> dict[int, int]:
-    """The last number of each partition, and under the partition of all the last id."""
-    log, floor = log_table(topic.pk), topic.head.id_floor
-    [[last_id]] = sql.fetch(using, sql.statement("last_id").on(log=log, topic_id=topic.pk, floor=floor))
+def standings(using: str, rows: Iterable[models.Consumer] | None = None) -> list[Standing]:
+    """These consumers, or all, each on each of its topics, by name and topic."""
+    consumer_ids = _ids(rows)
+    ends = _ends(using, consumer_ids)
+    found = sql.fetch(
+        using,
+        sql.statement("standings").on(state=sql.statement("state_of_position")),
+        consumer_ids=consumer_ids,
+        most=COUNTED,
+        topic_ids=ends.topic_ids,
+        partitions=ends.partitions,
+        ends=ends.numbers,
+    )
+    return [Standing._make(row) for row in found]
+
+
+def _ids(rows: Iterable[models.Consumer] | None) -> list[int] | None:
+    return None if rows is None else [row.pk for row in rows]
+
+
+def _ends(using: str, consumer_ids: list[int] | None) -> Ends:
+    """Where the logs end that these consumers read, as far as they go now: positions are read after it."""
+    consumers = models.Consumer.objects.using(using)
+    if consumer_ids is not None:
+        consumers = consumers.filter(pk__in=consumer_ids)
+    topics = models.Topic.objects.using(using).filter(pk__in=consumers.values("topic_id")).select_related("head")
+    known = ends_of(using, list(topics))
+    return Ends(
+        [topic_id for topic_id, _ in known],
+        [partition for _, partition in known],
+        list(known.values()),
+    )
+
+
+def ends_of(using: str, topics: Sequence[models.Topic]) -> dict[tuple[int, int], int]:
+    """The last number of each partition of these topics, and under partition -1 the last id.
+
+    What the log can't tell any more, because its last segments were dropped, is in the topic's head.
+    """
+    known = {}
+    for topic in topics:
+        floors = topic.head.number_floors if topic.partitions > 1 else [topic.head.id_floor]
+        known.update({(topic.pk, partition): floor for partition, floor in enumerate(floors)})
+        known[topic.pk, ALL] = topic.head.id_floor
+    for start in range(0, len(topics), TOPICS_AT_ONCE):
+        some = topics[start : start + TOPICS_AT_ONCE]
+        rows = sql.fetch(using, sql.union_all([statement for topic in some for statement in _statements(topic)]))
+        known.update({(topic_id, partition): end for topic_id, partition, end in rows if end is not None})
+    for topic in topics:
+        if topic.partitions == 1:
+            known[topic.pk, 0] = known[topic.pk, ALL]
+    return known
+
+
+def _statements(topic: models.Topic) -> list[sql.Statement]:
+    log = log_table(topic.pk)
+    last = sql.statement("end_of_log").on(topic_id=topic.pk, log=log)
     if topic.partitions == 1:
-        return {models.Position.ALL: last_id, 0: last_id}
-    statement = sql.statement("numbers").on(log=log, partitions=topic.partitions, since=0)
-    return {
-        **dict(enumerate(topic.head.number_floors)),
-        **dict(sql.fetch(using, statement)),
-        models.Position.ALL: last_id,
-    }
+        return [last]
+    lanes = sql.statement("ends_of_partitions").on(topic_id=topic.pk, partitions=topic.partitions, log=log)
+    return [last, lanes]

@@ -23,7 +23,7 @@ from django.db import DatabaseError, connections, transaction
 
 from django_events import sql
 from django_events.consuming.burial import bury
-from django_events.consuming.failures import Failure, Verdict
+from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, judge
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
@@ -32,7 +32,7 @@ logger = logging.getLogger("django_events.consumer")
 
 # How many ids one read looks at, at least, for a consumer that may have few events among them.
 RANGE = 10_000
-LONGEST_ERROR = 2_000
+END_HOLDER_TIMEOUT = "5s"
 
 
 class Batch(NamedTuple):
@@ -86,6 +86,7 @@ class Lease:
     clock: datetime
     redrives: bool
     suspicious: bool
+    nested: bool  # in a transaction of the caller's, as in a test
     horizon: int = 0
     batch: Batch | None = None
     released: bool = False
@@ -113,6 +114,7 @@ class Lease:
                 self.using, sql.statement("horizon").on(log=of.log, topic_id=of.topic_id, after=self.position)
             )
             if not rows:
+                self.suspicious = False  # there was nothing in hand
                 return None
             self.horizon = rows[0][0]
         most = of.most
@@ -145,6 +147,10 @@ class Lease:
     def is_careful(self, event: ReceivedEvent) -> bool:
         """Whether this event is handled by itself, and its attempt counted before it starts."""
         return event.id <= self.careful_until or event.id == self.attempted
+
+    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
+        """What follows from the error of an attempt."""
+        return judge(self.subscription.consumer, event, error)
 
     def attempts_of(self, event: ReceivedEvent) -> int:
         """How many attempts at this event are counted."""
@@ -197,7 +203,7 @@ class Lease:
                 attempts=failure.event.attempt,
                 pause=failure.pause,
                 stopped=verdict is Verdict.STOP,
-                error=failure.summary[:LONGEST_ERROR],
+                error=failure.summary,
                 release=True,
             )
         return self._write(entry)
@@ -213,8 +219,13 @@ class Lease:
         self.attempted, self.attempts, self.released = entry.attempted, entry.attempts, entry.release
 
     def release(self) -> None:
-        """Let the partition go; everything in hand is settled."""
-        if not self.released:
+        """Let the partition go; everything in hand is settled.
+
+        If somebody before died with it in hand, and nothing was read since, whoever claims it next has to know.
+        """
+        if self.suspicious:
+            self.give_up()
+        elif not self.released:
             self.settled(self._keep(release=True))
 
     def stop(self, error: str) -> None:
@@ -264,6 +275,7 @@ class Lease:
                 discarded=entry.discarded,
                 dead_lettered=entry.dead_lettered,
                 release=entry.release,
+                hold=not self.nested,
             )
             if rows:
                 return Settlement(entry, rows[0][0])
@@ -311,16 +323,21 @@ def claim(subscription: Subscription, position_id: int, partition: int, *, holde
 
     One that was lost by its holder is taken over: what that one still does to the database is ended.
     """
+    nested = connections[subscription.using].in_atomic_block
     token = secrets.randbits(63)
-    rows = sql.fetch(
-        subscription.using,
-        sql.statement("claim").on(redrive_due=sql.statement("redrive_due")),
-        position_id=position_id,
-        token=token,
-        lease=subscription.consumer.lease,
-        holder=holder[:200],
-        hurry=not connections[subscription.using].in_atomic_block,
-    )
+    for _ in range(2):
+        rows = sql.fetch(
+            subscription.using,
+            sql.statement("claim").on(redrive_due=sql.statement("redrive_due")),
+            position_id=position_id,
+            token=token,
+            lease=subscription.consumer.lease,
+            holder=holder[:200],
+            hurry=not nested,
+        )
+        # Who froze just before its COMMIT keeps the row locked, and would for ever.
+        if rows or nested or not _end_frozen_settler(subscription.using, position_id):
+            break
     if not rows:
         return None
     position, number, attempted, attempts, careful_until, lost_token, place, clock, redrives, _ = rows[0]
@@ -339,6 +356,7 @@ def claim(subscription: Subscription, position_id: int, partition: int, *, holde
         clock,
         redrives,
         suspicious=lost_token is not None,
+        nested=nested,
     )
 
 
@@ -363,3 +381,12 @@ def end_holder(using: str, token: int) -> None:
         if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
             raise
         logger.error("The frozen worker's connection can't be ended. %s", str(error).strip())
+
+
+def _end_frozen_settler(using: str, position_id: int) -> bool:
+    """End whoever holds a position's row behind the end of its lease; returns whether there was one."""
+    rows = sql.fetch(using, sql.statement("overdue"), position_id=position_id)
+    for (token,) in rows:
+        with sql.batch(using, lock_timeout=END_HOLDER_TIMEOUT):
+            end_holder(using, token)
+    return bool(rows)

@@ -26,6 +26,8 @@ def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
         )
     if first <= to <= end:
         return to
+    if to < 1:
+        raise PositionRefused(f"{to} is no place in a log: ids begin at 1. Say 'beginning' for the oldest event.")
     if to < first:
         raise PositionRefused(
             f"Topic {topic} begins at {first}: what was before it is removed. The place {to} doesn't exist any more. "
@@ -35,6 +37,15 @@ def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
         f"Topic {topic} ends at {end - 1}, so the place {to} doesn't exist yet, and the events before it would be "
         "left out. Say 'end' for the next event that comes."
     )
+
+
+def begin(using: str, topic: models.Topic, start: declarations.Start) -> int:
+    """Where a new consumer begins. An id that the log doesn't have is moved to its nearer end: the declaration is
+    the same for every database, also for empty ones."""
+    if isinstance(start, int):
+        first, end = _bounds(using, topic)
+        return min(max(start, first), end)
+    return find(using, topic, start)
 
 
 def number_at(using: str, topic: models.Topic, partition: int, position: int) -> int:

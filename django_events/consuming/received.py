@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -108,6 +109,12 @@ class ReceivedEvent:
         """The same event in another attempt."""
         return ReceivedEvent(self.topic, self._columns, consumer=self.consumer, attempt=attempt)
 
+    def forget(self) -> None:
+        """Decode `value` and `metadata` anew when they are read next: a handler may have changed what it got."""
+        for forget_decoded in (_forget_value, _forget_metadata):
+            with suppress(AttributeError):
+                forget_decoded(self)
+
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"An event can't be changed: {name} of {self!r}.")
 
@@ -126,6 +133,8 @@ _set_attempt = _setters["attempt"]
 _set_columns = _setters["_columns"]
 _set_value = _setters["_value"]
 _set_metadata = _setters["_metadata"]
+_forget_value: Any = vars(ReceivedEvent)["_value"].__delete__
+_forget_metadata: Any = vars(ReceivedEvent)["_metadata"].__delete__
 
 
 def _decode(column: Any) -> Any:

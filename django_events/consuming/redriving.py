@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django_events import sql
-from django_events.consuming.failures import Failure, Verdict
+from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.leases import Lease, Settlement
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
@@ -23,6 +23,9 @@ class Redrive:
     @property
     def subscription(self) -> Subscription:
         return self.lease.subscription
+
+    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
+        return judge(self.subscription.consumer, event, error, may_stop=False)
 
     def is_careful(self, event: ReceivedEvent) -> bool:
         return True

@@ -57,15 +57,18 @@ def check_filter(using: str, declared: declarations.Consumer) -> None:
     """Let PostgreSQL read the predicate, and try it on values of every kind; InvalidConsumer if it can't."""
     if declared.where is None:
         return
+    where = f"Consumer {declared}, declared at {declared.declared_at}, has where={declared.where!r}, which"
     try:
         with transaction.atomic(using):
-            sql.fetch(using, sql.statement("try_predicate"), where=declared.where)
+            answers = sql.fetch(using, sql.statement("try_predicate"), where=declared.where)
     except DatabaseError as error:
         problem = str(error).strip().splitlines()[0]
+        raise InvalidConsumer(f"{where} PostgreSQL can't use as a jsonpath predicate: {problem}.") from error
+    if all(answer is None for (answer,) in answers) and not declared.where.lstrip().startswith("strict"):
         raise InvalidConsumer(
-            f"Consumer {declared}, declared at {declared.declared_at}, has where={declared.where!r}, which PostgreSQL "
-            f"can't use as a jsonpath predicate: {problem}."
-        ) from error
+            f"{where} is neither true nor false for any value, so no event would match. A predicate compares: "
+            "'$.total > 100' and not '$ ? (@.total > 100)', '$.paid == true' and not '$.paid'."
+        )
 
 
 def partitions_of(declared: declarations.Consumer, topic: models.Topic) -> list[int]:
@@ -80,7 +83,7 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
     if row is None:
         row = models.Consumer(name=declared.name, topic=topic, partitioned=declared.partitioned, **filters)
         row.save(using=using)
-        start = places.find(using, topic, declared.start)
+        start = places.begin(using, topic, declared.start)
         _set_positions(using, row, dict.fromkeys(partitions_of(declared, topic), start - 1))
         return [f"Consumer {row}: registered, begins at {start}."]
     changes = [

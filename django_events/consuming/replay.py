@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
+from django.db import OperationalError, connections
 from django.db.models import QuerySet
 
 from django_events import declarations, models, sql
 from django_events.consuming import places
 from django_events.consuming.interventions import record
-from django_events.consuming.leases import end_holder
+from django_events.consuming.leases import END_HOLDER_TIMEOUT, end_holder
 from django_events.consuming.registered import Named, registered, writable
 from django_events.consuming.registration import refuse_in_use
 from django_events.exceptions import ConsumerInUse, PositionRefused
@@ -30,13 +31,17 @@ HOLD = timedelta(seconds=5)
 
 
 class Move(NamedTuple):
-    """A partition of a consumer, the next event it would have handled, and the one it handles now."""
+    """A partition of a consumer, the next event it would have handled, and the one it handles now.
+
+    So many events come again; with a minus, so many are left out.
+    """
 
     topic: str
     partition: int
     before: int
     after: int
     dead_letters: int
+    events: int
 
 
 def rewind(
@@ -58,6 +63,12 @@ def rewind(
     """
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
+    if len(rows) > 1 and isinstance(to, int):
+        topics = ", ".join(row.topic.name for row in rows)
+        raise PositionRefused(
+            f"Consumer {str(consumer)!r} reads {topics}: {to} is another event in each of them. Nothing was changed. "
+            "Say which topic is meant, with topic=…"
+        )
     if dry_run:
         with sql.committed(using):
             return [move for row in rows for move, _ in _moves(using, row, to, partition)]
@@ -179,22 +190,30 @@ def _standing_still(
     """
     deadline, pause_for = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
     ids = [row.pk for row in rows]
+    alone = not connections[using].in_atomic_block  # otherwise nobody sees the hold, and waiting would be in vain
     consumers = models.Consumer.objects.using(using).filter(pk__in=ids)
     try:
         while True:
-            consumers.update(held_until=ClockTimestamp() + HOLD)
-            with sql.committed(using):
-                for row in rows:
-                    sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
-                held = sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
-                busy = [holder for _, holder, leased in held if leased]
-                if not busy:
-                    for token, _, _ in held:
-                        if token is not None:
-                            end_holder(using, token)
-                    yield
-                    return
-            if time.monotonic() >= deadline:
+            if alone:
+                consumers.update(held_until=ClockTimestamp() + HOLD)
+            busy = [holder for _, holder, leased in _held(using, ids, partition) if leased]
+            if not busy:
+                standing_still = False
+                try:
+                    with sql.committed(using), sql.batch(using):
+                        for row in rows:
+                            sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                        held = sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
+                        busy = [holder for _, holder, leased in held if leased]
+                        if not busy:
+                            standing_still = True
+                            yield
+                            return
+                except OperationalError as error:
+                    if standing_still or sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                        raise
+                    busy = ["somebody who holds a lock on it"]
+            if time.monotonic() >= deadline or not alone:
                 raise ConsumerInUse(
                     f"Consumer {rows[0]} is still handling events after {wait.total_seconds():.0f} s, by {busy[0]}. "
                     "Nothing was changed. Try again, or wait longer."
@@ -202,7 +221,18 @@ def _standing_still(
             time.sleep(pause_for)
             pause_for = min(pause_for * 2, LONGEST_PAUSE)
     finally:
-        consumers.update(held_until=None)
+        if alone:
+            consumers.update(held_until=None)
+
+
+def _held(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:
+    """Who has a lease of these positions. Those who died or froze with one are ended, so that they hold no lock."""
+    rows = sql.fetch(using, sql.statement("held"), consumer_ids=consumer_ids, partition=partition)
+    for token, _, leased in rows:
+        if not leased:
+            with sql.batch(using, lock_timeout=END_HOLDER_TIMEOUT):
+                end_holder(using, token)
+    return [(token, holder, leased) for token, holder, leased in rows]
 
 
 def _moves(
@@ -216,13 +246,13 @@ def _moves(
     place = places.find(using, row.topic, to)
     moves = []
     for position in positions:
-        before = position.position + 1
+        before, number = position.position + 1, position.number
         position.position = place - 1
         position.number = places.number_at(using, row.topic, position.partition, place - 1)
         position.attempted, position.attempts, position.careful_until = None, 0, 0
         position.retry_at = position.stopped_at = position.token = position.leased_until = None
         position.error = position.holder = ""
-        move = Move(row.topic.name, position.partition, before, place, 0)
+        move = Move(row.topic.name, position.partition, before, place, 0, number - position.number)
         moves.append((move._replace(dead_letters=_dead_letters(using, position, move).count()), position))
     return moves
 

@@ -10,12 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from django.db import DataError, connections, transaction
+from django.db import DataError, NotSupportedError, connections, transaction
 
 from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leases import Batch, Lease, end_holder
+from django_events.consuming.leases import END_HOLDER_TIMEOUT, Batch, Lease, end_holder
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 
@@ -23,7 +23,6 @@ logger = logging.getLogger("django_events.consumer")
 
 TURN = 0.2  # seconds: then others are served, which waited longer
 TRANSACTION = 0.1  # seconds: then a handler of single events has its work committed
-END_HOLDER_TIMEOUT = "5s"
 
 
 def serve(
@@ -93,7 +92,7 @@ class _Turn:
     def _next_batch(self) -> Batch | None:
         try:
             return self.lease.read()
-        except DataError as error:  # a predicate that doesn't work for some value: again would be the same
+        except (DataError, NotSupportedError) as error:  # a predicate fails on some value, and would again
             if connections[self.lease.using].in_atomic_block:
                 raise
             logger.error(

@@ -32,7 +32,7 @@ logger = logging.getLogger("django_events.consumer")
 
 # While the LISTEN connection is up, the transfer's notifications tell everything: looking is for the rest.
 LISTENING_POLL = 5.0
-CLAIM_PAUSE = 0.005
+CLAIM_PAUSE = 0.05
 
 
 class ConsumerWorker:
@@ -60,7 +60,8 @@ class ConsumerWorker:
             lease = claim(*due, holder=self._holder)
             if lease is None:  # somebody else was, or is about to move its position
                 pool.agenda.notice([due.subscription.topic_id])
-                stop.wait(CLAIM_PAUSE)
+                if not pool.agenda.more:
+                    stop.wait(CLAIM_PAUSE)
                 continue
             passed = 0
             try:
@@ -135,6 +136,7 @@ class ConsumerPool:
         self._consumers = consumers
         self._listener = listener
         self._errors: list[BaseException] = []
+        self.keeper = Keeper(using, stop=lambda: None)
 
     @property
     def poll(self) -> float:
@@ -144,13 +146,15 @@ class ConsumerPool:
 
     def run(self, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None) -> int:
         """Serve them until told to stop, or with `once` until nothing is due; returns how many events were passed."""
-        self._load()
+        if not self.handlers and not self.broken:
+            self._load()
         if self.broken and not self.handlers:
             raise self.broken[0]
         self.agenda = Agenda(self.using, self._subscriptions())
         self.keeper = Keeper(self.using, stop=stop.request)
-        self._listener.on(LOG_CHANNEL, self._notified)
-        self._listener.start()
+        if not once:  # nobody waits then
+            self._listener.on(LOG_CHANNEL, self._notified)
+            self._listener.start()
         totals: list[int] = []
         finished = threading.Event()
         running = self.threads
@@ -176,11 +180,18 @@ class ConsumerPool:
             threading.Thread(target=target, args=[f"{number + 1}"], name=f"consumer {number + 1}", daemon=True).start()
         try:
             finished.wait()
+        except KeyboardInterrupt:
+            self.hand_back()
+            raise
         finally:
             self.keeper.close()
         if self._errors:
             raise self._errors[0]
         return sum(totals)
+
+    def hand_back(self) -> None:
+        """Give up what is in hand, for a process that ends at once; see `Keeper.hand_back`."""
+        self.keeper.hand_back()
 
     def close(self) -> None:
         self.bell.close()

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -111,16 +112,17 @@ def run(
 
 
 def connect_for_work(using: str) -> bool:
-    """Connect at READ COMMITTED, where there is no connection: each statement sees what was committed before it.
+    """Be connected at READ COMMITTED: each statement sees what was committed before it.
 
-    Returns whether the connection is a new one.
+    Returns whether there was no connection.
     """
     wrapper = connections[using]
-    if wrapper.connection is not None:
-        return False
+    new = wrapper.connection is None
     wrapper.ensure_connection()
-    cast("Connection[object]", wrapper.connection).isolation_level = IsolationLevel.READ_COMMITTED
-    return True
+    raw = cast("Connection[object]", wrapper.connection)
+    if raw.isolation_level is not IsolationLevel.READ_COMMITTED:  # Django connects anew in some places by itself
+        raw.isolation_level = IsolationLevel.READ_COMMITTED
+    return new
 
 
 def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
@@ -152,13 +154,15 @@ class Rate:
     def __init__(self, *, every: float = 10.0) -> None:
         self.every = every
         self._since, self._done = time.monotonic(), 0
+        self._adding = threading.Lock()
 
     def add(self, done: int) -> tuple[int, float] | None:
-        """Count; once in a while returns how much it was, and per second."""
-        self._done += done
-        elapsed = time.monotonic() - self._since
-        if elapsed < self.every:
-            return None
-        result = (self._done, self._done / elapsed)
-        self._since, self._done = time.monotonic(), 0
-        return result
+        """Count; once in a while returns how much it was, and per second. Threads may share it."""
+        with self._adding:
+            self._done += done
+            elapsed = time.monotonic() - self._since
+            if elapsed < self.every:
+                return None
+            result = (self._done, self._done / elapsed)
+            self._since, self._done = time.monotonic(), 0
+            return result
