@@ -214,10 +214,13 @@ def _standing_still(
                         raise
                     busy = ["somebody who holds a lock on it"]
             if time.monotonic() >= deadline or not alone:
-                raise ConsumerInUse(
-                    f"Consumer {rows[0]} is still handling events after {wait.total_seconds():.0f} s, by {busy[0]}. "
-                    "Nothing was changed. Try again, or wait longer."
+                how = f"still handling events after {wait.total_seconds():.0f} s" if alone else "handling events now"
+                way = (
+                    "Try again, or wait longer."
+                    if alone
+                    else "Outside of a transaction, rewind waits for it to finish."
                 )
+                raise ConsumerInUse(f"Consumer {rows[0]} is {how}, by {busy[0]}. Nothing was changed. {way}")
             time.sleep(pause_for)
             pause_for = min(pause_for * 2, LONGEST_PAUSE)
     finally:

@@ -1,25 +1,31 @@
-"""`manage.py demo`: a busy hour in the shop, and the proof that no event is missing."""
+"""`manage.py demo`: a busy hour in the shop, and the proof that no event is missing and no order billed twice."""
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Count
 
+from django_events import lag
+from django_events.consuming.lag import progress
 from django_events.models import Event
-from django_events.workers.background import in_background
-from django_events.workers.listening import Listener
-from django_events.workers.transferring import TransferWorker
+from django_events.workers.crew import Crew, Done
+from django_events.workers.stopping import Stop
 from testproject.shop import events
+from testproject.shop.models import Order, Payment, SearchEntry
 from testproject.shop.simulation import Simulation
 
 TOPICS = [events.orders, events.payments, events.stock]
+CONSUMERS = [events.bill, events.index]
 DEADLINE = 60
 
 
 class Command(BaseCommand):
-    help = "Simulate customers, move their events into the log, and prove that none is missing."
+    help = "Simulate customers, move and handle their events, and prove that none is missing or handled twice."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--customers", type=int, default=4, help="How many shop at the same time.")
@@ -28,15 +34,21 @@ class Command(BaseCommand):
     def handle(self, *args: Any, customers: int, orders: int, **options: Any) -> None:
         self.stdout.write("Preparing the database …")
         call_command("migrate", verbosity=0)
-        before = {topic.name: last_id(topic.name) for topic in TOPICS}
+        before, handled_before = {topic.name: last_id(topic.name) for topic in TOPICS}, handled()
         simulation = Simulation(customers=customers, orders_each=orders)
-        self.stdout.write(f"{customers} customers try {orders} orders each; the transfer runs beside them.")
-        with closing(Listener("default")) as listener, in_background(TransferWorker("default", listener)) as errors:
+        self.stdout.write(
+            f"{customers} customers try {orders} orders each; the transfer and two consumers, billing and search, run "
+            "beside them."
+        )
+        started = time.monotonic()
+        with crew_at_work() as working:
             simulation.start()
             self._watch(simulation, before)
             simulation.join()
-            self._wait_for_log(simulation, before, errors)
+            self._wait(simulation, before, working)
+            seconds = time.monotonic() - started
         self._report(simulation, before)
+        self._report_consumers(handled_before, seconds)
 
     def _watch(self, simulation: Simulation, before: dict[str, int]) -> None:
         """A line that changes, or on a file a line a second."""
@@ -54,17 +66,17 @@ class Command(BaseCommand):
         if interactive:
             self.stdout.write("")
 
-    def _wait_for_log(self, simulation: Simulation, before: dict[str, int], errors: list[BaseException]) -> None:
+    def _wait(self, simulation: Simulation, before: dict[str, int], working: "Future[Done]") -> None:
         deadline = time.monotonic() + DEADLINE
-        while new_events(before) != {name: simulation.published[name] for name in before}:
-            if errors or time.monotonic() > deadline:
+        while new_events(before) != {name: simulation.published[name] for name in before} or any(map(lag, CONSUMERS)):
+            if working.done() or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
 
     def _report(self, simulation: Simulation, before: dict[str, int]) -> None:
         self.stdout.write("")
         self.stdout.write(
-            f"{'topic':<10}{'published':>11}{'rolled back':>13}{'in the log':>12}{'ids':>18}{'missing':>9}"
+            f"{'topic':<10}{'published':>11}{'rolled back':>13}{'in the log':>12}{'ids':>26}{'missing':>9}"
         )
         wrong = []
         for topic in TOPICS:
@@ -85,6 +97,50 @@ class Command(BaseCommand):
             "Nothing is missing: ids have no gaps, so last - first + 1 is how many events there are, and that is\n"
             "what was committed. What was rolled back left no trace."
         )
+
+    def _report_consumers(self, handled_before: dict[str, int], seconds: float) -> None:
+        self.stdout.write("")
+        self.stdout.write(f"{'consumer':<10}{'handled':>11}{'per second':>13}{'lag':>12}")
+        for consumer in CONSUMERS:
+            done = handled()[consumer.name] - handled_before[consumer.name]
+            self.stdout.write(f"{consumer.name:<10}{done:>11,}{done / seconds:>13,.0f}{lag(consumer):>12,}")
+        orders = Order.objects.count()
+        not_once = Order.objects.annotate(bills=Count("invoices")).exclude(bills=1).count()
+        unfound = Order.objects.exclude(pk__in=SearchEntry.objects.values("order_id")).count()
+        unpaid = Payment.objects.exclude(order_id__in=SearchEntry.objects.filter(status="paid").values("order_id"))
+        if not_once or unfound or unpaid.exists():
+            raise CommandError(
+                f"Of {orders} orders, {not_once} are not billed once, {unfound} are not in the search index, and "
+                f"{unpaid.count()} that are paid are not marked so there."
+            )
+        self.stdout.write("")
+        self.stdout.write(
+            f"Each order was billed once: {orders:,} orders, as many invoices, one for each. The search index has all\n"
+            "of them, and knows which are paid."
+        )
+
+
+@contextmanager
+def crew_at_work() -> Iterator["Future[Done]"]:
+    """The transfer and the consumers, beside the customers; their error comes out at the end."""
+    stop = Stop()
+    with closing(Crew("default", CONSUMERS, threads=2)) as crew, ThreadPoolExecutor(1) as executor:
+        working = executor.submit(crew.run, stop)
+        try:
+            yield working
+        finally:
+            stop.request()
+        working.result()
+    stop.close()
+
+
+def handled() -> dict[str, int]:
+    """How many events each consumer handled so far."""
+    totals = {consumer.name: 0 for consumer in CONSUMERS}
+    for one in progress("default"):
+        if one.consumer in totals:
+            totals[one.consumer] += one.handled
+    return totals
 
 
 def last_id(topic: str) -> int:
