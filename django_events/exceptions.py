@@ -17,6 +17,8 @@ EventsError
 ├── LeaseLost            another worker took over; nothing was settled
 ├── HandlerTimeout       a handler took longer than its consumer allows
 ├── WorkerEnded          the worker's process ended while it handled an event
+├── NeverDrained         drain() found no end: handlers publish for each other, or another session is at work
+├── FilteredOut          an event that a worker would not give to the consumer it was delivered to
 ├── NotInTransaction     publishing outside a transaction, where the settings forbid it
 ├── NotReady             the tables of django_events are not in the database
 └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
@@ -92,6 +94,14 @@ class HandlerTimeout(EventsError, TimeoutError):
 
 class WorkerEnded(EventsError):
     """The worker's process ended while it handled this event, as often as attempts are allowed."""
+
+
+class NeverDrained(EventsError):
+    """Draining found no end: handlers go on publishing for each other, or another session holds a lock."""
+
+
+class FilteredOut(EventsError):
+    """The event is not for the consumer it was delivered to. Its handler was not called."""
 
 
 class NotInTransaction(EventsError):

@@ -5,16 +5,21 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import QuerySet
 
 import django_events
-from django_events import checks, conf, exceptions, models
+from django_events import checks, conf, exceptions, models, pytest_plugin, testing
 from django_events.management import commands
+from django_events.models.consumers import DeadLetterQuerySet
 from django_events.models.events import EventQuerySet
 from django_events.workers.loop import Exit
 
@@ -70,14 +75,27 @@ def sql_functions() -> list[str]:
     return in_migrations(r"CREATE (?:OR REPLACE )?FUNCTION (django_events_\w+)\(")
 
 
-def queryset_verbs() -> list[str]:
-    return [name for name, value in vars(EventQuerySet).items() if inspect.isfunction(value) and name[0] != "_"]
+def queryset_verbs(queryset: type[QuerySet[Any]]) -> list[str]:
+    return [name for name, value in vars(queryset).items() if inspect.isfunction(value) and name[0] != "_"]
+
+
+def attributes_of_an_event() -> list[str]:
+    """What a handler reads of an event."""
+    attributes = [name for name, value in vars(django_events.ReceivedEvent).items() if inspect.isdatadescriptor(value)]
+    return [name for name in attributes if name[0] != "_" and name != "columns"]
 
 
 COMMANDS = command_options()
+# A verb of the log has a heading of its own; one of the dead letters says whose it is.
+VERBS: dict[str, Callable[..., Any]] = {
+    **{verb: getattr(EventQuerySet, verb) for verb in queryset_verbs(EventQuerySet)},
+    **{f"DeadLetter.objects.{v}": getattr(DeadLetterQuerySet, v) for v in queryset_verbs(DeadLetterQuerySet)},
+}
 CHANGES = [
     *django_events.__all__,
-    *queryset_verbs(),
+    *testing.__all__,
+    *pytest_plugin.__all__,
+    *(name.rpartition(".")[2] for name in VERBS),
     *conf.KEYS,
     *check_ids(),
     *error_names(),
@@ -87,7 +105,8 @@ CHANGES = [
     *in_migrations(r"ERRCODE = '(\w+)'"),
 ]
 LINES = [
-    *(("python.md", name) for name in [*django_events.__all__, *queryset_verbs(), *models.__all__]),
+    *(("python.md", name) for name in [*django_events.__all__, *VERBS, *models.__all__, *attributes_of_an_event()]),
+    *(("python.md", name) for name in [*testing.__all__, *pytest_plugin.__all__]),
     *(("settings.md", key) for key in conf.KEYS),
     *(("checks.md", id) for id in check_ids()),
     *(("errors.md", name) for name in error_names()),
@@ -96,10 +115,11 @@ LINES = [
     *(("tables.md", getattr(models, name)._meta.db_table) for name in models.__all__),
 ]
 PUBLIC = {name: getattr(django_events, name) for name in django_events.__all__}
+TESTING = {name: getattr(testing, name) for name in testing.__all__}
 SIGNATURES = [
     (name, value)
-    for name, value in [*PUBLIC.items(), *((verb, getattr(EventQuerySet, verb)) for verb in queryset_verbs())]
-    if name not in ("EventsError", "UNSET")
+    for name, value in {**PUBLIC, **VERBS, **TESTING}.items()
+    if name not in ("EventsError", "ReceivedEvent", "UNSET")
 ]
 COLUMNS = [
     (getattr(models, name)._meta.db_table, field.column)
@@ -133,6 +153,8 @@ def documented_parameters(code: str) -> list[tuple[str, object]]:
     """The parameters of the function, or the fields of the class, that a block shows, with their defaults."""
     [node] = ast.parse(code).body
     if isinstance(node, ast.ClassDef):
+        if isinstance(node.body[0], ast.FunctionDef):
+            return documented_parameters(ast.unparse(node.body[0]))[1:]  # without self
         fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
         return [(ast.unparse(field.target), default_of(field.value)) for field in fields]
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -140,11 +162,12 @@ def documented_parameters(code: str) -> list[tuple[str, object]]:
     required: list[ast.expr | None] = [None] * (len(places) - len(node.args.defaults))
     defaults = [*required, *node.args.defaults, *node.args.kw_defaults]
     found = [(place.arg, default_of(default)) for place, default in zip([*places, *only], defaults, strict=True)]
-    return [*found, *((rest.arg, inspect.Parameter.empty) for rest in [node.args.kwarg] if rest)]
+    several, rest = ([(arg.arg, inspect.Parameter.empty)] if arg else [] for arg in (node.args.vararg, node.args.kwarg))
+    return [*found[: len(places)], *several, *found[len(places) :], *rest]
 
 
 def default_of(node: ast.expr | None) -> object:
-    return inspect.Parameter.empty if node is None else eval(ast.unparse(node), {"UNSET": django_events.UNSET})
+    return inspect.Parameter.empty if node is None else eval(ast.unparse(node), {"timedelta": timedelta, **PUBLIC})
 
 
 def slug(heading: str) -> str:
@@ -189,7 +212,7 @@ def name_of(value: object) -> str:
 
 def test_the_lists_are_not_empty():
     assert COMMANDS["run_transfer"]
-    assert all([check_ids(), error_names(), sql_functions(), queryset_verbs(), links(), examples(), COLUMNS])
+    assert all([check_ids(), error_names(), sql_functions(), VERBS, links(), examples(), COLUMNS])
 
 
 @pytest.mark.parametrize(("page", "name"), LINES)

@@ -1,0 +1,326 @@
+"""For the tests of your own code: what was published, and what its consumers make of it.
+
+    class BillingTests(TestCase):
+        def test_an_order_is_billed(self):
+            place_order("Ada", Decimal("25.00"))
+            drain()
+            [event] = assert_published("invoices", type="invoice.written", value_contains={"customer": "Ada"})
+
+All of it works in the test's thread, on its connection and in its transaction, so a plain `TestCase`
+will do: nothing is committed, no thread is started, and nothing is left behind.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import merge
+from typing import Any, TypeVar
+
+from django.db import transaction
+
+from django_events import declarations, models, sql
+from django_events.consuming.handlers import BoundHandler, broken
+from django_events.consuming.matching import condition
+from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.registered import writable
+from django_events.drafts import UNSET, Draft
+from django_events.exceptions import FilteredOut, InvalidEvent
+from django_events.publishing.encoding import encode, to_json
+from django_events.workers.draining import Drain, HandlerRaised
+
+__all__ = ["PublishedEvent", "assert_published", "deliver", "drain", "isolate_declarations", "published"]
+
+SHOWN = 5  # events in a message
+STORED = ("topic_id", "partition", "type", "key", "value", "body", "metadata", "published_at")
+T = TypeVar("T", bound=declarations.Declared)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedEvent:
+    """An event as it is stored, in the buffer or in the log.
+
+    What the transfer decides is None as long as it is in the buffer. That is why it is no ReceivedEvent, which
+    always has an id.
+    """
+
+    topic: str
+    type: str
+    key: str | None
+    value: Any
+    body: bytes | None
+    metadata: dict[str, Any]
+    partition: int | None
+    published_at: datetime
+    id: int | None = None
+    number: int | None = None
+    logged_at: datetime | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.topic}, in the buffer" if self.id is None else f"{self.topic}/{self.id}"
+        content = f"value={self.value!r}" if self.body is None else f"body={self.body!r}"
+        return f"{place}: type={self.type!r}, key={self.key!r}, {content:.300}"
+
+
+def published(topic: declarations.Topic | str | None = None, *, using: str | None = None) -> list[PublishedEvent]:
+    """What was published so far, to one topic or to all, in order, drained or not.
+
+    A topic's events are in the order of its log; those of several topics are merged by the time of publishing.
+    It is all that is in the test's database: what was there before the test began is in it too.
+    """
+    using = writable(using)
+    topics = models.Topic.objects.using(using).order_by("id")
+    if topic is not None:
+        topics = topics.filter(name=declarations.registry.get(topic).name)
+    names = dict(topics.values_list("id", "name"))
+    lanes: dict[int, list[PublishedEvent]] = {topic_id: [] for topic_id in names}
+    logged = models.Event.objects.using(using).values(*STORED, "id", "number", "logged_at")
+    buffered = models.BufferedEvent.objects.using(using).values(*STORED)
+    for rows in (logged, buffered):
+        for row in rows.filter(topic_id__in=names).order_by("topic_id", "id"):
+            topic_id, body = row.pop("topic_id"), row.pop("body")
+            lanes[topic_id].append(PublishedEvent(topic=names[topic_id], body=_bytes(body), **row))
+    return list(merge(*lanes.values(), key=lambda event: event.published_at))
+
+
+def assert_published(
+    topic: declarations.Topic | str,
+    *,
+    type: Any = UNSET,
+    key: Any = UNSET,
+    value: Any = UNSET,
+    value_contains: Any = UNSET,
+    count: int | None = None,
+    using: str | None = None,
+) -> list[PublishedEvent]:
+    """Fail unless events like this were published to a topic: at least one, or exactly `count`. Returns them.
+
+    What isn't given may be anything. `value_contains` may leave out members of objects, at every depth.
+    """
+    __tracebackhide__ = True
+    wanted = _Wanted(declarations.registry.get(topic).name, type, key, value, value_contains)
+    there = published(topic, using=using)
+    found = [event for event in there if not wanted.differences(event)]
+    if len(found) == count or (found and count is None):
+        return found
+    raise AssertionError(wanted.complaint(found, there or published(using=using), count))
+
+
+def drain(
+    *consumers: declarations.Consumer | str,
+    using: str | None = None,
+    raise_errors: bool = True,
+    limit: int = 1_000,
+) -> int:
+    """Run the transfer and the consumers, all or those that are named, until nothing is due.
+
+    Returns how many events were handled. What handlers publish is moved and handled too, in rounds; NeverDrained
+    says that after several of them more than `limit` events came of others. A handler's error is raised, with a
+    note that names the event; nothing of that event is settled, so it comes again. With `raise_errors=False` it
+    is retried or becomes a dead letter, as its consumer says. Retry and Discard are a handler's decisions, and
+    followed. A retry that waits is not due.
+
+    Inside a transaction it works in that one and commits nothing; in autocommit in transactions of its own.
+    """
+    using = writable(using)
+    chosen = list(dict.fromkeys(declarations.consumers.get(one) for one in consumers))
+    draining = Drain(using, chosen or list(declarations.consumers), raise_errors=raise_errors, limit=limit)
+    try:
+        return draining.run()
+    except HandlerRaised as raised:
+        error = raised.error
+    raise error
+
+
+def deliver(
+    consumer: declarations.Consumer | str,
+    *events: ReceivedEvent | PublishedEvent | models.Event | Draft,
+    using: str | None = None,
+) -> Any:
+    """Call a consumer's handler with an event, as a worker would, and return what it returns.
+
+    A handler of batches gets a list. A draft becomes an event of the consumer's first topic, with the id 1, the
+    next one 2. A transactional handler runs in a transaction, which its error rolls back; the error comes
+    out as it is. FilteredOut says that a worker would not call it. No position moves and no attempt is counted.
+    """
+    using = writable(using)
+    declared = declarations.consumers.get(consumer) if isinstance(consumer, str) else consumer
+    received = [_received(declared, event, place) for place, event in enumerate(events, start=1)]
+    most = declared.batch_size or 1
+    if not 1 <= len(received) <= most:
+        takes = "one event" if most == 1 else f"1 to {most} events"
+        raise ValueError(f"Consumer {declared.name!r} takes {takes} at once, got {len(received)}.")
+    for event in received:
+        _refuse_filtered(using, declared, event)
+    handler = BoundHandler(declared)
+    argument = received if declared.batch_size is not None else received[0]
+    if not declared.transactional:
+        return handler.invoke(argument)
+    with transaction.atomic(using):
+        result = handler.invoke(argument)
+        if swallowed := broken(using):
+            raise swallowed
+        return result
+
+
+@contextmanager
+def isolate_declarations() -> Iterator[None]:
+    """Forget at the end which topics and consumers were declared in the block. It decorates a test, too.
+
+    `drain()` makes what was declared since the last `migrate`, in the test's transaction.
+    """
+    topics, consumers = list(declarations.registry), list(declarations.consumers)
+    try:
+        yield
+    finally:
+        _restore(declarations.registry, topics)
+        _restore(declarations.consumers, consumers)
+
+
+def _restore(registry: declarations.Registry[T], before: list[T]) -> None:
+    for one in list(registry):
+        registry.discard(one)
+    for one in before:
+        registry.add(one)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a test expects of an event, and what it is told when there is none like it."""
+
+    topic: str
+    type: Any
+    key: Any
+    value: Any
+    value_contains: Any
+
+    def __str__(self) -> str:
+        given = {"type": self.type, "key": self.key, "value": self.value}
+        parts = [f"{name}={wanted!r}" for name, wanted in given.items() if wanted is not UNSET]
+        if self.value_contains is not UNSET:
+            parts.append(f"a value that contains {self.value_contains!r}")
+        return f" with {', '.join(parts)}" if parts else ""
+
+    def differences(self, event: PublishedEvent) -> list[str]:
+        """A sentence for each way in which an event is not what is wanted."""
+        found: list[str] = []
+        for name in ("type", "key"):
+            if getattr(self, name) is not UNSET:
+                found += _differences(getattr(event, name), getattr(self, name), name, exact=True)
+        for wanted, exact in ((self.value, True), (self.value_contains, False)):
+            if wanted is UNSET:
+                continue
+            if event.body is not None:
+                found.append("it has a body instead of a value")
+            else:
+                found += _differences(event.value, _as_json(wanted), "value", exact=exact)
+        return found
+
+    def complaint(self, found: list[PublishedEvent], there: list[PublishedEvent], count: int | None) -> str:
+        """What was expected, and what is there instead: in the topic or, if that is empty, in the others."""
+        expected = "at least 1" if count is None else "none" if count == 0 else str(count)
+        lines = [f"Expected {expected} of {self.topic!r}{self}, got {len(found) or 'none'}."]
+        here = [event for event in there if event.topic == self.topic]
+        if not here:
+            lines.append(f"Nothing was published to {self.topic!r}.")
+            elsewhere = Counter(event.topic for event in there).most_common(SHOWN)
+            lines += [f"{events} to {topic!r}." for topic, events in elsewhere]
+            return "\n".join(lines)
+        lines.append("Published, closest first:")
+        closest = sorted(((self.differences(event), event) for event in here), key=lambda pair: len(pair[0]))
+        for differences, event in closest[:SHOWN]:
+            lines.append(f"  {event}")
+            lines += [f"      {difference}" for difference in differences[:SHOWN]]
+        if len(closest) > SHOWN:
+            lines.append(f"  … and {len(closest) - SHOWN} more")
+        return "\n".join(lines)
+
+
+def _differences(actual: Any, wanted: Any, place: str, *, exact: bool) -> list[str]:
+    """Where two JSON values differ. Unless `exact`, an object may have members that nobody wanted."""
+    if isinstance(actual, dict) and isinstance(wanted, dict):
+        found = [f"{place} has no {name!r}" for name in wanted if name not in actual]
+        if exact:
+            found += [f"{place} has {name!r} too" for name in actual if name not in wanted]
+        inner = [(actual[name], wanted[name], f"{place}[{name!r}]") for name in wanted if name in actual]
+    elif isinstance(actual, list) and isinstance(wanted, list) and len(actual) == len(wanted):
+        found, inner = [], [(*pair, f"{place}[{n}]") for n, pair in enumerate(zip(actual, wanted, strict=True))]
+    else:
+        return [] if _is_same(actual, wanted) else [f"{place} is {actual!r:.200}, not {wanted!r:.200}"]
+    return found + [line for one, other, at in inner for line in _differences(one, other, at, exact=exact)]
+
+
+def _is_same(actual: Any, wanted: Any) -> bool:
+    # JSON's true is not 1, as it is in Python.
+    if isinstance(wanted, bool | int | float) and isinstance(actual, bool) is not isinstance(wanted, bool):
+        return False
+    return bool(actual == wanted)
+
+
+def _as_json(value: Any) -> Any:
+    """A value as it comes back from the database. What isn't JSON, like mock.ANY, compares itself."""
+    if isinstance(value, dict):
+        return {next(iter(json.loads(to_json("key", {key: None})))): _as_json(value[key]) for key in value}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    try:
+        return json.loads(to_json("value", value))
+    except InvalidEvent:
+        return value
+
+
+def _bytes(body: Any) -> bytes | None:
+    return body if body is None else bytes(body)
+
+
+def _received(
+    consumer: declarations.Consumer, event: ReceivedEvent | PublishedEvent | models.Event | Draft, place: int
+) -> ReceivedEvent:
+    """An event as a worker hands it to this consumer. What it has no id for gets its place."""
+    if isinstance(event, ReceivedEvent):
+        return ReceivedEvent(event.topic, event.columns, consumer=consumer.name, attempt=event.attempt)
+    if isinstance(event, Draft):
+        topic = declarations.registry.get(consumer.topics[0])
+        row = encode(topic, event.value, event.body, event.type, event.key, event.metadata, event.partition)
+        partition, now = event.partition or 0, datetime.now(UTC)
+        columns = (place, partition, place, row.type, row.key, row.value, row.body, row.metadata, now, now)
+        return ReceivedEvent(topic.name, columns, consumer=consumer.name)
+    if not isinstance(event, PublishedEvent | models.Event):
+        raise TypeError(f"{event!r:.80} can't be delivered, expected a Draft or an event.")
+    body = _bytes(event.body)
+    columns = (
+        event.id or place,
+        event.partition or 0,
+        event.number or place,
+        event.type,
+        event.key,
+        None if body is not None else to_json("value", event.value),
+        body,
+        to_json("metadata", event.metadata),
+        event.published_at,
+        event.logged_at or event.published_at,
+    )
+    return ReceivedEvent(str(event.topic), columns, consumer=consumer.name)
+
+
+def _refuse_filtered(using: str, consumer: declarations.Consumer, event: ReceivedEvent) -> None:
+    """FilteredOut if workers would not give this event to the consumer. The database decides, as it does for them."""
+    otherwise = "A worker would pass over it. Deliver one that fits, or call the handler yourself."
+    if event.topic not in consumer.topics:
+        topics = ", ".join(map(repr, consumer.topics))
+        raise FilteredOut(f"Consumer {consumer.name!r} reads {topics}, and {event} is none of it. {otherwise}")
+    if not consumer.filtered:
+        return
+    value = None if event.body is not None else to_json("value", event.value)
+    [[fits]] = sql.fetch(
+        using, sql.statement("matches").on(match=condition(consumer)), type=event.type, key=event.key, value=value
+    )
+    if not fits:
+        filters = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
+        named = ", ".join(f"{name}={wanted!r}" for name, wanted in filters.items() if wanted is not None)
+        raise FilteredOut(
+            f"Consumer {consumer.name!r} takes {named}, and {event} with the value {event.value!r:.200} doesn't fit. "
+            f"{otherwise}"
+        )

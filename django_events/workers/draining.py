@@ -1,0 +1,232 @@
+"""Draining: the transfer and the consumers in turns, here and now, until nothing is due.
+
+    Drain("default", [bill, index], raise_errors=True, limit=1_000).run()
+
+It works in the caller's thread, on its connection and in its transaction if there is one: for tests.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from django_events import declarations, models, sql
+from django_events.consuming.agenda import Agenda
+from django_events.consuming.failures import Failure
+from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, broken
+from django_events.consuming.handling import OnFailure, log_failure
+from django_events.consuming.leases import Lease, claim
+from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.streams import serve
+from django_events.consuming.subscriptions import Subscription, subscriptions
+from django_events.exceptions import ConsumerNotReady, LeaseLost, NeverDrained
+from django_events.log.transfer import Transfer
+from django_events.retries import Discard, Retry
+from django_events.syncing import sync
+
+HOLDER = "drain"
+WAIT, MOST_WAITS = 0.05, 100  # seconds, for another session to finish
+SHALLOW = 5  # rounds that are no loop yet, however many events are in them
+
+
+class HandlerRaised(Exception):
+    """Carries a handler's error through the protocol, which would judge the error itself."""
+
+    def __init__(self, error: BaseException, events: Sequence[ReceivedEvent]) -> None:
+        super().__init__(error)
+        first, last = events[0], events[-1]
+        which = f"event {first.address}" if first is last else f"one of the events {first.address} to {last.address}"
+        error.add_note(f"Consumer {first.consumer!r}, {which}, attempt {first.attempt}. Nothing of it is settled.")
+        self.error = error
+
+
+class Drain:
+    """One run over what is there and what comes of it."""
+
+    def __init__(
+        self, using: str, consumers: Sequence[declarations.Consumer], *, raise_errors: bool, limit: int
+    ) -> None:
+        self.using = using
+        self.raise_errors = raise_errors
+        self.limit = limit
+        self._consumers = consumers
+        self._handlers: dict[str, _Handler] = {}
+        self._in_vain = Counter[tuple[int, int]]()
+        self._waits = 0
+
+    def run(self) -> int:
+        """Returns how many events were passed. HandlerRaised carries the first error of a handler."""
+        with _commits_left_as_they_were(self.using):
+            self._agenda = Agenda(self.using, _registered(self.using, self._consumers), patient=False)
+            self._transfer = Transfer(self.using)
+            self._move()
+            passed, followed, rounds = self._serve(), Counter[str](), 0
+            while self._move():
+                followed, rounds = followed + self._serve(), rounds + 1
+                if rounds > SHALLOW and followed.total() > self.limit:
+                    raise _never_drained(passed, followed, rounds)
+        return passed.total() + followed.total()
+
+    def _move(self) -> int:
+        """Move all that is in the buffer; returns how many events that were."""
+        total = 0
+        while (moved := self._transfer.move()) or self._transfer.left:
+            total += moved
+            self._wait(moved, "moving events, because it holds a lock on their topic")
+        return total
+
+    def _serve(self) -> Counter[str]:
+        """Serve the consumers until nothing is due; returns how many events each of them passed."""
+        passed = Counter[str]()
+        while self._agenda.look(period=0):
+            while due := self._agenda.take():
+                with _undone_if_broken(self.using):
+                    lease = claim(*due, holder=HOLDER)
+                    if lease is not None:
+                        passed[str(due.subscription)] += self._turn(lease)
+                self._wait(lease, f"serving consumer {due.subscription}, because it holds a lock on its position")
+        return passed
+
+    def _turn(self, lease: Lease) -> int:
+        consumer = lease.subscription.consumer
+        try:
+            if consumer.name not in self._handlers:
+                self._handlers[consumer.name] = _Handler(consumer, raise_errors=self.raise_errors)
+            handler, on_failure = self._handlers[consumer.name], self._on_failure(lease)
+            passed = serve(lease, handler, on_failure=on_failure, patient=False)
+        except BaseException as error:
+            if isinstance(error, DatabaseError):  # of a filter, most likely: a handler's comes in a HandlerRaised
+                error.add_note(f"It was raised when the events of consumer {lease.subscription} were read or settled.")
+            _let_go(lease)
+            raise
+        here = lease.position_id, lease.position
+        self._in_vain[here] += not passed
+        if self._in_vain[here] > self.limit:
+            raise NeverDrained(
+                f"Consumer {lease.subscription} is due again and again and passes no event: it was served "
+                f"{self.limit:,} times behind event {lease.position}. Let it attempt an event less often."
+            )
+        return passed
+
+    def _on_failure(self, lease: Lease) -> OnFailure:
+        log = log_failure(lease)
+
+        def on_failure(failure: Failure) -> None:
+            # What the handler raised came out before; this is an error at COMMIT, or the end of a worker.
+            if self.raise_errors and not _is_decision(failure.error):
+                raise HandlerRaised(failure.error, [failure.event])
+            log(failure)
+
+        return on_failure
+
+    def _wait(self, done: object, what: str) -> None:
+        """Give another session time to finish what keeps this one from going on, but not for ever."""
+        self._waits = 0 if done else self._waits + 1
+        if self._waits > MOST_WAITS:
+            raise NeverDrained(
+                f"Another session keeps drain() from {what}. Commit its transaction before draining, and don't run "
+                "workers beside the test."
+            )
+        if not done:
+            time.sleep(WAIT)
+
+
+class _Handler(BoundHandler):
+    """A handler that is called for one event at a time, and whose errors come out if they are to be raised."""
+
+    def __init__(self, consumer: declarations.Consumer, *, raise_errors: bool) -> None:
+        super().__init__(consumer)
+        self._raise_errors = raise_errors
+
+    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+        # A worker settles as many events together as there is time for, and handles those before a failing one
+        # again. A test counts calls, so here each event is settled by itself, however long it takes.
+        try:
+            if self.consumer.transactional:
+                return super().call(lease, events, enough=lambda: True)
+            # In autocommit, what such a handler wrote before its error stays: here too, if that is possible.
+            with _undone_if_broken(lease.using):
+                return super().call(lease, events, enough=lambda: True)
+        except HandlerFailed as failed:
+            if not self._raise_errors or _is_decision(failed.error):
+                raise
+            raise HandlerRaised(failed.error, events if failed.place is None else [events[failed.place]]) from None
+
+
+def _is_decision(error: BaseException) -> bool:
+    """Whether a handler says with it what is to be done, rather than that something is wrong."""
+    return isinstance(error, Discard | Retry)
+
+
+def _never_drained(passed: Counter[str], followed: Counter[str], rounds: int) -> NeverDrained:
+    loop = ", ".join(f"{count:,} by consumer {consumer}" for consumer, count in followed.most_common(3))
+    return NeverDrained(
+        f"Handlers go on publishing events for each other. After the first {passed.total():,} events, "
+        f"{followed.total():,} more were handled, in {rounds:,} rounds, with no end in sight: {loop}. Let them stop at "
+        "some time, or drain some consumers only. If there is an end, allow for it with a higher limit."
+    )
+
+
+def _registered(using: str, consumers: Sequence[declarations.Consumer]) -> list[Subscription]:
+    """Their subscriptions. What was declared since the last `migrate`, as by a test, is made first."""
+    declared = {topic.name for topic in declarations.registry}
+    if declared.issubset(models.Topic.objects.using(using).values_list("name", flat=True)):
+        with suppress(ConsumerNotReady):
+            return subscriptions(using, consumers)
+    sync(using)
+    return subscriptions(using, consumers)
+
+
+@contextmanager
+def _undone_if_broken(using: str) -> Iterator[None]:
+    """Let a transaction of the caller's survive an error that would break it: undo the block, but only then.
+
+    The savepoint is made by hand, because in an atomic() a handler could open no durable block.
+    """
+    if not connections[using].in_atomic_block:
+        yield
+        return
+    savepoint = transaction.savepoint(using)
+    try:
+        yield
+    except BaseException:
+        if _is_open(using) and broken(using):
+            transaction.set_rollback(False, using)
+            transaction.savepoint_rollback(savepoint, using)
+        elif _is_open(using):
+            transaction.savepoint_commit(savepoint, using)
+        raise
+    transaction.savepoint_commit(savepoint, using)
+
+
+def _is_open(using: str) -> bool:
+    raw = connections[using].connection
+    return raw is not None and not raw.closed
+
+
+def _let_go(lease: Lease) -> None:
+    """Leave no lease behind, as far as the database can be reached."""
+    connection = connections[lease.using]
+    if connection.in_atomic_block and (broken(lease.using) or not connection.is_usable()):
+        return  # the claim goes with what it was part of
+    if not connection.is_usable():
+        connection.close()
+    if not lease.released:
+        with suppress(LeaseLost, DatabaseError, InterfaceError):
+            lease.release()
+
+
+@contextmanager
+def _commits_left_as_they_were(using: str) -> Iterator[None]:
+    """Moving and counting let the commit wait for the disk, which is no business of the caller's transaction."""
+    if not connections[using].in_atomic_block:
+        yield
+        return
+    [[before]] = sql.fetch(using, sql.statement("commits"), value=None)
+    try:
+        yield
+    finally:
+        if not broken(using) and connections[using].is_usable():
+            sql.fetch(using, sql.statement("commits"), value=before)
