@@ -18,6 +18,8 @@ TEST = [
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
 ]
+# Others that do comparable work, for the benchmarks.
+BENCH = [*DEMO, "pgqueuer[asyncpg]>=1.6", "procrastinate>=3.10"]
 
 setup(
     name="django-events-pg",
@@ -35,6 +37,7 @@ setup(
     extras_require={
         "spark": ["pyspark>=4.0", "pyarrow>=15", "pandas>=2.2,<3"],
         "demo": DEMO,
+        "bench": BENCH,
         "test": TEST,
         "dev": [
             *TEST,

@@ -88,10 +88,15 @@ def _check_number(what: str, option: str, value: Any, low: int, high: int) -> It
         yield f"{what} has {option}={value!r}, expected a whole number from {low:,} to {high:,}."
 
 
+def _is_storable(text: Any) -> bool:
+    """Whether it is a text that PostgreSQL takes."""
+    return isinstance(text, str) and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 Handler = Callable[..., Any]
 Start = Literal["beginning", "end"] | datetime | int
 MAX_BATCH = 10_000
-SHORTEST_LEASE = timedelta(seconds=1)
+SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +168,11 @@ class Consumer:
             yield from (f"{what}: {problem}" for problem in self.retry.problems())
         else:
             yield f"{what} has retry={self.retry!r}, expected a Backoff, like Backoff(attempts=5)."
-        if isinstance(self.handler, str) and "." not in self.handler:
-            yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
+        if isinstance(self.handler, str):
+            if "." not in self.handler:
+                yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
+        elif not callable(self.handler):
+            yield f"{what} has the handler {self.handler!r}, expected a function."
 
     def _problems_of_topics(self, what: str) -> Iterator[str]:
         if not self.topics:
@@ -194,12 +202,12 @@ class Consumer:
             if not patterns:
                 yield f"{what} has {option}=[], so no event would match. Leave it out to take all."
             for pattern in patterns:
-                if not isinstance(pattern, str) or "\0" in pattern:
+                if not _is_storable(pattern):
                     yield f"{what} has {option}={list(patterns)!r}, expected texts, like ['order.*']."
                     break
                 if ">" in pattern.split(".")[:-1]:
                     yield f"{what} has the pattern {pattern!r} in {option}: '>' means the rest, so it can only be last."
-        if self.where is not None and (not isinstance(self.where, str) or not self.where.strip()):
+        if self.where is not None and (not _is_storable(self.where) or not self.where.strip()):
             yield f"{what} has where={self.where!r}, expected a jsonpath predicate, like '$.total > 100'."
 
     def _problems_of_choices(self, what: str) -> Iterator[str]:
@@ -225,8 +233,8 @@ class Consumer:
             if value is not None and (not isinstance(value, timedelta) or value <= timedelta(0)):
                 yield f"{what} has {option}={value!r}, expected a timedelta above zero, or None."
         lease: Any = self.lease
-        if not isinstance(lease, timedelta) or lease < SHORTEST_LEASE:
-            yield f"{what} has lease={lease!r}, expected a timedelta of at least {SHORTEST_LEASE.seconds} second."
+        if not isinstance(lease, timedelta) or not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+            yield f"{what} has lease={lease!r}, expected a timedelta from 1 second to 1 day."
 
 
 class Declared(Protocol):

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+# A time that far ahead is a mistake, and a little further PostgreSQL and Python have no name for it.
+LONGEST_PAUSE = timedelta(days=3_650)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
@@ -29,8 +32,9 @@ class Backoff:
 
     def pause(self, attempt: int) -> timedelta:
         """How long to wait after this attempt failed; the first one is 1."""
-        doubled = self.base * 2 ** min(attempt - 1, 60) if self.base < self.cap else self.cap
-        return min(doubled, self.cap) * random.uniform(0.75, 1)  # noqa: S311  # jitter
+        doubled = self.base.total_seconds() * 2.0 ** min(attempt - 1, 100)
+        seconds = min(doubled, self.cap.total_seconds())
+        return timedelta(seconds=seconds * random.uniform(0.75, 1))  # noqa: S311  # jitter
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each value that can't be used."""
@@ -38,16 +42,16 @@ class Backoff:
             yield f"Backoff has attempts={self.attempts!r}, expected a whole number from 1."
         for option in ("base", "cap"):
             value: Any = getattr(self, option)
-            if not isinstance(value, timedelta) or value < timedelta(0):
-                yield f"Backoff has {option}={value!r}, expected a timedelta of zero or more."
+            if not _is_pause(value):
+                yield f"Backoff has {option}={value!r}, expected a timedelta from zero to ten years."
 
 
 class Retry(Exception):
     """Raised by a handler: try this event again after a while. It counts as an attempt."""
 
     def __init__(self, reason: str = "", *, after: timedelta) -> None:
-        if not isinstance(after, timedelta) or after < timedelta(0):
-            raise ValueError(f"Retry has after={after!r}, expected a timedelta of zero or more.")
+        if not _is_pause(after):
+            raise ValueError(f"Retry has after={after!r}, expected a timedelta from zero to ten years.")
         super().__init__(reason or f"to be tried again after {after}")
         self.after = after
 
@@ -58,3 +62,7 @@ class Discard(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def _is_pause(value: Any) -> bool:
+    return isinstance(value, timedelta) and timedelta(0) <= value <= LONGEST_PAUSE

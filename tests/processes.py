@@ -31,18 +31,22 @@ def wait_until(condition: Callable[[], Any], *, seconds: float = DEADLINE, what:
 class Processes:
     """Starts processes that use one database, and ends them all."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, *, settings: str = "testproject.settings") -> None:
         self.url = url
         self.folder = folder
+        self.settings = settings
+        self.variables: dict[str, str] = {}
         self._started: list[subprocess.Popen[str]] = []
+        self._logs: dict[int, Path] = {}
 
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
             "DATABASE_URL": self.url,
-            "DJANGO_SETTINGS_MODULE": "testproject.settings",
+            "DJANGO_SETTINGS_MODULE": self.settings,
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
+            **self.variables,
         }
 
     def run(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -69,10 +73,14 @@ class Processes:
     def log_of(self, name: str) -> str:
         return "".join(path.read_text() for path in sorted(self.folder.glob(f"{name}.*.log")))
 
-    def wait_until(self, condition: Callable[[], Any], *, what: str) -> None:
+    def said(self, process: subprocess.Popen[str]) -> str:
+        """What one process wrote until now."""
+        return self._logs[process.pid].read_text()
+
+    def wait_until(self, condition: Callable[[], Any], *, what: str, seconds: float = DEADLINE) -> None:
         """Wait for something that the processes bring about; what they said is shown if they don't."""
         try:
-            wait_until(condition, what=what)
+            wait_until(condition, what=what, seconds=seconds)
         except AssertionError as error:
             for path in sorted(self.folder.glob("*.log")):
                 error.add_note(f"{path.name}: {path.read_text()[-2_000:]}")
@@ -86,9 +94,11 @@ class Processes:
             process.wait()
 
     def _start(self, command: list[str], *, name: str) -> subprocess.Popen[str]:
-        with (self.folder / f"{name}.{len(self._started)}.log").open("w") as log:
+        path = self.folder / f"{name}.{len(self._started)}.log"
+        with path.open("w") as log:
             process = subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log, text=True, cwd=ROOT)
         self._started.append(process)
+        self._logs[process.pid] = path
         return process
 
 

@@ -23,7 +23,7 @@ class RolledBackOnPurpose(Exception):
     pass
 
 
-def main(name: str, journal_path: str, isolation: str = "read committed") -> None:
+def main(name: str, journal_path: str, isolation: str = "read committed", pause: str = "0") -> None:
     dice = random.Random(name)
     sequence = 0
     with Path(journal_path).open("a", buffering=1) as journal, stop_on_signals() as stop:
@@ -39,11 +39,12 @@ def main(name: str, journal_path: str, isolation: str = "read committed") -> Non
                         sequence += 1
                         topic = dice.choice(["orders", "payments", "stock"])
                         key = f"{name}-{dice.randint(1, 3)}-{topic}"
+                        type = dice.choice(["kept", "passed over"])
                         values.append(f"{name}/{sequence}")
                         if dice.random() < 0.2:
-                            publish_many(topic, [Draft(value=values[-1], key=key)])
+                            publish_many(topic, [Draft(value=values[-1], key=key, type=type)])
                         else:
-                            publish(topic, values[-1], key=key)
+                            publish(topic, values[-1], key=key, type=type)
                     if dice.random() < 0.2:
                         raise RolledBackOnPurpose
                     outcome = "unknown"
@@ -54,6 +55,7 @@ def main(name: str, journal_path: str, isolation: str = "read committed") -> Non
                 connection.close()
                 time.sleep(0.05)
             journal.write(json.dumps({"outcome": outcome, "values": values, "after": before}) + "\n")
+            stop.wait(float(pause))
 
 
 if __name__ == "__main__":

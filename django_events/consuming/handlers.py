@@ -31,7 +31,7 @@ class HandlerFailed(Exception):
 
 
 class BrokenTransaction(Exception):
-    """The handler swallowed an error of the database, after which nothing more can be written."""
+    """The handler swallowed an error of the database, or ended the transaction, so its work can't be settled."""
 
 
 class BoundHandler:
@@ -61,7 +61,7 @@ class BoundHandler:
         lease.handling_since = time.monotonic()
         lease.handling = first
         try:
-            self.invoke(argument)
+            _refuse_unfinished(self.invoke(argument))
         except KeyboardInterrupt:  # whoever runs the worker, not the handler
             raise
         except BaseException as error:
@@ -82,6 +82,16 @@ class BoundHandler:
         return timeout
 
 
+def _refuse_unfinished(result: object) -> None:
+    """Its event would be passed, and nothing was done: as with a decorator that hides that a handler is async."""
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+        raise TypeError(
+            f"The handler returned {result!r} and has done nothing yet. A handler is a plain function or an async one, "
+            "and decorators must show which: an async one wrapped in a plain function has to be awaited there."
+        )
+
+
 def broken(using: str) -> BrokenTransaction | None:
     """Find out that a handler came back from a transaction that can only be rolled back."""
     connection = connections[using]
@@ -97,3 +107,11 @@ def broken(using: str) -> BrokenTransaction | None:
             "can only be rolled back. Wrap what may fail in transaction.atomic()."
         )
     return None
+
+
+def ended() -> BrokenTransaction:
+    """What is wrong with a handler after which another transaction is open than before."""
+    return BrokenTransaction(
+        "The handler ended the transaction that it runs in, and with it the work that was to be settled there. Leave "
+        "COMMIT and ROLLBACK to the worker, and use transaction.atomic()."
+    )

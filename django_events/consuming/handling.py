@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
 from django_events.consuming.failures import Failure, Verdict, summary_of
-from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed
+from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.leases import Lease, Settlement
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import WorkerEnded
@@ -74,18 +74,22 @@ class Handling:
             committed: list[bool] = []
             settlement: Settlement | None = None
             session: Any = None
+            holds = False
             passed = 0
             try:
                 with transaction.atomic(using):
                     session = connections[using].connection
                     if not connections[using].savepoint_ids:  # otherwise the caller's transaction goes on after it
                         self.lease.hold()
+                        holds = True
                         # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
                         transaction.on_commit(lambda: committed.append(True), using)  # noqa: B023
                     passed = self.handler.call(self.lease, events, enough=self.enough) if events else 0
                     if passed < len(events):
                         failure = None  # it comes again in its turn
                     settlement = claim.settle(events[:passed], failure)
+                    if holds and not settlement.held:
+                        raise HandlerFailed(0 if len(events) == 1 else None, ended())
             except HandlerFailed as failed:
                 if not failed.closed:
                     self._raise_if_lost(session, failed.error)

@@ -62,10 +62,14 @@ class Entry(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What a settling transaction wrote, and where; it counts once that transaction is committed."""
+    """What a settling transaction wrote, and where; it counts once that transaction is committed.
+
+    `held` says that the transaction is the one that began with `Lease.hold`.
+    """
 
     entry: Entry
     place: str
+    held: bool = False
 
 
 @dataclass(slots=True)
@@ -214,7 +218,7 @@ class Lease:
 
     def settled(self, settlement: Settlement) -> None:
         """The transaction that settled is committed: go on from there."""
-        entry, self.place = settlement
+        entry, self.place, _ = settlement
         self.position, self.number, self.careful_until = entry.position, entry.number, entry.careful_until
         self.attempted, self.attempts, self.released = entry.attempted, entry.attempts, entry.release
 
@@ -278,7 +282,8 @@ class Lease:
                 hold=not self.nested,
             )
             if rows:
-                return Settlement(entry, rows[0][0])
+                place, held, _ = rows[0]
+                return Settlement(entry, place, held is True)
         raise self._lost()
 
     def _lost(self) -> LeaseLost:
@@ -360,10 +365,14 @@ def claim(subscription: Subscription, position_id: int, partition: int, *, holde
     )
 
 
-def give_up(using: str, tokens: Sequence[int]) -> None:
-    """End leases without settling, so that nobody has to wait for their time to be over."""
-    if tokens:
-        sql.fetch(using, sql.statement("give_up"), tokens=list(tokens))
+def give_up(using: str, tokens: Sequence[int]) -> set[int]:
+    """End leases without settling, so that nobody has to wait for their time to be over.
+
+    Returns the tokens of those that were still leases.
+    """
+    if not tokens:
+        return set()
+    return {token for (token,) in sql.fetch(using, sql.statement("give_up"), tokens=list(tokens))}
 
 
 def end_holder(using: str, token: int) -> None:
@@ -376,7 +385,7 @@ def end_holder(using: str, token: int) -> None:
         with transaction.atomic(using):
             for pid, told in sql.fetch(using, sql.statement("end_holder"), token=token):
                 logger.warning("The frozen worker's connection, pid %d, %s.", pid, "is ended" if told else "is gone")
-            sql.fetch(using, sql.statement("hold"), token=token)
+            sql.fetch(using, sql.statement("wait_for_holder"), token=token)
     except DatabaseError as error:
         if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
             raise

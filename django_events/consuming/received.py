@@ -121,6 +121,11 @@ class ReceivedEvent:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"An event can't be changed: {name} of {self!r}.")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are made like the first one: for another process, or a log."""
+        columns = tuple(bytes(column) if isinstance(column, memoryview) else column for column in self._columns)
+        return _made, (self.topic, columns, self.consumer, self.attempt)
+
     def __repr__(self) -> str:
         return f"<event {self.address} {self.type or 'without type'}, key {self.key!r}, attempt {self.attempt}>"
 
@@ -135,6 +140,10 @@ _set_value = _setters["_value"]
 _set_metadata = _setters["_metadata"]
 _forget_value: Any = vars(ReceivedEvent)["_value"].__delete__
 _forget_metadata: Any = vars(ReceivedEvent)["_metadata"].__delete__
+
+
+def _made(topic: str, columns: Sequence[Any], consumer: str, attempt: int) -> ReceivedEvent:
+    return ReceivedEvent(topic, columns, consumer=consumer, attempt=attempt)
 
 
 def _decode(column: Any) -> Any:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from django_events import models, sql
+from django_events import declarations, models, sql
+from django_events.exceptions import UnknownTopic, did_you_mean
 from django_events.log.segments import log_table
 
 COUNTED = 10_000  # events in the buffer; more are not counted
@@ -33,6 +34,16 @@ class Log(NamedTuple):
     def events(self) -> int:
         """Ids have no gaps, so this is a subtraction."""
         return self.last_id - self.first_id + 1
+
+
+def existing(using: str, topic: declarations.Topic | str) -> models.Topic:
+    """The row of a topic; UnknownTopic names the likely one."""
+    topics = models.Topic.objects.using(using)
+    row = topics.select_related("head").filter(name=str(topic)).first()
+    if row is None:
+        known = topics.values_list("name", flat=True)
+        raise UnknownTopic(f"The database {using!r} has no topic {str(topic)!r}. {did_you_mean(str(topic), known)}")
+    return row
 
 
 def waiting(using: str) -> list[Waiting]:

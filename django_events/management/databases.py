@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, connections, router
 
 from django_events import sql
-from django_events.exceptions import EventsError, tables_missing
+from django_events.exceptions import EventsError, UnknownConsumer, UnknownTopic, tables_missing
 from django_events.models import BufferedEvent
 from django_events.workers.loop import Exit, Unreachable, is_lost
 
@@ -37,6 +37,8 @@ def explained(using: str) -> Iterator[None]:
             raise _unreachable(using, error) from error
         said = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else str(error).strip()
         raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error
+    except (UnknownConsumer, UnknownTopic) as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
     except EventsError as error:
         raise CommandError(str(error), returncode=Exit.FAILED) from error
 

@@ -39,13 +39,15 @@ def _plain(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = WIDTH) -> str:
-    """Rows below their headings, numbers to the right. What doesn't fit is cut in the widest column."""
+    """Rows below their headings, numbers to the right. What doesn't fit is cut, from the widest texts."""
+    rows = list(rows)
     cells = [[cell(value) for value in row] for row in rows]
-    numeric = [bool(column) and all(_is_number(text) for text in column) for column in zip(*cells, strict=True)]
-    numeric = numeric or [False] * len(columns)
+    by_column = list(zip(*rows, strict=True)) or [()] * len(columns)
+    numeric = [any(isinstance(value, int) and not isinstance(value, bool) for value in column) for column in by_column]
+    texts = [any(isinstance(value, str) for value in column) for column in by_column]
     widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
-    while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+    _fit(widths, [len(column) for column in columns], texts, width)
+    _fit(widths, [NARROWEST] * len(columns), texts, width)
     lines = [[_cut(text, size) for text, size in zip(line, widths, strict=True)] for line in [columns, *cells]]
     return "\n".join(_line(line, widths, numeric) for line in lines)
 
@@ -93,8 +95,13 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
     return (" " * GAP).join(padded).rstrip()
 
 
-def _is_number(text: str) -> bool:
-    return not text or text.lstrip("≥ -").replace(",", "").isdigit()
+def _fit(widths: list[int], narrowest: Sequence[int], texts: Sequence[bool], width: int) -> None:
+    """Narrow the columns of texts, as far as they may be: a number that is cut would be another one."""
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        places = [i for i, text in enumerate(texts) if text and widths[i] > narrowest[i]]
+        if not places:
+            return
+        widths[max(places, key=widths.__getitem__)] -= 1
 
 
 def _width(text: str) -> int:

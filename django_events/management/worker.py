@@ -1,19 +1,29 @@
-"""What the commands that run workers have in common: what they refuse, and how they end."""
+"""What the commands that run workers have in common: what they take and refuse, and how they end."""
 
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
+from django_events import declarations
+from django_events.exceptions import UnknownConsumer
 from django_events.management.databases import explained, named
-from django_events.workers.loop import Exit
+from django_events.workers.loop import Exit, Rate
 from django_events.workers.stopping import Stop, stop_on_signals
 
 
 class WorkerCommand(BaseCommand):
     """A command that works until it is stopped; its exit codes are for its supervisor."""
+
+    def add_database(self, parser: CommandParser) -> None:
+        parser.add_argument("--database", help="The database alias; by default where events are written.")
+
+    def add_consumers(self, parser: CommandParser, *, which: str) -> None:
+        parser.add_argument("names", nargs="*", metavar="NAME", help=which)
+        parser.add_argument("--threads", type=int, default=1, help="How many partitions to handle at the same time.")
 
     def alias(self, database: str | None) -> str:
         """The database to work on, if workers can."""
@@ -26,6 +36,20 @@ class WorkerCommand(BaseCommand):
             )
         return using
 
+    def consumers(self, names: Sequence[str], *, threads: int) -> list[declarations.Consumer]:
+        """The declarations of these consumers, each once."""
+        if threads < 1:
+            raise CommandError(f"--threads is {threads}, expected at least 1.", returncode=Exit.USAGE)
+        try:
+            return [declarations.consumers.get(name) for name in dict.fromkeys(names)]
+        except UnknownConsumer as error:
+            raise CommandError(str(error), returncode=Exit.USAGE) from error
+
+    def say(self, text: str) -> None:
+        """At once, also where standard output is a file."""
+        self.stdout.write(text)
+        self.stdout.flush()
+
     @contextmanager
     def working(self, using: str) -> Iterator[Stop]:
         """Stop on signals, and turn errors into messages with the exit code that says what to do about them."""
@@ -36,3 +60,24 @@ class WorkerCommand(BaseCommand):
             sys.exit(Exit.FAILED)
         finally:
             connections[using].close()
+
+
+def log_rate(logger: logging.Logger, message: str, using: str) -> Callable[[int], None]:
+    """Say once in a while how much was done, and how fast."""
+    rate = Rate()
+
+    def report(done: int) -> None:
+        if (lately := rate.add(done)) and lately[0]:
+            logger.info(message, lately[0], using, lately[1])
+
+    return report
+
+
+def log_moved(using: str) -> Callable[[int], None]:
+    logger = logging.getLogger("django_events.transfer")
+    return log_rate(logger, "Moved %d events into the log of %r, %.0f per second.", using)
+
+
+def log_handled(using: str) -> Callable[[int], None]:
+    logger = logging.getLogger("django_events.consumer")
+    return log_rate(logger, "Handled %d events of %r, %.0f per second.", using)

@@ -32,7 +32,7 @@ class Statement:
         )
 
 
-def literal(value: str | int | float | list[str]) -> sql.Literal:
+def literal(value: str | int | float | list[str] | list[int]) -> sql.Literal:
     """A value for a place where SQL takes no parameter, quoted."""
     return sql.Literal(value)
 

@@ -1,7 +1,7 @@
 -- As agenda.sql, for a consumer that waits until there are enough events for a batch.
 --
--- A partition is due when enough of the next events match, when there is nothing more to look at
--- before some are passed, or when the oldest has waited long enough.
+-- A partition is due when enough of the next events match, when there are some to pass before the first that
+-- matches and no more can be looked at, or when the oldest has waited long enough.
 -- Literals: consumer_id, floor, enough (events of a batch), most (to look at), longest (to wait, in
 -- seconds). Identifiers: log. Parts: events (which events `e` are in the partition of `p`), match, redrive_due.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
@@ -18,7 +18,8 @@ SELECT
             0
         ),
         CASE
-            WHEN p.position < {floor} OR redrive.id IS NOT NULL OR unread.matching >= {enough} OR unread.events >= {most} THEN 0
+            WHEN p.position < {floor} OR redrive.id IS NOT NULL OR unread.matching >= {enough} THEN 0
+            WHEN unread.events >= {most} AND unread.first_match IS DISTINCT FROM unread.first THEN 0
             ELSE extract(epoch FROM unread.oldest - clock_timestamp()) + {longest}
         END
     )::float8 AS due_in,
@@ -27,7 +28,9 @@ SELECT
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 CROSS JOIN LATERAL (
-    SELECT count(*) AS events, count(*) FILTER (WHERE {match}) AS matching, min(e.logged_at) AS oldest
+    SELECT
+        count(*) AS events, count(*) FILTER (WHERE {match}) AS matching,
+        min(e.id) AS first, min(e.id) FILTER (WHERE {match}) AS first_match, min(e.logged_at) AS oldest
     FROM (
         SELECT e.* FROM {log} AS e
         WHERE {events} AND e.id > p.position AND e.id > {floor}

@@ -2,7 +2,8 @@
 --
 -- Answers with a row for each that was found, and whether it could be told to end.
 -- Parameters: token (the lost one).
--- Relies on: nothing but the lock table. hold.sql took the lock.
+-- Relies on: nothing but the lock table. hold.sql took the lock; whoever waits for its end by wait_for_holder.sql
+-- has it in another mode.
 SELECT pid, pg_terminate_backend(pid)
 FROM pg_locks
 WHERE locktype = 'advisory'
@@ -10,5 +11,6 @@ WHERE locktype = 'advisory'
     AND classid::bigint = %(token)s >> 32
     AND objid::bigint = %(token)s & 4294967295
     AND objsubid = 1
+    AND mode = 'ExclusiveLock'
     AND granted
     AND pid <> pg_backend_pid()

@@ -1,6 +1,6 @@
 -- End a lease without settling: whoever claims next goes on carefully, as after a crash.
 --
--- Parameters: tokens.
+-- Parameters: tokens. Answers with those that were still leases.
 -- Relies on: django_events_position is small; this is rare.
 UPDATE django_events_position SET leased_until = clock_timestamp() WHERE token = ANY(%(tokens)s::bigint[])
-RETURNING id
+RETURNING token

@@ -1,5 +1,6 @@
 -- As the first statement of a handler's transaction: whoever takes the lease over finds it by this lock.
 --
--- It ends with the transaction, and no other transaction has to wait for it but the one that takes over.
+-- It ends with the transaction, and no other transaction has to wait for it but the one that takes over. By the
+-- setting, which ends with it too, settling finds out that it is still the same transaction.
 -- Parameters: token.
-SELECT pg_advisory_xact_lock(%(token)s)
+SELECT pg_advisory_xact_lock(%(token)s), set_config('django_events.token', %(token)s::text, true)

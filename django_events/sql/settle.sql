@@ -6,6 +6,7 @@
 -- handled, failed, discarded, dead_lettered (how many more), attempted, attempts, pause (an interval
 -- until the next attempt, or null), careful_until, stopped, error (null to leave it),
 -- release, hold (whether to take the lock of hold.sql, by which a frozen settler is found).
+-- Answers with where the row is now, and whether the transaction is still the one that began with hold.sql.
 -- Relies on: the row's place, or the primary key of django_events_position.
 UPDATE django_events_position
 SET
@@ -25,4 +26,7 @@ SET
     leased_until = CASE WHEN %(release)s THEN NULL ELSE leased_until END,
     holder = CASE WHEN %(release)s THEN '' ELSE holder END
 WHERE ctid = coalesce(%(place)s::tid, ctid) AND id = %(position_id)s AND token = %(token)s
-RETURNING ctid::text, CASE WHEN %(hold)s THEN pg_advisory_xact_lock(%(token)s)::text END
+RETURNING
+    ctid::text,
+    current_setting('django_events.token', true) = %(token)s::text,
+    CASE WHEN %(hold)s THEN pg_advisory_xact_lock(%(token)s)::text END

@@ -5,7 +5,7 @@ with closing(Listener("default")) as listener, in_background(TransferWorker("def
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from django.db import connections
@@ -15,21 +15,27 @@ from django_events.workers.stopping import Stop
 
 
 @contextmanager
-def in_background(worker: Worker) -> Iterator[list[BaseException]]:
+def in_background(
+    worker: Worker,
+    *,
+    on_error: Callable[[], None] = lambda: None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Iterator[list[BaseException]]:
     """Run a worker until the block ends. Its error is in the list at once, and raised at the end."""
     stop = Stop()
     errors: list[BaseException] = []
 
     def target() -> None:
         try:
-            run(worker, stop)
+            run(worker, stop, on_progress=on_progress)
         except BaseException as error:
             errors.append(error)
+            on_error()
         finally:
             worker.close()
             connections.close_all()
 
-    thread = threading.Thread(target=target)
+    thread = threading.Thread(target=target, daemon=True)
     thread.start()
     try:
         yield errors

@@ -17,7 +17,7 @@ from django_events.conf import settings
 from django_events.consuming.agenda import Agenda
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.leases import claim, give_up
+from django_events.consuming.leases import Lease, claim, give_up
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import HandlerNotFound, LeaseLost
@@ -44,7 +44,7 @@ class ConsumerWorker:
         self.using = pool.using
         self._pool = pool
         self._holder = f"{socket.gethostname()}:{os.getpid()}/{name}"
-        self._unsettled: list[int] = []
+        self._unsettled: list[Lease] = []
 
     def work(self, stop: Stop) -> int:
         """Serve partitions until events were handled or nothing is due; returns how many events were passed."""
@@ -75,8 +75,8 @@ class ConsumerWorker:
             except LeaseLost as error:
                 logger.warning("%s", error)
             except BaseException:
-                self._unsettled.append(lease.token)
-                self._give_up()
+                self._unsettled.append(lease)
+                self._give_up_if_reachable()
                 raise
             finally:
                 # What came while it was leased was left alone by whoever looked.
@@ -94,15 +94,13 @@ class ConsumerWorker:
         self._pool.agenda.notice_all()
 
     def close(self) -> None:
-        self._give_up()
+        self._give_up_if_reachable()
 
     def _connect(self) -> None:
         connect_for_work(self.using)
-        if self._unsettled:
-            give_up(self.using, self._unsettled)
-            self._unsettled = []
+        self._give_up()
 
-    def _give_up(self) -> None:
+    def _give_up_if_reachable(self) -> None:
         """Spare others the wait for the end of a lease, if the database can be reached."""
         connection = connections[self.using]
         if not self._unsettled or connection.in_atomic_block:
@@ -110,10 +108,21 @@ class ConsumerWorker:
         if not connection.is_usable():
             connection.close()
         try:
-            give_up(self.using, self._unsettled)
-            self._unsettled = []
+            self._give_up()
         except (DatabaseError, InterfaceError) as error:
             logger.debug("Leases are left to their time. %s", error)
+
+    def _give_up(self) -> None:
+        given_up = give_up(self.using, [lease.token for lease in self._unsettled])
+        for lease in self._unsettled:
+            if lease.token not in given_up:  # whoever took it over ended the connection, which was all that was seen
+                logger.warning(
+                    "Consumer %s lost its lease of partition %d: it was taken over or rewound, or its last settlement "
+                    "was committed when the connection was lost.",
+                    lease.subscription,
+                    lease.partition,
+                )
+        self._unsettled = []
 
     def _tidy(self) -> None:
         """Handlers may have used other databases: close what is stale, as after a request."""

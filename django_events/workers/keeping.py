@@ -22,6 +22,7 @@ logger = logging.getLogger("django_events.consumer")
 TICK = 0.1
 IDLE_TICKS = 20
 OTHERS_FINISH = 5.0
+HANDED_BACK = 2.0  # seconds: whoever ends at once doesn't wait any longer for the database
 
 
 class Keeper:
@@ -37,6 +38,7 @@ class Keeper:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._renewing = threading.Lock()
 
     @contextmanager
     def keeping(self, lease: Lease) -> Iterator[None]:
@@ -58,6 +60,29 @@ class Keeper:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
+
+    def hand_back(self) -> None:
+        """End the leases whose handlers are not waited for, because the process ends now: others need not wait either.
+
+        What such a handler still does settles nothing. If the database doesn't answer soon, leases end with their time.
+        """
+        leases = list(self._leases.values())
+        for lease in leases:
+            lease.lost = True  # so that they are not renewed any more
+
+        def target() -> None:
+            try:
+                with self._renewing:
+                    give_up(self.using, [lease.token for lease in leases])
+            except (DatabaseError, InterfaceError) as error:
+                logger.warning("The leases on %r can't be given up. %s", self.using, str(error).strip())
+            finally:
+                connections.close_all()
+
+        if leases:
+            handing_back = threading.Thread(target=target, name="django_events hand back", daemon=True)
+            handing_back.start()
+            handing_back.join(HANDED_BACK)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -95,7 +120,8 @@ class Keeper:
                 self._abandon(lease)
                 return
         if to_renew:
-            self._renew(to_renew, now)
+            with self._renewing:
+                self._renew([lease for lease in to_renew if not lease.lost], now)
 
     def _takes_too_long(self, lease: Lease, now: float) -> bool:
         """Whether a handler takes longer than it may: its lease is not renewed then."""
@@ -140,6 +166,17 @@ class Keeper:
                     self._renewed_at[lease.token] = now
             elif lease.token in self._leases and not lease.released:
                 lease.lost = True
+        self._end_overdue()
+
+    def _end_overdue(self) -> None:
+        """Where all workers wait for the locks of a frozen one, nobody is free to take over from it."""
+        try:
+            for pid, told in sql.fetch(self.using, sql.statement("end_overdue")):
+                done = "is ended" if told else "is gone"
+                logger.warning("A frozen worker's connection, pid %d, for which others waited, %s.", pid, done)
+        except (DatabaseError, InterfaceError) as error:
+            logger.error("A frozen worker's connection can't be ended. %s", str(error).strip())
+            connections[self.using].close()
 
     def _abandon(self, lease: Lease) -> None:
         """A handler doesn't come back: let the others finish, and end the process with it."""

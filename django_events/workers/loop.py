@@ -82,12 +82,14 @@ def run(
     goes away with `once`, raises Unreachable, so that a supervisor sees it.
     """
     total, failures, started = 0, 0, False
+    at_first = connections[worker.using].connection
     while not stop.requested:
         try:
             done = worker.work(stop)
         except (DatabaseError, InterfaceError) as error:
             if not _passes_by_itself(error):
                 raise
+            started = started or connections[worker.using].connection is not at_first  # then it was reached
             connections[worker.using].close()
             worker.reset()
             if is_lost(error) and (once or not started):

@@ -18,7 +18,7 @@ from tests.benchmarks.database import own_database  # noqa: E402
 from tests.benchmarks.harness import FIGURES, Effort, Figure, Row  # noqa: E402
 from tests.benchmarks.samples import create_plain_tables  # noqa: E402
 
-FAMILIES = ("publishing", "transfer")
+FAMILIES = ("publishing", "transfer", "consuming", "end_to_end")
 
 
 def main() -> int:
@@ -27,16 +27,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
         description="Measure, beside a plain reference in the same run.",
-        epilog="\n".join(f"{figure.id:4} {figure.description}" for figure in FIGURES.values()),
+        epilog="\n".join(f"{figure.id:4} {figure.description}" for figure in FIGURES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("figures", nargs="*", metavar="N", help="which figures; all of them if none is named")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--quick", action="store_true", help="a fifth of the events and rounds")
     options = parser.parse_args()
-    if unknown := set(options.figures) - set(FIGURES):
-        parser.error(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(FIGURES)}")
-    chosen = [figure for figure in FIGURES.values() if not options.figures or figure.id in options.figures]
+    ids = list(dict.fromkeys(figure.id for figure in FIGURES))
+    if unknown := set(options.figures) - set(ids):
+        parser.error(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(ids)}")
+    chosen = [figure for figure in FIGURES if not options.figures or figure.id in options.figures]
 
     settings.DEBUG = False  # a debug cursor would be measured too
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -4,12 +4,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import psycopg
 from django.core.management import call_command
 from django.db import connection
 from psycopg import sql
 from psycopg.errors import InsufficientPrivilege
+
+# How many events there are so far, but for a constant: published, and passed by the consumer `bench`.
+PUBLISHED = "SELECT last_value FROM django_events_bufferedevent_id_seq"
+CONSUMED = """
+SELECT position FROM django_events_position
+WHERE consumer_id = (SELECT id FROM django_events_consumer WHERE name = 'bench')
+"""
 
 
 def connect(*, autocommit: bool = True) -> psycopg.Connection[Any]:
@@ -18,6 +26,13 @@ def connect(*, autocommit: bool = True) -> psycopg.Connection[Any]:
     for ours in ("cursor_factory", "context", "autocommit"):
         parameters.pop(ours, None)
     return psycopg.connect(**parameters, autocommit=autocommit)
+
+
+def url() -> str:
+    """That database for other processes and other drivers."""
+    parameters = connection.get_connection_params()
+    named = {name: parameters[name] for name in ("host", "port", "user", "password") if parameters.get(name)}
+    return f"postgresql:///{quote(parameters['dbname'])}?{urlencode(named)}"
 
 
 @contextmanager

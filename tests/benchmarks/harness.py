@@ -54,15 +54,18 @@ def at_least(bound: float, of: Literal["ratio", "measured"] = "ratio") -> Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of a figure. `ratio` is the median of the rounds' own ratios; `spread` is their middle half."""
+    """One line of a figure. `ratio` is the median of the rounds' own ratios; `spread` is their middle half.
+
+    What has nothing to be compared with leaves these out.
+    """
 
     what: str
     unit: str
     measured: float
-    against: str
-    reference: float
-    ratio: float
-    spread: tuple[float, float]
+    against: str = ""
+    reference: float | None = None
+    ratio: float | None = None
+    spread: tuple[float, float] | None = None
     goal: Goal | None = None
 
     @property
@@ -80,16 +83,16 @@ class Figure:
     measure: Measure
 
 
-FIGURES: dict[str, Figure] = {}
+FIGURES: list[Figure] = []
 
 
 def figure(id: str, description: str) -> Callable[[Measure], Measure]:
-    """Register a function that measures and yields rows."""
+    """Register a function that measures and yields rows. Families may share an id: each measures its side."""
 
     def register(measure: Measure) -> Measure:
-        if id in FIGURES:
-            raise ValueError(f"Figure {id} is registered twice.")
-        FIGURES[id] = Figure(id=id, description=description, measure=measure)
+        if any(known.description == description for known in FIGURES):
+            raise ValueError(f"Figure {id}, {description}, is registered twice.")
+        FIGURES.append(Figure(id=id, description=description, measure=measure))
         return measure
 
     return register

@@ -53,9 +53,9 @@ def as_table(facts: dict[str, Any], results: Sequence[tuple[Figure, Row]]) -> st
             row.what,
             _amount(row.measured, row.unit),
             row.against,
-            _amount(row.reference, row.unit),
-            f"{row.ratio:.2f}",
-            f"({row.spread[0]:.2f} to {row.spread[1]:.2f})",
+            "" if row.reference is None else _amount(row.reference, row.unit),
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            "" if row.spread is None else f"({row.spread[0]:.2f} to {row.spread[1]:.2f})",
             str(row.goal or ""),
             {True: "yes", False: "no", None: ""}[row.holds],
         )
@@ -81,4 +81,6 @@ def as_json(facts: dict[str, Any], results: Sequence[tuple[Figure, Row]]) -> str
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{value * 1e6:,.0f} µs" if unit == "s" else f"{value:,.0f} {unit}"
+    if unit == "s":
+        return f"{value * 1e6:,.0f} µs"
+    return f"{value:,.{0 if value >= 100 or value == int(value) else 2}f} {unit}"

@@ -74,7 +74,9 @@ ALTER TABLE bench_buffer ADD PRIMARY KEY (topic_id, id);
 ALTER TABLE bench_buffer SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 CREATE TABLE bench_log (LIKE django_events_event);
-ALTER TABLE bench_log ADD PRIMARY KEY (topic_id, id)
+ALTER TABLE bench_log ADD PRIMARY KEY (topic_id, id);
+CREATE TABLE bench_position (id integer PRIMARY KEY, position bigint NOT NULL);
+INSERT INTO bench_position VALUES (1, 0)
 """
 
 

@@ -113,6 +113,15 @@ def test_a_database_out_of_reach_at_the_start_is_told_to_the_supervisor(stop, sq
     assert stop.pauses == []
 
 
+def test_a_database_that_was_reached_and_goes_away_in_the_first_work_is_waited_for(stop, monkeypatch):
+    connection = SimpleNamespace(connection=None, close=lambda: None)
+    monkeypatch.setattr(loop, "connections", {"default": connection})
+    worker = Script(failure("57P01"), 3)
+    worker.work = lambda stop: (setattr(connection, "connection", object()), Script.work(worker, stop))[1]
+
+    assert run(worker, stop) == 3
+
+
 @pytest.mark.parametrize("sqlstate", LOST)
 def test_a_database_that_goes_away_during_once_is_told_to_the_supervisor(stop, sqlstate):
     with pytest.raises(Unreachable):
@@ -200,7 +209,7 @@ def test_it_stops_during_a_pause(stop):
 
 def test_the_connection_is_closed_before_the_next_try(stop, monkeypatch):
     closed = []
-    connection = SimpleNamespace(close=lambda: closed.append(worker.resets))
+    connection = SimpleNamespace(connection=None, close=lambda: closed.append(worker.resets))
     monkeypatch.setattr(loop, "connections", {"default": connection})
     worker = Script(1, failure("40P01"), 1)
     run(worker, stop)
@@ -221,7 +230,13 @@ def test_trouble_and_its_end_are_in_the_log(stop, caplog, monkeypatch):
 
 
 def test_exit_codes_are_those_of_the_reference():
-    assert {code.name: int(code) for code in Exit} == {"DONE": 0, "FAILED": 1, "USAGE": 2, "ABANDONED": 70, "UNREACHABLE": 75}
+    assert {code.name: int(code) for code in Exit} == {
+        "DONE": 0,
+        "FAILED": 1,
+        "USAGE": 2,
+        "ABANDONED": 70,
+        "UNREACHABLE": 75,
+    }
 
 
 @pytest.fixture

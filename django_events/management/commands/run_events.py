@@ -1,0 +1,88 @@
+"""`manage.py run_events`: the transfer and the consumers in one process, for development and small sites."""
+
+import sys
+from argparse import BooleanOptionalAction
+from contextlib import closing
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError, CommandParser
+
+from django_events import declarations
+from django_events.management import reloading
+from django_events.management.databases import explained
+from django_events.management.worker import WorkerCommand, log_handled, log_moved
+from django_events.workers.crew import Crew, Done
+from django_events.workers.loop import Exit
+from django_events.workers.stopping import Stop
+
+
+class Command(WorkerCommand):
+    help = "Move events into the log and hand them to consumers, in one process, until stopped."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        self.add_consumers(parser, which="Which consumers; by default all that the installed apps declare.")
+        parser.add_argument("--once", action="store_true", help="Work until nothing is due, and exit.")
+        parser.add_argument(
+            "--reload",
+            action=BooleanOptionalAction,
+            help="Start again when the code changes; by default where DEBUG is on.",
+        )
+        self.add_database(parser)
+
+    def handle(
+        self,
+        *args: Any,
+        names: list[str],
+        threads: int,
+        once: bool,
+        reload: bool | None,
+        database: str | None,
+        verbosity: int,
+        **options: Any,
+    ) -> None:
+        chosen = names or [consumer.name for consumer in declarations.consumers]
+        consumers = self.consumers(chosen, threads=threads)
+        using = self.alias(database)
+        if once and reload:
+            raise CommandError("--once ends by itself, so there is nothing to reload.", returncode=Exit.USAGE)
+        if reload is None:
+            reload = settings.DEBUG and not once
+        if reload and not reloading.is_worker():
+            sys.exit(reloading.watch_over_worker(self.say))
+        if not once and verbosity:
+            self.say(_greeting(using, consumers, reload=reload))
+        if reload:
+            self._work_until_changed(using, consumers, threads=threads)
+            return
+        with self.working(using) as stop, closing(Crew(using, consumers, threads=threads)) as crew:
+            done = _run(crew, stop, once=once)
+        if verbosity:
+            self.stdout.write(f"Events moved into the log: {done.moved}. Events handled: {done.handled}.")
+        if crew.pool.broken:
+            sys.exit(Exit.FAILED)
+
+    def _work_until_changed(self, using: str, consumers: list[declarations.Consumer], *, threads: int) -> None:
+        crews: list[Crew] = []
+
+        def work(stop: Stop) -> None:
+            crews.append(Crew(using, consumers, threads=threads))
+            with closing(crews[-1]) as crew:
+                _run(crew, stop)
+
+        def hand_back() -> None:
+            for crew in crews:
+                crew.hand_back()
+
+        with explained(using):
+            reloading.work_until_changed(work, hand_back=hand_back, say=self.say)
+
+
+def _run(crew: Crew, stop: Stop, *, once: bool = False) -> Done:
+    return crew.run(stop, once=once, on_moved=log_moved(crew.using), on_handled=log_handled(crew.using))
+
+
+def _greeting(using: str, consumers: list[declarations.Consumer], *, reload: bool) -> str:
+    listed = ", ".join(consumer.name for consumer in consumers) or "nobody: no installed app declares a consumer"
+    reloading = " Code that changes is loaded again." if reload else ""
+    return f"Moving the events of {using!r} into the log, and handing them to {listed}.{reloading} Ctrl-C stops."

@@ -1,0 +1,25 @@
+"""The subcommands of `manage.py events`, in the order in which its help lists them."""
+
+from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGISTER
+from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
+from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
+from django_events.management.events.peeking import PEEK
+from django_events.management.events.publishing import PUBLISH
+from django_events.management.events.status import STATUS
+
+ALL = (
+    STATUS,
+    TOPICS,
+    CONSUMERS,
+    PEEK,
+    PUBLISH,
+    PAUSE,
+    RESUME,
+    REWIND,
+    UNREGISTER,
+    DEAD_LETTERS,
+    REDRIVE,
+    DISCARD,
+    INTERVENTIONS,
+)
+SUBCOMMANDS = {subcommand.name: subcommand for subcommand in ALL}

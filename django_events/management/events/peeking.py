@@ -1,0 +1,114 @@
+"""`manage.py events peek`: look at events. No consumer notices."""
+
+import json
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from django_events.log.inventory import existing
+from django_events.management.events.subcommand import Subcommand, at_least_one, refused, whole_number, wrong_usage
+from django_events.management.reporting import Report, fields, printable_lines, table
+from django_events.models import DeadLetter, Event, Topic
+
+SEARCHED = 100_000  # events; a log can be long, and without a timeline a key is found by reading
+
+
+def peek(
+    using: str,
+    *,
+    topic: str,
+    limit: int,
+    since: int | None,
+    at: int | None,
+    partition: int | None,
+    key: str | None,
+    **options: Any,
+) -> Report:
+    row = existing(using, topic)
+    if at is not None:
+        if (since, partition, key) != (None, None, None):
+            raise wrong_usage("--at names one event, so it goes with no other choice.")
+        return _one(using, topic, at)
+    if partition is not None and not 0 <= partition < row.partitions:
+        raise wrong_usage(f"Topic {topic} has no partition {partition}, expected 0 to {row.partitions - 1}.")
+    notes = []
+    events = Event.objects.using(using).of(topic)
+    if since is not None:
+        events = events.filter(id__gt=since)
+    events = events.order_by("-id" if since is None else "id")
+    if partition is not None:
+        events = events.filter(partition=partition)
+    if key is not None:
+        events = events.filter(key=key)
+        if not row.timeline:
+            first, last = _searched(using, topic, since)
+            events = events.filter(id__gte=first, id__lte=last)
+            notes.append(f"Topic {topic} has no timeline, so the key was looked for in {first:,} to {last:,} only.")
+    found = list(events[:limit])
+    columns = ["id", "partition", "key", "type", "logged at", "value"]
+    cells = [(e.id, e.partition, e.key, e.type, e.logged_at, content(e)) for e in found]
+    return Report([event_data(row, e) for e in found], table(columns, cells) if cells else "No events.", notes)
+
+
+def _searched(using: str, topic: str, since: int | None) -> tuple[int, int]:
+    if since is not None:
+        return since + 1, since + SEARCHED
+    last = next((e.id for e in Event.objects.using(using).peek(topic, limit=1).only("id")), 0)
+    return max(last - SEARCHED, 0) + 1, last
+
+
+def _one(using: str, topic: str, id: int) -> Report:
+    row = existing(using, topic)
+    try:
+        event = Event.objects.using(using).at(topic, id)
+    except Event.DoesNotExist as error:
+        raise refused(str(error)) from error
+    data = event_data(row, event)
+    return Report(data, f"{fields(described(data))}\n\n{payload(event)}")
+
+
+def content(event: Event | DeadLetter) -> Any:
+    """The value as it is stored, or what stands in its place."""
+    return event.body if event.body is not None else json.dumps(event.value, ensure_ascii=False)
+
+
+def payload(event: Event | DeadLetter) -> str:
+    """All of it, for reading."""
+    if event.body is not None:
+        return printable_lines(bytes(event.body).decode(errors="replace"))
+    return printable_lines(json.dumps(event.value, ensure_ascii=False, indent=2))
+
+
+def event_data(topic: Topic, event: Event) -> dict[str, Any]:
+    return {
+        "address": f"{topic.name}/{event.id}",
+        "topic": topic.name,
+        "id": event.id,
+        "partition": event.partition,
+        "number": event.number,
+        "type": event.type,
+        "key": event.key,
+        "value": event.value,
+        "body": event.body,
+        "metadata": event.metadata,
+        "published_at": event.published_at,
+        "logged_at": event.logged_at,
+    }
+
+
+def described(data: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Everything but the payload, which needs room."""
+    apart = ("value", "body", "error", "traceback", "topic", "id")
+    return [(name.replace("_", " "), value) for name, value in data.items() if name not in apart]
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="The topic.")
+    parser.add_argument("--limit", type=at_least_one, default=10, help="How many events; 10 by default.")
+    parser.add_argument("--since", type=whole_number, help="What comes after this id, oldest first.")
+    parser.add_argument("--at", type=whole_number, help="One event, all of it.")
+    parser.add_argument("--partition", type=int, help="Only this partition.")
+    parser.add_argument("--key", help="Only events of this key.")
+
+
+PEEK = Subcommand(name="peek", help="Look at events, the newest first.", report=peek, arguments=_arguments)

@@ -1,0 +1,11 @@
+-- Part of a SELECT: what goes on in a position `p` of a consumer `c`.
+--
+-- Relies on: nothing but the two rows.
+CASE
+    WHEN p.stopped_at IS NOT NULL THEN 'stopped'
+    WHEN p.token IS NOT NULL AND p.leased_until > clock_timestamp() THEN 'handling'
+    WHEN c.paused_at IS NOT NULL THEN 'paused'
+    WHEN p.token IS NOT NULL THEN 'lost'
+    WHEN p.retry_at IS NOT NULL THEN 'retrying'
+    ELSE 'idle'
+END

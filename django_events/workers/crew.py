@@ -1,0 +1,85 @@
+"""The transfer and consumers in one process, with one LISTEN connection.
+
+with closing(Crew("default", [bill, index])) as crew:
+    done = crew.run(stop)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from django_events import declarations
+from django_events.exceptions import HandlerNotFound
+from django_events.workers.background import in_background
+from django_events.workers.consuming import ConsumerPool
+from django_events.workers.listening import Listener
+from django_events.workers.loop import run
+from django_events.workers.stopping import Stop
+from django_events.workers.transferring import TransferWorker
+
+OnProgress = Callable[[int], None]
+
+
+class Done(NamedTuple):
+    """How many events were moved into the log, and passed by consumers."""
+
+    moved: int
+    handled: int
+
+
+class Crew:
+    """Who works together: if one of them fails, the others finish what they have in hand and stop too."""
+
+    def __init__(self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1) -> None:
+        self.using = using
+        self.listener = Listener(using)
+        self.transfer = TransferWorker(using, self.listener)
+        self.pool = ConsumerPool(using, consumers, threads=threads, listener=self.listener)
+        self._consumers = consumers
+        self._moved = self._handled = 0
+
+    def run(
+        self,
+        stop: Stop,
+        *,
+        once: bool = False,
+        on_moved: OnProgress = lambda done: None,
+        on_handled: OnProgress = lambda done: None,
+    ) -> Done:
+        """Work until told to stop, or with `once` until nothing is due, what handlers publish included."""
+
+        def moved(events: int) -> None:
+            self._moved += events
+            on_moved(events)
+
+        if once:
+            self._run_once(stop, moved, on_handled)
+        else:
+            with in_background(self.transfer, on_error=stop.request, on_progress=moved):
+                self._serve(stop, on_handled)
+        return Done(self._moved, self._handled)
+
+    def hand_back(self) -> None:
+        """Give up what is in hand, for a process that ends at once."""
+        self.pool.hand_back()
+
+    def close(self) -> None:
+        """Let go of what they hold. Whoever still works in another thread isn't waited for."""
+        self.transfer.close()
+        self.pool.close()
+        self.listener.close()
+
+    def _run_once(self, stop: Stop, on_moved: OnProgress, on_handled: OnProgress) -> None:
+        first = True
+        while (run(self.transfer, stop, once=True, on_progress=on_moved) or first) and not stop.requested:
+            self._serve(stop, on_handled, once=True)
+            first = False
+
+    def _serve(self, stop: Stop, on_handled: OnProgress, *, once: bool = False) -> None:
+        try:
+            if self._consumers:
+                self._handled += self.pool.run(stop, once=once, on_progress=on_handled)
+                return
+        except HandlerNotFound:  # of every consumer: the log says so, and events are moved all the same
+            pass
+        if not once:
+            stop.wait(None)

@@ -1,0 +1,263 @@
+"""All of it at once, in processes of their own: how long an event takes, what waiting costs, what goes through."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean, quantiles
+from typing import Any, NamedTuple
+
+from django.db import connection
+
+from django_events import models, publish
+from django_events.declarations import Topic
+from tests.benchmarks.consuming import POSITIONS, a_consumer, registered
+from tests.benchmarks.database import CONSUMED, PUBLISHED, connect, settle, truncate, url
+from tests.benchmarks.harness import Effort, Row, Samples, at_least, at_most, figure
+from tests.benchmarks.samples import encoded
+from tests.benchmarks.transfer import BUFFER, LOG, declared
+from tests.processes import Processes
+
+RATE = 100  # events per second
+ENDING = 30.0  # seconds
+STATISTICS = 12.0  # seconds: a session that has nothing to do tells of its transactions after 10
+FAR_BEHIND = 20_000  # events: enough for full batches everywhere
+SETTLING = 5.0  # seconds, until the lag is what it stays
+
+
+class Cast(Processes):
+    """The processes of a figure, and what they found out."""
+
+    def play(self, role: str, *arguments: object) -> subprocess.Popen[str]:
+        """Start a role of roles.py."""
+        return self._start([sys.executable, "-m", "tests.benchmarks.roles", role, *map(str, arguments)], name=role)
+
+    def transfer(self) -> subprocess.Popen[str]:
+        return self.start("run_transfer", "--verbosity", "0")
+
+    def result(self, role: str, process: subprocess.Popen[str], *, seconds: float = ENDING) -> Any:
+        """Wait for the end of a role, and return what it found out."""
+        code = process.wait(seconds)
+        said = self.log_of(role)
+        if code:
+            raise RuntimeError(f"{role} ended with {code}: {said[-2_000:]}")
+        return json.loads(said.splitlines()[-1])
+
+    def stop(self, role: str, process: subprocess.Popen[str]) -> Any:
+        process.send_signal(signal.SIGTERM)
+        return self.result(role, process)
+
+
+@contextmanager
+def cast() -> Iterator[Cast]:
+    """Processes on the database of the figure; whatever happens, they are gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = Cast(url(), Path(folder))
+        try:
+            yield processes
+        finally:
+            processes.end()
+
+
+def one(query: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        [[value]] = cursor.fetchall()
+    return int(value or 0)
+
+
+@figure("N8", "latency at 100 events a second through publisher, transfer and consumer, against the same by hand")
+def latency(effort: Effort) -> Iterator[Row]:
+    """Three processes each; events come at random times. Each is timed from before publish() to its handler."""
+    seconds = max(effort.events(30), 10)
+    values: dict[str, list[float]] = {}
+    topic = Topic(name="bench")
+    with declared(topic), registered(a_consumer(topic, name="bench", batch_size=None)):
+        for _ in range(effort.rounds(5)):
+            for who, measure in (("django_events", _latencies), ("by hand", _latencies_by_hand)):
+                for since, milliseconds in measure(seconds).items():
+                    cuts = quantiles(milliseconds, n=100)
+                    values.setdefault(f"{who}, {since}, p50", []).append(cuts[49])
+                    values.setdefault(f"{who}, {since}, p99", []).append(cuts[98])
+    samples = Samples(values)
+    for since, share, goal in (
+        ("since publish()", "p50", at_most(3, "measured")),
+        ("since publish()", "p99", at_most(10, "measured")),
+        ("since the commit", "p50", None),
+        ("since the commit", "p99", None),
+    ):
+        yield samples.row(
+            f"publish(), transfer, handler at {RATE}/s, {since}, {share}",
+            f"django_events, {since}, {share}",
+            f"by hand, {since}, {share}",
+            unit="ms",
+            goal=goal,
+        )
+
+
+def _latencies(seconds: int) -> dict[str, list[float]]:
+    truncate(BUFFER)
+    with cast() as processes:
+        processes.transfer()
+        consumer = processes.play("note_latency")
+        before = one(CONSUMED)
+        publish("bench", {"sent": 0})
+        processes.wait_until(lambda: one(CONSUMED) > before, what="the first event")
+        publisher = processes.play("publish_at_a_rate", RATE, seconds)
+        sent = processes.result("publish_at_a_rate", publisher, seconds=seconds + ENDING)
+        processes.wait_until(lambda: one(CONSUMED) > before + len(sent), what="the last event")
+        return _joined(sent, processes.stop("note_latency", consumer))
+
+
+def _latencies_by_hand(seconds: int) -> dict[str, list[float]]:
+    truncate("bench_buffer", "bench_log")
+    with cast() as processes, connect() as plain:
+        plain.execute("UPDATE bench_position SET position = 0")
+        processes.play("move_by_hand")
+        reader = processes.play("read_by_hand")
+        row = (*encoded(0)[:4], '{"sent": 0}', *encoded(0)[5:])
+        columns = "topic_id, partition, type, key, value, body, metadata"
+        plain.execute(f"INSERT INTO bench_buffer ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s)", row)
+        processes.wait_until(lambda: one("SELECT position FROM bench_position") > 0, what="the first event")
+        publisher = processes.play("insert_at_a_rate", RATE, seconds)
+        sent = processes.result("insert_at_a_rate", publisher, seconds=seconds + ENDING)
+        processes.wait_until(lambda: one("SELECT position FROM bench_position") > len(sent), what="the last event")
+        return _joined(sent, processes.stop("read_by_hand", reader))
+
+
+def _joined(sent: list[tuple[float, float]], arrived: list[tuple[float, float]]) -> dict[str, list[float]]:
+    """Milliseconds from the beginning and from the commit to the handler, of each event."""
+    handled = dict(arrived)
+    return {
+        "since publish()": [1_000 * (handled[began] - began) for began, _ in sent],
+        "since the commit": [1_000 * (handled[began] - committed) for began, committed in sent],
+    }
+
+
+@figure("N9", "what 100 idle consumers in one process and a transfer cost")
+def idle(effort: Effort) -> Iterator[Row]:
+    seconds = max(effort.events(60), 20)
+    topics = [Topic(name=f"bench.{n}") for n in range(10)]
+    consumers = [a_consumer(topics[n % 10], name=f"bench-{n}", batch_size=1_000) for n in range(100)]
+    with declared(*topics), registered(*consumers), cast() as processes:
+        processes.transfer()
+        processes.play("consume", 1_000, *(f"{consumer.name}@{consumer.topics[0]}" for consumer in consumers))
+        for topic in topics:
+            publish(topic, {"n": 0})
+        positions = models.Position.objects.filter(consumer__topic__name__in=[topic.name for topic in topics])
+        processes.wait_until(lambda: not positions.filter(position=0).exists(), what="the first events")
+        settle(BUFFER, LOG, POSITIONS)
+        connection.close()
+        time.sleep(STATISTICS)
+        with connect() as plain:
+            before = _spent(plain)
+            time.sleep(seconds)
+            after = _spent(plain)
+    transactions, rows, wal = (b - a for a, b in zip(before, after, strict=True))
+    what = f"100 idle consumers of 10 topics and a transfer, {seconds} s"
+    yield Row(
+        what=f"{what}: transactions",
+        unit="tx/s",
+        measured=(transactions - 1) / seconds,  # one is the first look at the counters
+        goal=at_most(2, "measured"),
+    )
+    yield Row(what=f"{what}: rows written", unit="rows", measured=rows, goal=at_most(0, "measured"))
+    yield Row(what=f"{what}: WAL", unit="bytes/s", measured=wal / seconds)
+
+
+def _spent(plain: Any) -> list[float]:
+    row = plain.execute(
+        "SELECT"
+        " (SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()),"
+        " (SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables),"
+        " pg_current_wal_lsn() - '0/0'"
+    ).fetchone()
+    return [float(value) for value in row]
+
+
+@figure("N18", "everything at once: publish_many() of 1,000, the transfer, a stream consumer in batches of 1,000")
+def at_once(effort: Effort) -> Iterator[Row]:
+    """A process each. Where the publisher is the fastest, it waits for the consumer, or nothing would be flat."""
+    seconds = 10 if effort.quick else 60
+    topic = Topic(name="bench")
+    truncate(BUFFER)
+    with (
+        declared(topic) as [topic_id],
+        registered(a_consumer(topic, name="bench", batch_size=1_000)),
+        cast() as processes,
+    ):
+        query = (
+            f"SELECT ({PUBLISHED}) - {one(PUBLISHED)},"
+            f" (SELECT coalesce(max(id), 0) FROM {LOG} WHERE topic_id = {topic_id}), ({CONSUMED})"
+        )
+        processes.transfer()
+        processes.play("consume", 1_000, "bench@bench")
+        publisher = processes.play("publish_without_end", FAR_BEHIND)
+        processes.wait_until(lambda: one(CONSUMED) > 0, what="the first events")
+        time.sleep(SETTLING)
+        samples = _sampled(query, seconds)
+        waited = processes.stop("publish_without_end", publisher)["waited"]
+    first, last = samples[0], samples[-1]
+    rates = [(b - a) / (last.at - first.at) for a, b in zip(first.counts, last.counts, strict=True)]
+    paced = f", the publisher waiting {waited:.0%} of the time" if waited else ""
+    yield Row(
+        what=f"everything at once for {seconds} s{paced}",
+        unit="events/s",
+        measured=min(rates),
+        goal=at_least(35_000, "measured"),
+    )
+    half = len(samples) // 2
+    for what, goal in (("in_buffer", None), ("in_log", None), ("behind", at_most(1.2))):
+        early = mean(getattr(sample, what) for sample in samples[:half])
+        late = mean(getattr(sample, what) for sample in samples[half:])
+        ratio = late / max(early, 1)
+        yield Row(
+            what=f"events {what.replace('_', ' the ')}, mean of the second half",
+            unit="events",
+            measured=late,
+            against="the first half",
+            reference=early,
+            ratio=ratio,
+            spread=(ratio, ratio),
+            goal=goal,
+        )
+
+
+class Sample(NamedTuple):
+    """How many events were published, moved and consumed at a moment."""
+
+    at: float
+    published: int
+    moved: int
+    consumed: int
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self[1:]
+
+    @property
+    def in_buffer(self) -> int:
+        return self.published - self.moved
+
+    @property
+    def in_log(self) -> int:
+        return self.moved - self.consumed
+
+    @property
+    def behind(self) -> int:
+        return self.published - self.consumed
+
+
+def _sampled(query: str, seconds: int) -> list[Sample]:
+    samples = []
+    with connect() as plain:
+        for _ in range(seconds * 5):
+            row = plain.execute(query).fetchone()
+            samples.append(Sample(time.perf_counter(), *row))
+            time.sleep(0.2)
+    return samples

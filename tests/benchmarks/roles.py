@@ -1,0 +1,201 @@
+"""What the processes of a figure do: python -m tests.benchmarks.roles publish_at_a_rate 100 20
+
+They use the database of DATABASE_URL, where the figure has declared its topics and consumers, and end by
+themselves or at SIGTERM. What they found out is the last line of their output, as JSON.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+django.setup()
+
+import psycopg  # noqa: E402
+from django.conf import settings  # noqa: E402
+from django.db import connection, transaction  # noqa: E402
+
+from django_events import ReceivedEvent, declarations, publish, publish_many  # noqa: E402
+from django_events.declarations import Consumer, Topic  # noqa: E402
+from django_events.workers.consuming import ConsumerPool  # noqa: E402
+from django_events.workers.listening import Listener  # noqa: E402
+from django_events.workers.stopping import Stop, stop_on_signals  # noqa: E402
+from tests.benchmarks.by_hand import LAZY, PROGRESS, READ, noop  # noqa: E402
+from tests.benchmarks.database import CONSUMED, PUBLISHED, connect  # noqa: E402
+from tests.benchmarks.samples import PLAIN_COLUMNS, TYPE, draft, key, value  # noqa: E402
+from tests.benchmarks.transfer import PROTOTYPE  # noqa: E402
+
+TOPIC = Topic(name="bench")
+MANY = 1_000
+PAUSE = 0.01  # seconds
+
+
+def publish_at_a_rate(rate: str, seconds: str) -> Any:
+    """Publish one event per transaction, at random times; returns when each was begun and committed."""
+
+    def one(n: int, sent: float) -> None:
+        with transaction.atomic():
+            publish(TOPIC, {**value(n), "sent": sent}, type=TYPE, key=key(n))
+
+    return _at_a_rate(one, float(rate), float(seconds))
+
+
+def insert_at_a_rate(rate: str, seconds: str) -> Any:
+    """The same by hand: an INSERT and a NOTIFY."""
+    with connect(autocommit=False) as plain:
+
+        def one(n: int, sent: float) -> None:
+            plain.execute(
+                f"INSERT INTO bench_buffer ({PLAIN_COLUMNS}) VALUES (1, NULL, %s, %s, %s, NULL, '{{}}')",
+                [TYPE, key(n), json.dumps({**value(n), "sent": sent})],
+            )
+            plain.execute("NOTIFY bench_buffer")
+            plain.commit()
+
+        return _at_a_rate(one, float(rate), float(seconds))
+
+
+def _at_a_rate(one: Callable[[int, float], None], rate: float, seconds: float) -> list[tuple[float, float]]:
+    dice = random.Random(7)
+    moment, done = time.perf_counter(), []
+    for n in range(int(rate * seconds)):
+        moment += dice.expovariate(rate)
+        time.sleep(max(moment - time.perf_counter(), 0))
+        sent = time.time()
+        one(n, sent)
+        done.append((sent, time.time()))
+    return done
+
+
+def publish_without_end(most: str) -> Any:
+    """Publish a thousand at a time, and wait while the consumer is `most` events behind; returns how much of the time.
+
+    A publisher looks after every batch: that is part of what it costs.
+    """
+    drafts = [draft(n) for n in range(MANY)]
+    waited = 0.0
+    with stop_on_signals() as stop:
+        began, none = time.perf_counter(), _lag()
+        while not stop.requested:
+            publish_many(TOPIC, drafts)
+            while _lag() - none >= int(most) and not stop.requested:
+                time.sleep(PAUSE)
+                waited += PAUSE
+        return {"waited": waited / (time.perf_counter() - began)}
+
+
+def _lag() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT ({PUBLISHED}) - ({CONSUMED})")
+        [[lag]] = cursor.fetchall()
+    return int(lag)
+
+
+def note_latency() -> Any:
+    """Consume one by one; returns when each event was sent and when its handler got it."""
+    arrived: list[tuple[float, float]] = []
+
+    def handler(event: ReceivedEvent) -> None:
+        arrived.append((event.value["sent"], time.time()))
+
+    _consume([Consumer(name="bench", topics=(TOPIC.name,), handler=handler)])
+    return arrived
+
+
+def consume(batch_size: str, *names: str) -> Any:
+    """Run consumers that do nothing; a name is the consumer's and its topic's: `audit@orders`."""
+    pairs = [name.split("@") for name in names]
+    _consume(
+        [
+            Consumer(name=name, topics=(topic,), handler=noop, batch_size=int(batch_size) or None)
+            for name, topic in pairs
+        ]
+    )
+
+
+def _consume(consumers: list[Consumer]) -> None:
+    using = connection.alias
+    with (
+        stop_on_signals() as stop,
+        closing(Listener(using)) as listener,
+        closing(ConsumerPool(using, consumers, threads=1, listener=listener)) as pool,
+    ):
+        pool.run(stop)
+
+
+def move_by_hand() -> Any:
+    """The least that a transfer does: told of rows, it moves them, and tells."""
+    position, mark = 0, 0
+
+    def move(plain: psycopg.Connection[Any]) -> None:
+        nonlocal position, mark
+        while True:
+            moved = plain.execute(PROTOTYPE, {"mark": mark, "batch": 5_000, "last": position}).fetchone()
+            if moved is None or not moved[0]:
+                plain.commit()
+                return
+            position, mark = position + moved[0], moved[1]
+            plain.execute("NOTIFY bench_log")
+            plain.commit()
+
+    _on_notify("bench_buffer", move)
+
+
+def read_by_hand() -> Any:
+    """The least that a consumer does: told of rows, it reads them, and notes how far it is."""
+    arrived: list[tuple[float, float]] = []
+    position = 0
+
+    def read(plain: psycopg.Connection[Any]) -> None:
+        nonlocal position
+        while rows := plain.execute(READ.format(columns=LAZY), (1, position, 100)).fetchall():
+            arrived.extend((json.loads(row[5])["sent"], time.time()) for row in rows)
+            position = rows[-1][0]
+            plain.execute(PROGRESS, (position,))
+            plain.commit()
+        plain.commit()
+
+    _on_notify("bench_log", read)
+    return arrived
+
+
+def _on_notify(channel: str, react: Callable[[psycopg.Connection[Any]], None]) -> None:
+    with stop_on_signals() as stop, connect() as listening, connect(autocommit=False) as plain:
+        listening.execute(f"LISTEN {channel}")
+        while not stop.requested:
+            react(plain)
+            _wait(stop, listening)
+
+
+def _wait(stop: Stop, listening: psycopg.Connection[Any]) -> None:
+    stop.wait(1.0, listening.pgconn.socket)
+    listening.pgconn.consume_input()
+    while listening.pgconn.notifies():
+        pass
+
+
+ROLES = {
+    role.__name__: role
+    for role in (
+        publish_at_a_rate,
+        insert_at_a_rate,
+        publish_without_end,
+        note_latency,
+        consume,
+        move_by_hand,
+        read_by_hand,
+    )
+}
+
+
+if __name__ == "__main__":
+    settings.DEBUG = False
+    declarations.registry.add(TOPIC)
+    print(json.dumps(ROLES[sys.argv[1]](*sys.argv[2:])))

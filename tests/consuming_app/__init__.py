@@ -1,0 +1,1 @@
+"""Consumers for the tests of the commands that run them."""

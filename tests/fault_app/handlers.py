@@ -1,0 +1,108 @@
+"""Handlers that leave traces, and do what the event tells them.
+
+An event's value may say, beside anything else: `shelf` to change the row that others change too, `gate` to wait
+there, and `do` for one of `DEEDS`, none of which a process or its connection survives.
+"""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Now
+
+from django_events import publish
+from django_events.consuming.received import ReceivedEvent
+from tests.fault_app.files import Gate, Journal
+from tests.fault_app.models import Effect, Shelf, Spell
+
+FOLDER = Path(os.environ.get("FAULT_FOLDER", "."))
+
+
+def write(event: ReceivedEvent) -> None:
+    write_all([event])
+
+
+def write_all(events: Sequence[ReceivedEvent]) -> None:
+    """For transactional consumers: what is written here is committed with the progress."""
+    with in_hand(events):
+        for event in events:
+            obey(event)
+            Effect.objects.create(
+                consumer=event.consumer,
+                topic=event.topic,
+                event_id=event.id,
+                partition=event.partition,
+                key=event.key,
+                value=event.value,
+                attempt=event.attempt,
+                pid=os.getpid(),
+            )
+
+
+def write_and_publish(event: ReceivedEvent) -> None:
+    write_all([event])
+    publish("echoes", event.address)
+
+
+def deliver(event: ReceivedEvent) -> None:
+    deliver_all([event])
+
+
+def deliver_all(events: Sequence[ReceivedEvent]) -> None:
+    """For the others: what is delivered can't be taken back."""
+    with in_hand(events):
+        for event in events:
+            obey(event)
+            Journal(FOLDER).write(
+                consumer=event.consumer,
+                topic=event.topic,
+                id=event.id,
+                partition=event.partition,
+                key=event.key,
+                attempt=event.attempt,
+                pid=os.getpid(),
+            )
+
+
+@contextmanager
+def in_hand(events: Sequence[ReceivedEvent]) -> Iterator[None]:
+    first, spells = events[0], Spell.objects.using("aside")
+    spell = spells.create(consumer=first.consumer, topic=first.topic, partition=first.partition, pid=os.getpid())
+    try:
+        yield
+    finally:
+        spells.filter(pk=spell.pk).update(ended_at=Now())
+
+
+def obey(event: ReceivedEvent) -> None:
+    told = event.value if isinstance(event.value, dict) else {}
+    if "shelf" in told:
+        Shelf.objects.filter(pk=told["shelf"]).update(taken=F("taken") + 1)
+    if "gate" in told:
+        Gate(FOLDER, f"{event.consumer}-{told['gate']}").pass_through()
+    if "do" in told:
+        DEEDS[told["do"]]()
+
+
+def loop_for_ever() -> None:
+    while True:
+        pass
+
+
+def end_own_backend() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+DEEDS: dict[str, Callable[[], object]] = {
+    "exit": lambda: os._exit(3),
+    "segfault": lambda: ctypes.string_at(0),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "loop": loop_for_ever,
+    "end backend": end_own_backend,
+}

@@ -1,0 +1,211 @@
+"""Consumers for tests, on a database that keeps what is committed: declared, registered, served, and then gone."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.db.models import QuerySet
+
+from django_events import declarations
+from django_events.consuming import registration
+from django_events.consuming.agenda import Agenda, Due
+from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handling import log_failure
+from django_events.consuming.leases import Lease, claim
+from django_events.consuming.streams import serve
+from django_events.consuming.subscriptions import subscriptions
+from django_events.log.transfer import LOG_CHANNEL
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Position
+from django_events.models.functions import ClockTimestamp
+from django_events.workers import keeping
+from django_events.workers.consuming import ConsumerPool
+from django_events.workers.listening import Listener
+from django_events.workers.stopping import Stop
+from testproject.shop.models import Order, Product, SearchEntry
+
+ConsumerFactory = Callable[..., declarations.Consumer]
+MOST_TURNS = 500  # of one test: more is a spin
+
+
+@pytest.fixture
+def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The database without a transaction around the test, and without the second that a flush of all tables takes.
+
+    What a test makes by the fixtures here and in conftest.py is removed; what else stays fails the test. A module
+    puts it in the place of `transactional_db`, which pytest-django and other fixtures look for.
+    """
+    monkeypatch.setattr(keeping, "TICK", 0.01)  # what a worker waits for when it ends
+    with django_db_blocker.unblock():
+        known = set(Consumer.objects.values_list("pk", flat=True))
+        yield
+        left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("consumer ", "django_ev"))]
+        try:
+            assert not left, f"threads go on: {left}"
+            assert not connection.in_atomic_block
+            assert not BufferedEvent.objects.exists()
+            assert not Consumer.objects.exclude(pk__in=known).exists()
+            assert not Position.objects.exclude(token=None).exists()
+        finally:
+            for model in (Order, Product, SearchEntry):
+                model.objects.all().delete()
+            connections.close_all()
+
+
+@pytest.fixture
+def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
+    """Declare consumers for one test and register them; their rows are gone when it ends."""
+    made: list[declarations.Consumer] = []
+
+    def make(
+        *topics: declarations.Topic | str, handler: Any, name: str = "reader", **options: Any
+    ) -> declarations.Consumer:
+        for earlier in [one for one in made if one.name == name]:
+            declarations.consumers.discard(earlier)
+        declared = declarations.consumer(*topics, name=name, **options)(handler)
+        made.append(declared)
+        registration.sync("default")
+        return declared
+
+    yield make
+    for consumer in made:
+        declarations.consumers.discard(consumer)
+    if not connection.in_atomic_block:
+        Consumer.objects.filter(name__in={consumer.name for consumer in made}).delete()
+
+
+@pytest.fixture
+def shelf(committed_db: None) -> Product:
+    """A product that handlers can write orders of: an effect that may be there twice, and nothing forbids it."""
+    return Product.objects.create(sku="tea", price=1, on_shelf=1_000)
+
+
+def write_order(note: object) -> None:
+    """The effect of a handler: an order whose customer is a note."""
+    Order.objects.create(customer=str(note), product=Product.objects.get(sku="tea"), quantity=1, total=1)
+
+
+def written() -> list[str]:
+    """The notes of the effects that are committed, in the order in which they were written."""
+    return list(Order.objects.order_by("pk").values_list("customer", flat=True))
+
+
+def due(consumer: declarations.Consumer, *, patient: bool = True) -> list[Due]:
+    """What a worker that looks now would claim, in that order."""
+    agenda = Agenda("default", subscriptions("default", [consumer]), patient=patient)
+    agenda.look(period=0)
+    return list(iter(agenda.take, None))
+
+
+def lease_of(consumer: declarations.Consumer, partition: int | None = None, *, holder: str = "a test") -> Lease | None:
+    """Claim a partition, by default the only one."""
+    [subscription] = subscriptions("default", [consumer])
+    lanes = {lane: position_id for position_id, lane in subscription.positions}
+    if partition is None:
+        [partition] = lanes
+    return claim(subscription, lanes[partition], partition, holder=holder)
+
+
+def serve_lease(lease: Lease, **options: Any) -> int:
+    return serve(lease, BoundHandler(lease.subscription.consumer), on_failure=log_failure(lease), **options)
+
+
+def serve_due(consumer: declarations.Consumer, *, patient: bool = True) -> int:
+    """Serve what is due, in this thread, until nothing is; returns how many events were passed."""
+    agenda = Agenda("default", subscriptions("default", [consumer]), patient=patient)
+    passed = 0
+    for _ in range(MOST_TURNS):
+        if not agenda.look(period=0) or (next_due := agenda.take()) is None:
+            return passed
+        lease = claim(*next_due, holder="a test")
+        assert lease is not None, "it is due and can't be claimed"
+        passed += serve_lease(lease, patient=patient)
+    raise AssertionError(f"something is still due after {MOST_TURNS} turns")
+
+
+def positions(consumer: declarations.Consumer) -> QuerySet[Position]:
+    return Position.objects.filter(consumer__name=consumer.name).order_by("consumer__topic__name", "partition")
+
+
+def position_of(consumer: declarations.Consumer, partition: int | None = None) -> Position:
+    """Where a consumer is in a partition, by default the only one."""
+    found = positions(consumer)
+    return found.get() if partition is None else found.get(partition=partition)
+
+
+def reached(consumer: declarations.Consumer) -> list[int]:
+    """The positions of a consumer, by partition."""
+    return list(positions(consumer).values_list("position", flat=True))
+
+
+def dead_letters(consumer: declarations.Consumer) -> list[DeadLetter]:
+    return list(DeadLetter.objects.filter(consumer__name=consumer.name).order_by("event_id"))
+
+
+def end_pauses(consumer: declarations.Consumer) -> None:
+    """As if the time until the next attempt were over."""
+    assert positions(consumer).filter(retry_at__isnull=False).update(retry_at=ClockTimestamp())
+
+
+def expire_leases(consumer: declarations.Consumer) -> None:
+    """As if the time of the leases were over."""
+    assert positions(consumer).filter(token__isnull=False).update(leased_until=ClockTimestamp())
+
+
+def exhaust(consumer: declarations.Consumer) -> None:
+    """Serve a consumer, without its pauses, until nothing waits any more."""
+    serve_due(consumer)
+    for _ in range(MOST_TURNS):
+        if not positions(consumer).filter(retry_at__isnull=False).exists():
+            return
+        end_pauses(consumer)
+        serve_due(consumer)
+    raise AssertionError("it is tried again and again")
+
+
+def run_once(*consumers: declarations.Consumer, threads: int = 1) -> int:
+    """A whole worker that runs until nothing is due; returns how many events were passed."""
+    with _pool(consumers, threads) as pool, closing(Stop()) as stop:
+        return pool.run(stop, once=True)
+
+
+@contextmanager
+def working(*consumers: declarations.Consumer, threads: int = 1) -> Iterator[ConsumerPool]:
+    """A whole worker in the background until the block ends; its error is raised then."""
+    with _pool(consumers, threads) as pool, closing(Stop()) as stop:
+        errors: list[BaseException] = []
+
+        def target() -> None:
+            try:
+                pool.run(stop)
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=target)
+        thread.start()
+        try:
+            yield pool
+        finally:
+            stop.request()
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+@contextmanager
+def _pool(consumers: Sequence[declarations.Consumer], threads: int) -> Iterator[ConsumerPool]:
+    with (
+        closing(Listener("default")) as listener,
+        closing(ConsumerPool("default", consumers, threads=threads, listener=listener)) as pool,
+    ):
+        yield pool
+
+
+def tell_workers() -> None:
+    """Let workers look everywhere: something was changed by hand."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [LOG_CHANNEL])
