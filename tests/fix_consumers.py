@@ -18,7 +18,7 @@ from django_events.consuming.leases import Lease, claim
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log.transfer import LOG_CHANNEL
-from django_events.models import BufferedEvent, Consumer, DeadLetter, Position
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, Position
 from django_events.models.functions import ClockTimestamp
 from django_events.workers import keeping
 from django_events.workers.consuming import ConsumerPool
@@ -47,9 +47,8 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
             assert not connection.in_atomic_block
             assert not BufferedEvent.objects.exists()
             assert not Consumer.objects.exclude(pk__in=known).exists()
-            assert not Position.objects.exclude(token=None).exists()
         finally:
-            for model in (Order, Product, SearchEntry):
+            for model in (Order, Product, SearchEntry, Intervention, BufferedEvent):
                 model.objects.all().delete()
             connections.close_all()
 

@@ -74,8 +74,10 @@ def _first_since(using: str, topic: models.Topic, moment: datetime, first: int, 
     log = log_table(topic.pk)
     while first < end:
         middle = (first + end) // 2
-        [[logged_at]] = sql.fetch(using, sql.statement("logged_at").on(log=log, topic_id=topic.pk, id=middle))
-        if logged_at < moment:
+        [[before]] = sql.fetch(
+            using, sql.statement("logged_before").on(log=log, topic_id=topic.pk, id=middle), moment=moment
+        )
+        if before:
             first = middle + 1
         else:
             end = middle

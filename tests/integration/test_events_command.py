@@ -648,6 +648,27 @@ def test_rewind_to_an_id_an_end_and_a_time(events: Run, things, make_consumer) -
     assert "none" in events("rewind", "reader", "--to", "6", "--execute").out
 
 
+def test_a_site_without_time_zones_rewinds_to_the_same_moment(events: Run, things, make_consumer, settings) -> None:
+    reader = make_consumer(things, handler=take)
+    fill(things, *range(5))
+    moment = Event.objects.at(things, 1).logged_at
+    age_log(things, timedelta(minutes=1))
+    fill(things, *range(5))
+    serve_due(reader)
+    settings.USE_TZ = False
+    connection.close()
+    try:
+        answer = events("rewind", "reader", "--to", moment.isoformat(), "--execute")
+        shown = events("peek", "things", "--at", "6", "--format", "json").data
+    finally:
+        settings.USE_TZ = True
+        connection.close()
+
+    assert answer.code == 0
+    assert reached(reader) == [5]
+    assert datetime.fromisoformat(shown["logged_at"]) == Event.objects.at(things, 6).logged_at
+
+
 def test_rewind_one_partition(events: Run, lanes, make_consumer) -> None:
     reader = make_consumer(lanes, handler=take)
     fill(lanes, *range(40))

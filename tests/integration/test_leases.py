@@ -16,8 +16,8 @@ from django_events.consuming.dead_letters import redrive
 from django_events.consuming.leases import give_up
 from django_events.consuming.redriving import next_redrive
 from django_events.exceptions import LeaseLost
-from django_events.models import Position
 from django_events.models.functions import ClockTimestamp
+from django_events.workers import keeping
 from django_events.workers.keeping import Keeper
 from testproject.shop.models import Product
 from tests.conftest import transfer_all
@@ -346,9 +346,8 @@ def test_the_lease_of_a_handler_that_takes_long_is_renewed(things, make_consumer
 
     served = in_thread(serve_and_keep)
     try:
-        over = positions(reader).filter(leased_until__gt=first_end + timedelta(seconds=0.5))
-        wait_until(over.annotate(now=ClockTimestamp()).filter(now__gt=first_end).exists, seconds=SOON)
-        assert lease_of(reader) is None
+        over = positions(reader).annotate(now=ClockTimestamp()).filter(now__gt=first_end)
+        wait_until(over.filter(leased_until__gt=F("now")).exists, seconds=SOON, what="a lease longer than it was")
     finally:
         go_on.set()
     assert served.result(SOON) == 1
@@ -847,6 +846,7 @@ class Late:
             if event.value in self.late and self.times != 0:
                 self.times = self.times and self.times - 1
                 [lease] = self.keeper._leases.values()
+                lease.handling_since -= 7_200.0  # as if it had begun two hours ago
                 wait_until(lambda: lease.timed_out is lease.handling, seconds=SOON)
                 if self.error:
                     raise self.error
@@ -861,7 +861,7 @@ def test_a_handler_that_comes_back_late_has_failed(things, make_consumer, keeper
     reader = make_consumer(
         things,
         handler=handler,
-        timeout=timedelta(milliseconds=20),
+        timeout=timedelta(hours=1),
         transactional=transactional,
         retry=Backoff(base=timedelta(hours=1), cap=timedelta(hours=1)),
     )
@@ -870,11 +870,11 @@ def test_a_handler_that_comes_back_late_has_failed(things, make_consumer, keeper
 
     position = position_of(reader)
     assert (position.position, position.attempted, position.attempts) == (1, 2, 1)
-    assert position.error == "HandlerTimeout: It took longer than 0:00:00.020000."
+    assert position.error == "HandlerTimeout: It took longer than 1:00:00."
     assert position.retry_at is not None
     if transactional:
         assert written() == ["1"]
-    assert "the handler of event things/2, attempt 1 takes longer than 0:00:00.020000" in caplog.text
+    assert "the handler of event things/2, attempt 1 takes longer than 1:00:00" in caplog.text
     assert keeper.ended == []
 
 
@@ -891,7 +891,7 @@ def test_a_late_event_is_charged_alone_and_the_others_go_on_in_the_same_turn(
     reader = make_consumer(
         things,
         handler=handler,
-        timeout=timedelta(milliseconds=20),
+        timeout=timedelta(hours=1),
         retry=ONE,
         batch_size=batch_size,
         transactional=transactional,
@@ -900,7 +900,7 @@ def test_a_late_event_is_charged_alone_and_the_others_go_on_in_the_same_turn(
     assert serve_with(keeper, reader) == 4
 
     assert [(letter.event_id, letter.attempts, letter.error) for letter in dead_letters(reader)] == [
-        (2, 1, "HandlerTimeout: It took longer than 0:00:00.020000.")
+        (2, 1, "HandlerTimeout: It took longer than 1:00:00.")
     ]
     position = position_of(reader)
     assert (position.position, position.handled, position.failed) == (4, 3, 1)
@@ -912,7 +912,7 @@ def test_a_late_event_is_charged_alone_and_the_others_go_on_in_the_same_turn(
 def test_a_late_error_is_told_with_the_timeout(things, make_consumer, keeper):
     handler = Late(1, error=ValueError("the bank hung up"))
     handler.keeper = keeper
-    reader = make_consumer(things, handler=handler, timeout=timedelta(milliseconds=20), retry=ONE)
+    reader = make_consumer(things, handler=handler, timeout=timedelta(hours=1), retry=ONE)
     fill(things, 1)
     serve_with(keeper, reader)
 
@@ -959,8 +959,9 @@ def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
 
 @pytest.mark.requirement("P9")
 def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
-    lanes, make_consumer, keeper, in_thread
+    lanes, make_consumer, keeper, in_thread, monkeypatch
 ):
+    monkeypatch.setattr(keeping, "OTHERS_FINISH", SOON)
     stuck, busy = threading.Event(), threading.Event()
 
     def handler(event):
@@ -1012,7 +1013,3 @@ def test_without_a_timeout_a_handler_may_take_as_long_as_it_wants(things, make_c
     assert served.result(SOON) == 1
     assert keeper.ended == []
     assert position_of(reader).failed == 0
-
-
-def test_every_test_left_its_partitions_free():
-    assert not Position.objects.filter(token__isnull=False).exists()

@@ -46,9 +46,14 @@ def test_no_module_shadows_a_public_name(name):
 def test_every_public_name_is_what_it_says():
     from django_events.drafts import Unset
 
-    classes = {"Draft", "EventsError", "Receipt", "Topic"}
+    classes = {
+        *("Backoff", "Consumer", "Discard", "Draft", "EventsError", "Receipt", "ReceivedEvent", "Retry", "Topic"),
+    }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
-    functions = {"apublish", "apublish_many", "publish", "publish_many", "topic"}
+    functions = {
+        *("apublish", "apublish_many", "consumer", "discard", "lag", "pause", "publish", "publish_many", "redrive"),
+        *("resume", "rewind", "topic", "unregister"),
+    }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)
     assert set(django_events.__all__) == classes | functions | {"UNSET"}

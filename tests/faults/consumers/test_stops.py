@@ -54,7 +54,7 @@ def handled_in(ledger: Ledger, consumer: str, topic: str) -> list[int]:
 @pytest.mark.usefixtures("transfer")
 def test_workers_that_are_stopped_one_after_the_other_repeat_nothing(processes: Processes, ledger: Ledger):
     """Also those whose handlers can't take anything back handle each event once."""
-    publisher = processes.start_publisher("p", "read committed", "0.03")
+    publisher = processes.start_publisher("p", "read committed", "0.1")
     fleet = Fleet(processes, ledger, *CONSUMERS, threads=2)
     fleet.scale(2)
     for _ in range(5):
