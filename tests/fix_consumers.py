@@ -10,7 +10,7 @@ from django.db import connection, connections
 from django.db.models import QuerySet
 
 from django_events import declarations
-from django_events.consuming import registration
+from django_events.consuming import registration, streams
 from django_events.consuming.agenda import Agenda, Due
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
@@ -38,6 +38,8 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
     puts it in the place of `transactional_db`, which pytest-django and other fixtures look for.
     """
     monkeypatch.setattr(keeping, "TICK", 0.01)  # what a worker waits for when it ends
+    for time_that_may_be_up in ("TURN", "TRANSACTION"):  # not because a test runs on a busy machine
+        monkeypatch.setattr(streams, time_that_may_be_up, 3_600.0)
     with django_db_blocker.unblock():
         known = set(Consumer.objects.values_list("pk", flat=True))
         yield

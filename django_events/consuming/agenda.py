@@ -21,6 +21,8 @@ logger = logging.getLogger("django_events.consumer")
 
 MOST_LOOKED_AT = 5_000
 SET_ASIDE = 60.0  # seconds
+FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
+SUBSCRIPTIONS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
 
 
 Row = tuple[int, float, object, int]
@@ -46,7 +48,8 @@ class Agenda:
             for position_id, partition in subscription.positions
         }
         self._subscriptions = list(subscriptions)
-        self._floors = dict.fromkeys((s.consumer_id for s in subscriptions), 0)
+        self._floors: dict[int, int] = {}
+        self._refused: dict[int, tuple[float, float]] = {}
         self._aside: dict[int, float] = {}
         self._due: deque[Due] = deque()
         self._next: float | None = None
@@ -76,6 +79,16 @@ class Agenda:
         """Something may have happened anywhere."""
         self._looked_at = None
 
+    def refused(self, position_id: int) -> None:
+        """A partition could not be claimed although it was due: leave it alone for a while, longer each time."""
+        _, pause = self._refused.get(position_id, (0.0, FIRST_REFUSAL / 2))
+        pause = min(pause * 2, LONGEST_REFUSAL)
+        self._refused[position_id] = (time.monotonic() + pause, pause)
+        self.notice([self._lanes[position_id].subscription.topic_id])
+
+    def claimed(self, position_id: int) -> None:
+        self._refused.pop(position_id, None)
+
     def look(self, *, period: float) -> bool:
         """Find out what is due, where something was noticed; everywhere once in a period, and when something is due.
 
@@ -87,8 +100,13 @@ class Agenda:
             subscriptions, everywhere = self._to_look_at(period)
             if not subscriptions:
                 return False
-            rows = self._fetch(subscriptions, whether_there=everywhere)
+            if everywhere:
+                self._see_floors()
+            rows = self._fetch(subscriptions)
             now = time.monotonic()
+            rows = [
+                (lane, max(due_in, self._refused_for(lane, now)), served, floor) for lane, due_in, served, floor in rows
+            ]
             waits = [now + due_in for _, due_in, _, _ in rows if due_in > 0]
             if self._next is not None and not everywhere:
                 waits.append(self._next)
@@ -117,25 +135,34 @@ class Agenda:
         times = [self._next, None if self._looked_at is None else self._looked_at + period]
         return max(min((moment for moment in times if moment is not None), default=now) - now, 0)
 
-    def _fetch(self, subscriptions: list[Subscription], *, whether_there: bool = False) -> list[Row]:
+    def _refused_for(self, position_id: int, now: float) -> float:
+        until, _ = self._refused.get(position_id, (now, 0.0))
+        return until - now
+
+    def _see_floors(self) -> None:
+        """How far each consumer is at least, so that a look opens no older segment; and whether all are still there."""
+        rows = sql.fetch(self.using, sql.statement("floors"), position_ids=list(self._lanes))
+        self._floors = {consumer_id: floor for consumer_id, floor, _ in rows}
+        if sum(count for _, _, count in rows) < len(self._lanes):
+            self._raise_outdated()
+
+    def _fetch(self, subscriptions: list[Subscription]) -> list[Row]:
         now = time.monotonic()
         subscriptions = [s for s in subscriptions if self._aside.get(s.consumer_id, 0) <= now]
-        if not subscriptions:
-            return []
-        statements = [self._statement(s) for s in subscriptions]
-        if whether_there:
-            ids = sql.literal(list(self._lanes))
-            statements.append(sql.statement("positions_there").on(ids=ids))
+        rows: list[Row] = []
+        for start in range(0, len(subscriptions), SUBSCRIPTIONS_AT_ONCE):
+            rows += self._fetch_some(subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE])
+        return rows
+
+    def _fetch_some(self, subscriptions: list[Subscription]) -> list[Row]:
         try:
-            rows = sql.fetch(self.using, sql.union_all(statements))
+            rows = sql.fetch(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
         except DatabaseError as error:
             if isinstance(error, OperationalError | InterfaceError | IntegrityError):
                 raise
             if connections[self.using].in_atomic_block:
                 raise
             return self._fetch_apart(subscriptions, error)
-        if whether_there and rows.pop()[1] < len(self._lanes):
-            self._raise_outdated()
         for position_id, _, _, floor in rows:
             if position_id not in self._lanes:
                 self._raise_outdated()
@@ -152,14 +179,14 @@ class Agenda:
     def _fetch_apart(self, subscriptions: list[Subscription], error: DatabaseError) -> list[Row]:
         """One of the consumers can't be asked: find out which, and serve the others."""
         if len(subscriptions) > 1:
-            return [row for s in subscriptions for row in self._fetch([s])]
+            return [row for s in subscriptions for row in self._fetch_some([s])]
         [broken] = subscriptions
         logger.error("Consumer %s can't be served, next try in %d s. %s", broken, SET_ASIDE, str(error).strip())
         self._aside[broken.consumer_id] = time.monotonic() + SET_ASIDE
         return []
 
     def _statement(self, of: Subscription) -> sql.Statement:
-        floor = self._floors[of.consumer_id]
+        floor = self._floors.get(of.consumer_id, 0)
         events = sql.statement("in_topic").on(topic_id=of.topic_id) if of.whole else sql.statement("in_its_partition")
         consumer = of.consumer
         if consumer.min_batch > 1 and self.patient and consumer.max_wait is not None:

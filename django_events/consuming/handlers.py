@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from types import CoroutineType, GeneratorType
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -65,6 +66,7 @@ class BoundHandler:
         except KeyboardInterrupt:  # whoever runs the worker, not the handler
             raise
         except BaseException as error:
+            _end_left_open(lease.using)
             error = self._timeout(error) if lease.timed_out is first else error
             raise HandlerFailed(place, error, closed=connections[lease.using].closed_in_transaction) from error
         finally:
@@ -84,8 +86,9 @@ class BoundHandler:
 
 def _refuse_unfinished(result: object) -> None:
     """Its event would be passed, and nothing was done: as with a decorator that hides that a handler is async."""
-    if inspect.iscoroutine(result) or inspect.isgenerator(result):
-        result.close()
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if isinstance(result, CoroutineType | GeneratorType):
+            result.close()  # Python would warn that nobody awaited it
         raise TypeError(
             f"The handler returned {result!r} and has done nothing yet. A handler is a plain function or an async one, "
             "and decorators must show which: an async one wrapped in a plain function has to be awaited there."
@@ -96,7 +99,7 @@ def broken(using: str) -> BrokenTransaction | None:
     """Find out that a handler came back from a transaction that can only be rolled back."""
     connection = connections[using]
     if not connection.in_atomic_block:
-        return None
+        return _end_left_open(using)
     if connection.closed_in_transaction:
         return BrokenTransaction("The handler closed its connection, and with it the transaction that it runs in.")
     raw = connection.connection
@@ -107,6 +110,22 @@ def broken(using: str) -> BrokenTransaction | None:
             "can only be rolled back. Wrap what may fail in transaction.atomic()."
         )
     return None
+
+
+def _end_left_open(using: str) -> BrokenTransaction | None:
+    """Roll a transaction back that a handler began and didn't end: what comes after it would never be committed."""
+    connection = connections[using]
+    raw = connection.connection
+    if connection.in_atomic_block or raw is None or raw.closed:
+        return None
+    if connection.get_autocommit() and raw.info.transaction_status == TransactionStatus.IDLE:
+        return None
+    raw.rollback()
+    connection.set_autocommit(True)
+    return BrokenTransaction(
+        "The handler began a transaction on its consumer's database and left it open, so it was rolled back. "
+        "Use transaction.atomic()."
+    )
 
 
 def ended() -> BrokenTransaction:

@@ -84,7 +84,9 @@ class Handling:
                         holds = True
                         # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
                         transaction.on_commit(lambda: committed.append(True), using)  # noqa: B023
-                    passed = self.handler.call(self.lease, events, enough=self.enough) if events else 0
+                    # Those before a failed event are handled again without a limit: its attempt is to be counted.
+                    enough = self.enough if failure is None else _never
+                    passed = self.handler.call(self.lease, events, enough=enough) if events else 0
                     if passed < len(events):
                         failure = None  # it comes again in its turn
                     settlement = claim.settle(events[:passed], failure)
@@ -197,6 +199,10 @@ class Handling:
             self.lease.position,
             exc_info=error,
         )
+
+
+def _never() -> bool:
+    return False
 
 
 def _is_of_connection(error: BaseException) -> bool:

@@ -121,7 +121,10 @@ class Lease:
                 self.suspicious = False  # there was nothing in hand
                 return None
             self.horizon = rows[0][0]
-        most = of.most
+        if self.suspicious:
+            self._suspect()
+        # What may have ended a worker is read by itself too: it may be too large to be read with others.
+        most = 1 if self.position < self.careful_until else of.most
         reach = most if of.is_dense else max(RANGE, 2 * most * of.partitions)
         upper = min(self.horizon, self.position + reach)
         statement = sql.statement("read").on(
@@ -130,15 +133,21 @@ class Lease:
         events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in sql.fetch(self.using, statement)]
         if events and events[0].id == self.attempted:
             events[0] = events[0].with_attempt(self.attempts + 1)
-        if events and self.suspicious:
-            # Somebody died or froze with a batch like this in hand: one of these may be why.
-            self.careful_until = max(self.careful_until, events[-1].id)
-            self.suspicious = False
         if len(events) == most:
             self.batch = Batch(events, events[-1].id, self._number_of(events[-1]))
         else:
             self.batch = Batch(events, upper, self._number_at(upper, events))
         return self.batch
+
+    def _suspect(self) -> None:
+        """Somebody died or froze with the next batch in hand: one of its events may be why."""
+        of = self.subscription
+        statement = sql.statement("batch_end").on(
+            log=of.log, events=self._events(), match=of.match, after=self.position, upper=self.horizon, most=of.most
+        )
+        [[end]] = sql.fetch(self.using, statement)
+        self.careful_until = max(self.careful_until, end or 0)
+        self.suspicious = False
 
     def too_few(self, batch: Batch) -> bool:
         """Whether a batch is smaller than the consumer wants, and its events not old enough to go without more."""

@@ -51,9 +51,9 @@ class Redrive:
     ) -> Settlement:
         """Delete it if it was handled or discarded; write its new error down if not."""
         if failure is None or failure.verdict is Verdict.DISCARD:
-            sql.fetch(self.lease.using, sql.statement("drop_dead_letter"), dead_letter_id=self.dead_letter_id)
+            rows = sql.fetch(self.lease.using, sql.statement("drop_dead_letter"), dead_letter_id=self.dead_letter_id)
         else:
-            sql.fetch(
+            rows = sql.fetch(
                 self.lease.using,
                 sql.statement("settle_redrive"),
                 dead_letter_id=self.dead_letter_id,
@@ -61,6 +61,8 @@ class Redrive:
                 error=failure.summary,
                 traceback=failure.traceback,
             )
+        if not rows:
+            raise LeaseLost(f"The dead letter {self.event.address} of consumer {self.subscription} was discarded.")
         return self.lease.settle_redrive(
             failed=failure is not None and failure.verdict is not Verdict.DISCARD,
             discarded=failure is not None and failure.verdict is Verdict.DISCARD,

@@ -40,7 +40,12 @@ def serve(
     if lease.lost_token is not None:
         _take_over(lease, lease.lost_token)
     turn = _Turn(lease, handler, on_failure, stopping, patient)
-    passed = turn.redrive() + turn.read() if lease.redrives else turn.read()
+    passed = 0
+    if lease.redrives:  # one, and what comes after it in the log; then as many as there is time for
+        passed += turn.redrive(most=1)
+    passed += turn.read()
+    if lease.redrives and not lease.released:
+        passed += turn.redrive()
     lease.release()
     return passed
 
@@ -61,17 +66,21 @@ class _Turn:
         self._commit_at = 0.0
         self._handling = Handling(lease, handler, enough=self._enough, on_failure=on_failure)
 
-    def redrive(self) -> int:
+    def redrive(self, *, most: int | None = None) -> int:
         """Handle the dead letters again that somebody asked for, oldest first."""
-        passed = 0
-        while not self._over() and (redrive := next_redrive(self.lease)):
+        passed = done = 0
+        while done != most and not self._over() and (redrive := next_redrive(self.lease)):
             passed += self._handling.handle(redrive, [redrive.event])
+            done += 1
         return passed
 
     def read(self) -> int:
         """Read and handle batches until there are no more, the turn is over, or an event has to wait."""
-        passed = 0
-        while not self.lease.released and not self._over() and (batch := self._next_batch()):
+        passed, looked = 0, False
+        while not self.lease.released and not (self._over() if looked else self.stopping()):
+            looked = True
+            if (batch := self._next_batch()) is None:
+                break
             if self.patient and self.lease.too_few(batch):
                 self.lease.wait_for_more(batch)
             elif not batch.events:
@@ -96,13 +105,13 @@ class _Turn:
             if connections[self.lease.using].in_atomic_block:
                 raise
             logger.error(
-                "Consumer %s, partition %d stops behind event %d, because its filter failed. %s",
+                "Consumer %s, partition %d stops behind event %d, because what follows can't be read. %s",
                 self.lease.subscription,
                 self.lease.partition,
                 self.lease.position,
                 str(error).strip(),
             )
-            self.lease.stop(f"The filter failed. {str(error).strip()}")
+            self.lease.stop(f"What follows can't be read. {str(error).strip()}")
             return None
 
     def _over(self) -> bool:

@@ -120,8 +120,9 @@ def _of_all(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
 
 
 def _of_partition(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
-    others = f" So {'is' if one.in_state == 2 else 'are'} {one.in_state - 1} more." if one.in_state > 1 else ""
-    return Trouble(kind, one.consumer, one.topic, one.partition, f"{what.strip()}{others}", remedy)
+    others = f" and {count(one.in_state - 1, 'other')}" if one.in_state > 1 else ""
+    lane = "" if one.partition == models.Position.ALL else f"partition {one.partition}{others}: "
+    return Trouble(kind, one.consumer, one.topic, one.partition, f"{lane}{what.strip()}", remedy)
 
 
 def _age_of_oldest(using: str, one: Standing) -> timedelta | None:

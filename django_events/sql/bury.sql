@@ -12,6 +12,10 @@ VALUES (
     %(metadata)s::jsonb, %(published_at)s, %(logged_at)s, %(attempts)s, %(error)s, %(traceback)s
 )
 ON CONFLICT (consumer_id, event_id) DO UPDATE
-SET attempts = excluded.attempts, error = excluded.error, traceback = excluded.traceback,
+SET
+    partition = excluded.partition, number = excluded.number, type = excluded.type, key = excluded.key,
+    value = excluded.value, body = excluded.body, metadata = excluded.metadata,
+    published_at = excluded.published_at, logged_at = excluded.logged_at,
+    attempts = excluded.attempts, error = excluded.error, traceback = excluded.traceback,
     dead_at = clock_timestamp(), redrive_at = NULL
 RETURNING id

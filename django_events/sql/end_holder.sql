@@ -8,8 +8,8 @@ SELECT pid, pg_terminate_backend(pid)
 FROM pg_locks
 WHERE locktype = 'advisory'
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND classid::bigint = %(token)s >> 32
-    AND objid::bigint = %(token)s & 4294967295
+    AND classid::bigint = %(token)s::bigint >> 32
+    AND objid::bigint = %(token)s::bigint & 4294967295
     AND objsubid = 1
     AND mode = 'ExclusiveLock'
     AND granted

@@ -2,5 +2,9 @@
 --
 -- It ends with the transaction, and no other transaction has to wait for it but the one that takes over. By the
 -- setting, which ends with it too, settling finds out that it is still the same transaction.
+-- A site's limit for idle transactions is meant for pages: here the lease and the consumer's timeout are the limit.
 -- Parameters: token.
-SELECT pg_advisory_xact_lock(%(token)s), set_config('django_events.token', %(token)s::text, true)
+SELECT
+    pg_advisory_xact_lock(%(token)s),
+    set_config('django_events.token', %(token)s::text, true),
+    set_config('idle_in_transaction_session_timeout', '0', true)

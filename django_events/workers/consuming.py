@@ -32,7 +32,6 @@ logger = logging.getLogger("django_events.consumer")
 
 # While the LISTEN connection is up, the transfer's notifications tell everything: looking is for the rest.
 LISTENING_POLL = 5.0
-CLAIM_PAUSE = 0.05
 
 
 class ConsumerWorker:
@@ -57,12 +56,12 @@ class ConsumerWorker:
                 continue
             if pool.agenda.more:
                 pool.bell.ring()
-            lease = claim(*due, holder=self._holder)
-            if lease is None:  # somebody else was, or is about to move its position
-                pool.agenda.notice([due.subscription.topic_id])
-                if not pool.agenda.more:
-                    stop.wait(CLAIM_PAUSE)
+            # A lease of this process that ran out is not for this process: its handler is still at work.
+            lease = None if pool.keeper.holds(due.position_id) else claim(*due, holder=self._holder)
+            if lease is None:  # somebody else was faster, or holds a lock on the position
+                pool.agenda.refused(due.position_id)
                 continue
+            pool.agenda.claimed(due.position_id)
             passed = 0
             try:
                 with pool.keeper.keeping(lease):

@@ -4,6 +4,7 @@ A handler can't block it, because it has a connection and a thread of its own. W
 any more is taken over by others when its time is over.
 """
 
+import faulthandler
 import logging
 import os
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from django.db import DatabaseError, InterfaceError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_events import sql
 from django_events.consuming.leases import Lease, give_up
@@ -39,6 +41,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._renewing = threading.Lock()
+        self._watched = False
 
     @contextmanager
     def keeping(self, lease: Lease) -> Iterator[None]:
@@ -91,23 +94,40 @@ class Keeper:
                     self._thread = threading.Thread(target=self._run, name="django_events keeper", daemon=True)
                     self._thread.start()
 
+    def holds(self, position_id: int) -> bool:
+        """Whether a thread of this process works on a position."""
+        return any(lease.position_id == position_id for lease in tuple(self._leases.values()))
+
     def _run(self) -> None:
+        connections[self.using] = _unpooled(self.using)
+        try:
+            self._repeat()
+        finally:
+            self._watch_for_a_stuck_interpreter(False)
+            connections[self.using].close()
+
+    def _repeat(self) -> None:
         idle = 0
         while not self._closed:
             idle = 0 if self._leases else idle + 1
             if idle > IDLE_TICKS:  # the next lease wakes it
                 connections[self.using].close()
+                self._watch_for_a_stuck_interpreter(False)
                 self._wake.clear()
                 if not self._leases and not self._closed:
                     self._wake.wait()
                 idle = 0
-            self._tick()
+            try:
+                self._tick()
+            except Exception:  # without it, no lease of this process would be renewed any more
+                logger.exception("The leases on %r can't be renewed now.", self.using)
+                connections[self.using].close()
             time.sleep(TICK)
-        connections[self.using].close()
 
     def _tick(self) -> None:
         now = time.monotonic()
         to_renew = []
+        self._watch_for_a_stuck_interpreter(True)
         for token, lease in tuple(self._leases.items()):
             renewed_at = self._renewed_at.get(token)
             if renewed_at is None or lease.lost:
@@ -143,6 +163,25 @@ class Keeper:
             timeout,
         )
         return True
+
+    def _watch_for_a_stuck_interpreter(self, working: bool) -> None:
+        """A handler that never lets other threads run, like a regular expression that finds no end, stops this one too.
+
+        Python's own watchdog, which needs no thread of Python, ends the process then, and shows where it was.
+        """
+        if self._end is not os._exit:
+            return
+        limits = [
+            lease.subscription.consumer.timeout + lease.subscription.consumer.lease
+            for lease in (tuple(self._leases.values()) if working else ())
+            if lease.subscription.consumer.timeout is not None
+        ]
+        if limits:
+            faulthandler.dump_traceback_later(max(limits).total_seconds() + OTHERS_FINISH, exit=True)
+            self._watched = True
+        elif self._watched:
+            faulthandler.cancel_dump_traceback_later()
+            self._watched = False
 
     def _renew(self, leases: list[Lease], now: float) -> None:
         try:
@@ -189,7 +228,8 @@ class Keeper:
         )
         self._stop_others()
         deadline = time.monotonic() + OTHERS_FINISH
-        while any(other is not lease for other in tuple(self._leases.values())) and time.monotonic() < deadline:
+        while (others := [o for o in tuple(self._leases.values()) if o is not lease]) and time.monotonic() < deadline:
+            self._renew(others, time.monotonic())
             time.sleep(TICK)
         try:
             give_up(self.using, list(self._leases))
@@ -198,3 +238,10 @@ class Keeper:
         logging.shutdown()
         self._closed = True
         self._end(Exit.ABANDONED)
+
+
+def _unpooled(using: str) -> BaseDatabaseWrapper:
+    """A connection that no thread of the site can use up, because the leases of all of them depend on it."""
+    wrapper = connections[using].copy()
+    wrapper.settings_dict["OPTIONS"] = {**wrapper.settings_dict.get("OPTIONS", {}), "pool": False}
+    return wrapper

@@ -101,7 +101,7 @@ class Listener:
             began = time.monotonic()
             try:
                 self._connect_and_listen()
-            except (psycopg.Error, OSError) as error:
+            except Exception as error:  # also what a site's own way to connect raises
                 self._say_lost(error)
                 lasted = time.monotonic() - began > LONGEST_RETRY
                 failures = 1 if lasted else failures + 1

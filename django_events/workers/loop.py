@@ -124,6 +124,8 @@ def connect_for_work(using: str) -> bool:
     raw = cast("Connection[object]", wrapper.connection)
     if raw.isolation_level is not IsolationLevel.READ_COMMITTED:  # Django connects anew in some places by itself
         raw.isolation_level = IsolationLevel.READ_COMMITTED
+    if not wrapper.get_autocommit() and not wrapper.in_atomic_block:  # a site may switch it off: nothing would commit
+        wrapper.set_autocommit(True)
     return new
 
 

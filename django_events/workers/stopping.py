@@ -15,7 +15,7 @@ from types import FrameType
 
 
 class Stop:
-    """A request to stop that a wait notices at once; it has a file descriptor, so a select does too."""
+    """A request to stop that a wait notices at once; it has a file descriptor, so a poll does too."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -32,7 +32,11 @@ class Stop:
     def wait(self, seconds: float | None, *others: int) -> None:
         """Wait, at most so long if not for ever, for the request or for data on one of the other descriptors."""
         if not self.requested:
-            select.select([self.fileno(), *others], [], [], seconds)
+            # Not select(), which takes no descriptor above 1,023.
+            poll = select.poll()
+            for descriptor in (self.fileno(), *others):
+                poll.register(descriptor, select.POLLIN)
+            poll.poll(None if seconds is None else seconds * 1_000)
 
     def close(self) -> None:
         self._receiver.close()

@@ -433,7 +433,7 @@ def test_a_batch_that_fails_is_narrowed_down_to_the_event_it_failed_on(things, m
     exhaust(reader)
 
     assert handler.calls[:8] == [[1, 2, 3, 4, 5], [1], [2], [3], [4], [4], [4], [5]]
-    assert handler.calls[8:] == [[6, 7, 8], [9, 10, 11]], "the rest of what was read with it, and then as before"
+    assert handler.calls[8:] == [[6, 7, 8, 9, 10], [11]], "and then as before"
     assert written() == [str(n) for n in range(1, 12) if n != 4]
     [letter] = dead_letters(reader)
     assert (letter.event_id, letter.attempts) == (4, 3)
@@ -476,7 +476,6 @@ def test_what_a_handler_does_to_a_value_is_gone_when_the_event_is_handled_again(
 @pytest.mark.requirement("X2")
 def test_values_are_fresh_also_where_only_some_of_the_work_is_repeated(things, make_consumer, monkeypatch):
     """The first round fails at the third; in the second, time is up after the first: two and three come again."""
-    monkeypatch.setattr(streams, "TRANSACTION", 3600.0)
 
     def handler(event):
         event.value["total"] += 1
@@ -971,7 +970,7 @@ def test_numbers_stay_right_wherever_a_filtered_consumer_stops(lanes, make_consu
         lanes, handler=Flaky(40, 41, 42, 43), where="$ > 10", retry=ONE_ATTEMPT, partitioned=partitioned
     )
     fill(lanes, *range(60))
-    for _ in range(60):
+    for _ in range(200):
         if not (lanes_due := due(reader)):
             break
         before = sum(positions(reader).values_list("handled", flat=True))
@@ -1004,7 +1003,7 @@ def test_a_predicate_that_fails_on_an_event_stops_its_partition_and_nothing_else
     position = position_of(reader)
     assert position.stopped_at is not None
     assert "cannot convert value" in position.error
-    assert "its filter failed" in caplog.text
+    assert "can't be read" in caplog.text
     assert due(reader) == []
 
 
@@ -1416,5 +1415,7 @@ def test_dead_letters_and_new_events_of_a_partition_are_handled_by_one_worker(th
     lease = lease_of(reader)
     assert lease_of(reader) is None
     serve_lease(lease)
+    assert written() == ["1", "3", "4"], "one of them, and then what is new: many must not keep it waiting"
 
-    assert written() == ["1", "2", "3", "4"]
+    exhaust(reader)
+    assert written() == ["1", "3", "4", "2"]

@@ -99,14 +99,16 @@ def test_settling_finds_the_row_where_it_was(serving):
         "discarded": 0,
         "dead_lettered": 0,
         "release": True,
+        "hold": True,
     }
     known = {"position_id": position_id, "token": lease.token}
 
-    by_place = scans(explain(sql.statement("settle"), place=lease.place, **known, **entry))
-    by_key = scans(explain(sql.statement("settle"), place=None, **known, **entry))
+    with sql.batch("default"):  # the table is small here, and would rather be read as a whole
+        by_place = scans(explain(sql.statement("settle"), place=lease.place, **known, **entry))
+        by_key = scans(explain(sql.statement("settle"), place=None, **known, **entry))
 
     assert by_place == {("Tid Scan", "django_events_position")}
-    assert by_key <= {("Index Scan", "django_events_position"), ("Seq Scan", "django_events_position")}
+    assert by_key == {("Index Scan", "django_events_position")}
 
 
 @pytest.mark.requirement("N12", "S13")

@@ -58,9 +58,8 @@ def _troubles(found: Sequence[Trouble]) -> str:
 
 def _trouble(trouble: Trouble) -> str:
     whom = " of ".join(name for name in (trouble.consumer, trouble.topic) if name)
-    lane = "" if trouble.partition is None or trouble.partition < 0 else f", partition {trouble.partition}"
     what = textwrap.wrap(
-        f"{trouble.kind}: {whom}{lane}: {printable(trouble.what)}",
+        f"{trouble.kind}: {whom}: {printable(trouble.what)}",
         WIDTH,
         initial_indent="  ",
         subsequent_indent="    ",
