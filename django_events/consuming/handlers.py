@@ -62,7 +62,8 @@ class BoundHandler:
         lease.handling_since = time.monotonic()
         lease.handling = first
         try:
-            _refuse_unfinished(self.invoke(argument))
+            if (result := self.invoke(argument)) is not None:
+                _refuse_unfinished(result)
         except KeyboardInterrupt:  # whoever runs the worker, not the handler
             raise
         except BaseException as error:

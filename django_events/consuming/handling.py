@@ -170,7 +170,9 @@ class Handling:
 
     def _ended(self, claim: Claim, event: ReceivedEvent) -> Failure:
         attempts = claim.attempts_of(event)
-        error = WorkerEnded(f"The worker's process ended or froze in the last of {attempts} attempts.")
+        error = WorkerEnded(
+            f"No attempt is left. {attempts} are counted, and the last one never came back: its worker ended or froze."
+        )
         failure = claim.judge(event.with_attempt(attempts), error)
         self.on_failure(failure)
         return failure

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 # The columns of a stored event, in the order of read.sql.
@@ -22,9 +22,9 @@ COLUMNS = (
 
 
 class ReceivedEvent:
-    """An event as a handler gets it. It can't be changed; `value` and `metadata` are decoded when they are read.
+    """An event as a handler gets it. It can't be changed; values, metadata and times are decoded when they are read.
 
-    The columns come as the database sends them, JSON as text, in the order of `COLUMNS`.
+    The columns come as the database sends them, JSON and times as text, in the order of `COLUMNS`.
     """
 
     __slots__ = ("_columns", "_metadata", "_value", "attempt", "consumer", "topic")
@@ -88,12 +88,12 @@ class ReceivedEvent:
     @property
     def published_at(self) -> datetime:
         """When the publisher's statement ran."""
-        return self._columns[8]  # type: ignore[no-any-return]
+        return _moment(self._columns[8])
 
     @property
     def logged_at(self) -> datetime:
         """When the transfer gave it its id; never decreases within a topic."""
-        return self._columns[9]  # type: ignore[no-any-return]
+        return _moment(self._columns[9])
 
     @property
     def address(self) -> str:
@@ -144,6 +144,10 @@ _forget_metadata: Any = vars(ReceivedEvent)["_metadata"].__delete__
 
 def _made(topic: str, columns: Sequence[Any], consumer: str, attempt: int) -> ReceivedEvent:
     return ReceivedEvent(topic, columns, consumer=consumer, attempt=attempt)
+
+
+def _moment(column: Any) -> datetime:
+    return datetime.fromisoformat(column).astimezone(UTC) if isinstance(column, str) else column
 
 
 def _decode(column: Any) -> Any:

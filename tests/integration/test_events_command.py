@@ -153,7 +153,7 @@ def test_status_begins_with_the_most_important_trouble(events: Run, lanes, thing
         ("paused", "paused"),
     ]
     partition = Event.objects.at(lanes, 1).partition
-    assert f"stopped: stopping of lanes, partition {partition}: stopped at lanes/1 after 1 attempt." in table.out
+    assert f"stopped: stopping of lanes: partition {partition}: stopped at lanes/1 after 1 attempt." in table.out
     assert "ValueError: no such order" in table.out
     assert "→ Repair the cause, then: manage.py events resume stopping" in table.out
     assert "1 event in the buffer, the oldest for 3 min: no transfer moves them." in table.out
@@ -165,6 +165,18 @@ def test_status_begins_with_the_most_important_trouble(events: Run, lanes, thing
     assert max(map(len, table.out.splitlines())) <= LONG
     names = [line.split()[0] for line in table.out[table.out.index("\nconsumer ") :].splitlines()[2:]]
     assert names[:3] == ["stopping", "retrying", "paused"]
+
+
+def test_partitions_in_the_same_trouble_are_one(events: Run, lanes, make_consumer) -> None:
+    failing = make_consumer(lanes, handler=fail, retry=PATIENT)
+    whole = make_consumer(lanes, handler=fail, name="whole", retry=PATIENT, partitioned=False)
+    fill(lanes, *range(40))
+    serve_due(failing)
+    serve_due(whole)
+    whats = {one["consumer"]: one["what"] for one in events("status", "--format", "json").data["troubles"]}
+
+    assert whats["reader"].startswith("partition 0 and 3 others: lanes/")
+    assert whats["whole"].startswith("lanes/1 failed 1 time, next at 20")
 
 
 def test_an_event_that_came_just_now_is_no_trouble(events: Run, lanes, make_consumer) -> None:

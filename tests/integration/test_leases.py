@@ -595,7 +595,10 @@ def test_attempts_of_a_dead_worker_are_charged_to_the_event_that_killed_it(
     assert {attempt for value, attempt in handler.handled if value != 3} == {1}
     [letter] = dead_letters(reader)
     assert (letter.event_id, letter.attempts) == (3, 3)
-    assert letter.error == "WorkerEnded: The worker's process ended or froze in the last of 3 attempts."
+    assert (
+        letter.error
+        == "WorkerEnded: No attempt is left. 3 are counted, and the last one never came back: its worker ended or froze."
+    )
     position = position_of(reader)
     assert (position.position, position.handled, position.failed, position.dead_lettered) == (20, 19, 1, 1)
     if transactional:
@@ -990,6 +993,39 @@ def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
         busy.set()
     assert serving[0].result(SOON) == 0, "it came back after all, too late"
     assert written() == ["busy"]
+
+
+@pytest.mark.requirement("P9")
+def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go_to_others(
+    lanes, make_consumer, keeper, in_thread, monkeypatch
+):
+    monkeypatch.setattr(keeping, "OTHERS_FINISH", 0.05)
+    go_on = threading.Event()
+
+    def handler(event):
+        assert go_on.wait(SOON)
+
+    options = {"handler": handler, "retry": Backoff(attempts=1)}
+    slow = make_consumer(
+        lanes, name="slow", timeout=timedelta(milliseconds=20), lease=timedelta(seconds=1), types=["s"], **options
+    )
+    other = make_consumer(lanes, name="other", types=["o"], lease=timedelta(hours=1), **options)
+    publish_many(lanes, [Draft(value="stuck", type="s", partition=0), Draft(value="busy", type="o", partition=0)])
+    transfer_all()
+
+    def serve_and_keep(consumer):
+        lease = lease_of(consumer, 0)
+        with keeper.keeping(lease):
+            return serve_lease(lease)
+
+    serving = [in_thread(serve_and_keep, consumer) for consumer in (other, slow)]
+    try:
+        wait_until(lambda: 70 in keeper.ended, seconds=SOON)
+        assert len(due(other)) == 1, "its lease had an hour left, and is given up"
+    finally:
+        go_on.set()
+    for future in serving:
+        future.result(SOON)
 
 
 @pytest.mark.requirement("P9")

@@ -1163,6 +1163,21 @@ def test_partitions_take_turns_so_that_a_busy_one_starves_nobody(make_topic, mak
 
 
 @pytest.mark.requirement("S7")
+def test_who_looks_anew_begins_with_what_was_served_longest_ago(make_topic, make_consumer, monkeypatch):
+    one_batch_a_turn(monkeypatch)
+    topic = make_topic("busy", partitions=3)
+    reader = make_consumer(topic, handler=lambda events: None, batch_size=2)
+    publish_many(topic, [Draft(value=n, partition=n % 3) for n in range(30)])
+    transfer_all()
+    for lane in (0, 2, 1, 2):
+        serve_lease(lease_of(reader, lane))
+
+    assert [lane.partition for lane in due(reader)] == [0, 1, 2]
+    serve_lease(lease_of(reader, 0))
+    assert [lane.partition for lane in due(reader)] == [1, 2, 0]
+
+
+@pytest.mark.requirement("S7")
 def test_a_partition_that_waits_for_a_retry_keeps_nobody_waiting(make_topic, make_consumer):
     topic = make_topic("busy", partitions=3)
     reader = make_consumer(topic, handler=Flaky("bad"), retry=Backoff(base=timedelta(hours=1)))

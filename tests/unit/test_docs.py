@@ -85,7 +85,27 @@ def attributes_of_an_event() -> list[str]:
     return [name for name in attributes if name[0] != "_" and name != "columns"]
 
 
+def subcommands() -> dict[str, CommandParser]:
+    """The parsers of the subcommands of `events`."""
+    parser = load_command_class("django_events", "events").create_parser("manage.py", "events")
+    [choices] = [action.choices for action in parser._actions if action.dest == "subcommand"]
+    return dict(choices)
+
+
+def subcommand_options() -> dict[str, list[str]]:
+    """What each subcommand takes that not all of them take, options by name and others by their metavar."""
+    taken = {
+        name: {
+            max(action.option_strings, key=len) if action.option_strings else str(action.metavar)
+            for action in parser._actions
+        }
+        for name, parser in subcommands().items()
+    }
+    return {name: sorted(options - set.intersection(*taken.values())) for name, options in taken.items()}
+
+
 COMMANDS = command_options()
+SUBCOMMANDS = subcommand_options()
 # A verb of the log has a heading of its own; one of the dead letters says whose it is.
 VERBS: dict[str, Callable[..., Any]] = {
     **{verb: getattr(EventQuerySet, verb) for verb in queryset_verbs(EventQuerySet)},
@@ -101,6 +121,7 @@ CHANGES = [
     *error_names(),
     *COMMANDS,
     *(f"{command} {option}" for command, options in COMMANDS.items() for option in options),
+    *(f"events {subcommand}" for subcommand in SUBCOMMANDS),
     *sql_functions(),
     *in_migrations(r"ERRCODE = '(\w+)'"),
 ]
@@ -212,6 +233,7 @@ def name_of(value: object) -> str:
 
 def test_the_lists_are_not_empty():
     assert COMMANDS["run_transfer"]
+    assert SUBCOMMANDS["rewind"]
     assert all([check_ids(), error_names(), sql_functions(), VERBS, links(), examples(), COLUMNS])
 
 
@@ -242,6 +264,22 @@ def test_the_reference_has_every_column(table, column):
 @pytest.mark.parametrize("code", Exit, ids=lambda code: code.name)
 def test_the_reference_has_every_exit_code(code):
     assert f"| {code.value} | `{code.name}` |" in text_of(REFERENCE / "commands.md")
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_the_reference_has_every_subcommand_of_events_with_its_options(subcommand):
+    section = sections(text_of(REFERENCE / "commands.md"))[f"events {subcommand}"]
+    _, _, usage = FENCE.findall(section)[0]
+    assert f"manage.py events {subcommand}" in usage
+    for option in SUBCOMMANDS[subcommand]:
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", usage), f"The usage of events {subcommand} has no {option}."
+        if option.startswith("--"):
+            assert has_line(section, option), f"events {subcommand} has no row for {option}."
+
+
+@pytest.mark.parametrize("option", ["--format", "--database"])
+def test_the_reference_has_the_options_of_all_subcommands(option):
+    assert has_line(sections(text_of(REFERENCE / "commands.md"))["events"], option)
 
 
 @pytest.mark.parametrize("name", error_names())

@@ -58,11 +58,8 @@ class Fleet:
     def wait_until_handled(self) -> None:
         """Wait until nothing is left for their consumers, for as long as they get on with it."""
         while not self._ledger.all_handled(self._consumers):
-            before = self._ledger.spells()
-            self._processes.wait_until(
-                lambda: self._ledger.all_handled(self._consumers) or self._ledger.spells() >= before + 100,
-                what="consumers that are through",
-            )
+            before = self._ledger.passed()
+            self._processes.wait_until(lambda: self._ledger.passed() > before, what="consumers that are through")
 
     def kill(self, worker: Process) -> None:
         """End one without warning, and start another in its place."""

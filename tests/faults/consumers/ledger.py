@@ -87,6 +87,11 @@ class Ledger:
         [(count,)] = self.ask("SELECT count(*) FROM fault_app_spell WHERE pid = %s OR %s::int IS NULL", pid, pid)
         return int(count)
 
+    def passed(self) -> int:
+        """How far all consumers are, all together."""
+        [(total,)] = self.ask("SELECT sum(position) FROM django_events_position")
+        return int(total)
+
     def clock(self) -> datetime:
         [(now,)] = self.ask("SELECT clock_timestamp()")
         return now  # type: ignore[no-any-return]

@@ -30,3 +30,31 @@ def test_one_eight_three_none_and_five_workers(processes: Processes, ledger: Led
     for consumer in AT_LEAST_ONCE:
         addresses = [one.address for one in ledger.done(consumer)]
         assert len(addresses) == len(set(addresses)), f"{consumer} repeated something, though no worker died"
+
+
+@pytest.mark.requirement("X8", "E8")
+@pytest.mark.usefixtures("transfer")
+@pytest.mark.parametrize("consumer", ["single", "outside"])
+def test_a_handler_that_takes_longer_than_its_lease_keeps_its_partition(
+    processes: Processes, ledger: Ledger, consumer: str
+):
+    ledger.publish("stock", 1, {"gate": "slow"}, *range(10))
+    fleet, others = Fleet(processes, ledger, consumer), Fleet(processes, ledger, consumer)
+    slow, gate = fleet.start(), ledger.gate(consumer, "slow")
+    processes.wait_until(lambda: gate.pid, what="a slow handler")
+    [(lease,)] = ledger.ask("SELECT leased_until FROM django_events_position WHERE token IS NOT NULL")
+    others.start()
+    others.start()
+    processes.wait_until(lambda: ledger.ask("SELECT clock_timestamp() > %s", lease) == [(True,)], what="a longer time")
+    ledger.publish("payments", *range(20), key="others look for something to do")
+    processes.wait_until(lambda: any(one.topic == "payments" for one in ledger.done(consumer)), what="others at work")
+    gate.open()
+    fleet.finish()
+    others.stop()
+
+    check_effects(ledger, [consumer])
+    check_holders(ledger)
+    handled = [(one.id, one.pid) for one in ledger.done(consumer) if one.topic == "stock"]
+    assert handled[:2] == [(1, slow.pid), (2, slow.pid)]
+    assert len(handled) == 12
+    assert "taken over" not in processes.log_of("run_consumer")

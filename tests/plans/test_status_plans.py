@@ -1,0 +1,151 @@
+"""Looking after a site is cheap: by index, bounded, and without reading what is behind."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_events import models, sql
+from django_events.consuming import lag
+from django_events.log import inventory
+from django_events.log.segments import log_table
+from django_events.models import Consumer, DeadLetter, Position, Topic
+from django_events.models.functions import ClockTimestamp
+from tests.plans.test_plans import explain, large, scans, statistics
+
+__all__ = ["large", "statistics"]  # fixtures
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CONSUMERS = 200
+
+
+@pytest.fixture
+def crowd(large: int) -> Iterator[int]:
+    """Many consumers of a long log, one of which gave up on very many events; returns the topic's id."""
+    topic = Topic.objects.get(pk=large)
+    rows = Consumer.objects.bulk_create(Consumer(name=f"reader-{i}", topic=topic) for i in range(CONSUMERS))
+    Position.objects.bulk_create(Position(consumer=row, partition=lane) for row in rows for lane in range(4))
+    now = {"published_at": ClockTimestamp(), "logged_at": ClockTimestamp()}
+    DeadLetter.objects.bulk_create(
+        DeadLetter(consumer=rows[0], event_id=i, partition=0, number=i, metadata={}, attempts=1, error="x" * 200, **now)
+        for i in range(1, 20_001)
+    )
+    with connection.cursor() as cursor:
+        for table in ("consumer", "position", "deadletter"):
+            cursor.execute(f"ANALYZE django_events_{table}")
+    yield large
+    Consumer.objects.filter(pk__in=[row.pk for row in rows]).delete()
+
+
+def log_scans(plan: list[dict[str, Any]]) -> set[str]:
+    return {how for how, table in scans(plan) if table.startswith("django_events_event")}
+
+
+@pytest.mark.requirement("S13")
+def test_what_waits_is_counted_by_the_index_of_the_buffer_up_to_a_bound(large: int, statistics: str) -> None:
+    with sql.batch("default"):
+        plan = explain(sql.statement("waiting"), most=10_000)
+
+    buffer = [node for node in plan if node.get("Relation Name") == "django_events_bufferedevent"]
+    assert len(buffer) == 2  # the oldest, and as many as are counted
+    assert all("Index" in node["Node Type"] and "topic_id" in node["Index Cond"] for node in buffer)
+    limited = [node["Plans"][0] for node in plan if node["Node Type"] == "Limit"]
+    assert all(node in limited for node in buffer)
+
+
+@pytest.mark.requirement("S13")
+def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
+    log = log_table(large)
+    for statement in (
+        sql.statement("end_of_log").on(topic_id=large, log=log),
+        sql.statement("extent").on(topic_id=large, log=log),
+        sql.statement("ends_of_partitions").on(topic_id=large, partitions=4, log=log),
+    ):
+        plan = explain(statement)
+
+        assert {how for how in log_scans(plan) if "Index" not in how} <= {"Seq Scan"}, statement.name
+        empty = {table for how, table in scans(plan) if how == "Seq Scan" and table.startswith(log)}
+        assert all(int(table.rsplit("_", 1)[1]) > 40_000 for table in empty), statement.name
+        assert any(node["Node Type"] == "Limit" for node in plan), statement.name
+
+
+@pytest.mark.requirement("S13")
+def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
+    ends = {"topic_ids": [crowd], "partitions": [0], "ends": [10_000]}
+    state = sql.statement("state_of_position")
+    standings = explain(sql.statement("standings").on(state=state), consumer_ids=None, most=1_000, **ends)
+    progress = explain(sql.statement("progress").on(state=state), consumer_ids=None, **ends)
+
+    assert log_scans(standings) == log_scans(progress) == set()
+    [letters] = [node for node in standings if node.get("Relation Name") == "django_events_deadletter"]
+    assert "Index" in letters["Node Type"]
+    assert "consumer_id" in letters["Index Cond"]
+
+
+@pytest.mark.requirement("S13")
+def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int) -> None:
+    reader = Consumer.objects.get(name="reader-1")
+    plan = explain(
+        sql.statement("oldest_unpassed").on(
+            consumer_id=reader.pk, log=log_table(crowd), events=sql.statement("in_its_partition")
+        )
+    )
+
+    assert any(node["Node Type"] == "Limit" for node in plan)
+    filled = [
+        node
+        for node in plan
+        if str(node.get("Relation Name")).startswith(log_table(crowd))
+        and int(node["Relation Name"].rsplit("_", 1)[1]) < 40_000
+    ]
+    assert filled
+    assert all("Index" in node["Node Type"] for node in filled)
+
+
+@pytest.mark.requirement("S13")
+def test_looking_is_a_handful_of_statements_however_many_consumers_there_are(
+    crowd: int, django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(3):
+        standings = lag.standings("default")
+    with django_assert_max_num_queries(3):
+        progress = lag.progress("default")
+    with django_assert_max_num_queries(4):  # one, and the settings of its transaction
+        inventory.waiting("default")
+    with django_assert_max_num_queries(2):
+        inventory.logs("default")
+
+    of_crowd = [one for one in standings if one.consumer.startswith("reader-")]
+    assert len(of_crowd) == CONSUMERS
+    assert {one.lag for one in of_crowd} == {40_000}
+    assert (of_crowd[0].dead_letters, of_crowd[0].more_dead_letters) == (1_000, True)
+    assert sum(one.lag for one in progress if one.consumer == "reader-7") == 40_000
+
+
+def test_a_floor_stands_for_segments_that_were_dropped(large: int) -> None:
+    topic = Topic.objects.select_related("head").get(pk=large)
+    numbers = {lane: end for (_, lane), end in lag.ends_of("default", [topic]).items()}
+    assert numbers[models.Position.ALL] == 40_000
+    assert sum(number for lane, number in numbers.items() if lane >= 0) == 40_000
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {log_table(large)}")
+    topic.head.id_floor, topic.head.number_floors = 40_000, [numbers[lane] for lane in range(4)]
+    assert {lane: end for (_, lane), end in lag.ends_of("default", [topic]).items()} == numbers
+    topic.head.save()
+    [log] = [log for log in inventory.logs("default") if log.topic.pk == large]
+    assert (log.first_id, log.last_id, log.events) == (40_001, 40_000, 0)
+
+
+def test_very_many_topics_are_asked_in_parts(make_topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(5):
+        make_topic(f"topic-{i}", partitions=1 + i % 2, retention=timedelta(days=1))
+    monkeypatch.setattr(lag, "TOPICS_AT_ONCE", 2)
+    monkeypatch.setattr(inventory, "TOPICS_AT_ONCE", 2)
+
+    topics = list(Topic.objects.select_related("head"))
+    assert {topic_id for topic_id, _ in lag.ends_of("default", topics)} == {topic.pk for topic in topics}
+    assert [log.topic.name for log in inventory.logs("default")] == sorted(topic.name for topic in topics)
