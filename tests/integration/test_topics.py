@@ -18,9 +18,9 @@ from django_events import Draft, declarations, publish, publish_many
 from django_events.exceptions import InvalidTopic, TopicChangeRefused
 from django_events.log import segments
 from django_events.log.topics import sync
-from django_events.syncing import sync_after_migrate
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
+from django_events.syncing import sync_after_migrate
 from tests.conftest import assert_dense, drop_topics, log_values, transfer_all
 
 committing = pytest.mark.django_db(transaction=True)
