@@ -259,6 +259,19 @@ def test_what_is_not_finished_in_time_is_handed_back(processes: Processes, offic
     assert office.leases() == 0
 
 
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@needs_proc
+def test_it_can_be_stopped_while_it_starts(processes: Processes, module: Path):
+    worker = processes.start("run_events", "later", "--reload")
+    processes.wait_until(lambda: children(worker.pid), what="the process that works")
+    worker.send_signal(signal.SIGTERM)
+
+    assert worker.wait(30) == 0
+
+
 @needs_proc
 def test_a_closed_terminal_leaves_no_lease(processes: Processes, office: Office, module: Path):
     """All of its processes are told, the one that watches over the other ends at once."""
@@ -266,10 +279,7 @@ def test_a_closed_terminal_leaves_no_lease(processes: Processes, office: Office,
         worker = processes.start("run_events", "later", "--reload")
         office.post({"gate": 1})
         gate.wait_for_somebody()
-        [[child]] = [
-            path.read_text().split() for path in Path(f"/proc/{worker.pid}/task/{worker.pid}").glob("children")
-        ]
-        for pid in (worker.pid, int(child)):
+        for pid in (worker.pid, *children(worker.pid)):
             os.kill(pid, signal.SIGHUP)
         assert worker.wait(30) == -signal.SIGHUP
         processes.wait_until(lambda: not office.leases(), what="what is in hand to be handed back")

@@ -57,9 +57,14 @@ class Fleet:
 
     def wait_until_handled(self) -> None:
         """Wait until nothing is left for their consumers, for as long as they get on with it."""
+        before = self._ledger.passed()
+
+        def got_on() -> bool:
+            return self._ledger.passed() > before or self._ledger.all_handled(self._consumers)
+
         while not self._ledger.all_handled(self._consumers):
             before = self._ledger.passed()
-            self._processes.wait_until(lambda: self._ledger.passed() > before, what="consumers that are through")
+            self._processes.wait_until(got_on, what="consumers that are through")
 
     def kill(self, worker: Process) -> None:
         """End one without warning, and start another in its place."""
