@@ -153,15 +153,23 @@ def watch_over_worker(say: Say) -> int:
             environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true", STARTED_AT: str(time.time())}
             worker = subprocess.Popen(autoreload.get_child_arguments(), env=environment, close_fds=False)  # noqa: S603
             code = _end_of(worker, stop)
-            if code == Exit.FAILED and again and not stop.requested:
+            if stop.requested:
+                # One that was just starting had no time to learn how to stop.
+                return Exit.DONE if code in (Exit.DONE, CHANGED, -signal.SIGTERM, -signal.SIGINT) else _positive(code)
+            if code == Exit.FAILED and again:
                 say("It ended with an error. Waiting for the next change of the code.")
                 while _files() == seen and not stop.requested:
                     stop.wait(LOOKS_AGAIN)
+                if stop.requested:
+                    return Exit.DONE
             elif code != CHANGED:
-                return code if code >= 0 else Exit.FAILED
-            if stop.requested:
-                return Exit.DONE
+                return _positive(code)
             again = True
+
+
+def _positive(code: int) -> int:
+    """A signal that ended the other process is a failure of this one."""
+    return code if code >= 0 else Exit.FAILED
 
 
 def _end_of(worker: "subprocess.Popen[bytes]", stop: Stop) -> int:

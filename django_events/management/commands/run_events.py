@@ -50,22 +50,27 @@ class Command(WorkerCommand):
             reload = settings.DEBUG and not once
         if reload and not reloading.is_worker():
             sys.exit(reloading.watch_over_worker(self.say))
-        if not once and verbosity:
-            self.say(_greeting(using, consumers, reload=reload))
+        greeting = _greeting(using, consumers, reload=reload) if verbosity and not once else ""
         if reload:
-            self._work_until_changed(using, consumers, threads=threads)
+            self._work_until_changed(using, consumers, threads=threads, greeting=greeting)
             return
         with self.working(using) as stop, closing(Crew(using, consumers, threads=threads)) as crew:
+            if greeting:
+                self.say(greeting)
             done = _run(crew, stop, once=once)
         if verbosity:
             self.stdout.write(f"Events moved into the log: {done.moved}. Events handled: {done.handled}.")
         if crew.pool.broken:
             sys.exit(Exit.FAILED)
 
-    def _work_until_changed(self, using: str, consumers: list[declarations.Consumer], *, threads: int) -> None:
+    def _work_until_changed(
+        self, using: str, consumers: list[declarations.Consumer], *, threads: int, greeting: str
+    ) -> None:
         crews: list[Crew] = []
 
         def work(stop: Stop) -> None:
+            if greeting and not crews:
+                self.say(greeting)
             crews.append(Crew(using, consumers, threads=threads))
             with closing(crews[-1]) as crew:
                 _run(crew, stop)
