@@ -41,7 +41,7 @@ class Fleet:
             code = worker.wait(60)
             assert code in (0, 70), self._processes.said(worker)
             if code:
-                self.exits.append(code)
+                self.exits[code] += 1
         while len(self.workers) < size:
             self.workers.append(self._processes.start(*self._command))
 
