@@ -168,14 +168,14 @@ def exhaust(consumer: declarations.Consumer) -> None:
 
 def run_once(*consumers: declarations.Consumer, threads: int = 1) -> int:
     """A whole worker that runs until nothing is due; returns how many events were passed."""
-    with _pool(consumers, threads) as pool, closing(Stop()) as stop:
+    with pool_of(consumers, threads) as pool, closing(Stop()) as stop:
         return pool.run(stop, once=True)
 
 
 @contextmanager
 def working(*consumers: declarations.Consumer, threads: int = 1) -> Iterator[ConsumerPool]:
     """A whole worker in the background until the block ends; its error is raised then."""
-    with _pool(consumers, threads) as pool, closing(Stop()) as stop:
+    with pool_of(consumers, threads) as pool, closing(Stop()) as stop:
         errors: list[BaseException] = []
 
         def target() -> None:
@@ -198,7 +198,8 @@ def working(*consumers: declarations.Consumer, threads: int = 1) -> Iterator[Con
 
 
 @contextmanager
-def _pool(consumers: Sequence[declarations.Consumer], threads: int) -> Iterator[ConsumerPool]:
+def pool_of(consumers: Sequence[declarations.Consumer], threads: int = 1) -> Iterator[ConsumerPool]:
+    """A whole worker that does nothing yet."""
     with (
         closing(Listener("default")) as listener,
         closing(ConsumerPool("default", consumers, threads=threads, listener=listener)) as pool,

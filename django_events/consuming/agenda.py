@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connections
 
-from django_events import sql
+from django_events import models, sql
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import ConsumerNotReady
 
@@ -29,11 +29,12 @@ Row = tuple[int, float, object, int]
 
 
 class Due(NamedTuple):
-    """A partition that can be claimed now, as far as one knows."""
+    """A partition that can be claimed now, as far as one knows; its consumer has passed `floor` everywhere."""
 
     subscription: Subscription
     position_id: int
     partition: int
+    floor: int = 0
 
 
 class Agenda:
@@ -48,6 +49,11 @@ class Agenda:
             for position_id, partition in subscription.positions
         }
         self._subscriptions = list(subscriptions)
+        self._places: dict[tuple[int, int], list[int]] = {}
+        for due in self._lanes.values():
+            self._places.setdefault((due.subscription.topic_id, due.partition), []).append(due.position_id)
+        self._ours: set[int] = set()  # served last by this process, and by nobody now
+        self._told: dict[int, None] = {}
         self._floors: dict[int, int] = {}
         self._refused: dict[int, tuple[float, float]] = {}
         self._aside: dict[int, float] = {}
@@ -66,9 +72,27 @@ class Agenda:
     def take(self) -> Due | None:
         """A partition to claim; None if nothing was due when it was looked for last."""
         try:
-            return self._due.popleft()
+            due = self._due.popleft()
         except IndexError:
             return None
+        return due._replace(floor=self._floors.get(due.subscription.consumer_id, 0))
+
+    def came(self, places: Iterable[tuple[int, int]]) -> None:
+        """Events came into these partitions, each named by its topic's id and its number.
+
+        Where this process served such a partition last, it need not look before it claims.
+        """
+        with self._noticing:
+            for topic_id, partition in places:
+                for position_id in self._at(topic_id, partition):
+                    if position_id in self._ours:
+                        self._told[position_id] = None
+                    else:
+                        self._noticed.add(topic_id)
+
+    def _at(self, topic_id: int, partition: int) -> list[int]:
+        """The positions into which an event of a partition comes: of consumers of just it, and of all of the topic."""
+        return self._places.get((topic_id, partition), []) + self._places.get((topic_id, models.Position.ALL), [])
 
     def notice(self, topic_ids: Iterable[int]) -> None:
         """Something happened in these topics: look at them next time."""
@@ -84,10 +108,24 @@ class Agenda:
         _, pause = self._refused.get(position_id, (0.0, FIRST_REFUSAL / 2))
         pause = min(pause * 2, LONGEST_REFUSAL)
         self._refused[position_id] = (time.monotonic() + pause, pause)
+        with self._noticing:
+            self._ours.discard(position_id)
         self.notice([self._lanes[position_id].subscription.topic_id])
 
     def claimed(self, position_id: int) -> None:
+        """A partition is served by this process now."""
         self._refused.pop(position_id, None)
+        with self._noticing:
+            self._ours.discard(position_id)
+            self._told.pop(position_id, None)
+
+    def served(self, position_id: int) -> None:
+        """A partition's turn is over. What came meanwhile was left alone by whoever looked."""
+        subscription = self._lanes[position_id].subscription
+        with self._noticing:
+            self._noticed.add(subscription.topic_id)
+            if subscription.consumer.min_batch == 1:  # otherwise it is not enough that something came
+                self._ours.add(position_id)
 
     def look(self, *, period: float) -> bool:
         """Find out what is due, where something was noticed; everywhere once in a period, and when something is due.
@@ -95,7 +133,7 @@ class Agenda:
         Returns whether anything is.
         """
         with self._lock:
-            if self._due:
+            if self._due or self._take_up():
                 return True
             subscriptions, everywhere = self._to_look_at(period)
             if not subscriptions:
@@ -118,6 +156,13 @@ class Agenda:
             )
             self._due.extend(self._lanes[position_id] for *_, position_id in due)
             return bool(self._due)
+
+    def _take_up(self) -> bool:
+        """Put what came to partitions of this process on the agenda."""
+        with self._noticing:
+            told, self._told = self._told, {}
+        self._due.extend(self._lanes[position_id] for position_id in told)
+        return bool(told)
 
     def _to_look_at(self, period: float) -> tuple[list[Subscription], bool]:
         now = time.monotonic()

@@ -17,7 +17,7 @@ def record(using: str, row: models.Consumer, action: str, *, by: str | None, **d
     models.Intervention.objects.using(using).create(
         by=who[:200], action=action, consumer=row.name, topic=row.topic.name, details=details
     )
-    sql.fetch(using, sql.statement("notify_moved"), channel=LOG_CHANNEL, topic_ids=str(row.topic_id))
+    sql.fetch(using, sql.statement("notify"), channel=LOG_CHANNEL, payload=str(row.topic_id))
     logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "")
 
 

@@ -332,8 +332,8 @@ class Lease:
         return events[-1].number if events else self.number
 
 
-def claim(subscription: Subscription, position_id: int, partition: int, *, holder: str) -> Lease | None:
-    """Lease a partition if it is free; None if somebody else has it, or it has to wait.
+def claim(subscription: Subscription, position_id: int, partition: int, floor: int = 0, *, holder: str) -> Lease | None:
+    """Lease a partition if it is free; None if somebody else has it, or it has to wait, or there is nothing to do.
 
     One that was lost by its holder is taken over: what that one still does to the database is ended.
     """
@@ -342,7 +342,12 @@ def claim(subscription: Subscription, position_id: int, partition: int, *, holde
     for _ in range(2):
         rows = sql.fetch(
             subscription.using,
-            sql.statement("claim").on(redrive_due=sql.statement("redrive_due")),
+            sql.statement("claim").on(
+                redrive_due=sql.statement("redrive_due"),
+                log=subscription.log,
+                topic_id=subscription.topic_id,
+                floor=floor,
+            ),
             position_id=position_id,
             token=token,
             lease=subscription.consumer.lease,
@@ -354,7 +359,7 @@ def claim(subscription: Subscription, position_id: int, partition: int, *, holde
             break
     if not rows:
         return None
-    position, number, attempted, attempts, careful_until, lost_token, place, clock, redrives, _ = rows[0]
+    position, number, attempted, attempts, careful_until, lost_token, place, clock, redrives, horizon, _ = rows[0]
     return Lease(
         subscription,
         position_id,
@@ -371,6 +376,7 @@ def claim(subscription: Subscription, position_id: int, partition: int, *, holde
         redrives,
         suspicious=lost_token is not None,
         nested=nested,
+        horizon=horizon or 0,
     )
 
 

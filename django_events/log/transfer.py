@@ -10,12 +10,12 @@ word of the publisher. Any number of transfers may run: each topic has one write
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import IntegrityError, OperationalError
+from django.db import IntegrityError, OperationalError, ProgrammingError
 
 from django_events import sql
 from django_events.conf import settings
@@ -28,7 +28,9 @@ logger = logging.getLogger("django_events.transfer")
 NOTE_EVERY_EVENTS = 1_000
 NOTE_EVERY_SECONDS = 1.0
 
-LOG_CHANNEL = "django_events_log"  # told with every batch, for whoever reads the log
+# Told with every batch, for whoever reads the log: the partitions that got events, as in "7:0,7:3,9:0" with the ids
+# of the topics. A mere "7" is all of a topic, nothing is everything.
+LOG_CHANNEL = "django_events_log"
 LONGEST_PAYLOAD = 7_000  # PostgreSQL takes less than 8,000 bytes
 
 
@@ -110,7 +112,10 @@ class Transfer:
         """
         moved, self.left = 0, False
         try:
-            for turn in self._turns():
+            seen, at_once = self._look_and_move()
+            if at_once is not None:
+                return at_once
+            for turn in self._turns(seen):
                 moved += self._take(turn)
                 if until():
                     break
@@ -119,9 +124,38 @@ class Transfer:
             return moved or self.move(until=until)
         return moved
 
-    def _turns(self) -> Iterator[Turn]:
+    def _look_and_move(self) -> tuple[Turn, int | None]:
+        """The usual case, in one transaction: what waits fits into one batch, and there is room for it.
+
+        Returns what was seen, and how many events were moved; None if that has to be done topic by topic.
+        """
+        seen: Turn | None = None
+        try:
+            with sql.batch(self.using, self._question()) as [rows]:
+                seen = self._answered(rows)
+                if not seen.pending:
+                    return seen, 0
+                if not self._fits_one_batch(seen.pending):
+                    return seen, None
+                moved = self._move_locked(seen.pending)
+        except (OperationalError, IntegrityError) as error:
+            if seen is None or sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.NO_PARTITION):
+                raise
+            return seen, None
+        except ProgrammingError as error:
+            raise _dropped(error) from error
+        return seen, self._remembered(seen, moved)
+
+    def _fits_one_batch(self, pending: list[Pending]) -> bool:
+        return (len(pending) == 1 or all(p.complete for p in pending)) and all(
+            p.topic_id not in self._blocked
+            and self._known[p.topic_id].last_id + p.events <= self._known[p.topic_id].room
+            for p in pending
+        )
+
+    def _turns(self, first: Turn) -> Iterator[Turn]:
         """Every topic with events once, in as few batches as they fit into."""
-        settled, pending = self._look()
+        settled, pending = first
         batch = [p for p in pending if p.complete or len(pending) == 1]
         for flooded in pending:
             if flooded in batch:
@@ -134,16 +168,19 @@ class Transfer:
         yield Turn(settled, batch)
 
     def _look(self, *, only: int | None = None) -> Turn:
-        settled = self._horizon.settled
-        with sql.batch(self.using):
-            rows = sql.fetch(
-                self.using,
-                sql.statement("pending"),
-                topic_ids=list(self._known),
-                marks=[known.mark for known in self._known.values()],
-                only=only,
-                batch_size=self.batch_size,
-            )
+        with sql.batch(self.using, self._question(only=only)) as [rows]:
+            return self._answered(rows, only=only)
+
+    def _question(self, *, only: int | None = None) -> sql.Question:
+        return sql.statement("pending"), {
+            "topic_ids": list(self._known),
+            "marks": [known.mark for known in self._known.values()],
+            "only": only,
+            "batch_size": self.batch_size,
+        }
+
+    def _answered(self, rows: sql.Rows, *, only: int | None = None) -> Turn:
+        settled = self._horizon.settled  # nothing is noted between the question and this
         fingerprint = rows[0][0]
         if self._fingerprint not in (None, fingerprint):
             raise _Forgettable
@@ -177,8 +214,9 @@ class Transfer:
                 self._has_room(p, sure=True)
             self.left = True
             return 0
-        self.left |= len({row.topic_id for row in moved}) < len(turn.pending)
-        return self._remember(turn, moved)
+        except ProgrammingError as error:
+            raise _dropped(error) from error
+        return self._remembered(turn, moved)
 
     def _take_apart(self, turn: Turn) -> int:
         """Somebody holds a lock on one of these logs: find out on which, and serve the others."""
@@ -205,21 +243,16 @@ class Transfer:
     def _move(self, pending: list[Pending]) -> list[Moved]:
         """The batch: one transaction. The end of the log is read after the lock, in a later snapshot."""
         with sql.batch(self.using):
-            moved = self._move_locked(pending)
-            if moved:
-                sql.fetch(self.using, sql.statement("notify_moved"), channel=LOG_CHANNEL, topic_ids=_topic_ids(moved))
-            return moved
+            return self._move_locked(pending)
 
     def _move_locked(self, pending: list[Pending]) -> list[Moved]:
-        locked = {
-            topic_id
-            for (topic_id,) in sql.fetch(
-                self.using, sql.statement("lock_heads"), topic_ids=[p.topic_id for p in pending]
-            )
-        }
-        if not locked:
-            return []
-        places = {place.topic_id: place for place in self._places(locked)}
+        heads, ends = sql.fetch_each(
+            self.using,
+            (sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}),
+            (sql.union_all([self._end_of(p.topic_id) for p in pending]), {}),
+        )
+        locked = {topic_id for (topic_id,) in heads}
+        places = {place.topic_id: place for place in self._places(row for row in ends if row[0] in locked)}
         ours = [p for p in pending if p.topic_id in places and self._fits(p, places[p.topic_id])]
         if not ours:
             return []
@@ -241,24 +274,23 @@ class Transfer:
             number_topic_ids=[topic_id for topic_id, _, _ in numbers],
             number_partitions=[partition for _, partition, _ in numbers],
             numbers=[number for _, _, number in numbers],
+            channel=LOG_CHANNEL,
+            longest=LONGEST_PAYLOAD,
         )
-        return [Moved(*row) for row in rows]
+        return [Moved(*row[:3]) for row in rows]
 
     def _fits(self, pending: Pending, place: Place) -> bool:
         """Whether there is still room: another transfer may have moved on since this one looked."""
         return place.last_id + pending.events <= self._known[pending.topic_id].room
 
-    def _places(self, topic_ids: set[int]) -> Iterator[Place]:
-        """Read where the logs end, and bring what is remembered of their partitions up to date."""
-        ends = [
-            sql.statement("last").on(
-                log=segments.log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id
-            )
-            for topic_id in sorted(topic_ids)
-        ]
-        for topic_id, incarnation, partitions, id_floor, number_floors, last_id, number, logged_at in sql.fetch(
-            self.using, sql.union_all(ends)
-        ):
+    def _end_of(self, topic_id: int) -> sql.Statement:
+        return sql.statement("last").on(
+            log=segments.log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id
+        )
+
+    def _places(self, ends: Iterable[tuple[Any, ...]]) -> Iterator[Place]:
+        """Where the logs end; what is remembered of their partitions is brought up to date."""
+        for topic_id, incarnation, partitions, id_floor, number_floors, last_id, number, logged_at in ends:
             known = self._known[topic_id]
             if known.incarnation is None:
                 known.incarnation = incarnation
@@ -276,14 +308,15 @@ class Transfer:
             known.last_id = last_id
             yield Place(topic_id, partitions, last_id, logged_at)
 
-    def _remember(self, turn: Turn, moved: list[Moved]) -> int:
-        """After the commit: move the marks up, and note what was seen."""
+    def _remembered(self, turn: Turn, moved: list[Moved]) -> int:
+        """After the commit: move the marks up, and note what was seen. Returns how many events were moved."""
         served = set()
         for row in moved:
             known = self._known[row.topic_id]
             known.last_id += row.events
             known.numbers[row.partition] = known.numbers.get(row.partition, 0) + row.events
             served.add(row.topic_id)
+        self.left |= len(served) < len(turn.pending)
         self._blocked -= served
         for p in turn.pending:
             if p.topic_id in served:
@@ -305,7 +338,6 @@ class Transfer:
             self._events_since_note, self._noted_at = 0, now
 
 
-def _topic_ids(moved: list[Moved]) -> str:
-    """The topics that got events, as the payload of a notification; nothing where they are too many: look at all."""
-    ids = ",".join(str(topic_id) for topic_id in sorted({row.topic_id for row in moved}))
-    return ids if len(ids) <= LONGEST_PAYLOAD else ""
+def _dropped(error: ProgrammingError) -> Exception:
+    """A log that is gone belonged to a topic that was there a moment ago; or else looking anew says what is wrong."""
+    return _Forgettable() if sql.state(error) == sql.UNDEFINED_TABLE else error

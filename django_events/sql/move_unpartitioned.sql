@@ -2,7 +2,7 @@
 -- spares a sort of the batch.
 --
 -- Parameters: those of move.sql: topic_ids, marks, events, last_ids, partitions (all 1), logged_ats,
--- number_topic_ids, number_partitions, numbers. Answers with how many events each topic got.
+-- number_topic_ids, number_partitions, numbers, channel, longest. Answers with how many events each topic got.
 -- Relies on: the primary key of the buffer (topic_id, id).
 WITH topic AS (
     SELECT t.*, range.*, coalesce(known.number, 0) AS last_number
@@ -36,5 +36,17 @@ logged AS (
     SELECT
         topic_id, last_id + place, 0, last_number + place, type, key, value, body, metadata, published_at, logged_at
     FROM (SELECT moved.*, row_number() OVER (PARTITION BY topic_id ORDER BY id) AS place FROM moved) AS placed
+),
+counted AS (
+    SELECT topic_id, 0 AS partition, count(*) AS events FROM moved GROUP BY topic_id
+),
+list AS (
+    SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
 )
-SELECT topic_id, 0, count(*) FROM moved GROUP BY topic_id
+SELECT
+    topic_id, partition, events,
+    (
+        SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s THEN of_partitions ELSE '' END)
+        FROM list
+    )::text
+FROM counted

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from django_events import declarations
+from django_events import declarations, sql
 from django_events.conf import settings
 from django_events.consuming.agenda import Agenda
 from django_events.consuming.handlers import BoundHandler
@@ -78,8 +78,7 @@ class ConsumerWorker:
                 self._give_up_if_reachable()
                 raise
             finally:
-                # What came while it was leased was left alone by whoever looked.
-                pool.agenda.notice([due.subscription.topic_id])
+                pool.agenda.served(due.position_id)
                 self._tidy()
             if passed:
                 return passed
@@ -94,6 +93,7 @@ class ConsumerWorker:
 
     def close(self) -> None:
         self._give_up_if_reachable()
+        self._tell_others()
 
     def _connect(self) -> None:
         connect_for_work(self.using)
@@ -110,6 +110,16 @@ class ConsumerWorker:
             self._give_up()
         except (DatabaseError, InterfaceError) as error:
             logger.debug("Leases are left to their time. %s", error)
+
+    def _tell_others(self) -> None:
+        """What this one leaves is for others: they need not wait for the time when they look anyway."""
+        connection = connections[self.using]
+        if connection.connection is None or connection.in_atomic_block:
+            return
+        try:
+            sql.fetch(self.using, sql.statement("notify"), channel=LOG_CHANNEL, payload=self._pool.topic_ids)
+        except (DatabaseError, InterfaceError) as error:
+            logger.debug("Other workers are not told of what is left. %s", error)
 
     def _give_up(self) -> None:
         given_up = give_up(self.using, [lease.token for lease in self._unsettled])
@@ -158,7 +168,9 @@ class ConsumerPool:
             self._load()
         if self.broken and not self.handlers:
             raise self.broken[0]
-        self.agenda = Agenda(self.using, self._subscriptions())
+        served = self._subscriptions()
+        self.agenda = Agenda(self.using, served)
+        self.topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
         self.keeper = Keeper(self.using, stop=stop.request)
         if not once:  # nobody waits then
             self._listener.on(LOG_CHANNEL, self._notified)
@@ -224,9 +236,10 @@ class ConsumerPool:
                 connections[self.using].close()  # this thread only waits from now on
 
     def _notified(self, payload: str) -> None:
-        """The transfer moved something, in the topics of the payload or, if it is empty, anywhere."""
-        if payload:
-            self.agenda.notice(int(topic_id) for topic_id in payload.split(","))
-        else:
+        """Something came or happened; the payload says where, see LOG_CHANNEL."""
+        places = [place.partition(":") for place in payload.split(",")]
+        self.agenda.came((int(topic_id), int(partition)) for topic_id, _, partition in places if partition)
+        self.agenda.notice(int(topic_id) for topic_id, _, partition in places if topic_id and not partition)
+        if not payload:
             self.agenda.notice_all()
         self.bell.ring()

@@ -15,6 +15,7 @@ class TransferWorker:
     def __init__(self, using: str, listener: Listener) -> None:
         self.using = using
         self._transfer = Transfer(using)
+        self._moved_before = False
         self._bell = Bell()
         self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
 
@@ -23,8 +24,11 @@ class TransferWorker:
         if connect_for_work(self.using):
             self.reset()
         moved = self._transfer.move(until=lambda: stop.requested)
-        if moved:
+        if moved and self._moved_before:
             self._wake_ups.busy()
+        elif moved:
+            self._wake_ups.heard()
+        self._moved_before = bool(moved)
         return moved
 
     @property

@@ -3,7 +3,8 @@
 A publisher takes a lock, shared, until it ends; only where it is refused does it notify. The transfer
 takes the same lock alone before it sleeps, and looks once more. So a publisher either finds the
 transfer asleep and wakes it, or keeps it from falling asleep until its events can be seen. Nothing is
-written, and publishers under load notify nobody. The lock of a transfer that dies is released by the server.
+written. A transfer that is woken for a moment keeps the lock; one that finds something again and again lets
+it go, so publishers under load notify nobody. The lock of a transfer that dies is released by the server.
 
 Where there is no LISTEN connection, or it goes through a pooler, polling finds the events as well.
 """
@@ -12,6 +13,7 @@ from contextlib import suppress
 
 import psycopg
 
+from django_events.conf import settings
 from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
@@ -20,6 +22,7 @@ CHANNEL = "django_events"
 LOCK = 7235707310506407027  # as in django_events_open(): 'djevents' in ASCII
 SHORTEST_PAUSE = 0.001
 SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
+TO_SLEEP = "SELECT current_setting('max_prepared_transactions') WHERE pg_try_advisory_lock(%s)"
 
 
 class WakeUps:
@@ -30,6 +33,7 @@ class WakeUps:
         self._listener = listener
         self._bell = bell
         self._locked: Session | None = None  # the session that holds the lock: with it, the lock is gone
+        self._all_ring = False
         self._pause = SHORTEST_PAUSE
         listener.on(CHANNEL, lambda payload: bell.ring())
 
@@ -46,10 +50,14 @@ class WakeUps:
         except psycopg.Error:  # the listener says so, and makes a new connection
             stop.wait(min(self.poll, SOON))
 
-    def busy(self) -> None:
-        """There was something to do: publishers need not notify for now, and who rang until now was heard."""
+    def heard(self) -> None:
+        """There was something to do, and it will be looked again: who rang until now need not ring again."""
         self._pause = SHORTEST_PAUSE
         self._bell.take()
+
+    def busy(self) -> None:
+        """There was something to do more than once: publishers need not notify for now."""
+        self.heard()
         self._unlock()
 
     def close(self) -> None:
@@ -59,14 +67,16 @@ class WakeUps:
     def _wait(self, stop: Stop) -> None:
         session = self._listener.session
         if session is None:
-            self._wait_for_ring(stop, self.poll if self._listener.pooled else min(self.poll, SOON))
+            self._bell.wait(stop, self.poll if self._listener.pooled else min(self.poll, SOON))
         elif self._locked is session:
-            self._wait_for_ring(stop, self.poll)
-        elif session.ask("SELECT pg_try_advisory_lock(%s)", LOCK):
+            # All that is left to find is what was inserted without a word.
+            self._bell.wait(stop, max(self.poll, SOON) if self._all_ring else self.poll)
+        elif (prepared := session.ask(TO_SLEEP, LOCK)) is not None:
             self._locked = session  # now publishers notify; who came before is seen by looking once more
+            self._all_ring = prepared == "0" if settings.WAKE_UPS is None else settings.WAKE_UPS
         elif self._somebody_else_sleeps(session):
             # When that one ends, nobody sleeps, so publishers don't notify.
-            self._wait_for_ring(stop, min(self.poll, SOON))
+            self._bell.wait(stop, min(self.poll, SOON))
         else:
             # A publisher is at work. It doesn't notify, so look again soon, and less often the longer it takes.
             stop.wait(min(self._pause, self.poll))
@@ -78,10 +88,6 @@ class WakeUps:
             return True
         session.ask("SELECT pg_advisory_unlock_shared(%s)", LOCK)
         return False
-
-    def _wait_for_ring(self, stop: Stop, seconds: float) -> None:
-        if self._bell.wait(stop, seconds):
-            self.busy()
 
     def _unlock(self) -> None:
         session = self._locked if self.asleep else None

@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.db.models import F
 
-from django_events import Backoff, Draft, publish_many
+from django_events import Backoff, Draft, publish, publish_many
 from django_events.consuming import streams
 from django_events.consuming.dead_letters import redrive
 from django_events.consuming.leases import give_up
@@ -141,6 +141,7 @@ def take_over(consumer):
 @pytest.mark.parametrize("expired", [False, True])
 def test_of_many_claims_at_once_one_gets_the_lease(things, make_consumer, in_thread, expired):
     reader = make_consumer(things, handler=print)
+    fill(things, 1)
     for _ in range(10):
         if expired:
             lease_of(reader)
@@ -178,6 +179,7 @@ def test_a_leased_partition_can_not_be_claimed_and_says_who_has_it(things, make_
 def test_a_claim_waits_for_nobody(things, make_consumer, connect):
     """Whoever changes the row keeps workers from it, but never keeps them waiting."""
     reader = make_consumer(things, handler=print)
+    fill(things, 1)
     other = connect()
     other.execute("SELECT FROM django_events_position WHERE id = %s FOR UPDATE", [position_of(reader).pk])
 
@@ -188,6 +190,7 @@ def test_a_claim_waits_for_nobody(things, make_consumer, connect):
 
 def test_a_long_name_of_a_holder_is_no_reason_to_fail(things, make_consumer):
     reader = make_consumer(things, handler=print)
+    fill(things, 1)
     lease = lease_of(reader, holder="h" * 1_000)
 
     assert len(position_of(reader).holder) == 200
@@ -409,6 +412,7 @@ def test_a_handler_whose_lease_is_lost_meanwhile_is_told_when_it_comes_back(
 
 def test_a_keeper_without_leases_keeps_no_connection(things, make_consumer, keeper):
     reader = make_consumer(things, handler=print, lease=timedelta(seconds=1))
+    fill(things, 1)
     for _ in range(2):
         lease = lease_of(reader)
         with keeper.keeping(lease):
@@ -769,14 +773,28 @@ def test_redrives_that_take_a_whole_turn_do_not_make_it_forgotten_either(things,
 
 
 @pytest.mark.requirement("E10")
-def test_nothing_is_left_of_a_dead_worker_that_had_nothing_in_hand(things, make_consumer):
-    reader = make_consumer(things, handler=write_down)
-    lease_of(reader)
+def test_nothing_is_left_of_a_dead_worker_that_had_nothing_in_hand(make_topic, make_consumer):
+    topic = make_topic("sparse", partitions=2)
+    reader = make_consumer(topic, handler=write_down)
+    publish(topic, 1, partition=1)
+    transfer_all()
+    lease_of(reader, 0)
     expire_leases(reader)
-    serve_lease(lease_of(reader))
+    assert serve_lease(lease_of(reader, 0)) == 0
 
-    position = position_of(reader)
+    position = positions(reader).get(partition=0)
     assert (position.token, position.leased_until, position.careful_until) == (None, None, 0)
+
+
+def test_where_the_log_has_nothing_to_read_nothing_is_claimed(things, make_consumer):
+    reader = make_consumer(things, handler=write_down)
+    assert lease_of(reader) is None
+    fill(things, 1)
+    assert run_once(reader) == 1
+    before = position_of(reader)
+
+    assert lease_of(reader) is None
+    assert position_of(reader).served_at == before.served_at
 
 
 @pytest.mark.requirement("E10")

@@ -503,7 +503,7 @@ def told(reader):
     return [notify.payload for notify in reader.notifies(timeout=0)]
 
 
-def test_readers_are_told_once_per_batch_which_topics_got_events(make_topic, reader):
+def test_readers_are_told_once_per_batch_which_partitions_got_events(make_topic, reader):
     one, two, _ = (make_topic(name, partitions=3) for name in ("one", "two", "silent"))
     ids = dict(Topic.objects.values_list("name", "id"))
     worker = Transfer("default", batch_size=30)
@@ -511,13 +511,16 @@ def test_readers_are_told_once_per_batch_which_topics_got_events(make_topic, rea
     assert told(reader) == []
 
     for topic in (two, one):
-        publish_many(topic, [Draft(value=i, key=str(i)) for i in range(10)])
+        publish_many(topic, [Draft(value=i, partition=partition) for i in range(5) for partition in (0, 2)])
     assert worker.move() == 20
-    assert told(reader) == [f"{ids['one']},{ids['two']}"]
+    [payload] = told(reader)
+    assert sorted(payload.split(",")) == sorted(
+        f"{ids[name]}:{partition}" for name in ("one", "two") for partition in (0, 2)
+    )
 
-    publish_many(one, [Draft(value=i) for i in range(60)])
+    publish_many(one, [Draft(value=i, partition=1) for i in range(60)])
     assert worker.move() + worker.move() == 60
-    assert told(reader) == [str(ids["one"])] * 2
+    assert told(reader) == [f"{ids['one']}:1"] * 2
     assert worker.move() == 0
     assert told(reader) == []
 

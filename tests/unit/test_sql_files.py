@@ -53,6 +53,8 @@ def uses() -> list[Use]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 found += uses_in(node)
+            elif isinstance(node, ast.Tuple):
+                found += uses_in_question(node)
     return found
 
 
@@ -63,6 +65,14 @@ def uses_in(call: ast.Call) -> list[Use]:
     if called(call) == "fetch" and len(call.args) == 2:
         found += [Use(name, parameters=keywords(call)) for name in statement_names(bare(call.args[1]))]
     return found
+
+
+def uses_in_question(pair: ast.Tuple) -> list[Use]:
+    """A statement that is asked together with others: beside it are its parameters, as a dict."""
+    if len(pair.elts) != 2 or not isinstance(pair.elts[1], ast.Dict):
+        return []
+    given = frozenset(key.value for key in pair.elts[1].keys if isinstance(key, ast.Constant))
+    return [Use(name, parameters=given) for name in statement_names(bare(pair.elts[0]))]
 
 
 def called(call: ast.Call) -> str:
