@@ -68,33 +68,11 @@ class Handling:
 
     def _together(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
         """Handle in the transaction that settles. Each round has fewer events than the one before."""
-        failure: Failure | None = None
-        using, given = self.lease.using, events
+        given, failure = events, None
         while True:
-            committed: list[bool] = []
-            settlement: Settlement | None = None
-            session: Any = None
-            holds = False
-            passed = 0
             try:
-                with transaction.atomic(using):
-                    session = connections[using].connection
-                    if not connections[using].savepoint_ids:  # otherwise the caller's transaction goes on after it
-                        self.lease.hold()
-                        holds = True
-                        # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
-                        transaction.on_commit(lambda: committed.append(True), using)  # noqa: B023
-                    # Those before a failed event are handled again without a limit: its attempt is to be counted.
-                    enough = self.enough if failure is None else _never
-                    passed = self.handler.call(self.lease, events, enough=enough) if events else 0
-                    if passed < len(events):
-                        failure = None  # it comes again in its turn
-                    settlement = claim.settle(events[:passed], failure)
-                    if holds and not settlement.held:
-                        raise HandlerFailed(0 if len(events) == 1 else None, ended())
+                passed, settlement = self._handle_and_settle(claim, events, failure)
             except HandlerFailed as failed:
-                if not failed.closed:
-                    self._raise_if_lost(session, failed.error)
                 if failed.place is None:
                     return self._one_by_one(claim, given, failed.error)
                 failure = claim.judge(events[failed.place], failed.error)
@@ -102,25 +80,50 @@ class Handling:
                 for event in events[: failed.place + 1]:
                     event.forget()
                 events = events[: failed.place]
-                continue
-            except Exception as error:
-                if committed and settlement is not None:
-                    claim.settled(settlement)
-                    self._log_hook(error)
-                    return passed + int(failure is not None and failure.passes)
-                if not isinstance(error, DatabaseError | InterfaceError):
-                    raise
-                self._raise_if_lost(session, error)
-                if not events:
-                    raise
-                if len(events) > 1:
-                    return self._one_by_one(claim, given, error)
-                failure = claim.judge(events[0], error)
-                self.on_failure(failure)
-                events = []
-                continue
-            claim.settled(settlement)
-            return passed + int(failure is not None and failure.passes)
+            else:
+                claim.settled(settlement)
+                return passed + int(failure is not None and failure.passes)
+
+    def _handle_and_settle(
+        self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None
+    ) -> tuple[int, Settlement]:
+        """One such transaction: these events, and behind them the one that failed before.
+
+        HandlerFailed tells on which event it failed now, if one can know. Any other error is nobody's attempt.
+        """
+        using = self.lease.using
+        outermost = not connections[using].in_atomic_block  # otherwise the caller's transaction goes on after it
+        # Those before a failed event are handled again without a limit: its attempt is to be counted.
+        enough = self.enough if failure is None else _never
+        passed, settlement, session = 0, None, None
+        committed: list[bool] = []
+        try:
+            with transaction.atomic(using):
+                session = connections[using].connection
+                if outermost:
+                    self.lease.hold()
+                    # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
+                    transaction.on_commit(lambda: committed.append(True), using)
+                if events:
+                    passed = self.handler.call(self.lease, events, enough=enough)
+                settlement = claim.settle(events[:passed], failure)
+                if outermost and not settlement.held:
+                    raise HandlerFailed(_only(events), ended())
+        except HandlerFailed as failed:
+            if not failed.closed:
+                self._raise_if_lost(session, failed.error)
+            raise
+        except Exception as error:
+            if committed and settlement is not None:
+                self._log_hook(settlement, error)
+                return passed, settlement
+            if not isinstance(error, DatabaseError | InterfaceError):
+                raise
+            self._raise_if_lost(session, error)
+            if not events:
+                raise
+            raise HandlerFailed(_only(events), error) from error
+        return passed, settlement
 
     def _before(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
         """Handle, then settle: each call by itself, so that a crash repeats one call at most."""
@@ -192,19 +195,24 @@ class Handling:
             "handled an event."
         ) from error
 
-    def _log_hook(self, error: Exception) -> None:
+    def _log_hook(self, settlement: Settlement, error: Exception) -> None:
         logger.error(
             "Consumer %s, partition %d: a function that its handler gave to on_commit() raised. "
             "The events up to %d are handled and settled all the same.",
             self.lease.subscription,
             self.lease.partition,
-            self.lease.position,
+            settlement.entry.position,
             exc_info=error,
         )
 
 
 def _never() -> bool:
     return False
+
+
+def _only(events: Sequence[ReceivedEvent]) -> int | None:
+    """The place of the event that it was, if there is no other."""
+    return 0 if len(events) == 1 else None
 
 
 def _is_of_connection(error: BaseException) -> bool:

@@ -332,8 +332,12 @@ class Lease:
         return events[-1].number if events else self.number
 
 
-def claim(subscription: Subscription, position_id: int, partition: int, floor: int = 0, *, holder: str) -> Lease | None:
+def claim(
+    subscription: Subscription, position_id: int, partition: int, floor: int = 0, *, holder: str, hurry: bool = True
+) -> Lease | None:
     """Lease a partition if it is free; None if somebody else has it, or it has to wait, or there is nothing to do.
+
+    In a hurry it is not on disk when this returns, so a crash of the server may take it back.
 
     One that was lost by its holder is taken over: what that one still does to the database is ended.
     """
@@ -352,7 +356,7 @@ def claim(subscription: Subscription, position_id: int, partition: int, floor: i
             token=token,
             lease=subscription.consumer.lease,
             holder=holder[:200],
-            hurry=not nested,
+            hurry=hurry and not nested,
         )
         # Who froze just before its COMMIT keeps the row locked, and would for ever.
         if rows or nested or not _end_frozen_settler(subscription.using, position_id):

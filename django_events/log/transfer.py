@@ -143,7 +143,9 @@ class Transfer:
                 raise
             return seen, None
         except ProgrammingError as error:
-            raise _dropped(error) from error
+            if seen is None or sql.state(error) != sql.UNDEFINED_TABLE:
+                raise
+            raise _Forgettable from error  # a log was dropped a moment ago, or else looking anew says what is wrong
         return seen, self._remembered(seen, moved)
 
     def _fits_one_batch(self, pending: list[Pending]) -> bool:
@@ -215,7 +217,9 @@ class Transfer:
             self.left = True
             return 0
         except ProgrammingError as error:
-            raise _dropped(error) from error
+            if sql.state(error) != sql.UNDEFINED_TABLE:
+                raise
+            raise _Forgettable from error
         return self._remembered(turn, moved)
 
     def _take_apart(self, turn: Turn) -> int:
@@ -336,8 +340,3 @@ class Transfer:
             writers = frozenset(name for (name,) in sql.fetch(self.using, sql.statement("writers")))
             self._horizon.note(self._seen, writers)
             self._events_since_note, self._noted_at = 0, now
-
-
-def _dropped(error: ProgrammingError) -> Exception:
-    """A log that is gone belonged to a topic that was there a moment ago; or else looking anew says what is wrong."""
-    return _Forgettable() if sql.state(error) == sql.UNDEFINED_TABLE else error

@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import declarations, sql
 from django_events.conf import settings
-from django_events.consuming.agenda import Agenda
+from django_events.consuming.agenda import Agenda, Due
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import Lease, claim, give_up
@@ -57,7 +57,7 @@ class ConsumerWorker:
             if pool.agenda.more:
                 pool.bell.ring()
             # A lease of this process that ran out is not for this process: its handler is still at work.
-            lease = None if pool.keeper.holds(due.position_id) else claim(*due, holder=self._holder)
+            lease = None if pool.keeper.holds(due.position_id) else self._claim(due)
             if lease is None:  # somebody else was faster, or holds a lock on the position
                 pool.agenda.refused(due.position_id)
                 continue
@@ -71,10 +71,12 @@ class ConsumerWorker:
                         on_failure=log_failure(lease),
                         stopping=lambda: stop.requested,
                     )
+                pool.suspected.discard(due.position_id)
             except LeaseLost as error:
                 logger.warning("%s", error)
             except BaseException:
                 self._unsettled.append(lease)
+                pool.suspected.add(due.position_id)
                 self._give_up_if_reachable()
                 raise
             finally:
@@ -83,6 +85,10 @@ class ConsumerWorker:
             if passed:
                 return passed
         return 0
+
+    def _claim(self, due: Due) -> Lease | None:
+        """Where a handler lost its connection before, it may have crashed the server: that must not undo the claim."""
+        return claim(*due, holder=self._holder, hurry=due.position_id not in self._pool.suspected)
 
     def wait(self, stop: Stop) -> None:
         pool = self._pool
@@ -151,6 +157,7 @@ class ConsumerPool:
         self.handlers: dict[str, BoundHandler] = {}
         self.broken: list[HandlerNotFound] = []
         self.bell = Bell()
+        self.suspected: set[int] = set()  # positions
         self._consumers = consumers
         self._listener = listener
         self._errors: list[BaseException] = []

@@ -34,3 +34,4 @@ DOOMED: dict[str, Any] = {
 doomed = consumer(orders, name="doomed", **DOOMED)(handlers.write)
 doomed_batched = consumer(orders, name="doomed_batched", batch_size=20, **DOOMED)(handlers.write_all)
 doomed_outside = consumer(orders, name="doomed_outside", transactional=False, **DOOMED)(handlers.deliver)
+doomed_bare = consumer(stock, name="doomed_bare", **DOOMED)(handlers.write_bare)

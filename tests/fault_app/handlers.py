@@ -1,7 +1,7 @@
 """Handlers that leave traces, and do what the event tells them.
 
 An event's value may say, beside anything else: `shelf` to change the row that others change too, `gate` to wait
-there, and `do` for one of `DEEDS`, none of which a process or its connection survives.
+there, and `do` for one of `DEEDS`, none of which a process or its connections survive.
 """
 
 import ctypes
@@ -32,16 +32,26 @@ def write_all(events: Sequence[ReceivedEvent]) -> None:
     with in_hand(events):
         for event in events:
             obey(event)
-            Effect.objects.create(
-                consumer=event.consumer,
-                topic=event.topic,
-                event_id=event.id,
-                partition=event.partition,
-                key=event.key,
-                value=event.value,
-                attempt=event.attempt,
-                pid=os.getpid(),
-            )
+            write_effect(event)
+
+
+def write_effect(event: ReceivedEvent) -> None:
+    Effect.objects.create(
+        consumer=event.consumer,
+        topic=event.topic,
+        event_id=event.id,
+        partition=event.partition,
+        key=event.key,
+        value=event.value,
+        attempt=event.attempt,
+        pid=os.getpid(),
+    )
+
+
+def write_bare(event: ReceivedEvent) -> None:
+    """Commits nothing aside, which would also put on disk what was committed before."""
+    obey(event)
+    write_effect(event)
 
 
 def write_and_publish(event: ReceivedEvent) -> None:
@@ -99,10 +109,17 @@ def end_own_backend() -> None:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
+def crash_the_server() -> None:
+    connection.ensure_connection()
+    os.kill(connection.connection.info.backend_pid, signal.SIGKILL)
+    connection.connection.execute("SELECT 1")
+
+
 DEEDS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(3),
     "segfault": lambda: ctypes.string_at(0),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "loop": loop_for_ever,
     "end backend": end_own_backend,
+    "crash the server": crash_the_server,
 }

@@ -213,6 +213,31 @@ def test_a_worker_notices_that_the_topics_were_made_anew(make_topic):
     assert log_values(topic) == ["after the flush"]
 
 
+def test_a_topic_that_is_dropped_between_look_and_move_harms_nobody(make_topic, connect, monkeypatch):
+    gone, stays = make_topic("gone"), make_topic("stays")
+    row = Topic.objects.get(name="gone")
+    worker = Transfer("default")
+    for topic in (gone, stays):
+        publish(topic, 1)
+    worker.move()
+    for topic in (gone, stays):
+        publish(topic, 2)
+    fits = Transfer._fits_one_batch
+
+    def drop(transfer, pending):
+        monkeypatch.setattr(Transfer, "_fits_one_batch", fits)
+        with connect(autocommit=True) as other:
+            other.execute("DELETE FROM django_events_bufferedevent WHERE topic_id = %s", [row.pk])
+            other.execute(f"DROP TABLE {log_table(row.pk)}")
+            other.execute("DELETE FROM django_events_topichead WHERE topic_id = %s", [row.pk])
+            other.execute("DELETE FROM django_events_topic WHERE id = %s", [row.pk])
+        return fits(transfer, pending)
+
+    monkeypatch.setattr(Transfer, "_fits_one_batch", drop)
+    assert worker.move() == 1
+    assert log_values(stays) == [1, 2]
+
+
 def test_a_topic_that_is_being_written_is_left_to_its_writer(connect, make_topic):
     busy, free = make_topic("busy"), make_topic("free")
     publish(busy, 1)

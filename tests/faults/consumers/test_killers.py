@@ -1,7 +1,9 @@
 """Events that end the process of their handler: a dead letter each, and nobody else is harmed."""
 
 import signal
+from contextlib import suppress
 
+import psycopg
 import pytest
 
 from tests.faults.consumers.fleet import Fleet
@@ -37,3 +39,27 @@ def test_a_killer_ends_as_a_dead_letter_and_its_neighbours_are_handled(
     assert [(deed, attempts) for deed, attempts, _ in letters] == [(deed, 2) for deed in KILLERS]
     assert all(error.startswith("WorkerEnded: ") for _, _, error in letters)
     assert ledger.ask("SELECT sum(dead_lettered) FROM django_events_position") == [(len(KILLERS),)]
+
+
+@pytest.mark.requirement("X8", "E10")
+@pytest.mark.usefixtures("transfer")
+def test_an_event_that_crashes_the_server_is_a_dead_letter_before_long(processes: Processes, ledger: Ledger):
+    """The crash takes back what was not on disk yet, the claim too: after the first one, that is waited for."""
+
+    def handled() -> bool:
+        with suppress(psycopg.OperationalError):  # the server is not back yet
+            return ledger.all_handled(["doomed_bare"])
+        return False
+
+    fleet = Fleet(processes, ledger, "doomed_bare")
+    worker = fleet.start()
+    ledger.publish("stock", 1, 2, {"do": "crash the server"}, 3, 4, key="k")
+    fleet.wait_until(handled, what="a partition that goes on")
+    assert worker.poll() is None
+    fleet.stop()
+
+    [address] = ledger.ask("SELECT 'stock/' || id FROM django_events_event WHERE value ? 'do'")
+    check_effects(ledger, ["doomed_bare"], dead=address)
+    assert ledger.ask("SELECT attempts, split_part(error, ':', 1) FROM django_events_deadletter") == [
+        (2, "WorkerEnded")
+    ]
