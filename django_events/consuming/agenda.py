@@ -29,7 +29,7 @@ Row = tuple[int, float, object, int]
 
 
 class Due(NamedTuple):
-    """A partition that can be claimed now, as far as one knows; its consumer has passed `floor` everywhere."""
+    """A partition that can be claimed now, as far as one knows, and passed up to `floor` unless it was rewound."""
 
     subscription: Subscription
     position_id: int
@@ -54,6 +54,7 @@ class Agenda:
             self._places.setdefault((due.subscription.topic_id, due.partition), []).append(due.position_id)
         self._ours: set[int] = set()  # served last by this process, and by nobody now
         self._told: dict[int, None] = {}
+        self._reached: dict[int, int] = {}
         self._floors: dict[int, int] = {}
         self._refused: dict[int, tuple[float, float]] = {}
         self._aside: dict[int, float] = {}
@@ -66,8 +67,8 @@ class Agenda:
 
     @property
     def more(self) -> bool:
-        """Whether there is something to take for another thread."""
-        return bool(self._due)
+        """Whether there may be something to take for another thread."""
+        return bool(self._due or self._told or self._noticed)
 
     def take(self) -> Due | None:
         """A partition to claim; None if nothing was due when it was looked for last."""
@@ -75,7 +76,8 @@ class Agenda:
             due = self._due.popleft()
         except IndexError:
             return None
-        return due._replace(floor=self._floors.get(due.subscription.consumer_id, 0))
+        floor = self._reached.get(due.position_id, 0) or self._floors.get(due.subscription.consumer_id, 0)
+        return due._replace(floor=floor)
 
     def came(self, places: Iterable[tuple[int, int]]) -> None:
         """Events came into these partitions, each named by its topic's id and its number.
@@ -99,6 +101,14 @@ class Agenda:
         with self._noticing:
             self._noticed.update(topic_ids)
 
+    def happened(self, topic_ids: Iterable[int]) -> None:
+        """Somebody did something to consumers of these topics, or stopped serving them: all may be free now."""
+        topic_ids = set(topic_ids)
+        for position_id in tuple(self._refused):
+            if self._lanes[position_id].subscription.topic_id in topic_ids:
+                self._refused.pop(position_id, None)
+        self.notice(topic_ids)
+
     def notice_all(self) -> None:
         """Something may have happened anywhere."""
         self._looked_at = None
@@ -110,6 +120,7 @@ class Agenda:
         self._refused[position_id] = (time.monotonic() + pause, pause)
         with self._noticing:
             self._ours.discard(position_id)
+            self._reached.pop(position_id, None)
         self.notice([self._lanes[position_id].subscription.topic_id])
 
     def claimed(self, position_id: int) -> None:
@@ -119,11 +130,18 @@ class Agenda:
             self._ours.discard(position_id)
             self._told.pop(position_id, None)
 
-    def served(self, position_id: int) -> None:
-        """A partition's turn is over. What came meanwhile was left alone by whoever looked."""
+    def served(self, position_id: int, *, until: int | None) -> None:
+        """A partition's turn is over, and it is served until this id; None if it was lost or that isn't known.
+
+        What came meanwhile was left alone by whoever looked.
+        """
         subscription = self._lanes[position_id].subscription
         with self._noticing:
             self._noticed.add(subscription.topic_id)
+            if until is None:
+                self._reached.pop(position_id, None)
+                return
+            self._reached[position_id] = until
             if subscription.consumer.min_batch == 1:  # otherwise it is not enough that something came
                 self._ours.add(position_id)
 
@@ -133,11 +151,11 @@ class Agenda:
         Returns whether anything is.
         """
         with self._lock:
-            if self._due or self._take_up():
+            if self._due:
                 return True
             subscriptions, everywhere = self._to_look_at(period)
             if not subscriptions:
-                return False
+                return self._take_up()
             if everywhere:
                 self._see_floors()
             rows = self._fetch(subscriptions)
@@ -158,18 +176,25 @@ class Agenda:
             return bool(self._due)
 
     def _take_up(self) -> bool:
-        """Put what came to partitions of this process on the agenda."""
+        """Nothing is to be looked at: put what came to partitions of this process on the agenda unseen."""
         with self._noticing:
             told, self._told = self._told, {}
+            self._ours -= told.keys()  # until they are served
         self._due.extend(self._lanes[position_id] for position_id in told)
         return bool(told)
 
     def _to_look_at(self, period: float) -> tuple[list[Subscription], bool]:
         now = time.monotonic()
+        late = self._next is not None and self._next <= now
+        everywhere = self._looked_at is None or late or now - self._looked_at >= period
         with self._noticing:
             noticed, self._noticed = self._noticed, set()
-        late = self._next is not None and self._next <= now
-        if self._looked_at is None or late or now - self._looked_at >= period:
+            if (
+                noticed or everywhere
+            ):  # who was told of is looked at too: it must not come before those that wait longer
+                noticed |= {self._lanes[position_id].subscription.topic_id for position_id in self._told}
+                self._told = {}
+        if everywhere:
             self._looked_at = now
             return self._subscriptions, True
         return [s for s in self._subscriptions if s.topic_id in noticed], False

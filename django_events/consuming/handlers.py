@@ -11,9 +11,9 @@ from django.db import connections
 from psycopg.pq import TransactionStatus
 
 from django_events import declarations
-from django_events.consuming.leases import Lease
+from django_events.consuming.held import Held
 from django_events.consuming.received import ReceivedEvent
-from django_events.exceptions import HandlerTimeout, LeaseLost
+from django_events.exceptions import HandlerTimeout
 
 Enough = Callable[[], bool]
 
@@ -45,7 +45,7 @@ class BoundHandler:
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
             self.invoke = async_to_sync(handler)
 
-    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+    def call(self, lease: Held, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
         """Hand events over in their order; returns how many were taken. Stops early when there is `enough`."""
         if self.consumer.batch_size is not None:
             self._call_once(lease, list(events), events[0], place=0 if len(events) == 1 else None)
@@ -57,7 +57,7 @@ class BoundHandler:
         return len(events)
 
     def _call_once(
-        self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, place: int | None
+        self, lease: Held, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, place: int | None
     ) -> None:
         lease.handling_since = time.monotonic()
         lease.handling = first
@@ -73,7 +73,7 @@ class BoundHandler:
         finally:
             lease.handling = None
         if lease.lost:
-            raise LeaseLost(f"Consumer {lease.subscription} lost its lease of partition {lease.partition} meanwhile.")
+            raise lease.lose()
         if lease.timed_out is first:
             raise HandlerFailed(place, self._timeout(None))
         if swallowed := broken(lease.using):

@@ -82,12 +82,12 @@ class Handling:
                 events = events[: failed.place]
             else:
                 claim.settled(settlement)
-                return passed + int(failure is not None and failure.passes)
+                return passed
 
     def _handle_and_settle(
         self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None
     ) -> tuple[int, Settlement]:
-        """One such transaction: these events, and behind them the one that failed before.
+        """One such transaction: these events, and behind them the one that failed before. Returns how many are passed.
 
         HandlerFailed tells on which event it failed now, if one can know. Any other error is nobody's attempt.
         """
@@ -106,7 +106,10 @@ class Handling:
                     transaction.on_commit(lambda: committed.append(True), using)
                 if events:
                     passed = self.handler.call(self.lease, events, enough=enough)
+                if passed < len(events):
+                    failure = None  # it comes again in its turn
                 settlement = claim.settle(events[:passed], failure)
+                passed += int(failure is not None and failure.passes)
                 if outermost and not settlement.held:
                     raise HandlerFailed(_only(events), ended())
         except HandlerFailed as failed:
@@ -115,7 +118,7 @@ class Handling:
             raise
         except Exception as error:
             if committed and settlement is not None:
-                self._log_hook(settlement, error)
+                self._log_hook(error)
                 return passed, settlement
             if not isinstance(error, DatabaseError | InterfaceError):
                 raise
@@ -159,9 +162,9 @@ class Handling:
     def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
         """A batch failed, and nobody knows on which event: handle each by itself up to its end."""
         logger.info(
-            "Consumer %s, partition %d: the events %d to %d are handled one by one, because together they failed. %s",
+            "Consumer %s, %s: the events %d to %d are handled one by one, because together they failed. %s",
             self.lease.subscription,
-            self.lease.partition,
+            self.lease.what,
             events[0].id,
             events[-1].id,
             summary_of(error),
@@ -195,13 +198,12 @@ class Handling:
             "handled an event."
         ) from error
 
-    def _log_hook(self, settlement: Settlement, error: Exception) -> None:
+    def _log_hook(self, error: Exception) -> None:
         logger.error(
-            "Consumer %s, partition %d: a function that its handler gave to on_commit() raised. "
-            "The events up to %d are handled and settled all the same.",
+            "Consumer %s, %s: a function that its handler gave to on_commit() raised. "
+            "What was handled is settled all the same.",
             self.lease.subscription,
-            self.lease.partition,
-            settlement.entry.position,
+            self.lease.what,
             exc_info=error,
         )
 
@@ -229,9 +231,9 @@ def log_failure(lease: Lease) -> OnFailure:
             level = logging.ERROR
         logger.log(
             level,
-            "Consumer %s, partition %d, event %s, attempt %d: %s. %s",
+            "Consumer %s, %s, event %s, attempt %d: %s. %s",
             lease.subscription,
-            lease.partition,
+            lease.what,
             failure.event.address,
             failure.event.attempt,
             failure.summary.rstrip("."),

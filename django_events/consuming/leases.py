@@ -24,9 +24,9 @@ from django.db import DatabaseError, connections, transaction
 from django_events import sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, judge
+from django_events.consuming.held import Held
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
-from django_events.exceptions import LeaseLost
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -73,37 +73,27 @@ class Settlement(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lease:
+class Lease(Held):
     """One partition of one consumer, held by this worker until it is released or the time is over."""
 
-    subscription: Subscription
     position_id: int
     partition: int
-    token: int
     position: int
     number: int
     attempted: int | None
     attempts: int
     careful_until: int
-    lost_token: int | None
     place: str | None
     clock: datetime
     redrives: bool
     suspicious: bool
-    nested: bool  # in a transaction of the caller's, as in a test
     horizon: int = 0
     batch: Batch | None = None
-    released: bool = False
-    # What the keeper of the leases and the handler's thread tell each other.
-    lost: bool = False
-    handling: ReceivedEvent | None = None
-    timed_out: ReceivedEvent | None = None
-    handling_since: float = 0.0
     claimed_at: float = field(default_factory=time.monotonic)
 
     @property
-    def using(self) -> str:
-        return self.subscription.using
+    def what(self) -> str:
+        return f"partition {self.partition}"
 
     @property
     def last(self) -> bool:
@@ -180,14 +170,10 @@ class Lease:
             careful_until=self.careful_until,
         )
         if not rows:
-            raise self._lost()
+            raise self.lose()
         [[self.attempts, self.place, _]] = rows
         self.attempted = event.id
         return event.with_attempt(self.attempts)
-
-    def hold(self) -> None:
-        """As the first statement of a handler's transaction: let whoever takes over find it."""
-        sql.fetch(self.using, sql.statement("hold"), token=self.token)
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
@@ -293,14 +279,7 @@ class Lease:
             if rows:
                 place, held, _ = rows[0]
                 return Settlement(entry, place, held is True)
-        raise self._lost()
-
-    def _lost(self) -> LeaseLost:
-        self.lost = True
-        return LeaseLost(
-            f"Consumer {self.subscription} lost its lease of partition {self.partition}: it was taken over or rewound. "
-            f"What was handled behind {self.position} is not settled."
-        )
+        raise self.lose()
 
     def _reached(self, handled: Sequence[ReceivedEvent], failure: Failure | None) -> tuple[int, int]:
         passed = failure.event if failure is not None and failure.passes else handled[-1] if handled else None
@@ -366,20 +345,20 @@ def claim(
     position, number, attempted, attempts, careful_until, lost_token, place, clock, redrives, horizon, _ = rows[0]
     return Lease(
         subscription,
+        token,
+        lost_token,
+        nested,
         position_id,
         partition,
-        token,
         position,
         number,
         attempted,
         attempts,
         careful_until,
-        lost_token,
         place,
         clock,
         redrives,
         suspicious=lost_token is not None,
-        nested=nested,
         horizon=horizon or 0,
     )
 

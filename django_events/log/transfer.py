@@ -111,18 +111,30 @@ class Transfer:
         they are for now: another transfer is at them, or somebody holds a lock.
         """
         moved, self.left = 0, False
-        try:
-            seen, at_once = self._look_and_move()
-            if at_once is not None:
-                return at_once
-            for turn in self._turns(seen):
-                moved += self._take(turn)
-                if until():
+        for again in (True, False):
+            try:
+                for events in self._moves():
+                    moved += events
+                    if until():
+                        break
+                return moved
+            except _Forgettable as error:
+                self.forget()
+                if moved:
                     break
-        except _Forgettable:
-            self.forget()
-            return moved or self.move(until=until)
+                if not again and error.__cause__ is not None:
+                    raise error.__cause__ from None
+        self.left = True
         return moved
+
+    def _moves(self) -> Iterator[int]:
+        """Look, and move what is there, batch by batch."""
+        seen, moved = self._look_and_move()
+        if moved is not None:
+            yield moved
+            return
+        for turn in self._turns(seen):
+            yield self._take(turn)
 
     def _look_and_move(self) -> tuple[Turn, int | None]:
         """The usual case, in one transaction: what waits fits into one batch, and there is room for it.
@@ -138,8 +150,12 @@ class Transfer:
                 if not self._fits_one_batch(seen.pending):
                     return seen, None
                 moved = self._move_locked(seen.pending)
-        except (OperationalError, IntegrityError) as error:
-            if seen is None or sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.NO_PARTITION):
+        except OperationalError as error:
+            if seen is None or sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                raise
+            return seen, self._take_apart(seen)
+        except IntegrityError as error:
+            if seen is None or sql.state(error) != sql.NO_PARTITION:
                 raise
             return seen, None
         except ProgrammingError as error:
@@ -158,6 +174,8 @@ class Transfer:
     def _turns(self, first: Turn) -> Iterator[Turn]:
         """Every topic with events once, in as few batches as they fit into."""
         settled, pending = first
+        blocked = [p for p in pending if p.topic_id in self._blocked]
+        pending = [p for p in pending if p.topic_id not in self._blocked]
         batch = [p for p in pending if p.complete or len(pending) == 1]
         for flooded in pending:
             if flooded in batch:
@@ -168,6 +186,8 @@ class Transfer:
                 settled, batch = now_settled, []
             batch += seen
         yield Turn(settled, batch)
+        for p in blocked:  # alone: nobody else waits with it
+            yield Turn(settled, [p])
 
     def _look(self, *, only: int | None = None) -> Turn:
         with sql.batch(self.using, self._question(only=only)) as [rows]:
@@ -250,11 +270,12 @@ class Transfer:
             return self._move_locked(pending)
 
     def _move_locked(self, pending: list[Pending]) -> list[Moved]:
-        heads, ends = sql.fetch_each(
-            self.using,
-            (sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}),
-            (sql.union_all([self._end_of(p.topic_id) for p in pending]), {}),
-        )
+        lock = sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}
+        if self._blocked.isdisjoint(p.topic_id for p in pending):
+            heads, ends = sql.fetch_each(self.using, lock, self._ends_of(p.topic_id for p in pending))
+        else:  # reading such a log may have to wait: not for nothing
+            [heads] = sql.fetch_each(self.using, lock)
+            [ends] = sql.fetch_each(self.using, self._ends_of(row[0] for row in heads)) if heads else [[]]
         locked = {topic_id for (topic_id,) in heads}
         places = {place.topic_id: place for place in self._places(row for row in ends if row[0] in locked)}
         ours = [p for p in pending if p.topic_id in places and self._fits(p, places[p.topic_id])]
@@ -287,10 +308,14 @@ class Transfer:
         """Whether there is still room: another transfer may have moved on since this one looked."""
         return place.last_id + pending.events <= self._known[pending.topic_id].room
 
-    def _end_of(self, topic_id: int) -> sql.Statement:
-        return sql.statement("last").on(
-            log=segments.log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id
-        )
+    def _ends_of(self, topic_ids: Iterable[int]) -> sql.Question:
+        ends = [
+            sql.statement("last").on(
+                log=segments.log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id
+            )
+            for topic_id in topic_ids
+        ]
+        return sql.union_all(ends), {}
 
     def _places(self, ends: Iterable[tuple[Any, ...]]) -> Iterator[Place]:
         """Where the logs end; what is remembered of their partitions is brought up to date."""

@@ -21,7 +21,7 @@ from django_events.consuming.leases import Lease, claim, give_up
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import HandlerNotFound, LeaseLost
-from django_events.log.transfer import LOG_CHANNEL
+from django_events.log.transfer import LOG_CHANNEL, LONGEST_PAYLOAD
 from django_events.workers.bell import Bell
 from django_events.workers.keeping import Keeper
 from django_events.workers.listening import Listener
@@ -62,7 +62,7 @@ class ConsumerWorker:
                 pool.agenda.refused(due.position_id)
                 continue
             pool.agenda.claimed(due.position_id)
-            passed = 0
+            passed, until = 0, None
             try:
                 with pool.keeper.keeping(lease):
                     passed = serve(
@@ -71,6 +71,7 @@ class ConsumerWorker:
                         on_failure=log_failure(lease),
                         stopping=lambda: stop.requested,
                     )
+                until = lease.position
                 pool.suspected.discard(due.position_id)
             except LeaseLost as error:
                 logger.warning("%s", error)
@@ -80,7 +81,7 @@ class ConsumerWorker:
                 self._give_up_if_reachable()
                 raise
             finally:
-                pool.agenda.served(due.position_id)
+                pool.agenda.served(due.position_id, until=until)
                 self._tidy()
             if passed:
                 return passed
@@ -132,10 +133,10 @@ class ConsumerWorker:
         for lease in self._unsettled:
             if lease.token not in given_up:  # whoever took it over ended the connection, which was all that was seen
                 logger.warning(
-                    "Consumer %s lost its lease of partition %d: it was taken over or rewound, or its last settlement "
+                    "Consumer %s lost its lease of %s: it was taken over or rewound, or its last settlement "
                     "was committed when the connection was lost.",
                     lease.subscription,
-                    lease.partition,
+                    lease.what,
                 )
         self._unsettled = []
 
@@ -177,7 +178,8 @@ class ConsumerPool:
             raise self.broken[0]
         served = self._subscriptions()
         self.agenda = Agenda(self.using, served)
-        self.topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
+        topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
+        self.topic_ids = topic_ids if len(topic_ids) <= LONGEST_PAYLOAD else ""
         self.keeper = Keeper(self.using, stop=stop.request)
         if not once:  # nobody waits then
             self._listener.on(LOG_CHANNEL, self._notified)
@@ -246,7 +248,7 @@ class ConsumerPool:
         """Something came or happened; the payload says where, see LOG_CHANNEL."""
         places = [place.partition(":") for place in payload.split(",")]
         self.agenda.came((int(topic_id), int(partition)) for topic_id, _, partition in places if partition)
-        self.agenda.notice(int(topic_id) for topic_id, _, partition in places if topic_id and not partition)
+        self.agenda.happened(int(topic_id) for topic_id, _, partition in places if topic_id and not partition)
         if not payload:
             self.agenda.notice_all()
         self.bell.ring()

@@ -17,6 +17,7 @@ from django_events.consuming.agenda import Agenda
 from django_events.consuming.failures import Failure
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, broken
 from django_events.consuming.handling import OnFailure, log_failure
+from django_events.consuming.held import Held
 from django_events.consuming.leases import Lease, claim
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.streams import serve
@@ -140,7 +141,7 @@ class _Handler(BoundHandler):
         super().__init__(consumer)
         self._raise_errors = raise_errors
 
-    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+    def call(self, lease: Held, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
         # A worker settles as many events together as there is time for, and handles those before a failing one
         # again. A test counts calls, so here each event is settled by itself, however long it takes.
         try:

@@ -154,10 +154,10 @@ class Keeper:
             return False
         lease.timed_out = event  # this one, and not the next that the handler may have begun with by now
         logger.error(
-            "Consumer %s, partition %d: the handler of event %s, attempt %d takes longer than %s. "
+            "Consumer %s, %s: the handler of event %s, attempt %d takes longer than %s. "
             "If it doesn't come back before its lease is over, this process ends.",
             lease.subscription,
-            lease.partition,
+            lease.what,
             event.address,
             event.attempt,
             timeout,
@@ -220,10 +220,10 @@ class Keeper:
     def _abandon(self, lease: Lease) -> None:
         """A handler doesn't come back: let the others finish, and end the process with it."""
         logger.critical(
-            "Consumer %s, partition %d: the handler doesn't come back, so this process ends with exit code %d. "
+            "Consumer %s, %s: the handler doesn't come back, so this process ends with exit code %d. "
             "Its events go to others.",
             lease.subscription,
-            lease.partition,
+            lease.what,
             Exit.ABANDONED,
         )
         self._stop_others()

@@ -73,7 +73,7 @@ class WakeUps:
             self._bell.wait(stop, max(self.poll, SOON) if self._all_ring else self.poll)
         elif (prepared := session.ask(TO_SLEEP, LOCK)) is not None:
             self._locked = session  # now publishers notify; who came before is seen by looking once more
-            self._all_ring = prepared == "0" if settings.WAKE_UPS is None else settings.WAKE_UPS
+            self._all_ring = prepared == "0" and settings.WAKE_UPS is not False
         elif self._somebody_else_sleeps(session):
             # When that one ends, nobody sleeps, so publishers don't notify.
             self._bell.wait(stop, min(self.poll, SOON))

@@ -51,10 +51,9 @@ def serve_next(agenda):
     lease = claim(*due, holder="a test")
     assert lease is not None
     agenda.claimed(due.position_id)
-    try:
-        return serve_lease(lease)
-    finally:
-        agenda.served(due.position_id)
+    passed = serve_lease(lease)
+    agenda.served(due.position_id, until=lease.position)
+    return passed
 
 
 def place(topic, partition=0):
@@ -79,6 +78,30 @@ def test_a_partition_that_was_served_here_is_claimed_without_looking(wide, make_
     assert not agenda.look(period=60)
     assert agenda.take() is None
     assert position_of(by_partition, 1).position == position_of(together).position == 3
+
+
+def test_a_flood_into_partitions_of_this_process_keeps_nobody_waiting(wide, make_consumer):
+    """What is told all the time doesn't come before what is due, and doesn't put off the look that finds it."""
+    reader = make_consumer(wide, handler=ignore)
+    agenda = agenda_of(reader)
+    for partition in (0, 1):
+        fill(wide, 1, partition=partition)
+    assert agenda.look(period=60)
+    assert serve_next(agenda) + serve_next(agenda) == 2
+
+    quiet = False
+    for turn in range(10):
+        for partition in (0, 1):
+            fill(wide, turn, partition=partition)
+        if turn == 3:
+            fill(wide, "quiet", partition=2)
+        agenda.came([place(wide, 0), place(wide, 1)] + [place(wide, 2)] * (turn == 3))
+        assert agenda.look(period=60)
+        serve_next(agenda)
+        if quiet := position_of(reader, 2).position > 0:
+            break
+    assert quiet
+    assert turn < 7
 
 
 def test_a_partition_that_others_served_is_looked_at(wide, make_consumer, django_assert_num_queries):
@@ -109,7 +132,7 @@ def test_what_comes_while_a_partition_is_served_is_looked_for_afterwards(wide, m
     agenda.claimed(due.position_id)
     agenda.came([place(wide, 1)])
     assert serve_lease(lease) == 1
-    agenda.served(due.position_id)
+    agenda.served(due.position_id, until=lease.position)
     assert not agenda.look(period=60)
 
     fill(wide, 2, partition=1)

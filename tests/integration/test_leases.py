@@ -256,7 +256,7 @@ def test_who_lost_a_lease_changes_nothing_and_is_told(things, make_consumer, lat
     assert lost.lost
     assert str(caught.value) == (
         "Consumer 'reader' of 'things' lost its lease of partition 0: it was taken over or rewound. "
-        "What was handled behind 0 is not settled."
+        "What was handled meanwhile is not settled."
     )
     if taken == "taken over":
         lease.release()

@@ -4,7 +4,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import ProgrammingError, connection, connections, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -236,6 +236,26 @@ def test_a_topic_that_is_dropped_between_look_and_move_harms_nobody(make_topic, 
     monkeypatch.setattr(Transfer, "_fits_one_batch", drop)
     assert worker.move() == 1
     assert log_values(stays) == [1, 2]
+
+
+def test_a_table_that_stays_missing_is_named(make_topic):
+    """A log that is gone is looked for once more; something else that is missing is somebody's mistake."""
+    topic = make_topic("things")
+    log = log_table(Topic.objects.get(name="things").pk)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN INSERT INTO nowhere VALUES (1); RETURN NEW; END'"
+        )
+        cursor.execute(f"CREATE TRIGGER audit AFTER INSERT ON {log} FOR EACH ROW EXECUTE FUNCTION audit()")
+    try:
+        publish(topic, 1)
+        with pytest.raises(ProgrammingError, match='relation "nowhere" does not exist'):
+            Transfer("default").move()
+        assert BufferedEvent.objects.count() == 1
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION audit CASCADE")
 
 
 def test_a_topic_that_is_being_written_is_left_to_its_writer(connect, make_topic):
