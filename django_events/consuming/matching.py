@@ -5,19 +5,33 @@ Filters run in the database, on events of the log under the name `e`.
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
-from django_events import declarations, sql
+from django_events import sql
 
 ONE, REST = "*", ">"
 
 
-def condition(consumer: declarations.Consumer) -> sql.Statement:
+class Filter(Protocol):
+    """A consumer, as it is declared or as it is registered."""
+
+    @property
+    def types(self) -> Sequence[str] | None: ...
+
+    @property
+    def keys(self) -> Sequence[str] | None: ...
+
+    @property
+    def where(self) -> str | None: ...
+
+
+def condition(consumer: Filter) -> sql.Statement:
     """The condition that an event `e` has to meet."""
     conditions = []
     for column, patterns in (("type", consumer.types), ("key", consumer.keys)):
         if patterns is None:
             continue
-        if any({ONE, REST} & set(pattern.split(".")) for pattern in patterns):
+        if any(map(is_pattern, patterns)):
             expressions = sql.literal([expression(pattern) for pattern in patterns])
             conditions.append(sql.statement("match_pattern").on(column=column, expressions=expressions))
         else:
@@ -25,6 +39,11 @@ def condition(consumer: declarations.Consumer) -> sql.Statement:
     if consumer.where is not None:
         conditions.append(sql.statement("match_value").on(where=sql.literal(consumer.where)))
     return sql.all_of(conditions)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it is about more than itself."""
+    return not {ONE, REST}.isdisjoint(text.split("."))
 
 
 def expression(pattern: str) -> str:

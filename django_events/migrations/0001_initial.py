@@ -110,6 +110,7 @@ DROP FUNCTION django_events_open(text, boolean)
 # pgtrigger leaves the function of a dropped table's trigger behind, and one that all its triggers share.
 DROP_TRIGGER_FUNCTIONS = """
 DROP FUNCTION IF EXISTS pgtrigger_insert_only_b3b0a();
+DROP FUNCTION IF EXISTS pgtrigger_deliver_6a530();
 DO $block$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_proc WHERE starts_with(proname, 'pgtrigger_')) THEN
@@ -124,6 +125,26 @@ $block$
 TUNE_POSITIONS = """
 ALTER TABLE django_events_position SET (
     fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+)
+"""
+
+# Deliveries come and go. Leasing one changes no index, so with room on its page the new version stays there.
+TUNE_DELIVERIES = """
+ALTER TABLE django_events_delivery SET (
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_vacuum_insert_threshold = -1,
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 50000,
+    vacuum_truncate = off
+);
+ALTER TABLE django_events_deliverylease SET (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0,
@@ -310,6 +331,52 @@ class Migration(migrations.Migration):
                 ("types", models.JSONField(blank=True, null=True, verbose_name="types")),
                 ("keys", models.JSONField(blank=True, null=True, verbose_name="keys")),
                 ("where", models.TextField(blank=True, null=True, verbose_name="where")),
+                (
+                    "type_expressions",
+                    models.JSONField(
+                        blank=True,
+                        editable=False,
+                        help_text="The patterns among the types.",
+                        null=True,
+                        verbose_name="type expressions",
+                    ),
+                ),
+                (
+                    "key_expressions",
+                    models.JSONField(
+                        blank=True,
+                        editable=False,
+                        help_text="The patterns among the keys.",
+                        null=True,
+                        verbose_name="key expressions",
+                    ),
+                ),
+                (
+                    "mode",
+                    models.CharField(
+                        choices=[("stream", "stream"), ("queue", "queue")],
+                        default="stream",
+                        max_length=6,
+                        verbose_name="mode",
+                    ),
+                ),
+                ("ordered", models.BooleanField(default=False, verbose_name="ordered")),
+                (
+                    "live",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Its deliveries come with the events. Otherwise its workers make them from the log.",
+                        verbose_name="live",
+                    ),
+                ),
+                (
+                    "filled_until",
+                    models.BigIntegerField(
+                        default=0,
+                        help_text="Up to this id its events were made deliveries. It counts while the consumer is not live.",
+                        verbose_name="filled until",
+                    ),
+                ),
                 ("paused_at", models.DateTimeField(blank=True, null=True, verbose_name="paused at")),
                 (
                     "held_until",
@@ -342,6 +409,82 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "consumer",
                 "verbose_name_plural": "consumers",
+            },
+        ),
+        migrations.CreateModel(
+            name="Delivery",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "consumer_id", "event_id", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "consumer",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="deliveries",
+                        to="django_events.consumer",
+                        verbose_name="consumer",
+                    ),
+                ),
+                ("event_id", models.BigIntegerField(verbose_name="event")),
+                (
+                    "key",
+                    models.CharField(
+                        blank=True,
+                        help_text="Only where the consumer handles keys in order.",
+                        max_length=512,
+                        null=True,
+                        verbose_name="key",
+                    ),
+                ),
+                ("received_at", models.DateTimeField(verbose_name="received at")),
+                (
+                    "visible_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Nobody gets it before, after a failed attempt.",
+                        null=True,
+                        verbose_name="visible at",
+                    ),
+                ),
+                ("token", models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="lease")),
+                ("attempts", models.IntegerField(db_default=0, verbose_name="attempts")),
+                ("delivered", models.IntegerField(db_default=0, verbose_name="times delivered")),
+                ("first_at", models.DateTimeField(blank=True, null=True, verbose_name="first delivered at")),
+                ("last_at", models.DateTimeField(blank=True, null=True, verbose_name="last delivered at")),
+                ("error", models.TextField(blank=True, db_default="", verbose_name="last error")),
+            ],
+            options={
+                "verbose_name": "delivery",
+                "verbose_name_plural": "deliveries",
+            },
+        ),
+        migrations.CreateModel(
+            name="DeliveryLease",
+            fields=[
+                ("token", models.BigIntegerField(primary_key=True, serialize=False, verbose_name="lease")),
+                (
+                    "consumer",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="delivery_leases",
+                        to="django_events.consumer",
+                        verbose_name="consumer",
+                    ),
+                ),
+                ("leased_until", models.DateTimeField(verbose_name="leased until")),
+                ("holder", models.CharField(max_length=200, verbose_name="holder")),
+                ("event_ids", models.JSONField(verbose_name="events")),
+            ],
+            options={
+                "verbose_name": "lease of deliveries",
+                "verbose_name_plural": "leases of deliveries",
             },
         ),
         migrations.CreateModel(
@@ -501,4 +644,43 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL(TUNE_POSITIONS, migrations.RunSQL.noop),
+        migrations.AddIndex(
+            model_name="consumer",
+            index=models.Index(
+                condition=models.Q(("live", True)), fields=["topic"], name="django_events_consumer_live"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="delivery",
+            index=models.Index(
+                condition=models.Q(("key__isnull", False)),
+                fields=["consumer", "key", "event_id"],
+                name="django_events_delivery_key",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="delivery",
+            index=models.Index(
+                condition=models.Q(("visible_at__isnull", False)),
+                fields=["consumer", "visible_at"],
+                name="django_events_delivery_visible",
+            ),
+        ),
+        migrations.RunSQL(TUNE_DELIVERIES, migrations.RunSQL.noop),
+        pgtrigger.migrations.AddTrigger(
+            model_name="event",
+            trigger=pgtrigger.compiler.Trigger(
+                name="deliver",
+                sql=pgtrigger.compiler.UpsertTriggerSql(
+                    func='IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN\nWITH kind AS MATERIALIZED (\n    SELECT DISTINCT topic_id, type FROM new_events\n),\nlive AS MATERIALIZED (\n    SELECT\n        c.id, c.topic_id, c.ordered, c.types, c.type_expressions, c.keys, c.key_expressions,\n        c."where"::jsonpath AS predicate,\n        min(c.id) OVER (PARTITION BY c.topic_id, c.types, c.keys, c."where") AS filter\n    FROM django_events_consumer AS c\n    WHERE c.live AND c.topic_id IN (SELECT kind.topic_id FROM kind)\n),\nfitting AS MATERIALIZED (\n    SELECT live.filter, live.topic_id, kind.type, live.keys, live.key_expressions, live.predicate\n    FROM live\n    JOIN kind ON kind.topic_id = live.topic_id\n    WHERE live.id = live.filter\n        AND (\n            live.types IS NULL\n            OR live.types @> to_jsonb(kind.type)\n            OR EXISTS (SELECT FROM jsonb_array_elements_text(live.type_expressions) AS x WHERE kind.type ~ x)\n        )\n)\nINSERT INTO django_events_delivery (consumer_id, event_id, key, received_at)\nSELECT live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp()\nFROM fitting\nJOIN new_events AS e ON e.topic_id = fitting.topic_id AND e.type = fitting.type\nJOIN live ON live.filter = fitting.filter\nWHERE (\n        fitting.keys IS NULL\n        OR fitting.keys @> to_jsonb(e.key)\n        OR EXISTS (SELECT FROM jsonb_array_elements_text(fitting.key_expressions) AS x WHERE e.key ~ x)\n    )\n    AND (fitting.predicate IS NULL OR coalesce(e.value @@ fitting.predicate, false));\nEND IF;\nRETURN NULL;',
+                    hash="088d9db53fb9b875fc2a70d0673a0074c1edd13b",
+                    level="STATEMENT",
+                    operation="INSERT",
+                    pgid="pgtrigger_deliver_6a530",
+                    referencing="REFERENCING NEW TABLE AS new_events ",
+                    table="django_events_event",
+                    when="AFTER",
+                ),
+            ),
+        ),
     ]

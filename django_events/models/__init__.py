@@ -2,7 +2,19 @@
 
 from django_events.models.buffer import BufferedEvent
 from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
+from django_events.models.deliveries import Delivery, DeliveryLease
 from django_events.models.events import Event
 from django_events.models.topics import Topic, TopicHead
 
-__all__ = ["BufferedEvent", "Consumer", "DeadLetter", "Event", "Intervention", "Position", "Topic", "TopicHead"]
+__all__ = [
+    "BufferedEvent",
+    "Consumer",
+    "DeadLetter",
+    "Delivery",
+    "DeliveryLease",
+    "Event",
+    "Intervention",
+    "Position",
+    "Topic",
+    "TopicHead",
+]

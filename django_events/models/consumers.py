@@ -23,6 +23,26 @@ class Consumer(models.Model):
     types = models.JSONField(_("types"), null=True, blank=True)
     keys = models.JSONField(_("keys"), null=True, blank=True)
     where = models.TextField(_("where"), null=True, blank=True)
+    type_expressions = models.JSONField(
+        _("type expressions"), null=True, blank=True, editable=False, help_text=_("The patterns among the types.")
+    )
+    key_expressions = models.JSONField(
+        _("key expressions"), null=True, blank=True, editable=False, help_text=_("The patterns among the keys.")
+    )
+    mode = models.CharField(
+        _("mode"), max_length=6, default="stream", choices=[("stream", _("stream")), ("queue", _("queue"))]
+    )
+    ordered = models.BooleanField(_("ordered"), default=False)
+    live = models.BooleanField(
+        _("live"),
+        default=False,
+        help_text=_("Its deliveries come with the events. Otherwise its workers make them from the log."),
+    )
+    filled_until = models.BigIntegerField(
+        _("filled until"),
+        default=0,
+        help_text=_("Up to this id its events were made deliveries. It counts while the consumer is not live."),
+    )
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
     held_until = models.DateTimeField(
         _("held until"),
@@ -37,6 +57,7 @@ class Consumer(models.Model):
         verbose_name = _("consumer")
         verbose_name_plural = _("consumers")
         constraints = [models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name")]
+        indexes = [models.Index(fields=["topic"], name="django_events_consumer_live", condition=models.Q(live=True))]
 
     def __str__(self) -> str:
         known = "topic" in self._state.fields_cache  # no query for a name

@@ -141,11 +141,12 @@ def batch(using: str, *first: Question, **settings: str) -> Iterator[list[Rows]]
     """
     nested = connections[using].in_atomic_block
     with transaction.atomic(using):
-        before, *answers = fetch_each(using, _set_locally({**BATCH_SETTINGS, **settings}), *first)
+        before, *answers = fetch_each(using, locally({**BATCH_SETTINGS, **settings}), *first)
         yield answers
         if nested:  # a transaction of somebody else's goes on: leave it as it was
-            fetch_each(using, _set_locally({name: value for name, value, _ in before}))
+            fetch_each(using, locally({name: value for name, value, _ in before}))
 
 
-def _set_locally(values: dict[str, str]) -> Question:
+def locally(values: dict[str, str]) -> Question:
+    """Settings of the server for what comes behind it, in the same message or transaction."""
     return statement("set_locally"), {"names": list(values), "values": list(values.values())}

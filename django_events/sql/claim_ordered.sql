@@ -1,0 +1,119 @@
+-- Lease the next deliveries of a queue consumer that handles each key in order, under a new token.
+--
+-- Of each key, only a run that begins with its oldest delivery, and none of which waits or is in somebody's hand. They
+-- are looked for in a window of deliveries behind `after`, in the order of their events; those that waited for another
+-- attempt are looked for everywhere. What has no key is free of all that. Where a worker got hold of only a part of a
+-- run, because somebody else was at the rest in this moment, it takes what leads without a gap. One that waited
+-- leads nothing: there may be a gap between it and the window.
+-- Whether a key has an older delivery is asked by order and limit, or the planner may hash all of them.
+-- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
+-- keeps.
+-- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, hurry
+-- (whether the commit may skip the disk).
+-- Answers with the event, the attempts that are counted, and the end of the window; where nothing is claimed, with
+-- that end alone; and with none where there is nothing behind the window.
+-- Nothing is claimed while the consumer is paused or held, or if something was taken over under this token.
+-- Relies on: the primary key of django_events_delivery, (consumer_id, key, event_id) WHERE key IS NOT NULL, and
+-- (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
+WITH open AS MATERIALIZED (
+    SELECT c.id, p.position
+    FROM django_events_consumer AS c
+    JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
+    WHERE c.id = %(consumer_id)s
+        AND c.paused_at IS NULL
+        AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+        AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = %(token)s)
+),
+seen AS MATERIALIZED (
+    SELECT d.event_id, d.key, d.token IS NULL AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp()) AS free
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = (SELECT open.id FROM open) AND d.event_id > greatest(%(after)s, (SELECT open.position FROM open))
+    ORDER BY d.event_id
+    LIMIT %(window)s
+),
+due AS MATERIALIZED (
+    SELECT d.event_id, d.key
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = (SELECT open.id FROM open)
+        AND d.visible_at <= statement_timestamp()
+        AND d.token IS NULL
+        AND d.event_id <= greatest(%(after)s, (SELECT open.position FROM open))
+    ORDER BY d.visible_at
+    LIMIT %(most)s
+),
+lane AS MATERIALIZED (
+    SELECT
+        seen.event_id, seen.key,
+        row_number() OVER run AS place,
+        bool_and(seen.free) OVER run AS free,
+        true AS leads
+    FROM seen
+    WINDOW run AS (PARTITION BY coalesce('k' || seen.key, seen.event_id::text) ORDER BY seen.event_id)
+    UNION ALL
+    SELECT due.event_id, due.key, 1, true, false FROM due
+),
+head AS MATERIALIZED (
+    SELECT lane.event_id, lane.key, lane.leads
+    FROM lane
+    LEFT JOIN LATERAL (
+        SELECT d.event_id
+        FROM django_events_delivery AS d
+        WHERE d.consumer_id = %(consumer_id)s
+            AND d.key = lane.key
+            AND d.event_id > (SELECT open.position FROM open)
+            AND d.event_id < lane.event_id
+        ORDER BY d.event_id
+        LIMIT 1
+    ) AS older ON true
+    WHERE lane.place = 1 AND lane.free AND older.event_id IS NULL
+),
+wanted AS MATERIALIZED (
+    SELECT head.event_id, head.key, 1 AS place FROM head
+    UNION ALL
+    SELECT lane.event_id, lane.key, lane.place
+    FROM lane
+    WHERE lane.place > 1 AND lane.free AND lane.key IN (SELECT head.key FROM head WHERE head.leads)
+    ORDER BY event_id
+    LIMIT %(most)s
+),
+got AS MATERIALIZED (
+    SELECT d.event_id, d.key, wanted.place
+    FROM wanted
+    JOIN django_events_delivery AS d ON d.event_id = wanted.event_id
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(ARRAY(SELECT wanted.event_id FROM wanted))
+        AND d.token IS NULL
+        AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp())
+    FOR UPDATE OF d SKIP LOCKED
+),
+picked AS MATERIALIZED (
+    SELECT run.event_id
+    FROM (
+        SELECT got.event_id, got.key, got.place, row_number() OVER (PARTITION BY got.key ORDER BY got.event_id) AS nth
+        FROM got
+    ) AS run
+    WHERE run.key IS NULL OR run.nth = run.place
+),
+lease AS (
+    INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)
+    SELECT %(token)s, %(consumer_id)s, clock_timestamp() + %(lease)s, %(holder)s, jsonb_agg(picked.event_id)
+    FROM picked
+    HAVING count(*) > 0
+),
+claimed AS (
+    UPDATE django_events_delivery AS d
+    SET
+        token = %(token)s,
+        visible_at = NULL,
+        delivered = d.delivered + 1,
+        first_at = coalesce(d.first_at, clock_timestamp()),
+        last_at = clock_timestamp()
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
+    RETURNING d.event_id, d.attempts
+)
+SELECT
+    claimed.event_id, claimed.attempts, next.place,
+    CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
+FROM (SELECT CASE WHEN count(*) = %(window)s THEN max(seen.event_id) END AS place FROM seen) AS next
+LEFT JOIN claimed ON true
+ORDER BY claimed.event_id

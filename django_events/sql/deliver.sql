@@ -1,0 +1,40 @@
+-- In a trigger, after events came into the log: a delivery for each live queue consumer that an event is for.
+--
+-- A filter is tried once for each type that came, and only where it fits on the events of that type; consumers
+-- with the same filter share that. Filters are data here, as registered: no SQL is put together.
+-- It runs in the transfer's transaction, under the heads of the topics, so nobody becomes live or stops being live
+-- between the events and their deliveries.
+-- Relies on: the transition table new_events, django_events_consumer (topic_id) WHERE live.
+WITH kind AS MATERIALIZED (
+    SELECT DISTINCT topic_id, type FROM new_events
+),
+live AS MATERIALIZED (
+    SELECT
+        c.id, c.topic_id, c.ordered, c.types, c.type_expressions, c.keys, c.key_expressions,
+        c."where"::jsonpath AS predicate,
+        min(c.id) OVER (PARTITION BY c.topic_id, c.types, c.keys, c."where") AS filter
+    FROM django_events_consumer AS c
+    WHERE c.live AND c.topic_id IN (SELECT kind.topic_id FROM kind)
+),
+fitting AS MATERIALIZED (
+    SELECT live.filter, live.topic_id, kind.type, live.keys, live.key_expressions, live.predicate
+    FROM live
+    JOIN kind ON kind.topic_id = live.topic_id
+    WHERE live.id = live.filter
+        AND (
+            live.types IS NULL
+            OR live.types @> to_jsonb(kind.type)
+            OR EXISTS (SELECT FROM jsonb_array_elements_text(live.type_expressions) AS x WHERE kind.type ~ x)
+        )
+)
+INSERT INTO django_events_delivery (consumer_id, event_id, key, received_at)
+SELECT live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp()
+FROM fitting
+JOIN new_events AS e ON e.topic_id = fitting.topic_id AND e.type = fitting.type
+JOIN live ON live.filter = fitting.filter
+WHERE (
+        fitting.keys IS NULL
+        OR fitting.keys @> to_jsonb(e.key)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(fitting.key_expressions) AS x WHERE e.key ~ x)
+    )
+    AND (fitting.predicate IS NULL OR coalesce(e.value @@ fitting.predicate, false))

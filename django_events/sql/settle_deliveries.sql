@@ -1,0 +1,42 @@
+-- Settle some of the deliveries that are in hand, if the lease is still the settler's.
+--
+-- What was handled is deleted, what failed waits for its next attempt, and what can't be handled now is anybody's
+-- again. No answer means that the lease was lost. Too small a count means that somebody took a delivery away.
+-- Parameters: consumer_id, token, done (ids), failed (an id, or null), attempts, pause (an interval), error (of the
+-- failed one), released (ids), ends (whether nothing is in hand any more), hold (whether to take the lock of
+-- hold.sql, by which a frozen settler is found).
+-- Answers with how many were deleted, and whether the transaction is still the one that began with hold.sql.
+-- Relies on: the primary keys of django_events_deliverylease and django_events_delivery.
+WITH mine AS MATERIALIZED (
+    SELECT token FROM django_events_deliverylease WHERE token = %(token)s FOR UPDATE
+),
+done AS (
+    DELETE FROM django_events_delivery AS d
+    USING mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(%(done)s::bigint[]) AND d.token = mine.token
+    RETURNING d.event_id
+),
+failed AS (
+    UPDATE django_events_delivery AS d
+    SET
+        token = NULL,
+        visible_at = clock_timestamp() + %(pause)s::interval,
+        attempts = %(attempts)s,
+        error = %(error)s
+    FROM mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = %(failed)s AND d.token = mine.token
+),
+released AS (
+    UPDATE django_events_delivery AS d
+    SET token = NULL
+    FROM mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(%(released)s::bigint[]) AND d.token = mine.token
+),
+ended AS (
+    DELETE FROM django_events_deliverylease AS l USING mine WHERE l.token = mine.token AND %(ends)s
+)
+SELECT
+    (SELECT count(*) FROM done),
+    current_setting('django_events.token', true) = %(token)s::text,
+    CASE WHEN %(hold)s THEN pg_advisory_xact_lock(%(token)s)::text END
+FROM mine
