@@ -50,6 +50,10 @@ def how_deliveries_are_read(plan):
     return {how for how, table in scans(plan) if table == DELIVERIES}
 
 
+def conditions_on_deliveries(plan):
+    return [node["Index Cond"] for node in plan if node.get("Relation Name") == DELIVERIES and "Index Cond" in node]
+
+
 @pytest.mark.requirement("D1")
 @pytest.mark.parametrize("name", ["claim_unordered", "claim_ordered"])
 def test_a_claim_reads_deliveries_by_index(consumer_id, statistics, name):
