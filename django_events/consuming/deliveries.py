@@ -26,6 +26,7 @@ from django_events import sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.held import Held
+from django_events.consuming.leases import END_HOLDER_TIMEOUT, end_holder
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
 
@@ -34,7 +35,7 @@ logger = logging.getLogger("django_events.consumer")
 SMALLEST_WINDOW, LARGEST_WINDOW = 200, 20_000  # deliveries
 # Of millions of deliveries a few are read, by index; the planner's idea of it would be worth compiling, or a scan.
 FOR_CLAIMS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
-MOVE_UP_EVERY = 1.0  # seconds
+ROUND = 1.0  # seconds
 
 
 class Settled(NamedTuple):
@@ -126,10 +127,22 @@ class Hand(Held):
         self.released = not self.events
 
     def release(self) -> None:
-        """Give back what is not settled: it is anybody's again, and was not attempted."""
-        if not self.released:
+        """Give back what is not settled: it is anybody's again, and was not attempted.
+
+        One of those that are handled one by one may have ended a worker: they stay together, for who goes on carefully.
+        """
+        if self.released:
+            return
+        if any(event.id <= self.careful_until for event in self.events):
+            self.give_up()
+        else:
             self._write(released=[event.id for event in self.events], ends=True)
-            self.released = True
+        self.released = True
+
+    def give_up(self) -> None:
+        """End the lease with something unsettled: whoever takes it over goes on carefully."""
+        if not sql.fetch(self.using, sql.statement("give_up_hand"), token=self.token):
+            raise self.lose()
 
     def drop(self, event_ids: list[int]) -> None:
         """Let deliveries go that there is nothing to handle of."""
@@ -179,7 +192,7 @@ class Queue:
         self.ordered = ordered
         self._after = 0
         self._window = SMALLEST_WINDOW
-        self._moved_up_at = time.monotonic()
+        self._went_back_at = time.monotonic()
 
     @property
     def using(self) -> str:
@@ -190,14 +203,25 @@ class Queue:
 
         What somebody had in hand when its lease ended comes first, and all of it: one of those may be why.
         """
-        self._move_up()
+        self._once_in_a_while()
         at_the_end = not self._after
         while (hand := self._claim(most, hurry=hurry)) is None:
             if not self._after:
                 if at_the_end:
-                    return None
+                    return self._claim(most, hurry=hurry) if self._end_frozen_settlers() else None
                 at_the_end = True  # and once more from the beginning: there is what others gave back
         return hand
+
+    def _end_frozen_settlers(self) -> bool:
+        """End who froze just before its COMMIT, with its lease locked; returns whether there was anybody."""
+        overdue = sql.fetch(self.using, sql.statement("overdue_hands"), consumer_id=self.subscription.consumer_id)
+        for (token,) in overdue:
+            self._end_holder(token)
+        return bool(overdue)
+
+    def _end_holder(self, token: int) -> None:
+        with sql.batch(self.using, lock_timeout=END_HOLDER_TIMEOUT):
+            end_holder(self.using, token)
 
     def _claim(self, most: int, *, hurry: bool) -> Hand | None:
         nested = connections[self.using].in_atomic_block
@@ -212,10 +236,13 @@ class Queue:
             attempts = {event_id: count for _, event_id, count in taken if event_id is not None}
             return self._take(token, attempts, taken[0][0], nested)
         attempts = {event_id: count for event_id, count, *_ in claimed if event_id is not None}
-        if len(attempts) == most:
+        place = (claimed[0][2] if claimed else None) or 0
+        if len(attempts) < most:
+            self._after = place if self.ordered else 0  # behind what was looked at, or from the beginning
+        elif self.ordered:
             self._after = max(self._after, max(attempts))
-        else:  # behind what was looked at, or from the beginning
-            self._after = (claimed[0][2] if claimed else None) or 0
+        else:
+            self._after = max(self._after, place)
         # Where little can be had, because keys wait for others, it is looked further.
         self._window = SMALLEST_WINDOW if attempts or not self._after else min(2 * self._window, LARGEST_WINDOW)
         return self._take(token, attempts, None, nested) if attempts else None
@@ -260,6 +287,7 @@ class Queue:
         careful_until = 0 if lost_token is None else max(attempts, default=0)
         hand = Hand(of, token, lost_token, nested, events, attempts, careful_until=careful_until, ordered=self.ordered)
         if lost_token is not None:
+            self._end_holder(lost_token)
             logger.warning(
                 "Consumer %s, %s are taken over: their worker died, or froze for longer than its lease.", of, hand.what
             )
@@ -281,11 +309,12 @@ class Queue:
         )
         return [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
 
-    def _move_up(self) -> None:
-        """Once in a while: nothing before the oldest delivery has to be looked at again."""
+    def _once_in_a_while(self) -> None:
+        """Go back to the oldest delivery, where others gave something back; nothing before it is looked at again."""
         now = time.monotonic()
-        if now - self._moved_up_at >= MOVE_UP_EVERY:
-            self._moved_up_at = now
-            with sql.committed(self.using):
-                if sql.fetch(self.using, sql.statement("lock_position"), consumer_id=self.subscription.consumer_id):
-                    sql.fetch(self.using, sql.statement("move_up"), consumer_id=self.subscription.consumer_id)
+        if now - self._went_back_at < ROUND:
+            return
+        self._went_back_at, self._after = now, 0
+        with sql.committed(self.using):
+            if sql.fetch(self.using, sql.statement("lock_position"), consumer_id=self.subscription.consumer_id):
+                sql.fetch(self.using, sql.statement("move_up"), consumer_id=self.subscription.consumer_id)

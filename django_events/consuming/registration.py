@@ -102,9 +102,10 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
         row.positions.using(using).filter(pk__in=beyond).update(position=0, number=0, attempted=None, careful_until=0)
         changes.append("its topic was made anew, begins at 1 again")
     if changes:
-        for name, value in {**filters, "partitioned": declared.partitioned}.items():
+        declared_now = {**filters, "partitioned": declared.partitioned}
+        for name, value in declared_now.items():
             setattr(row, name, value)
-        row.save(using=using)
+        row.save(using=using, update_fields=list(declared_now))  # workers write the rest
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
 
 

@@ -6,7 +6,7 @@
 -- No index changes with a lease. Rows are found again by an array: a join may be planned to read the whole table. The commit need not wait for the disk unless one of them failed before: a lease
 -- that a crash of the server takes back was not used for anything that survived the crash.
 -- Parameters: consumer_id, after, most, token, lease (an interval), holder, hurry (whether the commit may skip the
--- disk). Answers with the event, the attempts that are counted, and nothing: all was looked at.
+-- disk). Answers with the event, the attempts that are counted, and the last of those that waited for nothing.
 -- Nothing is claimed while the consumer is paused or held, or if something was taken over under this token.
 -- Relies on: the primary key of django_events_delivery, and (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
@@ -62,7 +62,7 @@ claimed AS (
     RETURNING d.event_id, d.attempts
 )
 SELECT
-    claimed.event_id, claimed.attempts, NULL,
+    claimed.event_id, claimed.attempts, (SELECT max(fresh.event_id) FROM fresh),
     CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
 FROM claimed
 ORDER BY claimed.event_id

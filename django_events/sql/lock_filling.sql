@@ -2,4 +2,4 @@
 --
 -- Parameters: consumer_id. Answers with the id up to which it is filled.
 -- Relies on: the primary key of django_events_consumer.
-SELECT filled_until FROM django_events_consumer WHERE id = %(consumer_id)s AND NOT live FOR UPDATE SKIP LOCKED
+SELECT filled_until FROM django_events_consumer WHERE id = %(consumer_id)s AND NOT live FOR NO KEY UPDATE SKIP LOCKED

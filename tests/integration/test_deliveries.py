@@ -3,12 +3,15 @@
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.db import connections, transaction
 
-from django_events import Backoff, Discard, Draft, models, publish, publish_many
+from django_events import Backoff, Discard, Draft, declarations, models, publish, publish_many
+from django_events.consuming import registration
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import judge
 from django_events.consuming.filling import fill
@@ -341,7 +344,7 @@ def test_a_worker_goes_on_behind_what_it_had_and_comes_back_for_what_was_left(th
 
 
 def test_the_position_moves_up_to_the_oldest_delivery(things, make_queue, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.deliveries.MOVE_UP_EVERY", 0)
+    monkeypatch.setattr("django_events.consuming.deliveries.ROUND", 0)
     queue = make_queue(things)
     fill_topic(things, *range(5))
     hand = queue.claim(3)
@@ -351,6 +354,81 @@ def test_the_position_moves_up_to_the_oldest_delivery(things, make_queue, monkey
     finish(hand)
     queue.claim(1)
     assert models.Position.objects.get(consumer__name="queue").position == 3
+
+
+def test_under_a_backlog_that_stays_what_was_given_back_is_not_left_behind(things, make_queue, monkeypatch):
+    monkeypatch.setattr("django_events.consuming.deliveries.ROUND", 0)
+    queue = make_queue(things)
+    fill_topic(things, *range(10))
+    hand = queue.claim(2)
+    behind = queue.claim(2)
+    hand.release()
+    finish(behind)
+    fill_topic(things, *range(10, 20))
+    assert values(queue.claim(2)) == [0, 1]
+
+
+def test_what_waited_does_not_lead_a_worker_past_what_did_not(things, make_queue):
+    queue = make_queue(things, retry=Backoff(attempts=3, base=timedelta(0)))
+    fill_topic(things, *range(10))
+    deliveries(queue).filter(event_id=9).update(visible_at=ClockTimestamp())
+    assert values(queue.claim(2)) == [0, 8]
+    assert values(queue.claim(2)) == [1, 2]
+
+
+@pytest.mark.requirement("X8")
+def test_a_hand_that_was_taken_over_stays_suspicious_when_it_is_given_back(things, make_queue):
+    queue = make_queue(things)
+    fill_topic(things, *range(3))
+    expire(queue.claim(3))
+    again = queue.claim(3)
+    settle(again, again.events[0])
+    again.release()
+
+    third = queue.claim(3)
+    assert values(third) == [1, 2]
+    assert all(third.is_careful(event) for event in third.events)
+
+
+@pytest.mark.requirement("S8", "X8")
+@pytest.mark.parametrize("settled", [False, True])
+def test_who_froze_with_a_hand_is_ended_and_keeps_nobody_waiting(things, make_queue, connect, settled):
+    """Between its last statement and COMMIT too, when it has locked its lease."""
+    queue = make_queue(things)
+    fill_topic(things, *range(3))
+    hand = queue.claim(3)
+    expire(hand)
+    frozen = connect()
+    frozen.execute("SELECT pg_advisory_xact_lock(%s)", [hand.token])
+    if settled:
+        frozen.execute("SELECT FROM django_events_deliverylease WHERE token = %s FOR UPDATE", [hand.token])
+    taken = Queue(queue.subscription, holder="another").claim(3)
+
+    assert values(taken) == [0, 1, 2]
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        frozen.execute("SELECT 1")
+
+
+@pytest.mark.requirement("D5")
+def test_a_change_of_the_declaration_leaves_what_workers_wrote(things, make_queue, monkeypatch):
+    queue = make_queue(things, live=False)
+    fill_topic(things, *range(3))
+    save = models.Consumer.save
+
+    def save_late(row, **options):
+        monkeypatch.setattr(models.Consumer, "save", save)
+        models.Consumer.objects.filter(pk=row.pk).update(filled_until=3)
+        save(row, **options)
+
+    monkeypatch.setattr(models.Consumer, "save", save_late)
+    declared = replace(queue.subscription.consumer, types=("another",))
+    declarations.consumers.add(declared)
+    try:
+        registration.sync("default")
+    finally:
+        declarations.consumers.discard(declared)
+    row = models.Consumer.objects.get(name="queue")
+    assert (row.types, row.filled_until) == (["another"], 3)
 
 
 # In order of their keys
