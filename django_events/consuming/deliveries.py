@@ -15,7 +15,7 @@ partition is: under a token that somebody else took over, nothing can be settled
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
@@ -224,28 +224,33 @@ class Queue:
             end_holder(self.using, token)
 
     def _claim(self, most: int, *, hurry: bool) -> Hand | None:
+        """One look: at what was lost, at what waited, and behind the place."""
         nested = connections[self.using].in_atomic_block
-        token = secrets.randbits(63)
-        questions = self._take_over(token), self._next(token, most, hurry=hurry and not nested)
-        if nested:  # the caller's transaction goes on with its own settings
-            with sql.batch(self.using, *questions) as (taken, claimed):
-                pass
-        else:
-            _, taken, claimed = sql.fetch_each(self.using, sql.locally(FOR_CLAIMS), *questions)
-        if taken:
+        while True:
+            token = secrets.randbits(63)
+            questions = self._take_over(token), self._next(token, most, hurry=hurry and not nested)
+            if nested:  # the caller's transaction goes on with its own settings
+                with sql.batch(self.using, *questions) as (taken, claimed):
+                    pass
+            else:
+                _, taken, claimed = sql.fetch_each(self.using, sql.locally(FOR_CLAIMS), *questions)
+            if not taken:
+                break
             attempts = {event_id: count for _, event_id, count in taken if event_id is not None}
-            return self._take(token, attempts, taken[0][0], nested)
+            if hand := self._take(token, attempts, taken[0][0], nested):
+                return hand
         attempts = {event_id: count for event_id, count, *_ in claimed if event_id is not None}
-        place = (claimed[0][2] if claimed else None) or 0
-        if len(attempts) < most:
-            self._after = place if self.ordered else 0  # behind what was looked at, or from the beginning
-        elif self.ordered:
-            self._after = max(self._after, max(attempts))
-        else:
-            self._after = max(self._after, place)
-        # Where little can be had, because keys wait for others, it is looked further.
-        self._window = SMALLEST_WINDOW if attempts or not self._after else min(2 * self._window, LARGEST_WINDOW)
+        self._go_on(attempts, most, end=(claimed[0][2] if claimed else None) or 0)
         return self._take(token, attempts, None, nested) if attempts else None
+
+    def _go_on(self, claimed: Collection[int], most: int, *, end: int) -> None:
+        """Remember where to look next: behind what was claimed, or looked at; from the beginning if that was all."""
+        if len(claimed) < most:
+            self._after = end if self.ordered else 0
+        else:
+            self._after = max(self._after, max(claimed) if self.ordered else end)
+        # Where little can be had, because keys wait for others, it is looked further.
+        self._window = SMALLEST_WINDOW if claimed or not self._after else min(2 * self._window, LARGEST_WINDOW)
 
     def _take_over(self, token: int) -> sql.Question:
         return sql.statement("take_over"), {

@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
-from django_events.consuming.leases import Lease, Settlement
+from django_events.consuming.held import Held
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import WorkerEnded
 from django_events.retries import Discard, Retry
@@ -24,8 +24,15 @@ logger = logging.getLogger("django_events.consumer")
 OnFailure = Callable[[Failure], None]
 
 
+class Settlement(Protocol):
+    """What a settling transaction wrote; `held` says that it is the one that began with `Held.hold`."""
+
+    @property
+    def held(self) -> bool: ...
+
+
 class Claim(Protocol):
-    """What is handled and settled: a leased partition of a stream, or a dead letter in it."""
+    """What is handled and settled: a leased partition of a stream, a dead letter in it, or deliveries of a queue."""
 
     def is_careful(self, event: ReceivedEvent) -> bool: ...
 
@@ -37,7 +44,7 @@ class Claim(Protocol):
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
     ) -> Settlement: ...
 
-    def settled(self, settlement: Settlement) -> None: ...
+    def settled(self, settlement: Any) -> None: ...
 
     def judge(self, event: ReceivedEvent, error: BaseException) -> Failure: ...
 
@@ -45,7 +52,7 @@ class Claim(Protocol):
 class Handling:
     """One worker's way through the events of one lease."""
 
-    def __init__(self, lease: Lease, handler: BoundHandler, *, enough: Enough, on_failure: OnFailure) -> None:
+    def __init__(self, lease: Held, handler: BoundHandler, *, enough: Enough, on_failure: OnFailure) -> None:
         self.lease = lease
         self.handler = handler
         self.consumer = handler.consumer
@@ -221,7 +228,7 @@ def _is_of_connection(error: BaseException) -> bool:
     return isinstance(error, OperationalError | InterfaceError)
 
 
-def log_failure(lease: Lease) -> OnFailure:
+def log_failure(lease: Held) -> OnFailure:
     """Say in the log which consumer, partition, event and attempt it was, and what follows."""
 
     def on_failure(failure: Failure) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -272,7 +273,16 @@ def test_it_can_be_stopped_while_it_starts(processes: Processes, module: Path):
     assert worker.wait(30) == 0
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Processes take a closed terminal seriously, also where the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @needs_proc
+@pytest.mark.usefixtures("terminal")
 def test_a_closed_terminal_leaves_no_lease(processes: Processes, office: Office, module: Path):
     """All of its processes are told, the one that watches over the other ends at once."""
     with office.gate(1) as gate:

@@ -39,7 +39,7 @@ def make_queue(make_consumer):
     made = []
 
     def make(topic, *, name="queue", ordered=False, live=True, **options):
-        declared = make_consumer(topic, name=name, handler=print, partitioned=False, **{"retry": RETRY, **options})
+        declared = make_consumer(topic, name=name, partitioned=False, **{"handler": print, "retry": RETRY, **options})
         row = models.Consumer.objects.get(name=name)
         row.mode, row.ordered, row.live = "queue", ordered, False
         row.filled_until = row.positions.get().position
@@ -407,6 +407,18 @@ def test_who_froze_with_a_hand_is_ended_and_keeps_nobody_waiting(things, make_qu
     assert values(taken) == [0, 1, 2]
     with pytest.raises(psycopg.errors.AdminShutdown):
         frozen.execute("SELECT 1")
+
+
+def test_leases_of_which_nothing_is_left_are_no_reason_to_give_up(things, make_queue):
+    queue = make_queue(things)
+    fill_topic(things, *range(3))
+    for event_id in (1, 2):
+        hand = queue.claim(1)
+        deliveries(queue).filter(event_id=event_id).delete()
+        expire(hand)
+
+    assert values(queue.claim(1)) == [2]
+    assert models.DeliveryLease.objects.count() == 1
 
 
 @pytest.mark.requirement("D5")
