@@ -5,7 +5,7 @@
 -- attempt are looked for everywhere. What has no key is free of all that. Where a worker got hold of only a part of a
 -- run, because somebody else was at the rest in this moment, it takes what leads without a gap. One that waited
 -- leads nothing: there may be a gap between it and the window.
--- Whether a key has an older delivery is asked by order and limit, or the planner may hash all of them.
+-- The oldest delivery of a key is asked for by order and limit, or the planner may hash all of them.
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
 -- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, hurry
@@ -58,30 +58,28 @@ head AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT d.event_id
         FROM django_events_delivery AS d
-        WHERE d.consumer_id = %(consumer_id)s
-            AND d.key = lane.key
-            AND d.event_id > (SELECT open.position FROM open)
-            AND d.event_id < lane.event_id
+        WHERE d.consumer_id = %(consumer_id)s AND d.key = lane.key AND d.event_id > (SELECT open.position FROM open)
         ORDER BY d.event_id
         LIMIT 1
-    ) AS older ON true
-    WHERE lane.place = 1 AND lane.free AND older.event_id IS NULL
+    ) AS oldest ON true
+    WHERE lane.place = 1 AND lane.free AND (lane.key IS NULL OR oldest.event_id = lane.event_id)
 ),
 wanted AS MATERIALIZED (
-    SELECT head.event_id, head.key, 1 AS place FROM head
+    SELECT head.event_id, head.key FROM head
     UNION ALL
-    SELECT lane.event_id, lane.key, lane.place
+    SELECT lane.event_id, lane.key
     FROM lane
     WHERE lane.place > 1 AND lane.free AND lane.key IN (SELECT head.key FROM head WHERE head.leads)
     ORDER BY event_id
     LIMIT %(most)s
 ),
 got AS MATERIALIZED (
-    SELECT d.event_id, d.key, wanted.place
-    FROM wanted
-    JOIN django_events_delivery AS d ON d.event_id = wanted.event_id
+    SELECT d.event_id
+    FROM django_events_delivery AS d
     WHERE d.consumer_id = %(consumer_id)s
         AND d.event_id = ANY(ARRAY(SELECT wanted.event_id FROM wanted))
+        AND d.event_id >= (SELECT min(wanted.event_id) FROM wanted)
+        AND d.event_id <= (SELECT max(wanted.event_id) FROM wanted)
         AND d.token IS NULL
         AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp())
     FOR UPDATE OF d SKIP LOCKED
@@ -89,10 +87,12 @@ got AS MATERIALIZED (
 picked AS MATERIALIZED (
     SELECT run.event_id
     FROM (
-        SELECT got.event_id, got.key, got.place, row_number() OVER (PARTITION BY got.key ORDER BY got.event_id) AS nth
-        FROM got
+        SELECT mine.*, bool_and(mine.got) OVER (PARTITION BY mine.key ORDER BY mine.event_id) AS led
+        FROM (
+            SELECT wanted.event_id, wanted.key, wanted.event_id IN (SELECT got.event_id FROM got) AS got FROM wanted
+        ) AS mine
     ) AS run
-    WHERE run.key IS NULL OR run.nth = run.place
+    WHERE run.got AND (run.led OR run.key IS NULL)
 ),
 lease AS (
     INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)
@@ -108,7 +108,10 @@ claimed AS (
         delivered = d.delivered + 1,
         first_at = coalesce(d.first_at, clock_timestamp()),
         last_at = clock_timestamp()
-    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
+        AND d.event_id >= (SELECT min(picked.event_id) FROM picked)
+        AND d.event_id <= (SELECT max(picked.event_id) FROM picked)
     RETURNING d.event_id, d.attempts
 )
 SELECT

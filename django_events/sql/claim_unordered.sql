@@ -3,7 +3,8 @@
 --
 -- `after` is a place behind which a worker goes on: before it are deliveries that others have in hand, and the dead
 -- entries of those that were settled, which an old snapshot keeps. What it leaves out is found from the position on.
--- No index changes with a lease. Rows are found again by an array: a join may be planned to read the whole table. The commit need not wait for the disk unless one of them failed before: a lease
+-- No index changes with a lease. Rows are found again by an array, because a join may be planned to read the whole
+-- table, and between bounds, because without statistics an array may be planned as a mere filter. The commit need not wait for the disk unless one of them failed before: a lease
 -- that a crash of the server takes back was not used for anything that survived the crash.
 -- Parameters: consumer_id, after, most, token, lease (an interval), holder, hurry (whether the commit may skip the
 -- disk). Answers with the event, the attempts that are counted, and the last of those that waited for nothing.
@@ -58,7 +59,10 @@ claimed AS (
         delivered = d.delivered + 1,
         first_at = coalesce(d.first_at, clock_timestamp()),
         last_at = clock_timestamp()
-    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
+        AND d.event_id >= (SELECT min(picked.event_id) FROM picked)
+        AND d.event_id <= (SELECT max(picked.event_id) FROM picked)
     RETURNING d.event_id, d.attempts
 )
 SELECT

@@ -13,7 +13,11 @@ WITH mine AS MATERIALIZED (
 done AS (
     DELETE FROM django_events_delivery AS d
     USING mine
-    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(%(done)s::bigint[]) AND d.token = mine.token
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(%(done)s::bigint[])
+        AND d.event_id >= (SELECT min(id) FROM unnest(%(done)s::bigint[]) AS id)
+        AND d.event_id <= (SELECT max(id) FROM unnest(%(done)s::bigint[]) AS id)
+        AND d.token = mine.token
     RETURNING d.event_id
 ),
 failed AS (
