@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -53,6 +54,23 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
             for model in (Order, Product, SearchEntry, Intervention, BufferedEvent):
                 model.objects.all().delete()
             connections.close_all()
+
+
+@pytest.fixture
+def in_thread() -> Iterator[Callable[..., "Future[Any]"]]:
+    """Run functions beside the test, each with connections of its own, which are closed afterwards."""
+    with ThreadPoolExecutor(24) as executor:
+
+        def submit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+            def target() -> Any:
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    connections.close_all()
+
+            return executor.submit(target)
+
+        yield submit
 
 
 @pytest.fixture

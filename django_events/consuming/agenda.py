@@ -189,9 +189,7 @@ class Agenda:
         everywhere = self._looked_at is None or late or now - self._looked_at >= period
         with self._noticing:
             noticed, self._noticed = self._noticed, set()
-            if (
-                noticed or everywhere
-            ):  # who was told of is looked at too: it must not come before those that wait longer
+            if noticed or everywhere:  # what was told of is looked at too: others may wait for longer
                 noticed |= {self._lanes[position_id].subscription.topic_id for position_id in self._told}
                 self._told = {}
         if everywhere:

@@ -26,7 +26,7 @@ from django_events import sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.held import Held
-from django_events.consuming.leases import END_HOLDER_TIMEOUT, end_holder
+from django_events.consuming.leases import end_holder
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
 
@@ -216,12 +216,8 @@ class Queue:
         """End who froze just before its COMMIT, with its lease locked; returns whether there was anybody."""
         overdue = sql.fetch(self.using, sql.statement("overdue_hands"), consumer_id=self.subscription.consumer_id)
         for (token,) in overdue:
-            self._end_holder(token)
-        return bool(overdue)
-
-    def _end_holder(self, token: int) -> None:
-        with sql.batch(self.using, lock_timeout=END_HOLDER_TIMEOUT):
             end_holder(self.using, token)
+        return bool(overdue)
 
     def _claim(self, most: int, *, hurry: bool) -> Hand | None:
         """One look: at what was lost, at what waited, and behind the place."""
@@ -292,7 +288,7 @@ class Queue:
         careful_until = 0 if lost_token is None else max(attempts, default=0)
         hand = Hand(of, token, lost_token, nested, events, attempts, careful_until=careful_until, ordered=self.ordered)
         if lost_token is not None:
-            self._end_holder(lost_token)
+            end_holder(self.using, lost_token)
             logger.warning(
                 "Consumer %s, %s are taken over: their worker died, or froze for longer than its lease.", of, hand.what
             )

@@ -374,26 +374,26 @@ def give_up(using: str, tokens: Sequence[int]) -> set[int]:
 
 
 def end_holder(using: str, token: int) -> None:
-    """End the transaction of a worker that lost this lease, and wait until its locks are gone.
+    """End the transaction of a worker that lost this lease, and wait for a while until its locks are gone.
 
-    In the caller's transaction, which should have a timeout for locks. Where this role may not end it, the token
-    still keeps it from settling.
+    Where this role may not end it, the token still keeps it from settling.
     """
-    try:
-        with transaction.atomic(using):
-            for pid, told in sql.fetch(using, sql.statement("end_holder"), token=token):
-                logger.warning("The frozen worker's connection, pid %d, %s.", pid, "is ended" if told else "is gone")
-            sql.fetch(using, sql.statement("wait_for_holder"), token=token)
-    except DatabaseError as error:
-        if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
-            raise
-        logger.error("The frozen worker's connection can't be ended. %s", str(error).strip())
+    with sql.batch(using, lock_timeout=END_HOLDER_TIMEOUT):
+        try:
+            with transaction.atomic(using):
+                for pid, told in sql.fetch(using, sql.statement("end_holder"), token=token):
+                    done = "is ended" if told else "is gone"
+                    logger.warning("The frozen worker's connection, pid %d, %s.", pid, done)
+                sql.fetch(using, sql.statement("wait_for_holder"), token=token)
+        except DatabaseError as error:
+            if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
+                raise
+            logger.error("The frozen worker's connection can't be ended. %s", str(error).strip())
 
 
 def _end_frozen_settler(using: str, position_id: int) -> bool:
     """End whoever holds a position's row behind the end of its lease; returns whether there was one."""
     rows = sql.fetch(using, sql.statement("overdue"), position_id=position_id)
     for (token,) in rows:
-        with sql.batch(using, lock_timeout=END_HOLDER_TIMEOUT):
-            end_holder(using, token)
+        end_holder(using, token)
     return bool(rows)

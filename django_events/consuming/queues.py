@@ -8,10 +8,10 @@ if hand := queue.claim(100):
 import time
 from collections.abc import Callable
 
+from django_events.consuming import streams
 from django_events.consuming.deliveries import Hand
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.streams import TRANSACTION, TURN
 
 
 def serve_hand(
@@ -21,7 +21,7 @@ def serve_hand(
 
     With LeaseLost or any other error, nothing is settled but what was before: give the hand up then.
     """
-    ends_at = time.monotonic() + TURN
+    ends_at = time.monotonic() + streams.TURN
     commit_at = 0.0
     handling = Handling(
         hand, handler, enough=lambda: stopping() or time.monotonic() >= commit_at, on_failure=on_failure
@@ -30,7 +30,7 @@ def serve_hand(
     passed, begun = 0, False
     while hand.events and not (begun and (stopping() or time.monotonic() >= ends_at)):
         begun = True
-        commit_at = time.monotonic() + TRANSACTION
+        commit_at = time.monotonic() + streams.TRANSACTION
         passed += handling.handle(hand, hand.events[:at_once])
     hand.release()
     return passed

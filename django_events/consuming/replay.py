@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from django_events import declarations, models, sql
 from django_events.consuming import places
 from django_events.consuming.interventions import record
-from django_events.consuming.leases import END_HOLDER_TIMEOUT, end_holder
+from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, registered, writable
 from django_events.consuming.registration import refuse_in_use
 from django_events.exceptions import ConsumerInUse, PositionRefused
@@ -233,8 +233,7 @@ def _held(using: str, consumer_ids: list[int], partition: int | None) -> list[tu
     rows = sql.fetch(using, sql.statement("held"), consumer_ids=consumer_ids, partition=partition)
     for token, _, leased in rows:
         if not leased:
-            with sql.batch(using, lock_timeout=END_HOLDER_TIMEOUT):
-                end_holder(using, token)
+            end_holder(using, token)
     return [(token, holder, leased) for token, holder, leased in rows]
 
 

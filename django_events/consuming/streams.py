@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 
 from django.db import DataError, NotSupportedError, connections, transaction
 
-from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leases import END_HOLDER_TIMEOUT, Batch, Lease, end_holder
+from django_events.consuming.leases import Batch, Lease, end_holder
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 
@@ -129,5 +128,4 @@ def _take_over(lease: Lease, lost_token: int) -> None:
         lease.partition,
         lease.position,
     )
-    with sql.batch(lease.using, lock_timeout=END_HOLDER_TIMEOUT):
-        end_holder(lease.using, lost_token)
+    end_holder(lease.using, lost_token)

@@ -4,8 +4,9 @@
 -- `after` is a place behind which a worker goes on: before it are deliveries that others have in hand, and the dead
 -- entries of those that were settled, which an old snapshot keeps. What it leaves out is found from the position on.
 -- No index changes with a lease. Rows are found again by an array, because a join may be planned to read the whole
--- table, and between bounds, because without statistics an array may be planned as a mere filter. The commit need not wait for the disk unless one of them failed before: a lease
--- that a crash of the server takes back was not used for anything that survived the crash.
+-- table, and between bounds, because without statistics an array may be planned as a mere filter.
+-- The commit need not wait for the disk unless one of them failed before: a lease that a crash of the server takes
+-- back was not used for anything that survived the crash.
 -- Parameters: consumer_id, after, most, token, lease (an interval), holder, hurry (whether the commit may skip the
 -- disk). Answers with the event, the attempts that are counted, and the last of those that waited for nothing.
 -- Nothing is claimed while the consumer is paused or held, or if something was taken over under this token.

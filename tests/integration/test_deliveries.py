@@ -2,13 +2,12 @@
 
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
 import psycopg
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from django_events import Backoff, Discard, Draft, declarations, models, publish, publish_many
 from django_events.consuming import registration
@@ -59,23 +58,6 @@ def make_queue(make_consumer):
     for row in made:
         models.Delivery.objects.filter(consumer=row).delete()
         models.DeliveryLease.objects.filter(consumer=row).delete()
-
-
-@pytest.fixture
-def threads():
-    """Run functions beside the test, each with connections of its own, which are closed afterwards."""
-    with ThreadPoolExecutor(24) as executor:
-
-        def submit(function, *args):
-            def target():
-                try:
-                    return function(*args)
-                finally:
-                    connections.close_all()
-
-            return executor.submit(target)
-
-        yield submit
 
 
 def fill_topic(topic, *values, key=None, **options):
@@ -191,7 +173,7 @@ def test_several_topics_in_one_batch_reach_their_own_consumers(make_topic, make_
 
 
 @pytest.mark.requirement("D5")
-def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(things, make_queue, threads, monkeypatch):
+def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(things, make_queue, in_thread, monkeypatch):
     monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 50)
     fill_topic(things, *range(500))
     queue = make_queue(things, live=False)
@@ -208,8 +190,8 @@ def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(thin
         while fill(queue.subscription):
             pass
 
-    busy = threads(publish_and_move)
-    for future in [threads(fill_it) for _ in range(3)]:
+    busy = in_thread(publish_and_move)
+    for future in [in_thread(fill_it) for _ in range(3)]:
         future.result(60)
     wait_until(lambda: models.Consumer.objects.get(name="queue").live, what="a live consumer")
     enough = models.Event.objects.of(things).count() + 100
@@ -225,7 +207,7 @@ def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(thin
 
 
 @pytest.mark.requirement("S1", "S2", "D4")
-def test_each_delivery_is_in_one_hand(things, make_queue, threads):
+def test_each_delivery_is_in_one_hand(things, make_queue, in_thread):
     queue = make_queue(things)
     fill_topic(things, *range(2_000))
     together = threading.Barrier(20)
@@ -240,7 +222,7 @@ def test_each_delivery_is_in_one_hand(things, make_queue, threads):
             finish(hand)
         return got
 
-    got = [value for future in [threads(work, most) for most in sizes] for value in future.result(60)]
+    got = [value for future in [in_thread(work, most) for most in sizes] for value in future.result(60)]
     assert sorted(got) == list(range(2_000))
     assert pending(queue) == []
     assert not models.DeliveryLease.objects.exists()
@@ -500,7 +482,7 @@ def test_far_behind_a_key_that_waits_others_are_found(things, ordered, monkeypat
 
 
 @pytest.mark.requirement("S5", "X8")
-def test_the_order_of_keys_survives_failures_crashes_and_many_hands(things, make_queue, threads):
+def test_the_order_of_keys_survives_failures_crashes_and_many_hands(things, make_queue, in_thread):
     """Three workers, five hot keys: they settle, fail, give back, and die with something in hand."""
     queue = make_queue(things, ordered=True, retry=Backoff(attempts=1_000, base=timedelta(0)))
     total, done, lock = 2_400, [], threading.Lock()
@@ -537,7 +519,7 @@ def test_the_order_of_keys_survives_failures_crashes_and_many_hands(things, make
                         done.extend((event.key, event.id) for event in some)
                 hand.settled(settlement)
 
-    futures = [threads(consume, n) for n in range(3)] + [threads(produce, n) for n in range(3)]
+    futures = [in_thread(consume, n) for n in range(3)] + [in_thread(produce, n) for n in range(3)]
     for future in futures:
         future.result(120)
     assert len(set(done)) == len(done) == total

@@ -3,11 +3,10 @@
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 from django_events import Backoff, Draft, publish, publish_many
@@ -51,23 +50,6 @@ BOTH_MODES = pytest.mark.parametrize("transactional", [True, False], ids=["trans
 @pytest.fixture
 def transactional_db(committed_db):
     """Nothing is flushed: see there."""
-
-
-@pytest.fixture
-def in_thread():
-    """Run functions beside the test, each with connections of its own, which are closed afterwards."""
-    with ThreadPoolExecutor(10) as executor:
-
-        def submit(function, *args, **kwargs):
-            def target():
-                try:
-                    return function(*args, **kwargs)
-                finally:
-                    connections.close_all()
-
-            return executor.submit(target)
-
-        yield submit
 
 
 @pytest.fixture
