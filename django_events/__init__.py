@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Backoff": "django_events.retries",
+    "Claimed": "django_events.consuming.claiming",
     "Consumer": "django_events.declarations",
     "Discard": "django_events.retries",
     "Draft": "django_events.drafts",
@@ -29,6 +30,7 @@ _HOMES = {
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
     "apublish_many": "django_events.publishing.api",
+    "claim": "django_events.consuming.claiming",
     "consumer": "django_events.declarations",
     "discard": "django_events.consuming.dead_letters",
     "lag": "django_events.consuming.lag",
@@ -45,6 +47,7 @@ _HOMES = {
 __all__ = [
     "UNSET",
     "Backoff",
+    "Claimed",
     "Consumer",
     "Discard",
     "Draft",
@@ -55,6 +58,7 @@ __all__ = [
     "Topic",
     "apublish",
     "apublish_many",
+    "claim",
     "consumer",
     "discard",
     "lag",
@@ -69,6 +73,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from django_events.consuming.claiming import Claimed, claim
     from django_events.consuming.dead_letters import discard, redrive
     from django_events.consuming.lag import lag
     from django_events.consuming.received import ReceivedEvent

@@ -95,7 +95,9 @@ def _is_storable(text: Any) -> bool:
 
 Handler = Callable[..., Any]
 Start = Literal["beginning", "end"] | datetime | int
+Mode = Literal["stream", "queue"]
 MAX_BATCH = 10_000
+MAX_PENDING = 2**40
 SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
 
 
@@ -122,6 +124,11 @@ class Consumer:
     on_exhausted: Literal["dead_letter", "stop"] = "dead_letter"
     timeout: timedelta | None = None
     lease: timedelta = timedelta(seconds=30)
+    mode: Mode = "stream"
+    ordered: bool = False
+    delay: timedelta | None = None
+    history: timedelta | None = None
+    max_pending: int | None = None
     declared_at: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -164,6 +171,7 @@ class Consumer:
         yield from self._problems_of_filters(what)
         yield from self._problems_of_choices(what)
         yield from self._problems_of_durations(what)
+        yield from self._problems_of_mode(what)
         if isinstance(self.retry, Backoff):
             yield from (f"{what}: {problem}" for problem in self.retry.problems())
         else:
@@ -211,7 +219,7 @@ class Consumer:
             yield f"{what} has where={self.where!r}, expected a jsonpath predicate, like '$.total > 100'."
 
     def _problems_of_choices(self, what: str) -> Iterator[str]:
-        for option in ("partitioned", "transactional"):
+        for option in ("partitioned", "transactional", "ordered"):
             if not isinstance(getattr(self, option), bool):
                 yield f"{what} has {option}={getattr(self, option)!r}, expected True or False."
         if self.on_exhausted not in ("dead_letter", "stop"):
@@ -228,13 +236,28 @@ class Consumer:
             )
 
     def _problems_of_durations(self, what: str) -> Iterator[str]:
-        for option in ("max_wait", "timeout"):
+        for option in ("max_wait", "timeout", "delay", "history"):
             value: Any = getattr(self, option)
             if value is not None and (not isinstance(value, timedelta) or value <= timedelta(0)):
                 yield f"{what} has {option}={value!r}, expected a timedelta above zero, or None."
         lease: Any = self.lease
         if not isinstance(lease, timedelta) or not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
             yield f"{what} has lease={lease!r}, expected a timedelta from 1 second to 1 day."
+
+    def _problems_of_mode(self, what: str) -> Iterator[str]:
+        if self.mode not in ("stream", "queue"):
+            yield f"{what} has mode={self.mode!r}, expected 'stream' or 'queue'."
+        elif self.mode == "queue":
+            if self.on_exhausted == "stop":
+                yield f"{what} has on_exhausted='stop', which is for streams: a queue goes on with other events."
+            if self.min_batch != 1:
+                yield f"{what} has min_batch={self.min_batch!r}, which is for streams: a queue takes what is there."
+        else:
+            for option in ("ordered", "delay", "history", "max_pending"):
+                if getattr(self, option) not in (None, False):
+                    yield f"{what} has {option}={getattr(self, option)!r}, which is for mode='queue'."
+        if self.max_pending is not None:
+            yield from _check_number(what, "max_pending", self.max_pending, 1, MAX_PENDING)
 
 
 class Declared(Protocol):
@@ -363,6 +386,11 @@ class ConsumerOptions(TypedDict, total=False):
     on_exhausted: Literal["dead_letter", "stop"]
     timeout: timedelta | None
     lease: timedelta
+    mode: Mode
+    ordered: bool
+    delay: timedelta | None
+    history: timedelta | None
+    max_pending: int | None
 
 
 @overload
@@ -392,11 +420,17 @@ def consumer(
     on_exhausted: Literal["dead_letter", "stop"] = "dead_letter",
     timeout: timedelta | None = None,
     lease: timedelta = timedelta(seconds=30),
+    mode: Mode = "stream",
+    ordered: bool = False,
+    delay: timedelta | None = None,
+    history: timedelta | None = None,
+    max_pending: int | None = None,
 ) -> Callable[[Handler], Consumer] | Consumer:
     """Declare a consumer: a decorator of its handler, or with `handler` the path of one, imported when it runs.
 
     `manage.py migrate` registers it; declaring it again changes nothing. The handler gets one event,
-    or with `batch_size` a list of at most so many.
+    or with `batch_size` a list of at most so many. A stream reads its topics in order, by partition; with
+    mode="queue" each event has a status of its own, and a failing one holds up nothing but, if `ordered`, its key.
     """
     declared = Consumer(
         name=name,
@@ -408,13 +442,18 @@ def consumer(
         types=_patterns(types),
         keys=_patterns(keys),
         where=where,
-        partitioned=partitioned,
+        partitioned=False if mode == "queue" else partitioned,
         transactional=transactional,
         start=start,
         retry=retry,
         on_exhausted=on_exhausted,
         timeout=timeout,
         lease=lease,
+        mode=mode,
+        ordered=ordered,
+        delay=delay,
+        history=history,
+        max_pending=max_pending,
         declared_at=_caller(),
     )
     if handler is not None:

@@ -84,6 +84,10 @@ class RedriveRefused(EventsError):
     """An older dead letter of the same key has to come first. Nothing was changed."""
 
 
+class ClaimRefused(EventsError):
+    """The consumer is no queue, or the event is not one of those that were claimed. Nothing was changed."""
+
+
 class LeaseLost(EventsError):
     """Another worker took over what this one was handling. Nothing was settled."""
 

@@ -14,7 +14,13 @@ from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Topic
 
-pytest_plugins = ["django_events.pytest_plugin", "tests.fix_consumers", "tests.fix_processes", "tests.fix_servers"]
+pytest_plugins = [
+    "django_events.pytest_plugin",
+    "tests.fix_consumers",
+    "tests.fix_processes",
+    "tests.fix_queues",
+    "tests.fix_servers",
+]
 
 TopicFactory = Callable[..., declarations.Topic]
 Connect = Callable[..., "Session"]

@@ -57,6 +57,7 @@ class Agenda:
         self._reached: dict[int, int] = {}
         self._floors: dict[int, int] = {}
         self._refused: dict[int, tuple[float, float]] = {}
+        self._in_vain: dict[int, tuple[int, float]] = {}
         self._aside: dict[int, float] = {}
         self._due: deque[Due] = deque()
         self._next: float | None = None
@@ -82,11 +83,14 @@ class Agenda:
     def came(self, places: Iterable[tuple[int, int]]) -> None:
         """Events came into these partitions, each named by its topic's id and its number.
 
-        Where this process served such a partition last, it need not look before it claims.
+        Queue consumers that could give nothing may be able to now. Where this process served such a partition last,
+        it need not look before it claims.
         """
         with self._noticing:
             for topic_id, partition in places:
                 for position_id in self._at(topic_id, partition):
+                    if self._lanes[position_id].subscription.is_queue:
+                        self._refused.pop(position_id, None)
                     if position_id in self._ours:
                         self._told[position_id] = None
                     else:
@@ -107,11 +111,20 @@ class Agenda:
         for position_id in tuple(self._refused):
             if self._lanes[position_id].subscription.topic_id in topic_ids:
                 self._refused.pop(position_id, None)
+                self._in_vain.pop(position_id, None)
         self.notice(topic_ids)
 
     def notice_all(self) -> None:
         """Something may have happened anywhere."""
         self._looked_at = None
+
+    def in_vain(self, position_id: int, until: int, seconds: float) -> None:
+        """Deliveries up to an id can't be had, and to find that out took long: believe it for so many seconds."""
+        self._in_vain[position_id] = until, time.monotonic() + seconds
+
+    def _looked_until(self, position_id: int) -> int:
+        until, believed_until = self._in_vain.get(position_id, (0, 0.0))
+        return until if time.monotonic() < believed_until else 0
 
     def refused(self, position_id: int) -> None:
         """A partition could not be claimed although it was due: leave it alone for a while, longer each time."""
@@ -138,6 +151,11 @@ class Agenda:
         subscription = self._lanes[position_id].subscription
         with self._noticing:
             self._noticed.add(subscription.topic_id)
+            if subscription.is_queue:  # the next of its keys, and what it gave back, can be had
+                self._refused.pop(position_id, None)
+                self._in_vain.pop(position_id, None)
+                self._ours.add(position_id)
+                return
             if until is None:
                 self._reached.pop(position_id, None)
                 return
@@ -255,6 +273,13 @@ class Agenda:
 
     def _statement(self, of: Subscription) -> sql.Statement:
         floor = self._floors.get(of.consumer_id, 0)
+        if of.is_queue:
+            [[position_id, _]] = of.positions
+            return sql.statement("agenda_of_queue").on(
+                consumer_id=of.consumer_id,
+                floor=self._looked_until(position_id),
+                redrive=sql.statement("redrive_of_queue"),
+            )
         events = sql.statement("in_topic").on(topic_id=of.topic_id) if of.whole else sql.statement("in_its_partition")
         consumer = of.consumer
         if consumer.min_batch > 1 and self.patient and consumer.max_wait is not None:

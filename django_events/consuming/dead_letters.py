@@ -49,6 +49,7 @@ def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_ru
     with _locked(dead_letters) as (using, letters):
         if not dry_run:
             _record(using, letters, "discard", by=by, reason=reason)
+            _drop_deliveries(using, letters)
             DeadLetter.objects.using(using).filter(pk__in=[letter.pk for letter in letters]).delete()
     return len(letters)
 
@@ -79,6 +80,14 @@ def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
             f"{letter.consumer.topic}/{older_id}, which is older and has the same key {letter.key!r}. "
             "Nothing was changed. Redrive that one too, or discard it."
         )
+
+
+def _drop_deliveries(using: str, letters: list[DeadLetter]) -> None:
+    """Those of queue consumers may be on their way again. Whoever has one in hand settles nothing of it."""
+    for consumer, of_consumer in groupby(letters, key=lambda letter: letter.consumer):
+        if consumer.mode == "queue":
+            ids = [letter.event_id for letter in of_consumer if letter.redrive_at is not None]
+            consumer.deliveries.using(using).filter(event_id__in=ids).delete()
 
 
 def _record(using: str, letters: list[DeadLetter], action: str, *, by: str | None, **details: str) -> None:

@@ -1,33 +1,24 @@
-"""What a worker of a queue consumer has in hand: deliveries that were claimed together.
+"""Claiming deliveries: which of them a worker of a queue consumer gets next.
 
     queue = Queue(subscription, holder="host:7")
-    if hand := queue.claim(100):
-        with transaction.atomic(using):
-            ...
-            settlement = hand.settle(hand.events[:7])
-        hand.settled(settlement)
-        hand.release()
+    hand = queue.claim(100)
 
-Any number of workers share a consumer: each delivery is in one hand at a time. A hand is fenced as a
-partition is: under a token that somebody else took over, nothing can be settled.
+Any number of workers share a consumer: each delivery is in one hand at a time.
 """
 
 import logging
 import secrets
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.db import connections
 
 from django_events import sql
-from django_events.consuming.burial import bury
-from django_events.consuming.failures import Failure, Verdict, judge
-from django_events.consuming.held import Held
+from django_events.consuming.hands import COUNTS, Hand, hand_of
 from django_events.consuming.leases import end_holder
-from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
@@ -36,208 +27,153 @@ SMALLEST_WINDOW, LARGEST_WINDOW = 200, 20_000  # deliveries
 # Of millions of deliveries a few are read, by index; the planner's idea of it would be worth compiling, or a scan.
 FOR_CLAIMS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
 ROUND = 1.0  # seconds
+SLOW = 0.005  # seconds: to look for something in vain for longer is not repeated at once
+BELIEVED = 10  # times as long as it took
 
 
-class Settled(NamedTuple):
-    """What a settling transaction takes out of a hand; it counts once that transaction is committed.
+class InVain(NamedTuple):
+    """Nothing could be had up to a place, which is believed for so many seconds, because finding it out is slow."""
 
-    `held` says that the transaction is the one that began with `Held.hold`.
-    """
-
-    out: frozenset[int]
-    careful_until: int
-    held: bool
-
-
-@dataclass(slots=True)
-class Hand(Held):
-    """Deliveries of one consumer, held by this worker until they are settled or given back, or the time is over."""
-
-    events: list[ReceivedEvent]
-    attempts: dict[int, int]
-    careful_until: int = field(default=0, kw_only=True)
-    ordered: bool = field(default=False, kw_only=True)
-
-    @property
-    def what(self) -> str:
-        return f"{len(self.attempts)} deliveries"
-
-    def is_careful(self, event: ReceivedEvent) -> bool:
-        """Whether this event is handled by itself, and its attempt counted before it starts."""
-        return event.id <= self.careful_until or self.attempts[event.id] > 0
-
-    def attempts_of(self, event: ReceivedEvent) -> int:
-        """How many attempts at this event are counted."""
-        return self.attempts[event.id]
-
-    def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
-        """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
-        rows = sql.fetch(
-            self.using,
-            sql.statement("count_delivery_attempt"),
-            consumer_id=self.subscription.consumer_id,
-            event_id=event.id,
-            token=self.token,
-        )
-        if not rows:
-            raise self.lose()
-        self.attempts[event.id] = rows[0][0]
-        return event.with_attempt(rows[0][0])
-
-    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
-        """What follows from the error of an attempt. It stops nobody else, so the consumer never stops."""
-        return judge(self.subscription.consumer, event, error, may_stop=False)
-
-    def settle(
-        self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
-    ) -> Settled:
-        """Write down, in the caller's transaction, what was handled and what another event failed with.
-
-        Where keys are in order, those of the failed one's key that are in hand behind it are given back.
-        Raises LeaseLost, and the transaction must not be committed then.
-        """
-        done = [event.id for event in handled]
-        failed, behind = None, []
-        if failure is not None and failure.passes:
-            done.append(failure.event.id)
-            if failure.verdict is Verdict.DEAD_LETTER:
-                bury(self.subscription, failure)
-        elif failure is not None:
-            failed = failure.event
-            behind = [event.id for event in self.events if self._waits_for(failed, event)]
-        out = frozenset([*done, *behind] if failed is None else [*done, failed.id, *behind])
-        deleted, held = self._write(
-            done=done,
-            failed=None if failed is None else failed.id,
-            attempts=0 if failed is None else failed.attempt,
-            pause=None if failure is None else failure.pause,
-            error="" if failure is None else failure.summary,
-            released=behind,
-            ends=len(out) == len(self.events),
-            hold=not self.nested,
-        )
-        if deleted != len(done):
-            raise self.lose()
-        return Settled(out, max(self.careful_until, careful_until or 0), held)
-
-    def settled(self, settlement: Settled) -> None:
-        """The transaction that settled is committed: the rest is still in hand."""
-        self.events = [event for event in self.events if event.id not in settlement.out]
-        self.careful_until = settlement.careful_until
-        self.released = not self.events
-
-    def release(self) -> None:
-        """Give back what is not settled: it is anybody's again, and was not attempted.
-
-        One of those that are handled one by one may have ended a worker: they stay together, for who goes on carefully.
-        """
-        if self.released:
-            return
-        if any(event.id <= self.careful_until for event in self.events):
-            self.give_up()
-        else:
-            self._write(released=[event.id for event in self.events], ends=True)
-        self.released = True
-
-    def give_up(self) -> None:
-        """End the lease with something unsettled: whoever takes it over goes on carefully."""
-        if not sql.fetch(self.using, sql.statement("give_up_hand"), token=self.token):
-            raise self.lose()
-
-    def drop(self, event_ids: list[int]) -> None:
-        """Let deliveries go that there is nothing to handle of."""
-        self._write(done=event_ids, ends=False)
-
-    def _waits_for(self, failed: ReceivedEvent, event: ReceivedEvent) -> bool:
-        return self.ordered and failed.key is not None and event.key == failed.key and event.id > failed.id
-
-    def _write(
-        self,
-        *,
-        done: Sequence[int] = (),
-        failed: int | None = None,
-        attempts: int = 0,
-        pause: timedelta | None = None,
-        error: str = "",
-        released: Sequence[int] = (),
-        ends: bool,
-        hold: bool = False,
-    ) -> tuple[int, bool]:
-        """Returns how many were deleted, and whether it is still the transaction that began with `hold`."""
-        rows = sql.fetch(
-            self.using,
-            sql.statement("settle_deliveries"),
-            consumer_id=self.subscription.consumer_id,
-            token=self.token,
-            done=list(done),
-            failed=failed,
-            attempts=attempts,
-            pause=pause,
-            error=error,
-            released=list(released),
-            ends=ends,
-            hold=hold,
-        )
-        if not rows:
-            raise self.lose()
-        return rows[0][0], rows[0][1] is True
+    until: int
+    seconds: float
 
 
 class Queue:
     """A queue consumer as one worker sees it, with the place behind which that worker goes on."""
 
-    def __init__(self, subscription: Subscription, *, holder: str, ordered: bool = False) -> None:
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        holder: str,
+        lease: timedelta | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> None:
         self.subscription = subscription
         self.holder = holder[:200]
-        self.ordered = ordered
+        self.lease = lease or subscription.consumer.lease
+        self.since, self.until = since, until  # of when they were received
+        self.ordered = subscription.consumer.ordered
+        self.in_vain: InVain | None = None
+        self.counts = Counter[str]()
         self._after = 0
         self._window = SMALLEST_WINDOW
+        self._slow = False
+        self._believed_until = 0.0
         self._went_back_at = time.monotonic()
 
     @property
     def using(self) -> str:
         return self.subscription.using
 
-    def claim(self, most: int, *, hurry: bool = True) -> Hand | None:
-        """Lease the next deliveries; None if nothing can be had now.
+    def claim(self, most: int, *, ours: Collection[int] = (), hurry: bool = True) -> Hand | None:
+        """Lease the next deliveries; None if nothing can be had now, as far as one knows.
 
-        What somebody had in hand when its lease ended comes first, and all of it: one of those may be why.
+        What somebody had in hand when its lease ended comes first, and all of it: one of those may be why. What is
+        under `ours`, the tokens of this process, is left alone: its handlers are at work.
         """
         self._once_in_a_while()
-        at_the_end = not self._after
-        while (hand := self._claim(most, hurry=hurry)) is None:
-            if not self._after:
-                if at_the_end:
-                    return self._claim(most, hurry=hurry) if self._end_frozen_settlers() else None
-                at_the_end = True  # and once more from the beginning: there is what others gave back
+        floor = self._floor()
+        self._after = max(self._after, floor)
+        whole, began, place = self._after <= floor, time.monotonic(), self._place_of_end()
+        while (hand := self._claim(most, ours, hurry=hurry)) is None:
+            if self._after:
+                continue  # there is more behind what was looked at
+            if whole:
+                break
+            self._after = floor  # and once more from there: it is what others gave back
+            whole, began, place = True, time.monotonic(), self._place_of_end()
+        if hand is None and self._end_frozen_settlers(ours):
+            hand = self._claim(most, ours, hurry=hurry)
+        self._remember(hand, place, time.monotonic() - began)
         return hand
 
-    def _end_frozen_settlers(self) -> bool:
+    def start_over(self) -> None:
+        """Look everywhere the next time: there is something that was not there before."""
+        self._after, self.in_vain = 0, None
+
+    def flush(self) -> None:
+        """Add what was counted to the consumer's counts, and move its position up to its oldest delivery."""
+        with sql.committed(self.using):
+            of = {"consumer_id": self.subscription.consumer_id}
+            if not sql.fetch(self.using, sql.statement("lock_position"), **of):
+                return  # somebody else is at it: next time
+            counts = {name: self.counts[name] for name in COUNTS}
+            sql.fetch(self.using, sql.statement("move_up"), **of, **counts)
+        self.counts.clear()
+
+    def _once_in_a_while(self) -> None:
+        """Go back to the oldest delivery, where others gave something back; nothing before it is looked at again."""
+        now = time.monotonic()
+        if now - self._went_back_at >= ROUND:
+            self._went_back_at, self._after = now, 0
+            self.flush()
+
+    def _remember(self, hand: Hand | None, place: int, seconds: float) -> None:
+        """Where it was slow to find nothing, say so, so that only what comes behind that is looked at for a while."""
+        if hand is not None:
+            if self.in_vain is not None and min(hand.attempts) <= self.in_vain.until:
+                self.start_over()  # something moves there: a key may go on
+            return
+        if seconds > SLOW:
+            self._slow = True  # the next time, the place of the end is asked for
+            if place:
+                self.in_vain = InVain(place, BELIEVED * seconds)
+                self._believed_until = time.monotonic() + self.in_vain.seconds
+        self._after = 0
+        if self.counts:
+            self.flush()
+
+    def _floor(self) -> int:
+        if self.in_vain is not None and time.monotonic() >= self._believed_until:
+            self.in_vain = None
+        return 0 if self.in_vain is None else self.in_vain.until
+
+    def _place_of_end(self) -> int:
+        """Up to where all deliveries are there: asked only where it may be needed."""
+        if not self._slow:
+            return 0
+        of = self.subscription
+        end = sql.statement("place_of_end").on(log=of.log, topic_id=of.topic_id, after=self._after)
+        rows = sql.fetch(self.using, end, consumer_id=of.consumer_id)
+        return int(rows[0][0]) if rows else 0
+
+    def _end_frozen_settlers(self, ours: Collection[int]) -> bool:
         """End who froze just before its COMMIT, with its lease locked; returns whether there was anybody."""
-        overdue = sql.fetch(self.using, sql.statement("overdue_hands"), consumer_id=self.subscription.consumer_id)
+        overdue = sql.fetch(
+            self.using,
+            sql.statement("overdue_hands"),
+            consumer_id=self.subscription.consumer_id,
+            ours=list(ours),
+        )
         for (token,) in overdue:
             end_holder(self.using, token)
         return bool(overdue)
 
-    def _claim(self, most: int, *, hurry: bool) -> Hand | None:
+    def _claim(self, most: int, ours: Collection[int], *, hurry: bool) -> Hand | None:
         """One look: at what was lost, at what waited, and behind the place."""
         nested = connections[self.using].in_atomic_block
         while True:
             token = secrets.randbits(63)
-            questions = self._take_over(token), self._next(token, most, hurry=hurry and not nested)
+            questions = (
+                (sql.statement("enter"), {"consumer_id": self.subscription.consumer_id}),
+                self._take_over(token, ours),
+                self._next(token, most, hurry=hurry and not nested),
+            )
             if nested:  # the caller's transaction goes on with its own settings
-                with sql.batch(self.using, *questions) as (taken, claimed):
+                with sql.batch(self.using, *questions) as (_, taken, claimed):
                     pass
             else:
-                _, taken, claimed = sql.fetch_each(self.using, sql.locally(FOR_CLAIMS), *questions)
+                _, _, taken, claimed = sql.fetch_each(self.using, sql.locally(FOR_CLAIMS), *questions)
             if not taken:
                 break
-            attempts = {event_id: count for _, event_id, count in taken if event_id is not None}
-            if hand := self._take(token, attempts, taken[0][0], nested):
+            if hand := self._taken_over(token, taken, nested):
                 return hand
-        attempts = {event_id: count for event_id, count, *_ in claimed if event_id is not None}
-        self._go_on(attempts, most, end=(claimed[0][2] if claimed else None) or 0)
-        return self._take(token, attempts, None, nested) if attempts else None
+        found = [(event_id, attempts, key) for event_id, attempts, key, *_ in claimed if event_id is not None]
+        end = (claimed[0][3] if claimed else None) or 0
+        self._go_on([event_id for event_id, _, _ in found], most, end=end)
+        return self._in_hand(token, found, None, nested) if found else None
 
     def _go_on(self, claimed: Collection[int], most: int, *, end: int) -> None:
         """Remember where to look next: behind what was claimed, or looked at; from the beginning if that was all."""
@@ -248,74 +184,65 @@ class Queue:
         # Where little can be had, because keys wait for others, it is looked further.
         self._window = SMALLEST_WINDOW if claimed or not self._after else min(2 * self._window, LARGEST_WINDOW)
 
-    def _take_over(self, token: int) -> sql.Question:
+    def _take_over(self, token: int, ours: Collection[int]) -> sql.Question:
         return sql.statement("take_over"), {
             "consumer_id": self.subscription.consumer_id,
             "token": token,
-            "lease": self.subscription.consumer.lease,
+            "lease": self.lease,
             "holder": self.holder,
+            "ours": list(ours),
         }
 
     def _next(self, token: int, most: int, *, hurry: bool) -> sql.Question:
-        of = self.subscription
         if self.ordered:
             return sql.statement("claim_ordered"), {
-                "consumer_id": of.consumer_id,
+                "consumer_id": self.subscription.consumer_id,
                 "token": token,
-                "lease": of.consumer.lease,
+                "lease": self.lease,
                 "holder": self.holder,
                 "after": self._after,
                 "most": most,
                 "window": max(self._window, 2 * most),
                 "hurry": hurry,
+                "since": self.since,
+                "until": self.until,
             }
         return sql.statement("claim_unordered"), {
-            "consumer_id": of.consumer_id,
+            "consumer_id": self.subscription.consumer_id,
             "token": token,
-            "lease": of.consumer.lease,
+            "lease": self.lease,
             "holder": self.holder,
             "after": self._after,
             "most": most,
             "hurry": hurry,
+            "since": self.since,
+            "until": self.until,
         }
 
-    def _take(self, token: int, attempts: dict[int, int], lost_token: int | None, nested: bool) -> Hand | None:
-        of = self.subscription
-        events = [
-            event.with_attempt(attempts[event.id] + 1) if attempts[event.id] else event
-            for event in (self._read(list(attempts)) if attempts else [])
-        ]
-        careful_until = 0 if lost_token is None else max(attempts, default=0)
-        hand = Hand(of, token, lost_token, nested, events, attempts, careful_until=careful_until, ordered=self.ordered)
-        if lost_token is not None:
-            end_holder(self.using, lost_token)
+    def _taken_over(self, token: int, taken: sql.Rows, nested: bool) -> Hand | None:
+        lost_token = taken[0][0]
+        found = [(event_id, attempts, key) for _, event_id, attempts, key in taken if event_id is not None]
+        hand = self._in_hand(token, found, lost_token, nested)
+        end_holder(self.using, lost_token)
+        if hand is not None:
             logger.warning(
-                "Consumer %s, %s are taken over: their worker died, or froze for longer than its lease.", of, hand.what
+                "Consumer %s, %s: taken over, because their worker died, or froze for longer than its lease.",
+                self.subscription,
+                hand.what,
             )
-        if gone := attempts.keys() - {event.id for event in events}:
-            logger.error("Consumer %s: the log has no event %s any more, so nobody gets it.", of, min(gone))
-            hand.drop(list(gone))
-        if not events:
-            hand.release()
-            return None
         return hand
 
-    def _read(self, ids: list[int]) -> list[ReceivedEvent]:
-        of = self.subscription
-        rows = sql.fetch(
-            of.using,
-            sql.statement("read_deliveries").on(log=of.log, first=min(ids), last=max(ids)),
-            topic_id=of.topic_id,
-            event_ids=ids,
+    def _in_hand(self, token: int, found: list[Any], lost_token: int | None, nested: bool) -> Hand | None:
+        hand = hand_of(
+            self.subscription,
+            token,
+            found,
+            ordered=self.ordered,
+            lost_token=lost_token,
+            nested=nested,
+            counts=self.counts,
         )
-        return [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
-
-    def _once_in_a_while(self) -> None:
-        """Go back to the oldest delivery, where others gave something back; nothing before it is looked at again."""
-        now = time.monotonic()
-        if now - self._went_back_at < ROUND:
-            return
-        self._went_back_at, self._after = now, 0
-        with sql.committed(self.using):
-            if sql.fetch(self.using, sql.statement("lock_position"), consumer_id=self.subscription.consumer_id):
-                sql.fetch(self.using, sql.statement("move_up"), consumer_id=self.subscription.consumer_id)
+        if hand.left:
+            return hand
+        hand.release()
+        return None

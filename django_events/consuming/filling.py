@@ -1,53 +1,95 @@
-"""Deliveries from the log: for a queue consumer that begins in the past, or stopped taking events for a while.
+"""Deliveries from the log: for a queue consumer that begins in the past, or that had as many as it may have.
 
 While a consumer is live, its deliveries come with the events. While it is not, workers make them
 from the log, in small transactions, up to the end of the log; there it becomes live, under the head of the
 topic, so that no event comes in between and none comes twice.
 """
 
+import time
+from typing import NamedTuple
+
+from django.db import DataError, NotSupportedError, connections
+
 from django_events import models, sql
 from django_events.consuming.matching import condition
 from django_events.consuming.subscriptions import Subscription
+from django_events.log.quarantine import quarantine
 
 AT_ONCE = 5_000  # ids of the log
+LONGEST = 0.2  # seconds: then it is seen whether there is something else to do
 
 
-def fill(subscription: Subscription) -> bool:
-    """Make deliveries of the next part of the log; returns whether there is more to do.
+class Filled(NamedTuple):
+    """How many deliveries were made, and how many ids of the log are left to look at."""
 
-    If somebody else is at it, there is nothing to do here.
+    made: int
+    left: int
+
+
+def fill(subscription: Subscription) -> int:
+    """Make deliveries of the next part of the log, until there are some, or no time; returns how many.
+
+    Where there is no room for them, or somebody else is at it, or the consumer is live, there is nothing to do here.
     """
-    left = _fill(subscription, to_the_end=False)
-    if left is not None and left <= AT_ONCE:  # the end is near: nobody has to wait for long
-        left = _fill(subscription, to_the_end=True)
-    return left is not None
+    ends_at = time.monotonic() + LONGEST
+    while filled := fill_some(subscription):
+        if filled.made or time.monotonic() >= ends_at:
+            return filled.made
+    return 0
 
 
-def _fill(of: Subscription, *, to_the_end: bool) -> int | None:
-    """One transaction. Returns how many ids of the log are left; None if the consumer is live, or somebody else's."""
+def fill_some(of: Subscription) -> Filled | None:
+    """The next part of the log, one transaction; None if there is nothing to do for this worker."""
+    try:
+        filled = _fill(of, to_the_end=False)
+        if filled is not None and filled.left <= AT_ONCE:  # the end is near: nobody has to wait for long
+            more = _fill(of, to_the_end=True)
+            filled = Filled(filled.made + more.made, more.left) if more is not None else filled
+    except (DataError, NotSupportedError) as error:  # a predicate fails on some value, and would again
+        if connections[of.using].in_atomic_block:
+            raise
+        with sql.committed(of.using):
+            quarantine(of.using, of.consumer_id, of.consumer.name, error)
+        return None
+    return filled
+
+
+def _fill(of: Subscription, *, to_the_end: bool) -> Filled | None:
+    """One transaction. Nothing if the consumer is live, stopped, has no room, or is somebody else's."""
     with sql.committed(of.using):
         if to_the_end:
             sql.fetch(of.using, sql.statement("lock_head"), topic_id=of.topic_id)
         rows = sql.fetch(of.using, sql.statement("lock_filling"), consumer_id=of.consumer_id)
         if not rows:
             return None
-        filled = rows[0][0]
-        last = _end(of, filled)
-        upper = min(last, filled + AT_ONCE)
+        after, max_pending = rows[0]
+        last = _end(of, after)
+        upper = min(last, after + AT_ONCE, after + _room(of, max_pending))
+        if upper == after < last:
+            return None
         row = models.Consumer.objects.using(of.using).get(pk=of.consumer_id)
         statement = sql.statement("fill").on(
             consumer_id=of.consumer_id,
-            ordered=row.ordered,
             topic_id=of.topic_id,
             log=of.log,
-            after=filled,
+            after=after,
             upper=upper,
             match=condition(row),
         )
-        sql.fetch(of.using, statement)
+        [[made]] = sql.fetch(of.using, statement)
         live = to_the_end and upper == last
         sql.fetch(of.using, sql.statement("filled"), consumer_id=of.consumer_id, filled_until=upper, live=live)
-    return None if live else last - upper
+    return Filled(made, last - upper)
+
+
+def _room(of: Subscription, max_pending: int | None) -> int:
+    """How many deliveries more it may have. Half of them are made room for before more are made: not one by one."""
+    if max_pending is None:
+        return AT_ONCE
+    pending = sql.statement("pending_deliveries")
+    [[there]] = sql.fetch(of.using, pending, consumer_id=of.consumer_id, most=max_pending)
+    room = max_pending - int(there)
+    return room if room >= (max_pending + 1) // 2 else 0
 
 
 def _end(of: Subscription, filled: int) -> int:

@@ -182,11 +182,7 @@ class Handling:
         return 0
 
     def _ended(self, claim: Claim, event: ReceivedEvent) -> Failure:
-        attempts = claim.attempts_of(event)
-        error = WorkerEnded(
-            f"No attempt is left. {attempts} are counted, and the last one never came back: its worker ended or froze."
-        )
-        failure = claim.judge(event.with_attempt(attempts), error)
+        failure = no_attempt_left(claim, event)
         self.on_failure(failure)
         return failure
 
@@ -213,6 +209,15 @@ class Handling:
             self.lease.what,
             exc_info=error,
         )
+
+
+def no_attempt_left(claim: Claim, event: ReceivedEvent) -> Failure:
+    """What follows for an event that is not attempted any more, because its attempts ended their workers."""
+    attempts = claim.attempts_of(event)
+    error = WorkerEnded(
+        f"No attempt is left. {attempts} are counted, and the last one never came back: its worker ended or froze."
+    )
+    return claim.judge(event.with_attempt(attempts), error)
 
 
 def _never() -> bool:

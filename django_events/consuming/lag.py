@@ -1,4 +1,4 @@
-"""How far consumers are behind: by subtraction, without looking at the events in between.
+"""How far consumers are behind: streams by subtraction, without looking at the events in between, queues by count.
 
 lag("billing")     # events that were not passed yet
 progress(using)    # every partition of every consumer, for those who watch
@@ -15,7 +15,7 @@ from django_events.log.segments import log_table
 
 ALL = models.Position.ALL
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
-COUNTED = 1_000  # dead letters of a consumer; more are not counted
+COUNTED = 1_000  # dead letters and deliveries of a consumer; more are not counted
 
 
 class Progress(NamedTuple):
@@ -26,6 +26,7 @@ class Progress(NamedTuple):
     partition: int
     position: int
     lag: int
+    more_lag: bool
     state: str
     handled: int
     failed: int
@@ -42,15 +43,18 @@ class Progress(NamedTuple):
 class Standing(NamedTuple):
     """A consumer on a topic: its partitions added up, and from `partition` on the one in the most trouble.
 
-    The state is that one's; `in_state` partitions are in it. There are at least so many dead letters if there are more.
+    The state is that one's; `in_state` partitions are in it. There are at least so many dead letters, or events behind,
+    if there are more.
     """
 
     consumer: str
     topic: str
+    mode: str
     state: str
     in_state: int
     partitions: int
     lag: int
+    more_lag: bool
     handled: int
     failed: int
     discarded: int
@@ -81,17 +85,20 @@ def lag(consumer: Named, *, topic: declarations.Topic | str | None = None, using
     """How many events a consumer has not passed yet, filtered ones included."""
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
-    return sum(one.lag for one in progress(using, rows))
+    return sum(one.lag for one in progress(using, rows, counted=None))
 
 
-def progress(using: str, rows: Iterable[models.Consumer] | None = None) -> list[Progress]:
+def progress(
+    using: str, rows: Iterable[models.Consumer] | None = None, *, counted: int | None = COUNTED
+) -> list[Progress]:
     """Every partition of these consumers, or of all, by name, topic and partition."""
     consumer_ids = _ids(rows)
     ends = _ends(using, consumer_ids)
     found = sql.fetch(
         using,
-        sql.statement("progress").on(state=sql.statement("state_of_position")),
+        sql.statement("progress").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
         consumer_ids=consumer_ids,
+        most_pending=counted,
         topic_ids=ends.topic_ids,
         partitions=ends.partitions,
         ends=ends.numbers,
@@ -105,9 +112,10 @@ def standings(using: str, rows: Iterable[models.Consumer] | None = None) -> list
     ends = _ends(using, consumer_ids)
     found = sql.fetch(
         using,
-        sql.statement("standings").on(state=sql.statement("state_of_position")),
+        sql.statement("standings").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
         consumer_ids=consumer_ids,
         most=COUNTED,
+        most_pending=COUNTED,
         topic_ids=ends.topic_ids,
         partitions=ends.partitions,
         ends=ends.numbers,

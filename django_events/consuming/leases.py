@@ -92,6 +92,10 @@ class Lease(Held):
     claimed_at: float = field(default_factory=time.monotonic)
 
     @property
+    def at_position(self) -> int | None:
+        return self.position_id
+
+    @property
     def what(self) -> str:
         return f"partition {self.partition}"
 
@@ -364,7 +368,7 @@ def claim(
 
 
 def give_up(using: str, tokens: Sequence[int]) -> set[int]:
-    """End leases without settling, so that nobody has to wait for their time to be over.
+    """End leases without settling, of partitions or hands, so that nobody has to wait for their time to be over.
 
     Returns the tokens of those that were still leases.
     """

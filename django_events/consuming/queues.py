@@ -1,36 +1,94 @@
 """Queue consumers: what is in hand is handled and settled, as far as there is time, and the rest given back.
 
-queue = Queue(subscription, holder="host:7")
-if hand := queue.claim(100):
-    serve_hand(hand, handler, on_failure=log_failure(hand))
+server = QueueServer(Queue(subscription, holder="host:7"))
+if hand := server.claim():
+    server.serve(hand, handler, on_failure=log_failure(hand))
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from django_events import sql
 from django_events.consuming import streams
-from django_events.consuming.deliveries import Hand
+from django_events.consuming.deliveries import Queue
+from django_events.consuming.filling import fill
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
+from django_events.consuming.hands import Hand
+from django_events.consuming.subscriptions import Subscription
+
+REDRIVE_EVERY = 1.0  # seconds
+
+
+class QueueServer:
+    """A worker's way of serving one queue consumer: it claims as much as it gets done in a turn."""
+
+    def __init__(self, queue: Queue, *, at_once: int | None = None) -> None:
+        self.subscription = queue.subscription
+        self.queue = queue
+        self.at_once = at_once or self.subscription.most
+        self._redrove_at = time.monotonic()
+
+    def claim(self, *, ours: Collection[int] = (), hurry: bool = True) -> Hand | None:
+        """What is to be handled next; None if there is nothing now. What isn't there yet is made from the log."""
+        if self._is_time_to_redrive() and redrive_some(self.subscription):
+            self.queue.start_over()
+        hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
+        if hand is None and (redrive_some(self.subscription) or fill(self.subscription)):
+            self.queue.start_over()
+            hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
+        return hand
+
+    def _is_time_to_redrive(self) -> bool:
+        """Once in a while, however much else there is to do."""
+        now = time.monotonic()
+        if now - self._redrove_at < REDRIVE_EVERY:
+            return False
+        self._redrove_at = now
+        return True
+
+    def serve(
+        self, hand: Hand, handler: BoundHandler, *, on_failure: OnFailure, stopping: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Handle and settle what is in hand, for a turn; returns how many events were passed.
+
+        With LeaseLost or any other error, nothing is settled but what was before: give the hand up then.
+        """
+        claimed = len(hand.attempts)
+        passed = serve_hand(hand, handler, on_failure=on_failure, stopping=stopping)
+        # What is given back was written for nothing, and what is in hand others can't have.
+        most = max(self.subscription.consumer.batch_size or 1, 2 * passed)
+        self.at_once = min(most, self.subscription.most) if passed < claimed else self.subscription.most
+        return passed
 
 
 def serve_hand(
     hand: Hand, handler: BoundHandler, *, on_failure: OnFailure, stopping: Callable[[], bool] = lambda: False
 ) -> int:
-    """Handle and settle what is in hand, for a turn; returns how many events were passed.
-
-    With LeaseLost or any other error, nothing is settled but what was before: give the hand up then.
-    """
+    """Handle and settle what is in hand, for a turn; returns how many events were passed."""
     ends_at = time.monotonic() + streams.TURN
     commit_at = 0.0
     handling = Handling(
         hand, handler, enough=lambda: stopping() or time.monotonic() >= commit_at, on_failure=on_failure
     )
-    at_once = handler.consumer.batch_size
+    at_once = handler.consumer.batch_size or len(hand.attempts)
     passed, begun = 0, False
-    while hand.events and not (begun and (stopping() or time.monotonic() >= ends_at)):
+    while not (begun and (stopping() or time.monotonic() >= ends_at)) and (events := hand.next(at_once)):
         begun = True
         commit_at = time.monotonic() + streams.TRANSACTION
-        passed += handling.handle(hand, hand.events[:at_once])
+        passed += handling.handle(hand, events)
     hand.release()
     return passed
+
+
+def redrive_some(of: Subscription) -> bool:
+    """Make deliveries again of dead letters that somebody wants handled again; returns whether there are any.
+
+    Where keys are in order, those wait whose key is in somebody's hand.
+    """
+    part = sql.statement("redrive_of_queue")
+    if not sql.fetch(of.using, sql.statement("redrives").on(redrive=part), consumer_id=of.consumer_id):
+        return False
+    with sql.batch(of.using, (sql.statement("stand_still"), {"consumer_ids": [of.consumer_id]})):
+        rows = sql.fetch(of.using, sql.statement("redrive_deliveries").on(redrive=part), consumer_id=of.consumer_id)
+    return bool(rows)

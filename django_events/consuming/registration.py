@@ -5,11 +5,13 @@ Doing it again changes nothing, and several processes may do it at once.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.db import DatabaseError, transaction
 
 from django_events import declarations, models, sql
 from django_events.consuming import places
+from django_events.consuming.matching import expression, is_pattern
 from django_events.exceptions import (
     ConsumerChangeRefused,
     ConsumerInUse,
@@ -77,18 +79,27 @@ def partitions_of(declared: declarations.Consumer, topic: models.Topic) -> list[
 
 
 def _register(using: str, declared: declarations.Consumer, topic: models.Topic) -> list[str]:
-    filters = {"types": _listed(declared.types), "keys": _listed(declared.keys), "where": declared.where}
+    described = _described(declared)
     rows = models.Consumer.objects.using(using).select_related("topic")
     row = rows.filter(name=declared.name, topic=topic).first()
     if row is None:
-        row = models.Consumer(name=declared.name, topic=topic, partitioned=declared.partitioned, **filters)
-        row.save(using=using)
         start = places.begin(using, topic, declared.start)
+        row = models.Consumer(
+            name=declared.name, topic=topic, mode=declared.mode, partitioned=declared.partitioned, **described
+        )
+        row.filled_until = start - 1
+        row.live = declared.mode == "queue" and start == places.find(using, topic, "end")
+        row.save(using=using)
         _set_positions(using, row, dict.fromkeys(partitions_of(declared, topic), start - 1))
         return [f"Consumer {row}: registered, begins at {start}."]
+    _refuse_other_mode(row, declared)
     changes = [
-        f"{name} {getattr(row, name)} → {value}" for name, value in filters.items() if getattr(row, name) != value
+        f"{name} {getattr(row, name)} → {value}"
+        for name, value in described.items()
+        if getattr(row, name) != value and not name.endswith("_expressions")
     ]
+    if row.ordered != declared.ordered:
+        _change_order(using, row, declared)
     positions = {p.partition: p for p in row.positions.using(using).select_for_update()}
     if set(positions) != set(partitions_of(declared, topic)):
         _set_positions(using, row, _changed_positions(using, row, declared, topic, positions))
@@ -100,17 +111,66 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
     if beyond := [p.pk for p in row.positions.using(using) if p.position >= end]:
         # The topic was made anew, and its ids began again: from there, all that comes would be left out.
         row.positions.using(using).filter(pk__in=beyond).update(position=0, number=0, attempted=None, careful_until=0)
+        _forget_deliveries(using, row)
         changes.append("its topic was made anew, begins at 1 again")
     if changes:
-        declared_now = {**filters, "partitioned": declared.partitioned}
+        declared_now = {**described, "partitioned": declared.partitioned}
         for name, value in declared_now.items():
             setattr(row, name, value)
         row.save(using=using, update_fields=list(declared_now))  # workers write the rest
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
 
 
+def _described(declared: declarations.Consumer) -> dict[str, Any]:
+    """What a row says of its consumer, and may say otherwise the next time."""
+    return {
+        "types": _listed(declared.types),
+        "keys": _listed(declared.keys),
+        "where": declared.where,
+        "type_expressions": _expressions(declared.types),
+        "key_expressions": _expressions(declared.keys),
+        "ordered": declared.ordered,
+        "delay": declared.delay,
+        "history": declared.history,
+        "max_pending": declared.max_pending,
+    }
+
+
 def _listed(patterns: tuple[str, ...] | None) -> list[str] | None:
     return None if patterns is None else list(patterns)
+
+
+def _expressions(patterns: tuple[str, ...] | None) -> list[str] | None:
+    """The patterns among these texts, for the trigger, which finds the others by themselves."""
+    return [expression(pattern) for pattern in patterns or () if is_pattern(pattern)] or None
+
+
+def _refuse_other_mode(row: models.Consumer, declared: declarations.Consumer) -> None:
+    if row.mode != declared.mode:
+        raise ConsumerChangeRefused(
+            f"Consumer {row} is declared with mode={declared.mode!r}, at {declared.declared_at}, and was registered "
+            f"with mode={row.mode!r}: how far it is can't be said in the other way. Nothing was changed. Declare "
+            f"mode={row.mode!r} again, or give it another name."
+        )
+
+
+def _change_order(using: str, row: models.Consumer, declared: declarations.Consumer) -> None:
+    """Its workers have to start again, so its position becomes another one."""
+    sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk])
+    refuse_in_use(using, row)
+    if declared.ordered:  # what it has was made without keys
+        sql.fetch(using, sql.statement("add_keys").on(log=log_table(row.topic_id)), consumer_id=row.pk)
+    for position in row.positions.using(using):
+        position.delete()
+        position.pk = None
+        position.save(using=using)
+
+
+def _forget_deliveries(using: str, row: models.Consumer) -> None:
+    """The ids of its topic began again: what it has is of other events."""
+    row.deliveries.using(using).all().delete()
+    row.delivery_leases.using(using).all().delete()
+    models.Consumer.objects.using(using).filter(pk=row.pk).update(live=False, filled_until=0)
 
 
 def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) -> None:
@@ -168,7 +228,8 @@ def refuse_in_use(using: str, row: models.Consumer) -> None:
     """Raise ConsumerInUse while somebody handles events of it."""
     if held := sql.fetch(using, sql.statement("held_positions"), consumer_id=row.pk):
         partition, holder = held[0]
+        where = "" if partition == ALL else f"in partition {partition} "
         raise ConsumerInUse(
-            f"Consumer {row} is handling events now, in partition {partition} by {holder}. Nothing was changed. "
+            f"Consumer {row} is handling events now, {where}by {holder}. Nothing was changed. "
             "Stop its workers and try again."
         )

@@ -28,12 +28,14 @@ from django_events.models.functions import ClockTimestamp
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 HOLD = timedelta(seconds=5)
+DELETED_AT_ONCE = 10_000
 
 
 class Move(NamedTuple):
     """A partition of a consumer, the next event it would have handled, and the one it handles now.
 
-    So many events come again; with a minus, so many are left out.
+    So many events come again; with a minus, so many are left out. Of a queue, where some were handled and others not,
+    events may come again while others are left out.
     """
 
     topic: str
@@ -42,6 +44,7 @@ class Move(NamedTuple):
     after: int
     dead_letters: int
     events: int
+    left_out: int = 0
 
 
 def rewind(
@@ -77,6 +80,8 @@ def rewind(
         for row in rows:  # in the order of their topics: heads before consumers, always the same way
             for move, position in _moves(using, row, to, partition):
                 moves.append(move)
+                if row.mode == "queue":
+                    _refill(using, row, move)
                 position.save(using=using)
                 _dead_letters(using, position, move).delete()
                 record(
@@ -131,6 +136,9 @@ def resume(
             positions = row.positions.using(using).filter(token__isnull=True)
             waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
             again = waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")
+            if row.mode == "queue":
+                [[retried]] = sql.fetch(using, sql.statement("retry_deliveries"), consumer_id=row.pk)
+                again += retried
             if again or row.paused_at is not None:
                 models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
                 record(using, row, "resume", by=by, partitions=again)
@@ -155,6 +163,9 @@ def unregister(
         rows = registered(using, consumer, topic=topic)
         for row in rows:
             _refuse_declared(row)
+            if row.mode == "queue":  # no event comes in for it, and nobody claims
+                sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk])
             list(row.positions.using(using).select_for_update())
             refuse_in_use(using, row)
             if dead := row.dead_letters.using(using).count():
@@ -167,7 +178,20 @@ def unregister(
                 reached = {str(p.partition): p.position for p in row.positions.using(using)}
                 record(using, row, "unregister", by=by, positions=reached)
                 row.delete(using=using)
+    if not dry_run:
+        _delete_orphans(using)
     return rows
+
+
+def _delete_orphans(using: str) -> None:
+    """What is left of queue consumers that are gone, in small transactions; whatever stays goes the next time."""
+    tables = [model._meta.db_table for model in (models.Delivery, models.PastDelivery)]
+    for table in tables:
+        statement = sql.statement("orphaned_deliveries").on(table=table)
+        while sql.fetch(using, statement, most=DELETED_AT_ONCE)[0][0]:
+            pass
+    orphans = models.DeliveryLease.objects.using(using).exclude(consumer__in=models.Consumer.objects.using(using).all())
+    orphans.delete()
 
 
 def _refuse_declared(row: models.Consumer) -> None:
@@ -203,10 +227,16 @@ def _standing_still(
                     with sql.committed(using), sql.batch(using):
                         for row in rows:
                             sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
-                        held = sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
+                        queues = [row.pk for row in rows if row.mode == "queue"]
+                        if queues:
+                            sql.fetch(using, sql.statement("stand_still"), consumer_ids=queues)
+                        sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
+                        held = sql.fetch(using, sql.statement("held"), consumer_ids=ids, partition=partition)
                         busy = [holder for _, holder, leased in held if leased]
                         if not busy:
                             standing_still = True
+                            for consumer_id in queues:
+                                sql.fetch(using, sql.statement("free_hands"), consumer_id=consumer_id)
                             yield
                             return
                 except OperationalError as error:
@@ -246,22 +276,60 @@ def _moves(
         if not positions:
             raise PositionRefused(f"Consumer {row} has no position in partition {partition}. Nothing was changed.")
     place = places.find(using, row.topic, to)
+    if row.mode == "queue":
+        [position] = positions
+        move = _move_of_queue(using, row, place)
+        _set_anew(position, place - 1, place - 1)
+        return [(move._replace(dead_letters=_dead_letters(using, position, move).count()), position)]
     moves = []
     for position in positions:
         before, number = position.position + 1, position.number
-        position.position = place - 1
-        position.number = places.number_at(using, row.topic, position.partition, place - 1)
-        position.attempted, position.attempts, position.careful_until = None, 0, 0
-        position.retry_at = position.stopped_at = position.token = position.leased_until = None
-        position.error = position.holder = ""
+        _set_anew(position, place - 1, places.number_at(using, row.topic, position.partition, place - 1))
         move = Move(row.topic.name, position.partition, before, place, 0, number - position.number)
         moves.append((move._replace(dead_letters=_dead_letters(using, position, move).count()), position))
     return moves
 
 
+def _set_anew(position: models.Position, at: int, number: int) -> None:
+    position.position, position.number = at, number
+    position.attempted, position.attempts, position.careful_until = None, 0, 0
+    position.retry_at = position.stopped_at = position.token = position.leased_until = None
+    position.error = position.holder = ""
+
+
+def _move_of_queue(using: str, row: models.Consumer, place: int) -> Move:
+    """Of what it was given, some may be handled already and others not: those come again, and these are left out."""
+    given, around = _given(using, row), sql.statement("pending_around")
+    [[before, behind, oldest]] = sql.fetch(using, around, consumer_id=row.pk, position=place - 1, given=given)
+    again = max(given - place + 1 - behind, 0)
+    left_out = before + max(place - 1 - given, 0)
+    next_event = given + 1 if oldest is None else min(oldest, given + 1)
+    return Move(row.topic.name, models.Position.ALL, next_event, place, 0, again or -left_out, left_out)
+
+
+def _given(using: str, row: models.Consumer) -> int:
+    """The id up to which a queue consumer was given its events."""
+    return places.find(using, row.topic, "end") - 1 if row.live else row.filled_until
+
+
+def _refill(using: str, row: models.Consumer, move: Move) -> None:
+    """Behind the place, events come from the log again; where there is none behind it, they come with the transfer."""
+    end = places.find(using, row.topic, "end")
+    filled_until = move.after - 1 if move.events > 0 or move.after > row.filled_until else row.filled_until
+    live = move.after == end or (row.live and move.events <= 0)
+    sql.fetch(
+        using,
+        sql.statement("refill"),
+        consumer_id=row.pk,
+        position=move.after - 1,
+        filled_until=end - 1 if live else filled_until,
+        live=live,
+    )
+
+
 def _dead_letters(using: str, position: models.Position, move: Move) -> QuerySet[models.DeadLetter]:
     """Those whose events come again."""
-    letters = models.DeadLetter.objects.using(using).filter(
-        consumer_id=position.consumer_id, event_id__gte=move.after, event_id__lt=move.before
-    )
+    letters = models.DeadLetter.objects.using(using).filter(consumer_id=position.consumer_id, event_id__gte=move.after)
+    if position.consumer.mode == "stream":
+        letters = letters.filter(event_id__lt=move.before)
     return letters if move.partition == models.Position.ALL else letters.filter(partition=move.partition)

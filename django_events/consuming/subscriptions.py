@@ -10,6 +10,7 @@ from django_events.log.segments import log_table
 
 # How many events a worker reads at once for a handler that takes one at a time.
 READ_AHEAD = 100
+LAYOUT = ("mode", "partitioned", "ordered")  # what a worker can't do in another way than it is registered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +37,11 @@ class Subscription:
         return self.consumer.batch_size or READ_AHEAD
 
     @property
+    def is_queue(self) -> bool:
+        """Whether its events have deliveries, instead of a position in each partition."""
+        return self.consumer.mode == "queue"
+
+    @property
     def is_dense(self) -> bool:
         """Whether every id is an event for it, so that a range of ids is as many events."""
         return self.whole and not self.consumer.filtered
@@ -58,8 +64,9 @@ def _subscription(
     using: str, consumer: declarations.Consumer, topic: str, rows: dict[tuple[str, str], models.Consumer]
 ) -> Subscription:
     row = rows.get((consumer.name, topic))
-    if row is None or row.partitioned != consumer.partitioned:
-        how = "is not registered" if row is None else f"is registered with partitioned={row.partitioned}"
+    differs = None if row is None else next((o for o in LAYOUT if getattr(row, o) != getattr(consumer, o)), None)
+    if row is None or differs is not None:
+        how = "is not registered" if row is None else f"is registered with {differs}={getattr(row, differs or '')!r}"
         raise ConsumerNotReady(
             f"Consumer {consumer.name!r} {how} for topic {topic!r} in the database {using!r}. "
             f"Run: manage.py migrate --database {using}"

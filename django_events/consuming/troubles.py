@@ -74,7 +74,7 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
         age = _age_of_oldest(using, one)
         patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)
         if age is not None and age > UNSERVED + patience:
-            what = f"{count(one.lag, 'event')} behind, the oldest for {duration(age)}: no worker handles them."
+            what = f"{_behind(one)} behind, the oldest for {duration(age)}: no worker handles them."
             yield _of_all(one, "unserved", what, f"Is one running? manage.py run_consumer {one.consumer}")
 
 
@@ -111,8 +111,12 @@ def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Troub
 def _paused(standings: list[Standing]) -> Iterator[Trouble]:
     for one in standings:
         if one.paused_at is not None:
-            what = f"paused since {moment(one.paused_at)}, {count(one.lag, 'event')} behind."
+            what = f"paused since {moment(one.paused_at)}, {_behind(one)} behind."
             yield _of_all(one, "paused", what, f"manage.py events resume {one.consumer}")
+
+
+def _behind(one: Standing) -> str:
+    return count(one.lag, "event", more=one.more_lag)
 
 
 def _of_all(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
@@ -130,9 +134,13 @@ def _age_of_oldest(using: str, one: Standing) -> timedelta | None:
         models.Consumer.objects.using(using).select_related("topic").get(name=one.consumer, topic__name=one.topic)
     )
     topic = consumer.topic
-    whole = not consumer.partitioned or topic.partitions == 1
-    events = sql.statement("in_topic").on(topic_id=topic.pk) if whole else sql.statement("in_its_partition")
-    statement = sql.statement("oldest_unpassed").on(consumer_id=consumer.pk, log=log_table(topic.pk), events=events)
-    [[age]] = sql.fetch(using, statement)
+    if consumer.mode == "queue":
+        statement = sql.statement("oldest_pending").on(log=log_table(topic.pk), topic_id=topic.pk)
+        [[age]] = sql.fetch(using, statement, consumer_id=consumer.pk)
+    else:
+        whole = not consumer.partitioned or topic.partitions == 1
+        events = sql.statement("in_topic").on(topic_id=topic.pk) if whole else sql.statement("in_its_partition")
+        statement = sql.statement("oldest_unpassed").on(consumer_id=consumer.pk, log=log_table(topic.pk), events=events)
+        [[age]] = sql.fetch(using, statement)
     result: timedelta | None = age
     return result

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import IntegrityError, OperationalError, ProgrammingError
+from django.db import DatabaseError, IntegrityError, OperationalError, ProgrammingError, connections
 
 from django_events import sql
 from django_events.conf import settings
 from django_events.log import segments
 from django_events.log.mark import Horizon
+from django_events.log.quarantine import quarantine_failing
 
 logger = logging.getLogger("django_events.transfer")
 
@@ -155,13 +156,17 @@ class Transfer:
                 raise
             return seen, self._take_apart(seen)
         except IntegrityError as error:
-            if seen is None or sql.state(error) != sql.NO_PARTITION:
+            if seen is None or (sql.state(error) != sql.NO_PARTITION and not self._quarantined(seen.pending, error)):
                 raise
             return seen, None
         except ProgrammingError as error:
             if seen is None or sql.state(error) != sql.UNDEFINED_TABLE:
                 raise
             raise _Forgettable from error  # a log was dropped a moment ago, or else looking anew says what is wrong
+        except DatabaseError as error:
+            if seen is None or not self._quarantined(seen.pending, error):
+                raise
+            return seen, None
         return seen, self._remembered(seen, moved)
 
     def _fits_one_batch(self, pending: list[Pending]) -> bool:
@@ -230,7 +235,10 @@ class Transfer:
             return self._take_apart(turn)
         except IntegrityError as error:
             if sql.state(error) != sql.NO_PARTITION:
-                raise
+                if not self._quarantined(turn.pending, error):
+                    raise
+                self.left = True
+                return 0
             # Another transfer filled the segments, or somebody dropped one: look at what is there.
             for p in turn.pending:
                 self._has_room(p, sure=True)
@@ -240,7 +248,23 @@ class Transfer:
             if sql.state(error) != sql.UNDEFINED_TABLE:
                 raise
             raise _Forgettable from error
+        except DatabaseError as error:
+            if not self._quarantined(turn.pending, error):
+                raise
+            self.left = True
+            return 0
         return self._remembered(turn, moved)
+
+    def _quarantined(self, pending: list[Pending], error: DatabaseError) -> bool:
+        """Whether the error was of queue consumers' filters, which are stopped now, so that it won't come again."""
+        if isinstance(error, OperationalError) or connections[self.using].in_atomic_block:
+            return False
+        lock = sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}
+        with sql.batch(self.using, lock) as [heads]:
+            [ends] = sql.fetch_each(self.using, self._ends_of(topic_id for (topic_id,) in heads)) if heads else [[]]
+            last_ids = {place.topic_id: place.last_id for place in self._places(iter(ends))}
+            ours = [p for p in pending if p.topic_id in last_ids]
+            return bool(ours) and quarantine_failing(self.using, last_ids, lambda: self._move_locked(ours))
 
     def _take_apart(self, turn: Turn) -> int:
         """Somebody holds a lock on one of these logs: find out on which, and serve the others."""

@@ -361,6 +361,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("ordered", models.BooleanField(default=False, verbose_name="ordered")),
+                ("delay", models.DurationField(blank=True, null=True, verbose_name="delay")),
+                ("history", models.DurationField(blank=True, null=True, verbose_name="history")),
+                ("max_pending", models.BigIntegerField(blank=True, null=True, verbose_name="at most pending")),
                 (
                     "live",
                     models.BooleanField(
@@ -485,6 +488,57 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "lease of deliveries",
                 "verbose_name_plural": "leases of deliveries",
+            },
+        ),
+        migrations.CreateModel(
+            name="PastDelivery",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "consumer_id",
+                        "event_id",
+                        "processed_at",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                (
+                    "consumer",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="past_deliveries",
+                        to="django_events.consumer",
+                        verbose_name="consumer",
+                    ),
+                ),
+                ("event_id", models.BigIntegerField(verbose_name="event")),
+                ("received_at", models.DateTimeField(verbose_name="received at")),
+                ("first_at", models.DateTimeField(verbose_name="first delivered at")),
+                ("last_at", models.DateTimeField(verbose_name="last delivered at")),
+                ("processed_at", models.DateTimeField(verbose_name="processed at")),
+                ("attempts", models.IntegerField(verbose_name="attempts")),
+                ("delivered", models.IntegerField(verbose_name="times delivered")),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[("handled", "handled"), ("discarded", "discarded"), ("dead", "dead letter")],
+                        max_length=9,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("worker", models.CharField(max_length=200, verbose_name="worker")),
+            ],
+            options={
+                "verbose_name": "past delivery",
+                "verbose_name_plural": "past deliveries",
+                "indexes": [
+                    models.Index(fields=["consumer", "processed_at"], name="django_events_pastdelivery_age"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -651,6 +705,14 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddIndex(
+            model_name="consumer",
+            index=models.Index(
+                condition=models.Q(("live", True), ("max_pending__isnull", False)),
+                fields=["topic"],
+                name="django_events_consumer_bounded",
+            ),
+        ),
+        migrations.AddIndex(
             model_name="delivery",
             index=models.Index(
                 condition=models.Q(("key__isnull", False)),
@@ -672,8 +734,8 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="deliver",
                 sql=pgtrigger.compiler.UpsertTriggerSql(
-                    func='IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN\nWITH kind AS MATERIALIZED (\n    SELECT DISTINCT topic_id, type FROM new_events\n),\nlive AS MATERIALIZED (\n    SELECT\n        c.id, c.topic_id, c.ordered, c.types, c.type_expressions, c.keys, c.key_expressions,\n        c."where"::jsonpath AS predicate,\n        min(c.id) OVER (PARTITION BY c.topic_id, c.types, c.keys, c."where") AS filter\n    FROM django_events_consumer AS c\n    WHERE c.live AND c.topic_id IN (SELECT kind.topic_id FROM kind)\n),\nfitting AS MATERIALIZED (\n    SELECT live.filter, live.topic_id, kind.type, live.keys, live.key_expressions, live.predicate\n    FROM live\n    JOIN kind ON kind.topic_id = live.topic_id\n    WHERE live.id = live.filter\n        AND (\n            live.types IS NULL\n            OR live.types @> to_jsonb(kind.type)\n            OR EXISTS (SELECT FROM jsonb_array_elements_text(live.type_expressions) AS x WHERE kind.type ~ x)\n        )\n)\nINSERT INTO django_events_delivery (consumer_id, event_id, key, received_at)\nSELECT live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp()\nFROM fitting\nJOIN new_events AS e ON e.topic_id = fitting.topic_id AND e.type = fitting.type\nJOIN live ON live.filter = fitting.filter\nWHERE (\n        fitting.keys IS NULL\n        OR fitting.keys @> to_jsonb(e.key)\n        OR EXISTS (SELECT FROM jsonb_array_elements_text(fitting.key_expressions) AS x WHERE e.key ~ x)\n    )\n    AND (fitting.predicate IS NULL OR coalesce(e.value @@ fitting.predicate, false));\nEND IF;\nRETURN NULL;',
-                    hash="088d9db53fb9b875fc2a70d0673a0074c1edd13b",
+                    func="IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN\nWITH kind AS MATERIALIZED (\n    SELECT DISTINCT topic_id, type FROM new_events\n),\nlive AS MATERIALIZED (\n    SELECT\n        c.id, c.topic_id, c.ordered, c.delay, c.types, c.type_expressions, c.keys, c.key_expressions,\n        c.\"where\"::jsonpath AS predicate,\n        min(c.id) OVER (PARTITION BY c.topic_id, c.types, c.keys, c.\"where\") AS filter\n    FROM django_events_consumer AS c\n    WHERE c.live\n        AND c.topic_id IN (SELECT kind.topic_id FROM kind)\n        AND (\n            nullif(current_setting('django_events.only', true), '') IS NULL\n            OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])\n        )\n),\nfitting AS MATERIALIZED (\n    SELECT live.filter, live.topic_id, kind.type, live.keys, live.key_expressions, live.predicate\n    FROM live\n    JOIN kind ON kind.topic_id = live.topic_id\n    WHERE live.id = live.filter\n        AND (\n            live.types IS NULL\n            OR live.types @> to_jsonb(kind.type)\n            OR EXISTS (SELECT FROM jsonb_array_elements_text(live.type_expressions) AS x WHERE kind.type ~ x)\n        )\n)\nINSERT INTO django_events_delivery (consumer_id, event_id, key, received_at, visible_at)\nSELECT\n    live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp(),\n    CASE WHEN e.logged_at + live.delay > statement_timestamp() THEN e.logged_at + live.delay END\nFROM fitting\nJOIN new_events AS e ON e.topic_id = fitting.topic_id AND e.type = fitting.type\nJOIN live ON live.filter = fitting.filter\nWHERE (\n        fitting.keys IS NULL\n        OR fitting.keys @> to_jsonb(e.key)\n        OR EXISTS (SELECT FROM jsonb_array_elements_text(fitting.key_expressions) AS x WHERE e.key ~ x)\n    )\n    AND (fitting.predicate IS NULL OR coalesce(e.value @@ fitting.predicate, false));\nIF EXISTS (SELECT FROM django_events_consumer WHERE live AND max_pending IS NOT NULL) THEN\nUPDATE django_events_consumer AS c\nSET live = false, filled_until = owner.last\nFROM (\n    SELECT c.id, came.last\n    FROM (SELECT topic_id, max(id) AS last FROM new_events GROUP BY topic_id) AS came\n    JOIN django_events_consumer AS c ON c.topic_id = came.topic_id AND c.live AND c.max_pending IS NOT NULL\n    JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1\n    WHERE came.last - p.position >= c.max_pending\n        AND c.max_pending <= (\n            SELECT count(*)\n            FROM (\n                SELECT\n                FROM django_events_delivery AS d\n                WHERE d.consumer_id = c.id AND d.event_id > p.position\n                ORDER BY d.event_id\n                LIMIT c.max_pending\n            ) AS pending\n        )\n    FOR NO KEY UPDATE OF c SKIP LOCKED\n) AS owner\nWHERE c.id = owner.id;\nEND IF;\nEND IF;\nRETURN NULL;",
+                    hash="8d3355cb7b53a64e6a994f64ba97736b54d4bf39",
                     level="STATEMENT",
                     operation="INSERT",
                     pgid="pgtrigger_deliver_6a530",

@@ -2,7 +2,7 @@
 
 from django_events.models.buffer import BufferedEvent
 from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
-from django_events.models.deliveries import Delivery, DeliveryLease
+from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
 from django_events.models.topics import Topic, TopicHead
 
@@ -14,6 +14,7 @@ __all__ = [
     "DeliveryLease",
     "Event",
     "Intervention",
+    "PastDelivery",
     "Position",
     "Topic",
     "TopicHead",

@@ -33,6 +33,9 @@ class Consumer(models.Model):
         _("mode"), max_length=6, default="stream", choices=[("stream", _("stream")), ("queue", _("queue"))]
     )
     ordered = models.BooleanField(_("ordered"), default=False)
+    delay = models.DurationField(_("delay"), null=True, blank=True)
+    history = models.DurationField(_("history"), null=True, blank=True)
+    max_pending = models.BigIntegerField(_("at most pending"), null=True, blank=True)
     live = models.BooleanField(
         _("live"),
         default=False,
@@ -57,7 +60,14 @@ class Consumer(models.Model):
         verbose_name = _("consumer")
         verbose_name_plural = _("consumers")
         constraints = [models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name")]
-        indexes = [models.Index(fields=["topic"], name="django_events_consumer_live", condition=models.Q(live=True))]
+        indexes = [
+            models.Index(fields=["topic"], name="django_events_consumer_live", condition=models.Q(live=True)),
+            models.Index(
+                fields=["topic"],
+                name="django_events_consumer_bounded",
+                condition=models.Q(live=True, max_pending__isnull=False),
+            ),
+        ]
 
     def __str__(self) -> str:
         known = "topic" in self._state.fields_cache  # no query for a name

@@ -1,11 +1,42 @@
 """Queue consumers: a row for each event that one of them has not finished, and what its workers have in hand."""
 
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from django.db import models
+from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
+from django_events import declarations
 from django_events.models.consumers import Consumer
+
+M = TypeVar("M", bound=models.Model)
+
+
+class OfConsumers(models.QuerySet[M]):
+    """Rows of queue consumers. A consumer and a topic are declarations or their names."""
+
+    def of(self, consumer: declarations.Consumer | str, *, topic: declarations.Topic | str | None = None) -> Self:
+        """Those of one consumer, or of one of its topics, oldest event first."""
+        rows = self.filter(consumer__name=str(consumer))
+        if topic is not None:
+            rows = rows.filter(consumer__topic__name=str(topic))
+        return rows.order_by("consumer__topic__name", "event_id")
+
+    def at(self, topic: declarations.Topic | str, event_id: int) -> Self:
+        """Those of one event, of all its consumers."""
+        return self.filter(consumer__topic__name=str(topic), event_id=event_id).order_by("consumer__name")
+
+
+class DeliveryQuerySet(OfConsumers["Delivery"]):
+    """What queue consumers have not processed yet."""
+
+    def in_hand(self) -> Self:
+        """Those that a worker has now."""
+        return self.filter(token__isnull=False)
+
+    def retrying(self) -> Self:
+        """Those that failed, and wait for another attempt."""
+        return self.filter(token__isnull=True, attempts__gt=0)
 
 
 class Delivery(models.Model):
@@ -37,6 +68,8 @@ class Delivery(models.Model):
     first_at = models.DateTimeField(_("first delivered at"), null=True, blank=True)
     last_at = models.DateTimeField(_("last delivered at"), null=True, blank=True)
     error = models.TextField(_("last error"), blank=True, db_default="")
+
+    objects = DeliveryQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("delivery")
@@ -75,3 +108,50 @@ class DeliveryLease(models.Model):
 
     def __str__(self) -> str:
         return f"{self.consumer_id}/{self.token}"
+
+
+class PastDeliveryQuerySet(OfConsumers["PastDelivery"]):
+    """What queue consumers have processed, as far as they keep their history."""
+
+    def timed(self) -> Self:
+        """With `took` from received to processed, and of that `waited` until a worker had it first."""
+        return self.annotate(took=F("processed_at") - F("received_at"), waited=F("first_at") - F("received_at"))
+
+
+class PastDelivery(models.Model):
+    """A delivery that was processed, where its consumer keeps a history. What is too old is deleted."""
+
+    HANDLED, DISCARDED, DEAD = "handled", "discarded", "dead"
+
+    pk = models.CompositePrimaryKey("consumer_id", "event_id", "processed_at")
+    consumer = models.ForeignKey(
+        Consumer,
+        models.DO_NOTHING,
+        related_name="past_deliveries",
+        db_constraint=False,
+        db_index=False,
+        verbose_name=_("consumer"),
+    )
+    event_id = models.BigIntegerField(_("event"))
+    received_at = models.DateTimeField(_("received at"))
+    first_at = models.DateTimeField(_("first delivered at"))
+    last_at = models.DateTimeField(_("last delivered at"))
+    processed_at = models.DateTimeField(_("processed at"))
+    attempts = models.IntegerField(_("attempts"))
+    delivered = models.IntegerField(_("times delivered"))
+    outcome = models.CharField(
+        _("outcome"),
+        max_length=9,
+        choices=[(HANDLED, _("handled")), (DISCARDED, _("discarded")), (DEAD, _("dead letter"))],
+    )
+    worker = models.CharField(_("worker"), max_length=200)
+
+    objects = PastDeliveryQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("past delivery")
+        verbose_name_plural = _("past deliveries")
+        indexes = [models.Index(fields=["consumer", "processed_at"], name="django_events_pastdelivery_age")]
+
+    def __str__(self) -> str:
+        return f"{self.consumer_id}/{self.event_id}"

@@ -79,8 +79,17 @@ class Event(models.Model):
                 operation=pgtrigger.Insert,
                 referencing=pgtrigger.Referencing(new="new_events"),  # type: ignore[no-untyped-call]  # not ours
                 # Most sites have none, and pay for nothing but this question.
-                func="IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN\n"
-                f"{sql.statement('deliver').text};\nEND IF;\nRETURN NULL;",
+                func="\n".join(
+                    [
+                        "IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN",
+                        f"{sql.statement('deliver').text};",
+                        "IF EXISTS (SELECT FROM django_events_consumer WHERE live AND max_pending IS NOT NULL) THEN",
+                        f"{sql.statement('shed').text};",
+                        "END IF;",
+                        "END IF;",
+                        "RETURN NULL;",
+                    ]
+                ),
             ),
         ]
 

@@ -9,25 +9,37 @@
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
 -- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, hurry
--- (whether the commit may skip the disk).
--- Answers with the event, the attempts that are counted, and the end of the window; where nothing is claimed, with
+-- (whether the commit may skip the disk), since and until (of when they were received, or null).
+-- Answers with the event, the attempts that are counted, its key, and the end of the window; where nothing is claimed, with
 -- that end alone; and with none where there is nothing behind the window.
--- Nothing is claimed while the consumer is paused or held, or if something was taken over under this token.
+-- Nothing is claimed while the consumer is paused, held or stopped, or without enter.sql before, or if something was
+-- taken over under this token. While the consumer is not live, only what it is filled with is claimed: what came
+-- when it was live may be behind that.
 -- Relies on: the primary key of django_events_delivery, (consumer_id, key, event_id) WHERE key IS NOT NULL, and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
-    SELECT c.id, p.position
+    SELECT c.id, p.position, CASE WHEN c.live THEN 9223372036854775807 ELSE c.filled_until END AS upper
     FROM django_events_consumer AS c
     JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
     WHERE c.id = %(consumer_id)s
+        AND c.ordered
         AND c.paused_at IS NULL
         AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+        AND p.stopped_at IS NULL
+        AND current_setting('django_events.claims', true) = %(consumer_id)s::text
         AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = %(token)s)
 ),
 seen AS MATERIALIZED (
-    SELECT d.event_id, d.key, d.token IS NULL AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp()) AS free
+    SELECT
+        d.event_id, d.key,
+        d.token IS NULL
+        AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp())
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz) AS free
     FROM django_events_delivery AS d
-    WHERE d.consumer_id = (SELECT open.id FROM open) AND d.event_id > greatest(%(after)s, (SELECT open.position FROM open))
+    WHERE d.consumer_id = (SELECT open.id FROM open)
+        AND d.event_id > greatest(%(after)s, (SELECT open.position FROM open))
+        AND d.event_id <= (SELECT open.upper FROM open)
     ORDER BY d.event_id
     LIMIT %(window)s
 ),
@@ -38,6 +50,9 @@ due AS MATERIALIZED (
         AND d.visible_at <= statement_timestamp()
         AND d.token IS NULL
         AND d.event_id <= greatest(%(after)s, (SELECT open.position FROM open))
+        AND d.event_id <= (SELECT open.upper FROM open)
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
     ORDER BY d.visible_at
     LIMIT %(most)s
 ),
@@ -112,10 +127,10 @@ claimed AS (
         AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
         AND d.event_id >= (SELECT min(picked.event_id) FROM picked)
         AND d.event_id <= (SELECT max(picked.event_id) FROM picked)
-    RETURNING d.event_id, d.attempts
+    RETURNING d.event_id, d.attempts, d.key
 )
 SELECT
-    claimed.event_id, claimed.attempts, next.place,
+    claimed.event_id, claimed.attempts, claimed.key, next.place,
     CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
 FROM (SELECT CASE WHEN count(*) = %(window)s THEN max(seen.event_id) END AS place FROM seen) AS next
 LEFT JOIN claimed ON true

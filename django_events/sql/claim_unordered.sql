@@ -8,16 +8,21 @@
 -- The commit need not wait for the disk unless one of them failed before: a lease that a crash of the server takes
 -- back was not used for anything that survived the crash.
 -- Parameters: consumer_id, after, most, token, lease (an interval), holder, hurry (whether the commit may skip the
--- disk). Answers with the event, the attempts that are counted, and the last of those that waited for nothing.
--- Nothing is claimed while the consumer is paused or held, or if something was taken over under this token.
+-- disk), since and until (of when they were received, or null). Answers with the event, the attempts that are counted, its key, and the last of those that waited for nothing.
+-- Nothing is claimed while the consumer is paused, held or stopped, or without enter.sql before, or if something was
+-- taken over under this token. While the consumer is not live, only what it is filled with is claimed: what came
+-- when it was live may be behind that.
 -- Relies on: the primary key of django_events_delivery, and (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
-    SELECT c.id, p.position
+    SELECT c.id, p.position, CASE WHEN c.live THEN 9223372036854775807 ELSE c.filled_until END AS upper
     FROM django_events_consumer AS c
     JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
     WHERE c.id = %(consumer_id)s
+        AND NOT c.ordered
         AND c.paused_at IS NULL
         AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+        AND p.stopped_at IS NULL
+        AND current_setting('django_events.claims', true) = %(consumer_id)s::text
         AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = %(token)s)
 ),
 due AS MATERIALIZED (
@@ -26,6 +31,9 @@ due AS MATERIALIZED (
     WHERE d.consumer_id = (SELECT open.id FROM open)
         AND d.visible_at <= statement_timestamp()
         AND d.token IS NULL
+        AND d.event_id <= (SELECT open.upper FROM open)
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
     ORDER BY d.visible_at
     LIMIT %(most)s
     FOR UPDATE SKIP LOCKED
@@ -35,8 +43,11 @@ fresh AS MATERIALIZED (
     FROM django_events_delivery AS d
     WHERE d.consumer_id = (SELECT open.id FROM open)
         AND d.event_id > greatest(%(after)s, (SELECT open.position FROM open))
+        AND d.event_id <= (SELECT open.upper FROM open)
         AND d.visible_at IS NULL
         AND d.token IS NULL
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
     ORDER BY d.event_id
     LIMIT greatest(%(most)s - (SELECT count(*) FROM due), 0)
     FOR UPDATE SKIP LOCKED
@@ -64,10 +75,10 @@ claimed AS (
         AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
         AND d.event_id >= (SELECT min(picked.event_id) FROM picked)
         AND d.event_id <= (SELECT max(picked.event_id) FROM picked)
-    RETURNING d.event_id, d.attempts
+    RETURNING d.event_id, d.attempts, d.key
 )
 SELECT
-    claimed.event_id, claimed.attempts, (SELECT max(fresh.event_id) FROM fresh),
+    claimed.event_id, claimed.attempts, claimed.key, (SELECT max(fresh.event_id) FROM fresh),
     CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
 FROM claimed
 ORDER BY claimed.event_id

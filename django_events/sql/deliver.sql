@@ -3,18 +3,24 @@
 -- A filter is tried once for each type that came, and only where it fits on the events of that type; consumers
 -- with the same filter share that. Filters are data here, as registered: no SQL is put together.
 -- It runs in the transfer's transaction, under the heads of the topics, so nobody becomes live or stops being live
--- between the events and their deliveries.
+-- between the events and their deliveries. When somebody's predicate fails, quarantine.py finds out whose it is by
+-- the setting django_events.only: the ids of consumers, for a try without the others.
 -- Relies on: the transition table new_events, django_events_consumer (topic_id) WHERE live.
 WITH kind AS MATERIALIZED (
     SELECT DISTINCT topic_id, type FROM new_events
 ),
 live AS MATERIALIZED (
     SELECT
-        c.id, c.topic_id, c.ordered, c.types, c.type_expressions, c.keys, c.key_expressions,
+        c.id, c.topic_id, c.ordered, c.delay, c.types, c.type_expressions, c.keys, c.key_expressions,
         c."where"::jsonpath AS predicate,
         min(c.id) OVER (PARTITION BY c.topic_id, c.types, c.keys, c."where") AS filter
     FROM django_events_consumer AS c
-    WHERE c.live AND c.topic_id IN (SELECT kind.topic_id FROM kind)
+    WHERE c.live
+        AND c.topic_id IN (SELECT kind.topic_id FROM kind)
+        AND (
+            nullif(current_setting('django_events.only', true), '') IS NULL
+            OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])
+        )
 ),
 fitting AS MATERIALIZED (
     SELECT live.filter, live.topic_id, kind.type, live.keys, live.key_expressions, live.predicate
@@ -27,8 +33,10 @@ fitting AS MATERIALIZED (
             OR EXISTS (SELECT FROM jsonb_array_elements_text(live.type_expressions) AS x WHERE kind.type ~ x)
         )
 )
-INSERT INTO django_events_delivery (consumer_id, event_id, key, received_at)
-SELECT live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp()
+INSERT INTO django_events_delivery (consumer_id, event_id, key, received_at, visible_at)
+SELECT
+    live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp(),
+    CASE WHEN e.logged_at + live.delay > statement_timestamp() THEN e.logged_at + live.delay END
 FROM fitting
 JOIN new_events AS e ON e.topic_id = fitting.topic_id AND e.type = fitting.type
 JOIN live ON live.filter = fitting.filter

@@ -1,8 +1,12 @@
--- The partitions of a consumer that somebody handles now, and who.
+-- Who handles events of a consumer now, and in which partition.
 --
 -- Parameters: consumer_id.
--- Relies on: django_events_position (consumer_id, partition).
+-- Relies on: django_events_position (consumer_id, partition), django_events_deliverylease (consumer_id).
 SELECT partition, holder
 FROM django_events_position
 WHERE consumer_id = %(consumer_id)s AND token IS NOT NULL AND leased_until > clock_timestamp()
-ORDER BY partition
+UNION ALL
+SELECT -1, holder
+FROM django_events_deliverylease
+WHERE consumer_id = %(consumer_id)s AND leased_until > clock_timestamp()
+ORDER BY partition, holder

@@ -1,5 +1,10 @@
 -- Have a queue consumer for oneself to fill it from the log, if it is not live and nobody else does.
 --
--- Parameters: consumer_id. Answers with the id up to which it is filled.
--- Relies on: the primary key of django_events_consumer.
-SELECT filled_until FROM django_events_consumer WHERE id = %(consumer_id)s AND NOT live FOR NO KEY UPDATE SKIP LOCKED
+-- A stopped one is left alone. Parameters: consumer_id. Answers with the id up to which it is filled, and how many
+-- deliveries it may have at most.
+-- Relies on: the primary key of django_events_consumer, django_events_position (consumer_id, partition).
+SELECT c.filled_until, c.max_pending
+FROM django_events_consumer AS c
+JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
+WHERE c.id = %(consumer_id)s AND NOT c.live AND p.stopped_at IS NULL
+FOR NO KEY UPDATE OF c SKIP LOCKED

@@ -1,9 +1,11 @@
--- A dead letter of these that has an older one of the same key beside it which is not to be handled again.
+-- A dead letter of these that has an older one of the same key beside it which is not to be handled again, where its
+-- consumer handles keys in order.
 --
 -- Parameters: ids.
 -- Relies on: django_events_deadletter (consumer_id, key, event_id).
 SELECT d.id, older.event_id
 FROM django_events_deadletter AS d
+JOIN django_events_consumer AS c ON c.id = d.consumer_id AND (c.mode = 'stream' OR c.ordered)
 CROSS JOIN LATERAL (
     SELECT o.event_id
     FROM django_events_deadletter AS o

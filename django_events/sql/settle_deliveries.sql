@@ -1,14 +1,17 @@
 -- Settle some of the deliveries that are in hand, if the lease is still the settler's.
 --
--- What was handled is deleted, what failed waits for its next attempt, and what can't be handled now is anybody's
+-- What was handled is deleted, and so is its dead letter if it was one that is handled again; where the consumer keeps
+-- a history, it is written there. What failed waits for its next attempt, and what can't be handled now is anybody's
 -- again. No answer means that the lease was lost. Too small a count means that somebody took a delivery away.
--- Parameters: consumer_id, token, done (ids), failed (an id, or null), attempts, pause (an interval), error (of the
+-- Parameters: consumer_id, token, done (ids), outcome (of the one that is `passed`, an id or null: what became of it
+-- instead of being handled), history (whether it is kept), failed (an id, or null), attempts, pause (an interval), error (of the
 -- failed one), released (ids), ends (whether nothing is in hand any more), hold (whether to take the lock of
 -- hold.sql, by which a frozen settler is found).
 -- Answers with how many were deleted, and whether the transaction is still the one that began with hold.sql.
--- Relies on: the primary keys of django_events_deliverylease and django_events_delivery.
+-- Relies on: the primary keys of django_events_deliverylease and django_events_delivery, django_events_deadletter
+-- (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 WITH mine AS MATERIALIZED (
-    SELECT token FROM django_events_deliverylease WHERE token = %(token)s FOR UPDATE
+    SELECT token, holder FROM django_events_deliverylease WHERE token = %(token)s FOR UPDATE
 ),
 done AS (
     DELETE FROM django_events_delivery AS d
@@ -18,7 +21,24 @@ done AS (
         AND d.event_id >= (SELECT min(id) FROM unnest(%(done)s::bigint[]) AS id)
         AND d.event_id <= (SELECT max(id) FROM unnest(%(done)s::bigint[]) AS id)
         AND d.token = mine.token
-    RETURNING d.event_id
+    RETURNING d.event_id, d.received_at, d.first_at, d.last_at, d.attempts, d.delivered
+),
+past AS (
+    INSERT INTO django_events_pastdelivery (
+        consumer_id, event_id, received_at, first_at, last_at, processed_at, attempts, delivered, outcome, worker
+    )
+    SELECT
+        %(consumer_id)s, done.event_id, done.received_at, done.first_at, done.last_at, clock_timestamp(),
+        greatest(done.attempts, 1), done.delivered,
+        CASE WHEN done.event_id = %(passed)s THEN %(outcome)s ELSE 'handled' END, mine.holder
+    FROM done
+    CROSS JOIN mine
+    WHERE %(history)s
+),
+redriven AS (
+    DELETE FROM django_events_deadletter AS d
+    USING mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.redrive_at IS NOT NULL AND d.event_id = ANY(%(done)s::bigint[])
 ),
 failed AS (
     UPDATE django_events_delivery AS d

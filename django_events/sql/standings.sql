@@ -1,20 +1,20 @@
 -- How consumers stand on their topics: the partitions of each added up, and the one in the most trouble.
 --
--- The lag is a subtraction, from where the log of each partition ends; dead letters are counted up to `most`.
--- So it costs the same however many events there are.
--- Parameters: consumer_ids (null for all); most; topic_ids, partitions, ends (arrays of one length: the last
--- number of each partition, and under partition -1 the last id of the topic). Parts: state.
--- Relies on: django_events_position (consumer_id, partition), django_events_deadletter (consumer_id, event_id).
-WITH log AS MATERIALIZED (
-    SELECT l.topic_id, l.partition, l.ends_at
-    FROM unnest(%(topic_ids)s::int[], %(partitions)s::int[], %(ends)s::bigint[]) AS l (topic_id, partition, ends_at)
+-- The lag of a stream is a subtraction, from where the log of each partition ends; deliveries and dead letters are
+-- counted up to a limit. So it costs the same however many events there are.
+-- Parameters: consumer_ids (null for all); most (dead letters); most_pending (deliveries); topic_ids, partitions, ends (arrays of one length: the last
+-- number of each partition, and under partition -1 the last id of the topic). Parts: lanes, state.
+-- Relies on: what lanes.sql does, django_events_deadletter (consumer_id, event_id).
+WITH p AS MATERIALIZED (
+    {lanes}
 ),
 same_state AS (
     SELECT
         lane.consumer_id, lane.rank,
         count(*) AS partitions,
         min(lane.partition) AS partition,
-        sum(lane.lag) AS lag,
+        sum(lane.events) AS lag,
+        bool_or(lane.more) AS more_lag,
         sum(lane.handled) AS handled,
         sum(lane.failed) AS failed,
         sum(lane.discarded) AS discarded,
@@ -23,12 +23,9 @@ same_state AS (
     FROM (
         SELECT
             p.*,
-            greatest(coalesce(log.ends_at, 0) - CASE WHEN p.partition = -1 THEN p.position ELSE p.number END, 0) AS lag,
             array_position(ARRAY['stopped', 'retrying', 'lost', 'paused', 'handling', 'idle'], {state}) AS rank
-        FROM django_events_consumer AS c
-        JOIN django_events_position AS p ON p.consumer_id = c.id
-        LEFT JOIN log ON log.topic_id = c.topic_id AND log.partition = p.partition
-        WHERE %(consumer_ids)s::int[] IS NULL OR c.id = ANY(%(consumer_ids)s::int[])
+        FROM p
+        JOIN django_events_consumer AS c ON c.id = p.consumer_id
     ) AS lane
     GROUP BY lane.consumer_id, lane.rank
 ),
@@ -40,6 +37,7 @@ total AS (
         (array_agg(partition ORDER BY rank))[1] AS partition,
         sum(partitions)::bigint AS partitions,
         sum(lag)::bigint AS lag,
+        bool_or(more_lag) AS more_lag,
         sum(handled)::bigint AS handled,
         sum(failed)::bigint AS failed,
         sum(discarded)::bigint AS discarded,
@@ -49,15 +47,15 @@ total AS (
     GROUP BY consumer_id
 )
 SELECT
-    c.name, t.name,
+    c.name, t.name, c.mode,
     (ARRAY['stopped', 'retrying', 'lost', 'paused', 'handling', 'idle'])[total.rank] AS state,
-    total.in_state, total.partitions, total.lag,
+    total.in_state, total.partitions, total.lag, total.more_lag,
     total.handled, total.failed, total.discarded, total.dead_lettered,
     least(dead.letters, %(most)s) AS dead_letters, dead.letters > %(most)s AS more_dead_letters,
     p.partition, p.position, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
     total.served_at, clock_timestamp() - greatest(total.served_at, p.retry_at) AS unserved_for, c.paused_at
 FROM total
-JOIN django_events_position AS p ON p.consumer_id = total.consumer_id AND p.partition = total.partition
+JOIN p ON p.consumer_id = total.consumer_id AND p.partition = total.partition
 JOIN django_events_consumer AS c ON c.id = total.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
 CROSS JOIN LATERAL (

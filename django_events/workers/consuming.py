@@ -15,10 +15,14 @@ from django.db import DatabaseError, InterfaceError, connections
 from django_events import declarations, sql
 from django_events.conf import settings
 from django_events.consuming.agenda import Agenda, Due
+from django_events.consuming.deliveries import Queue
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
+from django_events.consuming.hands import Hand
+from django_events.consuming.held import Held
 from django_events.consuming.leases import Lease, claim, give_up
-from django_events.consuming.streams import serve
+from django_events.consuming.queues import QueueServer
+from django_events.consuming.streams import serve as serve_partition
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import HandlerNotFound, LeaseLost
 from django_events.log.transfer import LOG_CHANNEL, LONGEST_PAYLOAD
@@ -35,7 +39,10 @@ LISTENING_POLL = 5.0
 
 
 class ConsumerWorker:
-    """One thread's share of the work: it takes a partition, serves it for a turn, and takes the next."""
+    """One thread's share of the work: it takes what is due, serves it for a turn, and takes the next.
+
+    A partition of a stream is for one worker at a time. Of a queue, any number take deliveries.
+    """
 
     left = False
 
@@ -43,10 +50,11 @@ class ConsumerWorker:
         self.using = pool.using
         self._pool = pool
         self._holder = f"{socket.gethostname()}:{os.getpid()}/{name}"
-        self._unsettled: list[Lease] = []
+        self._unsettled: list[Held] = []
+        self._queues: dict[int, QueueServer] = {}
 
     def work(self, stop: Stop) -> int:
-        """Serve partitions until events were handled or nothing is due; returns how many events were passed."""
+        """Serve what is due until events were handled or nothing is; returns how many events were passed."""
         self._connect()
         pool = self._pool
         while not stop.requested:
@@ -56,8 +64,7 @@ class ConsumerWorker:
                 continue
             if pool.agenda.more:
                 pool.bell.ring()
-            # A lease of this process that ran out is not for this process: its handler is still at work.
-            lease = None if pool.keeper.holds(due.position_id) else self._claim(due)
+            lease = self._claim(due)
             if lease is None:  # somebody else was faster, or holds a lock on the position
                 pool.agenda.refused(due.position_id)
                 continue
@@ -65,13 +72,8 @@ class ConsumerWorker:
             passed, until = 0, None
             try:
                 with pool.keeper.keeping(lease):
-                    passed = serve(
-                        lease,
-                        pool.handlers[due.subscription.consumer.name],
-                        on_failure=log_failure(lease),
-                        stopping=lambda: stop.requested,
-                    )
-                until = lease.position
+                    passed = self._serve(due, lease, stop)
+                until = lease.position if isinstance(lease, Lease) else None
                 pool.suspected.discard(due.position_id)
             except LeaseLost as error:
                 logger.warning("%s", error)
@@ -87,9 +89,33 @@ class ConsumerWorker:
                 return passed
         return 0
 
-    def _claim(self, due: Due) -> Lease | None:
-        """Where a handler lost its connection before, it may have crashed the server: that must not undo the claim."""
-        return claim(*due, holder=self._holder, hurry=due.position_id not in self._pool.suspected)
+    def _claim(self, due: Due) -> Lease | Hand | None:
+        """A lease of this process that ran out is not for this process: its handler is still at work.
+
+        Where a handler lost its connection before, it may have crashed the server: that must not undo the claim.
+        """
+        pool, hurry = self._pool, due.position_id not in self._pool.suspected
+        if not due.subscription.is_queue:
+            return None if pool.keeper.holds(due.position_id) else claim(*due, holder=self._holder, hurry=hurry)
+        server = self._queue(due)
+        hand = server.claim(ours=pool.keeper.tokens, hurry=hurry)
+        if hand is not None and len(hand.attempts) >= server.at_once:  # there may be more, for others
+            pool.agenda.notice([due.subscription.topic_id])
+            pool.bell.ring()
+        if hand is None and (in_vain := server.queue.in_vain) is not None:
+            pool.agenda.in_vain(due.position_id, *in_vain)
+        return hand
+
+    def _serve(self, due: Due, lease: Lease | Hand, stop: Stop) -> int:
+        handler, on_failure = self._pool.handlers[due.subscription.consumer.name], log_failure(lease)
+        if isinstance(lease, Hand):
+            return self._queue(due).serve(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
+        return serve_partition(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
+
+    def _queue(self, due: Due) -> QueueServer:
+        if due.position_id not in self._queues:
+            self._queues[due.position_id] = QueueServer(Queue(due.subscription, holder=self._holder))
+        return self._queues[due.position_id]
 
     def wait(self, stop: Stop) -> None:
         pool = self._pool
@@ -100,6 +126,7 @@ class ConsumerWorker:
 
     def close(self) -> None:
         self._give_up_if_reachable()
+        self._write_counts()
         self._tell_others()
 
     def _connect(self) -> None:
@@ -117,6 +144,17 @@ class ConsumerWorker:
             self._give_up()
         except (DatabaseError, InterfaceError) as error:
             logger.debug("Leases are left to their time. %s", error)
+
+    def _write_counts(self) -> None:
+        connection = connections[self.using]
+        if connection.connection is None or connection.in_atomic_block:
+            return
+        try:
+            for server in self._queues.values():
+                if server.queue.counts:
+                    server.queue.flush()
+        except (DatabaseError, InterfaceError) as error:
+            logger.debug("What was counted since a moment ago is not written down. %s", error)
 
     def _tell_others(self) -> None:
         """What this one leaves is for others: they need not wait for the time when they look anyway."""

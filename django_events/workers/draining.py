@@ -13,12 +13,15 @@ from contextlib import contextmanager, suppress
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import declarations, models, sql
-from django_events.consuming.agenda import Agenda
+from django_events.consuming.agenda import Agenda, Due
+from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, broken
 from django_events.consuming.handling import OnFailure, log_failure
+from django_events.consuming.hands import Hand
 from django_events.consuming.held import Held
 from django_events.consuming.leases import Lease, claim
+from django_events.consuming.queues import QueueServer
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import Subscription, subscriptions
@@ -54,6 +57,7 @@ class Drain:
         self.limit = limit
         self._consumers = consumers
         self._handlers: dict[str, _Handler] = {}
+        self._queues: dict[int, QueueServer] = {}
         self._in_vain = Counter[tuple[int, int]]()
         self._waits = 0
 
@@ -84,34 +88,46 @@ class Drain:
         while self._agenda.look(period=0):
             while due := self._agenda.take():
                 with _undone_if_broken(self.using):
-                    lease = claim(*due, holder=HOLDER)
+                    lease = self._claim(due)
                     if lease is not None:
-                        passed[str(due.subscription)] += self._turn(lease)
+                        passed[str(due.subscription)] += self._turn(due, lease)
                 self._wait(lease, f"serving consumer {due.subscription}, because it holds a lock on its position")
         return passed
 
-    def _turn(self, lease: Lease) -> int:
+    def _claim(self, due: Due) -> Lease | Hand | None:
+        if not due.subscription.is_queue:
+            return claim(*due, holder=HOLDER)
+        if due.position_id not in self._queues:
+            self._queues[due.position_id] = QueueServer(Queue(due.subscription, holder=HOLDER))
+        return self._queues[due.position_id].claim()
+
+    def _turn(self, due: Due, lease: Lease | Hand) -> int:
         consumer = lease.subscription.consumer
         try:
             if consumer.name not in self._handlers:
                 self._handlers[consumer.name] = _Handler(consumer, raise_errors=self.raise_errors)
             handler, on_failure = self._handlers[consumer.name], self._on_failure(lease)
-            passed = serve(lease, handler, on_failure=on_failure, patient=False)
+            if isinstance(lease, Hand):
+                here = min(lease.attempts)
+                passed = self._queues[due.position_id].serve(lease, handler, on_failure=on_failure)
+            else:
+                passed = serve(lease, handler, on_failure=on_failure, patient=False)
+                here = lease.position
         except BaseException as error:
             if isinstance(error, DatabaseError):  # of a filter, most likely: a handler's comes in a HandlerRaised
                 error.add_note(f"It was raised when the events of consumer {lease.subscription} were read or settled.")
             _let_go(lease)
             raise
-        here = lease.position_id, lease.position
-        self._in_vain[here] += not passed
-        if self._in_vain[here] > self.limit:
+        self._in_vain[due.position_id, here] += not passed
+        if self._in_vain[due.position_id, here] > self.limit:
             raise NeverDrained(
                 f"Consumer {lease.subscription} is due again and again and passes no event: it was served "
-                f"{self.limit:,} times behind event {lease.position}. Let it attempt an event less often."
+                f"{self.limit:,} times {'at' if isinstance(lease, Hand) else 'behind'} event {here}. Let it attempt an "
+                "event less often."
             )
         return passed
 
-    def _on_failure(self, lease: Lease) -> OnFailure:
+    def _on_failure(self, lease: Held) -> OnFailure:
         log = log_failure(lease)
 
         def on_failure(failure: Failure) -> None:
@@ -207,7 +223,7 @@ def _is_open(using: str) -> bool:
     return raw is not None and not raw.closed
 
 
-def _let_go(lease: Lease) -> None:
+def _let_go(lease: Lease | Hand) -> None:
     """Leave no lease behind, as far as the database can be reached."""
     connection = connections[lease.using]
     if connection.in_atomic_block and (broken(lease.using) or not connection.is_usable()):

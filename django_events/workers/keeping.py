@@ -16,7 +16,8 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_events import sql
-from django_events.consuming.leases import Lease, give_up
+from django_events.consuming.held import Held
+from django_events.consuming.leases import give_up
 from django_events.workers.loop import Exit
 
 logger = logging.getLogger("django_events.consumer")
@@ -34,7 +35,7 @@ class Keeper:
         self.using = using
         self._stop_others = stop
         self._end = end
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, Held] = {}
         self._renewed_at: dict[int, float] = {}
         self._wake = threading.Event()
         self._closed = False
@@ -44,7 +45,7 @@ class Keeper:
         self._watched = False
 
     @contextmanager
-    def keeping(self, lease: Lease) -> Iterator[None]:
+    def keeping(self, lease: Held) -> Iterator[None]:
         """Renew a lease for as long as the block takes."""
         self._renewed_at[lease.token] = time.monotonic()
         self._leases[lease.token] = lease
@@ -96,7 +97,12 @@ class Keeper:
 
     def holds(self, position_id: int) -> bool:
         """Whether a thread of this process works on a position."""
-        return any(lease.position_id == position_id for lease in tuple(self._leases.values()))
+        return any(lease.at_position == position_id for lease in tuple(self._leases.values()))
+
+    @property
+    def tokens(self) -> list[int]:
+        """What the threads of this process have in hand."""
+        return list(self._leases)
 
     def _run(self) -> None:
         connections[self.using] = _unpooled(self.using)
@@ -143,7 +149,7 @@ class Keeper:
             with self._renewing:
                 self._renew([lease for lease in to_renew if not lease.lost], now)
 
-    def _takes_too_long(self, lease: Lease, now: float) -> bool:
+    def _takes_too_long(self, lease: Held, now: float) -> bool:
         """Whether a handler takes longer than it may: its lease is not renewed then."""
         event, since, timeout = lease.handling, lease.handling_since, lease.subscription.consumer.timeout
         if event is None or timeout is None:
@@ -183,14 +189,14 @@ class Keeper:
             faulthandler.cancel_dump_traceback_later()
             self._watched = False
 
-    def _renew(self, leases: list[Lease], now: float) -> None:
+    def _renew(self, leases: list[Held], now: float) -> None:
         try:
             held = {
                 token
                 for (token,) in sql.fetch(
                     self.using,
                     sql.statement("renew"),
-                    position_ids=[lease.position_id for lease in leases],
+                    position_ids=[lease.at_position for lease in leases],
                     tokens=[lease.token for lease in leases],
                     leases=[lease.subscription.consumer.lease for lease in leases],
                 )
@@ -217,7 +223,7 @@ class Keeper:
             logger.error("A frozen worker's connection can't be ended. %s", str(error).strip())
             connections[self.using].close()
 
-    def _abandon(self, lease: Lease) -> None:
+    def _abandon(self, lease: Held) -> None:
         """A handler doesn't come back: let the others finish, and end the process with it."""
         logger.critical(
             "Consumer %s, %s: the handler doesn't come back, so this process ends with exit code %d. "

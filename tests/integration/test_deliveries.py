@@ -11,90 +11,31 @@ from django.db import transaction
 
 from django_events import Backoff, Discard, Draft, declarations, models, publish, publish_many
 from django_events.consuming import registration
-from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import judge
-from django_events.consuming.filling import fill
-from django_events.consuming.matching import expression, is_pattern
-from django_events.consuming.subscriptions import subscriptions
+from django_events.consuming.filling import fill_some
 from django_events.exceptions import LeaseLost
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
 from tests.conftest import transfer_all
+from tests.fix_queues import (
+    another,
+    deliveries,
+    expire,
+    fail,
+    fill_topic,
+    finish,
+    pending,
+    settle,
+    values,
+)
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
-
-RETRY = Backoff(attempts=3, base=timedelta(0))
 
 
 @pytest.fixture
 def transactional_db(committed_db):
     """Nothing is flushed: see there."""
-
-
-@pytest.fixture
-def make_queue(make_consumer):
-    """Register a queue consumer of one topic that is not filled yet."""
-    made = []
-
-    def make(topic, *, name="queue", ordered=False, live=True, **options):
-        declared = make_consumer(topic, name=name, partitioned=False, **{"handler": print, "retry": RETRY, **options})
-        row = models.Consumer.objects.get(name=name)
-        row.mode, row.ordered, row.live = "queue", ordered, False
-        row.filled_until = row.positions.get().position
-        for column, patterns in (("type", declared.types), ("key", declared.keys)):
-            if patterns and any(map(is_pattern, patterns)):
-                setattr(row, f"{column}_expressions", [expression(pattern) for pattern in patterns])
-        row.save()
-        row.positions.update(position=0)
-        made.append(row)
-        [subscription] = subscriptions("default", [declared])
-        if live:
-            while fill(subscription):
-                pass
-        return Queue(subscription, holder="a test", ordered=ordered)
-
-    yield make
-    for row in made:
-        models.Delivery.objects.filter(consumer=row).delete()
-        models.DeliveryLease.objects.filter(consumer=row).delete()
-
-
-def fill_topic(topic, *values, key=None, **options):
-    publish_many(topic, [Draft(value=value, key=key, **options) for value in values])
-    transfer_all()
-
-
-def deliveries(queue):
-    return models.Delivery.objects.filter(consumer_id=queue.subscription.consumer_id).order_by("event_id")
-
-
-def pending(queue):
-    return list(deliveries(queue).values_list("event_id", flat=True))
-
-
-def values(hand):
-    return [event.value for event in hand.events]
-
-
-def settle(hand, *events, failure=None):
-    with transaction.atomic():
-        hand.hold()
-        settlement = hand.settle(events, failure)
-    hand.settled(settlement)
-
-
-def finish(hand):
-    settle(hand, *hand.events)
-
-
-def fail(hand, event, error=None):
-    settle(hand, failure=hand.judge(event, error or ValueError("bad")))
-
-
-def expire(hand):
-    """As if the time of the lease were over."""
-    assert models.DeliveryLease.objects.filter(token=hand.token).update(leased_until=ClockTimestamp())
 
 
 # Where they come from
@@ -187,7 +128,7 @@ def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(thin
         worker.move()
 
     def fill_it():
-        while fill(queue.subscription):
+        while fill_some(queue.subscription):
             pass
 
     busy = in_thread(publish_and_move)
@@ -215,7 +156,7 @@ def test_each_delivery_is_in_one_hand(things, make_queue, in_thread):
     sizes = [dice.randint(1, 30) for _ in range(20)]
 
     def work(most):
-        own, got = Queue(queue.subscription, holder=f"worker {most}"), []
+        own, got = another(queue, f"worker {most}"), []
         together.wait(30)
         while hand := own.claim(most):
             got += values(hand)
@@ -237,7 +178,7 @@ def test_a_claim_says_who_has_what_and_how_often_it_was_delivered(things, make_q
     [lease] = models.DeliveryLease.objects.all()
     assert (lease.token, lease.holder, lease.event_ids) == (hand.token, "a test", [1, 2])
     hand.release()
-    assert values(Queue(queue.subscription, holder="another").claim(1)) == ["a"]
+    assert values(another(queue).claim(1)) == ["a"]
 
     first = deliveries(queue)[0]
     assert first.delivered == 2
@@ -251,7 +192,7 @@ def test_a_lost_lease_settles_nothing(things, make_queue):
     fill_topic(things, "a", "b")
     hand = queue.claim(2)
     expire(hand)
-    other = Queue(queue.subscription, holder="another")
+    other = another(queue)
     taken = other.claim(1)
     assert values(taken) == ["a", "b"]  # all of it: one of them may have ended the worker
     assert taken.lost_token == hand.token
@@ -316,7 +257,7 @@ def test_a_paused_consumer_gives_nothing_away(things, make_queue):
 def test_a_worker_goes_on_behind_what_it_had_and_comes_back_for_what_was_left(things, make_queue):
     queue, other = make_queue(things), None
     fill_topic(things, *range(10))
-    other = Queue(queue.subscription, holder="another")
+    other = another(queue)
     first, second = queue.claim(3), other.claim(3)
     assert values(second) == [3, 4, 5]
     first.release()
@@ -364,7 +305,7 @@ def test_a_hand_that_was_taken_over_stays_suspicious_when_it_is_given_back(thing
     fill_topic(things, *range(3))
     expire(queue.claim(3))
     again = queue.claim(3)
-    settle(again, again.events[0])
+    settle(again, *again.next(2))
     again.release()
 
     third = queue.claim(3)
@@ -384,7 +325,7 @@ def test_who_froze_with_a_hand_is_ended_and_keeps_nobody_waiting(things, make_qu
     frozen.execute("SELECT pg_advisory_xact_lock(%s)", [hand.token])
     if settled:
         frozen.execute("SELECT FROM django_events_deliverylease WHERE token = %s FOR UPDATE", [hand.token])
-    taken = Queue(queue.subscription, holder="another").claim(3)
+    taken = another(queue).claim(3)
 
     assert values(taken) == [0, 1, 2]
     with pytest.raises(psycopg.errors.AdminShutdown):
@@ -496,11 +437,11 @@ def test_the_order_of_keys_survives_failures_crashes_and_many_hands(things, make
 
     def consume(number):
         dice = random.Random(number)
-        own = Queue(queue.subscription, holder=f"worker {number}", ordered=True)
+        own = another(queue, f"worker {number}")
         while len(done) < total:
             if (hand := own.claim(dice.choice([1, 5, 50]))) is None:
                 continue
-            while hand.events:
+            while hand.next(50):
                 fate = dice.random()
                 if fate < 0.05:
                     expire(hand)

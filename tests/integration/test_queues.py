@@ -10,10 +10,9 @@ from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.queues import serve_hand
 from django_events.exceptions import LeaseLost
-from django_events.models.functions import ClockTimestamp
 from tests.conftest import transfer_all
 from tests.fix_consumers import write_order, written
-from tests.integration.test_deliveries import deliveries, expire, make_queue, pending  # noqa: F401  # a fixture
+from tests.fix_queues import deliveries, end_pauses, expire, pending
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
@@ -39,7 +38,7 @@ def serve(queue, most=100, **options):
 
 
 @pytest.fixture(params=[None, 4], ids=["single", "batches"])
-def make(request, things, make_queue):  # noqa: F811  # the fixture
+def make(request, things, make_queue):
     """A queue consumer whose handler gets one event or a list, made of a function of one event."""
 
     def make_one(function, **options):
@@ -117,7 +116,7 @@ def test_a_key_waits_for_its_event_that_fails_and_others_go_on(things, make):
     assert pending(queue) == [3, 5]
 
     cured.append(True)
-    deliveries(queue).filter(visible_at__isnull=False).update(visible_at=ClockTimestamp())
+    end_pauses(queue)
     serve(queue)
     assert [value for value in written() if value.startswith("k")] == ["k1", "k2", "k3"]
     assert pending(queue) == []
@@ -166,7 +165,7 @@ def test_what_ended_its_worker_runs_out_of_attempts_and_its_neighbours_do_not(th
 
 
 @pytest.mark.requirement("E13")
-def test_a_worker_that_stops_gives_back_what_it_has_not_begun(things, make_queue):  # noqa: F811  # the fixture
+def test_a_worker_that_stops_gives_back_what_it_has_not_begun(things, make_queue):
     def handler(event):
         write_order(event.value)
         stopping.append(True)

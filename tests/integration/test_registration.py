@@ -481,8 +481,9 @@ def test_nothing_changes_while_somebody_handles_events(lanes, make_consumer, she
 
     with pytest.raises(ConsumerInUse) as caught:
         make_consumer(lanes, handler=write_down, partitioned=not partitioned)
+    where = f"in partition {partition} " if partitioned else ""
     assert str(caught.value) == (
-        f"Consumer reader of lanes is handling events now, in partition {partition} by host:7/1. Nothing was changed. "
+        f"Consumer reader of lanes is handling events now, {where}by host:7/1. Nothing was changed. "
         "Stop its workers and try again."
     )
     lease.release()

@@ -13,7 +13,7 @@ from django_events.consuming.replay import pause as pause_consumer
 from django_events.consuming.replay import resume as resume_consumer
 from django_events.consuming.replay import rewind as rewind_consumer
 from django_events.consuming.replay import unregister as unregister_consumer
-from django_events.management.events.status import state_of
+from django_events.management.events.status import lag_of, state_of
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -88,7 +88,7 @@ def unregister(using: str, *, name: str, topic: str | None, by: str | None, exec
     found = standings(using, registered(using, name, topic=topic))
     unregister_consumer(name, topic=topic, by=by, dry_run=not execute, using=using)
     data = {"consumer": name, "executed": execute, "consumers": [one._asdict() for one in found]}
-    cells = [(one.consumer, one.topic, state_of(one), one.handled, one.lag) for one in found]
+    cells = [(one.consumer, one.topic, state_of(one), one.handled, lag_of(one)) for one in found]
     told = f"Consumer {name} is forgotten." if execute else f"It would be forgotten how far it is. {DRY_RUN}"
     return Report(data, f"{table(['consumer', 'topic', 'state', 'handled', 'lag'], cells)}\n\n{told}")
 
@@ -103,9 +103,9 @@ def _topics(rows: list[Consumer]) -> str:
 
 
 def _events(move: Move) -> str:
-    if move.events > 0:
-        return f"{move.events:,} come again"
-    return f"{-move.events:,} left out" if move.events < 0 else "none"
+    left_out = move.left_out or max(-move.events, 0)
+    parts = [f"{move.events:,} come again"] if move.events > 0 else []
+    return ", ".join([*parts, f"{left_out:,} left out"] if left_out else parts) or "none"
 
 
 def _arguments_of_acts(parser: CommandParser) -> None:

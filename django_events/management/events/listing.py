@@ -8,7 +8,7 @@ from django_events import declarations, models
 from django_events.consuming.lag import progress, standings
 from django_events.consuming.registered import registered
 from django_events.log.inventory import logs, sizes
-from django_events.management.events.status import dead_letters_of, state_of
+from django_events.management.events.status import dead_letters_of, lag_of, state_of
 from django_events.management.events.subcommand import Subcommand, add_topic, at_least_one
 from django_events.management.reporting import Report, table
 
@@ -57,7 +57,7 @@ def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
             one.consumer,
             one.topic,
             state_of(one),
-            one.lag,
+            lag_of(one),
             one.handled,
             one.failed,
             dead_letters_of(one),
@@ -82,7 +82,7 @@ def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
             "all" if one.partition == models.Position.ALL else one.partition,
             one.state,
             one.position,
-            one.lag,
+            lag_of(one),
             one.attempts or None,
             one.retry_at,
             one.holder,

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from django_events.consuming.lag import Standing, standings
+from django_events.consuming.lag import Progress, Standing, standings
 from django_events.consuming.troubles import Trouble, troubles
 from django_events.log.inventory import Log, Waiting, logs, waiting
 from django_events.management.events.subcommand import Subcommand
@@ -39,6 +39,10 @@ STATUS = Subcommand(name="status", help="One look at everything, the most import
 def state_of(one: Standing) -> str:
     """`stopped 1 of 8`, where not all partitions are in the same state."""
     return one.state if one.in_state == one.partitions else f"{one.state} {one.in_state} of {one.partitions}"
+
+
+def lag_of(one: Standing | Progress) -> int | str:
+    return f"≥ {one.lag:,}" if one.more_lag else one.lag
 
 
 def dead_letters_of(one: Standing) -> int | str:
@@ -92,7 +96,7 @@ def _consumers(consumers: Sequence[Standing]) -> str:
             one.consumer,
             one.topic,
             state_of(one),
-            one.lag,
+            lag_of(one),
             one.handled,
             one.failed,
             dead_letters_of(one),

@@ -1,0 +1,265 @@
+"""What a worker of a queue consumer has in hand: deliveries that were claimed together.
+
+    if hand := queue.claim(100):
+        with transaction.atomic(using):
+            ...
+            settlement = hand.settle(hand.events[:7])
+        hand.settled(settlement)
+        hand.release()
+
+Each delivery is in one hand at a time. A hand is fenced as a partition is: under a token that somebody else took
+over, nothing can be settled.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import NamedTuple
+
+from django_events import models, sql
+from django_events.consuming.burial import bury
+from django_events.consuming.failures import Failure, Verdict, judge
+from django_events.consuming.held import Held
+from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.subscriptions import Subscription
+
+logger = logging.getLogger("django_events.consumer")
+
+OUTCOMES = {Verdict.DISCARD: models.PastDelivery.DISCARDED, Verdict.DEAD_LETTER: models.PastDelivery.DEAD}
+COUNTS = ("handled", "failed", "discarded", "dead_lettered")
+
+
+class Settled(NamedTuple):
+    """What a settling transaction takes out of a hand; it counts once that transaction is committed.
+
+    `held` says that the transaction is the one that began with `Held.hold`.
+    """
+
+    out: frozenset[int]
+    careful_until: int
+    held: bool
+    counts: Counter[str]
+
+
+@dataclass(slots=True)
+class Hand(Held):
+    """Deliveries of one consumer, held by this worker until they are settled or given back, or the time is over.
+
+    Those that were taken over are read one by one: one of them may be too large for a worker.
+    """
+
+    events: list[ReceivedEvent]
+    unread: list[int]
+    attempts: dict[int, int]
+    keys: dict[int, str | None]
+    careful_until: int = field(default=0, kw_only=True)
+    ordered: bool = field(default=False, kw_only=True)
+    counts: Counter[str] = field(default_factory=Counter, kw_only=True)
+
+    @property
+    def what(self) -> str:
+        """Of what it is, for the log."""
+        return "1 delivery" if len(self.attempts) == 1 else f"{len(self.attempts)} deliveries"
+
+    @property
+    def left(self) -> list[int]:
+        """The ids of those that are not settled."""
+        return [*(event.id for event in self.events), *self.unread]
+
+    def next(self, most: int) -> list[ReceivedEvent]:
+        """The next events to handle; none if all are settled."""
+        while not self.events and self.unread:
+            event_id = self.unread.pop(0)
+            self.events = self.read([event_id])
+        return self.events[:most]
+
+    def read(self, event_ids: Sequence[int]) -> list[ReceivedEvent]:
+        """The events of some deliveries. What the log dropped may be a dead letter; else there is nothing to do."""
+        of, events = self.subscription, {}
+        log = sql.statement("read_deliveries").on(log=of.log, first=min(event_ids), last=max(event_ids))
+        rows = sql.fetch(self.using, log, topic_id=of.topic_id, event_ids=event_ids)
+        if len(rows) < len(event_ids):
+            there = {row[0] for row in rows}
+            missing = [event_id for event_id in event_ids if event_id not in there]
+            rows += sql.fetch(
+                self.using, sql.statement("read_dead_letters"), consumer_id=of.consumer_id, event_ids=missing
+            )
+        for row in rows:
+            event = ReceivedEvent(of.topic, row, consumer=of.consumer.name)
+            attempts = self.attempts[event.id]
+            events[event.id] = event.with_attempt(attempts + 1) if attempts else event
+        if gone := [event_id for event_id in event_ids if event_id not in events]:
+            logger.error("Consumer %s: the log has no event %s any more, so nobody gets it.", of, gone[0])
+            self._write(done=gone, history=False, ends=False)
+        return [events[event_id] for event_id in sorted(events)]
+
+    def is_careful(self, event: ReceivedEvent) -> bool:
+        """Whether this event is handled by itself, and its attempt counted before it starts."""
+        return event.id <= self.careful_until or self.attempts[event.id] > 0
+
+    def attempts_of(self, event: ReceivedEvent) -> int:
+        """How many attempts at this event are counted."""
+        return self.attempts[event.id]
+
+    def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
+        """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
+        rows = sql.fetch(
+            self.using,
+            sql.statement("count_delivery_attempt"),
+            consumer_id=self.subscription.consumer_id,
+            event_id=event.id,
+            token=self.token,
+        )
+        if not rows:
+            raise self.lose()
+        self.attempts[event.id] = rows[0][0]
+        return event.with_attempt(rows[0][0])
+
+    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
+        """What follows from the error of an attempt. It stops nobody else, so the consumer never stops."""
+        return judge(self.subscription.consumer, event, error, may_stop=False)
+
+    def settle(
+        self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
+    ) -> Settled:
+        """Write down, in the caller's transaction, what was handled and what another event failed with.
+
+        Where keys are in order, those of the failed one's key that are in hand behind it are given back.
+        Raises LeaseLost, and the transaction must not be committed then.
+        """
+        done = [event.id for event in handled]
+        counts = Counter(handled=len(done))
+        passed = failed = None
+        behind: list[int] = []
+        if failure is not None and failure.passes:
+            passed = failure.event.id
+            done.append(passed)
+            if failure.verdict is Verdict.DEAD_LETTER:
+                bury(self.subscription, failure)
+                counts.update(failed=1, dead_lettered=1)
+            else:
+                counts.update(discarded=1)
+        elif failure is not None:
+            failed = failure.event
+            behind = [event_id for event_id in self.left if self._waits_for(failed.id, event_id)]
+            counts.update(failed=1)
+        out = frozenset([*done, *behind] if failed is None else [*done, failed.id, *behind])
+        deleted, held = self._write(
+            done=done,
+            passed=passed,
+            outcome=None if failure is None else OUTCOMES.get(failure.verdict),
+            failed=None if failed is None else failed.id,
+            attempts=0 if failed is None else failed.attempt,
+            pause=None if failure is None else failure.pause,
+            error="" if failure is None else failure.summary,
+            released=behind,
+            ends=out.issuperset(self.left),
+            hold=not self.nested,
+        )
+        if deleted != len(done):
+            raise self.lose()
+        return Settled(out, max(self.careful_until, careful_until or 0), held, counts)
+
+    def settled(self, settlement: Settled) -> None:
+        """The transaction that settled is committed: the rest is still in hand."""
+        self.events = [event for event in self.events if event.id not in settlement.out]
+        self.unread = [event_id for event_id in self.unread if event_id not in settlement.out]
+        self.careful_until = settlement.careful_until
+        self.counts.update(settlement.counts)
+        self.released = not self.left
+
+    def extend(self, lease: timedelta) -> None:
+        """Have so much time from now on. LeaseLost says that somebody else has it."""
+        if not sql.fetch(self.using, sql.statement("extend_hand"), token=self.token, lease=lease):
+            raise self.lose()
+
+    def release(self) -> None:
+        """Give back what is not settled: it is anybody's again, and was not attempted.
+
+        One of those that are handled one by one may have ended a worker: they stay together, for who goes on carefully.
+        """
+        if self.released:
+            return
+        if any(event_id <= self.careful_until for event_id in self.left):
+            self.give_up()
+        else:
+            self._write(released=self.left, ends=True)
+        self.released = True
+
+    def give_up(self) -> None:
+        """End the lease with something unsettled: whoever takes it over goes on carefully."""
+        self.extend(timedelta(0))
+
+    def _waits_for(self, failed: int, event_id: int) -> bool:
+        """Whether an event has to wait until one that failed is done, because it is behind it under its key."""
+        key = self.keys[failed]
+        return self.ordered and key is not None and self.keys[event_id] == key and event_id > failed
+
+    def _write(
+        self,
+        *,
+        done: Collection[int] = (),
+        passed: int | None = None,
+        outcome: str | None = None,
+        failed: int | None = None,
+        attempts: int = 0,
+        pause: timedelta | None = None,
+        error: str = "",
+        released: Collection[int] = (),
+        history: bool = True,
+        ends: bool,
+        hold: bool = False,
+    ) -> tuple[int, bool]:
+        """Returns how many were deleted, and whether it is still the transaction that began with `hold`."""
+        rows = sql.fetch(
+            self.using,
+            sql.statement("settle_deliveries"),
+            consumer_id=self.subscription.consumer_id,
+            token=self.token,
+            done=list(done),
+            passed=passed,
+            outcome=outcome,
+            history=history and self.subscription.consumer.history is not None,
+            failed=failed,
+            attempts=attempts,
+            pause=pause,
+            error=error,
+            released=list(released),
+            ends=ends,
+            hold=hold,
+        )
+        if not rows:
+            raise self.lose()
+        return rows[0][0], rows[0][1] is True
+
+
+def hand_of(
+    subscription: Subscription,
+    token: int,
+    claimed: Sequence[tuple[int, int, str | None]],
+    *,
+    ordered: bool,
+    lost_token: int | None,
+    nested: bool,
+    counts: Counter[str],
+) -> Hand:
+    """What was claimed under a token: ids, counted attempts and keys."""
+    ids = [event_id for event_id, _, _ in claimed]
+    hand = Hand(
+        subscription,
+        token,
+        lost_token,
+        nested,
+        events=[],
+        unread=ids if lost_token is not None else [],
+        attempts={event_id: attempts for event_id, attempts, _ in claimed},
+        keys={event_id: key for event_id, _, key in claimed},
+        careful_until=0 if lost_token is None else max(ids, default=0),
+        ordered=ordered,
+        counts=counts,
+    )
+    if lost_token is None and ids:
+        hand.events = hand.read(ids)
+    return hand

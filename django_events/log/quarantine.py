@@ -1,0 +1,72 @@
+"""A queue consumer whose filter fails on an event stops, and nobody else: the transfer goes on without it."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from django.db import DatabaseError, transaction
+
+from django_events import sql
+
+logger = logging.getLogger("django_events.transfer")
+
+LONGEST_ERROR = 1_000
+
+
+def quarantine(using: str, consumer_id: int, name: str, error: DatabaseError, *, last_id: int = 0) -> None:
+    """Stop one, in the caller's transaction. What it was given before stays."""
+    problem = str(error).strip()
+    logger.error(
+        "Consumer %r stops, because its filter fails on an event. Others go on. Repair the filter, then: "
+        "manage.py events resume %s. %s",
+        name,
+        name,
+        problem,
+    )
+    sql.fetch(
+        using,
+        sql.statement("quarantine"),
+        consumer_id=consumer_id,
+        last_id=last_id,
+        error=f"Its filter fails on an event. {problem}"[:LONGEST_ERROR],
+    )
+
+
+def quarantine_failing(using: str, last_ids: Mapping[int, int], move: Callable[[], object]) -> bool:
+    """Stop those because of whom a batch can't be moved; returns whether there are any.
+
+    In a transaction that holds the heads of the topics, whose last ids are given. `move` is tried in savepoints that
+    are undone: without any of them, and then with one half and the other, until each one that fails is found.
+    """
+    found = sql.fetch(using, sql.statement("live_consumers"), topic_ids=list(last_ids))
+    topics = {consumer_id: (topic_id, name) for consumer_id, topic_id, name in found}
+    if not topics or _error(using, [], move) is not None:
+        return False
+    failing = dict(_failing(using, list(topics), move))
+    for consumer_id, error in failing.items():
+        topic_id, name = topics[consumer_id]
+        quarantine(using, consumer_id, name, error, last_id=last_ids[topic_id])
+    return bool(failing)
+
+
+def _failing(using: str, consumer_ids: list[int], move: Callable[[], object]) -> Iterable[tuple[int, DatabaseError]]:
+    error = _error(using, consumer_ids, move)
+    if error is None:
+        return
+    if len(consumer_ids) == 1:
+        yield consumer_ids[0], error
+        return
+    half = len(consumer_ids) // 2
+    yield from _failing(using, consumer_ids[:half], move)
+    yield from _failing(using, consumer_ids[half:], move)
+
+
+def _error(using: str, consumer_ids: list[int], move: Callable[[], object]) -> DatabaseError | None:
+    """How moving fails with these consumers alone. What it did is undone."""
+    try:
+        with transaction.atomic(using):
+            sql.fetch(using, sql.statement("only"), consumer_ids=",".join(map(str, consumer_ids or [0])))
+            move()
+            transaction.set_rollback(True, using)
+    except DatabaseError as error:
+        return error
+    return None

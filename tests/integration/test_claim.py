@@ -1,0 +1,221 @@
+"""`claim()`: deliveries for code that is no handler."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+from django_events import Backoff, Draft, claim, models, publish_many
+from django_events.exceptions import ClaimRefused, LeaseLost, UnknownConsumer
+from django_events.models.functions import ClockTimestamp
+from tests.conftest import transfer_all
+from tests.fix_consumers import dead_letters, write_order, written
+from tests.fix_queues import deliveries, fill_topic, pending, queue_of
+
+pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
+
+
+@pytest.fixture
+def transactional_db(committed_db):
+    """Nothing is flushed: see there."""
+
+
+@pytest.fixture
+def queue(things, make_queue):
+    made = make_queue(things)
+    fill_topic(things, *"abcde")
+    return made
+
+
+def values_of(claimed):
+    return [event.value for event in claimed]
+
+
+@pytest.mark.requirement("S1", "S2", "S3")
+def test_what_is_acked_is_done_and_the_rest_comes_again(queue):
+    with claim("queue", 3) as claimed:
+        assert values_of(claimed) == ["a", "b", "c"]
+        assert len(claimed) == 3
+        claimed.ack(*claimed.events[:2])
+        claimed.ack(claimed.events[0])  # twice is harmless
+        with claim("queue", 10) as others:
+            assert values_of(others) == ["d", "e"]
+        assert pending(queue) == [3, 4, 5]
+    with claim("queue", 10) as claimed:
+        assert values_of(claimed) == ["c", "d", "e"]
+        assert [event.attempt for event in claimed] == [1, 1, 1]
+        claimed.ack(*claimed)
+    with claim("queue") as claimed:
+        assert not claimed
+        assert list(claimed) == []
+    assert not models.DeliveryLease.objects.exists()
+    assert models.Position.objects.get(consumer__name="queue").handled == 5
+
+
+@pytest.mark.requirement("S4")
+def test_what_is_nacked_comes_again_at_once_or_after_a_while(queue):
+    with claim("queue", 2) as claimed:
+        first, second = claimed
+        claimed.nack(first)
+        claimed.nack(second, after=timedelta(hours=1))
+        with claim("queue") as again:
+            assert [(event.value, event.attempt) for event in again] == [("a", 2)]
+            again.ack(*again)
+    row = deliveries(queue).get(event_id=2)
+    assert (row.attempts, row.error) == (1, "Retry: to be tried again after 1:00:00")
+    assert timedelta(minutes=59) < row.visible_at - row.last_at < timedelta(minutes=61)
+
+
+@pytest.mark.requirement("S6")
+def test_an_error_follows_the_schedule_up_to_a_dead_letter(things, make_queue):
+    queue = make_queue(things, retry=Backoff(attempts=2, base=timedelta(0)))
+    fill_topic(things, "a")
+    for _ in range(2):
+        with claim("queue") as claimed:
+            claimed.nack(*claimed, error=ValueError("bad"))
+    assert pending(queue) == []
+    [letter] = dead_letters(queue.subscription.consumer)
+    assert (letter.attempts, letter.error) == (2, "ValueError: bad")
+
+
+def test_what_is_discarded_is_settled(queue):
+    with claim("queue", 5) as claimed:
+        claimed.discard(claimed.events[0], "not for us")
+        claimed.ack(*claimed.events[1:])
+    assert pending(queue) == []
+    assert models.Position.objects.get(consumer__name="queue").discarded == 1
+
+
+@pytest.mark.requirement("X2", "S3")
+def test_an_ack_is_part_of_the_transaction_it_is_in(queue):
+    with claim("queue", 2) as claimed:
+        with transaction.atomic():
+            write_order("a")
+            claimed.ack(claimed.events[0])
+        with pytest.raises(RuntimeError), transaction.atomic():
+            write_order("b")
+            claimed.ack(claimed.events[1])
+            raise RuntimeError
+    assert written() == ["a"]
+    assert pending(queue) == [2, 3, 4, 5]
+    with claim("queue", 5) as claimed:  # it comes by itself: nobody knows what went wrong
+        assert [(event.value, event.attempt) for event in claimed] == [("b", 1)]
+        claimed.ack(*claimed)
+    with claim("queue", 5) as claimed:
+        assert values_of(claimed) == ["c", "d", "e"]
+
+
+@pytest.mark.requirement("X2")
+def test_all_of_it_can_be_one_transaction(queue):
+    with transaction.atomic():
+        with claim("queue", 2) as claimed:
+            claimed.ack(*claimed)
+        transaction.set_rollback(True)
+    assert len(pending(queue)) == 5
+    with transaction.atomic(), claim("queue", 2) as claimed:
+        claimed.ack(*claimed)
+    assert pending(queue) == [3, 4, 5]
+
+
+@pytest.mark.requirement("E10", "X8")
+def test_after_an_error_events_come_one_by_one_each_attempt_counted(things, make_queue):
+    queue = make_queue(things, retry=Backoff(attempts=2, base=timedelta(0)))
+    fill_topic(things, *"ab")
+    with pytest.raises(RuntimeError), claim("queue", 2):
+        raise RuntimeError
+    seen = []
+    for _ in range(10):
+        with pytest.raises(RuntimeError), claim("queue", 2) as claimed:
+            if not claimed:
+                raise RuntimeError
+            seen += [(event.value, event.attempt) for event in claimed]
+            raise RuntimeError
+    assert seen == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+    assert [letter.error.split(":")[0] for letter in dead_letters(queue.subscription.consumer)] == ["WorkerEnded"] * 2
+    assert pending(queue) == []
+
+
+@pytest.mark.requirement("S1", "S3")
+def test_who_lost_the_lease_settles_nothing(queue):
+    with claim("queue", 2) as claimed:
+        models.DeliveryLease.objects.update(leased_until=ClockTimestamp())
+        with claim("queue", 2) as other:
+            assert values_of(other) == ["a"]
+            with pytest.raises(LeaseLost):
+                claimed.ack(claimed.events[0])
+            with pytest.raises(LeaseLost):
+                claimed.extend()
+            other.ack(*other)
+    assert pending(queue) == [2, 3, 4, 5]
+
+
+@pytest.mark.requirement("S4")
+def test_a_lease_is_as_long_as_one_says(queue):
+    def left():
+        return models.DeliveryLease.objects.get().leased_until - models.Delivery.objects.get(event_id=1).last_at
+
+    with claim("queue", lease=timedelta(minutes=10)) as claimed:
+        assert timedelta(minutes=9) < left() < timedelta(minutes=11)
+        claimed.extend(timedelta(hours=2))
+        assert timedelta(minutes=119) < left() < timedelta(minutes=121)
+        claimed.extend()
+        assert timedelta(minutes=9) < left() < timedelta(minutes=11)
+
+
+@pytest.mark.requirement("D4")
+@pytest.mark.parametrize("ordered", [False, True])
+def test_only_what_was_received_in_a_window(things, make_queue, ordered):
+    queue = make_queue(things, ordered=ordered)
+    publish_many(things, [Draft(value=n, key=str(n)) for n in range(3)])
+    transfer_all()
+    between = deliveries(queue)[0].received_at + timedelta(hours=1)
+    deliveries(queue).filter(event_id=3).update(received_at=between + timedelta(hours=1))
+    with claim("queue", 9, received_until=between) as claimed:
+        assert values_of(claimed) == [0, 1]
+        with claim("queue", 9, received_until=between) as others:
+            assert not others
+    with claim("queue", 9, received_since=between) as claimed:
+        assert values_of(claimed) == [2]
+
+
+@pytest.mark.requirement("S5")
+def test_in_order_the_window_does_not_let_a_key_overtake_itself(things, make_queue):
+    queue = make_queue(things, ordered=True)
+    publish_many(things, [Draft(value=n, key="k") for n in range(3)])
+    transfer_all()
+    now = deliveries(queue)[0].received_at
+    deliveries(queue).exclude(event_id=1).update(received_at=now + timedelta(hours=1))
+    with claim("queue", 9, received_since=now + timedelta(minutes=1)) as claimed:
+        assert not claimed
+
+
+def test_what_was_claimed_elsewhere_is_refused(queue, make_queue, things):
+    with claim("queue") as one, claim("queue") as other, pytest.raises(ClaimRefused, match="was not claimed here"):
+        one.ack(*other)
+
+
+def test_a_stream_has_nothing_to_claim(things, make_consumer):
+    make_consumer(things, name="reader", handler=print)
+    with pytest.raises(ClaimRefused, match="Consumer 'reader' is a stream"), claim("reader"):
+        pass
+    with pytest.raises(UnknownConsumer), claim("rader"):
+        pass
+
+
+def test_a_topic_that_it_does_not_read_is_refused(queue):
+    with (
+        pytest.raises(ClaimRefused, match="Consumer 'queue' doesn't read topic 'others'"),
+        claim("queue", topic="others"),
+    ):
+        pass
+    with pytest.raises(ValueError, match="most=0"), claim("queue", 0):
+        pass
+
+
+@pytest.mark.requirement("D5")
+def test_what_is_not_there_yet_is_made_from_the_log(things, make_queue):
+    fill_topic(things, *"ab")
+    queue = make_queue(things, live=False)
+    with claim(queue.subscription.consumer, 5) as claimed:
+        assert values_of(claimed) == ["a", "b"]
+    assert queue_of(queue.subscription.consumer).claim(5) is not None
