@@ -14,6 +14,7 @@ EventsError
 ├── ConsumerInUse        somebody handles events of a consumer that has to stand still, or still declares it
 ├── PositionRefused      a place in the log that a consumer can't start from
 ├── RedriveRefused       a dead letter that can't be handled before an older one of its key
+├── ClaimRefused         something to claim or to settle that is not there to be claimed or settled
 ├── LeaseLost            another worker took over; nothing was settled
 ├── HandlerTimeout       a handler took longer than its consumer allows
 ├── WorkerEnded          the worker's process ended while it handled an event

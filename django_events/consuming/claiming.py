@@ -10,13 +10,14 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, InterfaceError, transaction
 
 from django_events import declarations
 from django_events.consuming.deliveries import Queue
-from django_events.consuming.failures import Failure
+from django_events.consuming.failures import Verdict
 from django_events.consuming.handling import log_failure, no_attempt_left
 from django_events.consuming.hands import Hand
 from django_events.consuming.queues import QueueServer
@@ -34,9 +35,10 @@ class Claimed:
     """
 
     def __init__(self, hand: Hand | None, events: list[ReceivedEvent], lease: timedelta) -> None:
+        self.events = events
         self._hand = hand
         self._lease = lease
-        self.events = events
+        self._given_back: set[int] = set()
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
         """Those that were claimed, oldest first, settled ones included."""
@@ -45,12 +47,20 @@ class Claimed:
     def __len__(self) -> int:
         return len(self.events)
 
+    @property
+    def left(self) -> list[ReceivedEvent]:
+        """Those that are not settled yet."""
+        there = () if self._hand is None else self._hand.left
+        return [event for event in self.events if event.id in there]
+
     def ack(self, *events: ReceivedEvent) -> None:
         """They are handled: in the caller's transaction, if there is one. Once more changes nothing.
 
         LeaseLost says that the time was over and somebody else has them: nothing is changed then.
         """
-        hand, left = self._left(events)
+        if not events:
+            return
+        hand, left = self._to_settle(events)
         if not left:
             return
         with transaction.atomic(hand.using):
@@ -60,11 +70,12 @@ class Claimed:
     def nack(self, event: ReceivedEvent, *, after: timedelta | None = None, error: BaseException | None = None) -> None:
         """It failed: it can be claimed again at once, or after a while; with an error alone, as the consumer retries.
 
-        It counts as an attempt, and after the last one the event is a dead letter.
+        It counts as an attempt, and after the last one the event is a dead letter. Where keys are in order, those of
+        its key behind it are given back.
         """
-        if after is not None or error is None:
-            error = _because(Retry(after=after or timedelta(0)), error)
-        self._fail(event, error)
+        if error is None:
+            error = Retry(after=after or timedelta(0))
+        self._fail(event, error, pause=after)
 
     def discard(self, event: ReceivedEvent, reason: str) -> None:
         """It is settled without being handled, with a line in the log."""
@@ -72,24 +83,30 @@ class Claimed:
 
     def extend(self, lease: timedelta | None = None) -> None:
         """Have all that is not settled for so long from now on, by default as long as at first."""
-        hand, _ = self._left(())
+        hand, _ = self._to_settle(())
         hand.extend(lease or self._lease)
 
-    def _fail(self, event: ReceivedEvent, error: BaseException) -> None:
-        hand, left = self._left([event])
-        if left:
-            failure = hand.judge(event, error)
-            _log(hand, failure)
-            with transaction.atomic(hand.using):
-                settlement = hand.settle([], failure)
-            hand.settled(settlement)
+    def _fail(self, event: ReceivedEvent, error: BaseException, *, pause: timedelta | None = None) -> None:
+        hand, left = self._to_settle([event])
+        if not left:
+            return
+        failure = hand.judge(event, error)
+        if failure.verdict is Verdict.RETRY and pause is not None:
+            failure = replace(failure, pause=pause)
+        log_failure(hand)(failure)
+        with transaction.atomic(hand.using):
+            settlement = hand.settle([], failure)
+        hand.settled(settlement)
+        self._given_back |= settlement.out - {event.id}
 
-    def _left(self, events: "tuple[ReceivedEvent, ...] | list[ReceivedEvent]") -> tuple[Hand, list[ReceivedEvent]]:
+    def _to_settle(self, events: "tuple[ReceivedEvent, ...] | list[ReceivedEvent]") -> tuple[Hand, list[ReceivedEvent]]:
         """Those of some events that are still in hand; ClaimRefused if one never was."""
         hand = self._hand
         for event in events:
             if hand is None or event.id not in hand.attempts or event.topic != hand.subscription.topic:
                 raise ClaimRefused(f"{event} was not claimed here, so it can't be settled here.")
+            if event.id in self._given_back:
+                raise ClaimRefused(f"{event} was given back, because an earlier event of its key failed.")
         if hand is None:
             raise ClaimRefused("Nothing was claimed here, so there is nothing to settle.")
         there = set(hand.left)
@@ -139,7 +156,7 @@ def claim(
         yield Claimed(hand, events, queue.lease)
         with suppress(LeaseLost):
             hand.release()
-        queue.flush()
+        queue.close()
     finally:
         _let_go(hand)
 
@@ -147,8 +164,8 @@ def claim(
 def _queues(using: str, declared: declarations.Consumer, topic: declarations.Topic | str | None) -> list[Subscription]:
     if declared.mode != "queue":
         raise ClaimRefused(
-            f"Consumer {declared.name!r} is a stream: its events have no status of their own to be claimed by. Declare "
-            "mode='queue' for that, or give it a handler."
+            f"Consumer {declared.name!r} is a stream: its events have no status of their own, only its handler gets "
+            "them. What is to be claimed is declared with mode='queue'."
         )
     found = subscriptions(using, [declared])
     chosen = [one for one in found if topic is None or one.topic == str(topic)]
@@ -165,9 +182,10 @@ def _begun(hand: Hand, most: int) -> list[ReceivedEvent]:
             return [event for event in events if not hand.is_careful(event)]
         if hand.attempts_of(first) < hand.subscription.consumer.retry.attempts:
             hand.events[0] = hand.count_attempt(first)
+            hand.release_all_but(hand.events[0])
             return [hand.events[0]]
         failure = no_attempt_left(hand, first)
-        _log(hand, failure)
+        log_failure(hand)(failure)
         with transaction.atomic(hand.using):
             settlement = hand.settle([], failure)
         hand.settled(settlement)
@@ -178,12 +196,3 @@ def _let_go(hand: Hand) -> None:
     """End the lease if it still is one: after an error, or when what was settled was rolled back."""
     with suppress(LeaseLost, DatabaseError, InterfaceError):
         hand.give_up()
-
-
-def _because(error: Retry, cause: BaseException | None) -> Retry:
-    error.__cause__ = cause
-    return error
-
-
-def _log(hand: Hand, failure: Failure) -> None:
-    log_failure(hand)(failure)

@@ -24,8 +24,8 @@ NAMED = 100  # events that an intervention lists; more are only counted
 def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = False) -> int:
     """Let their consumers handle these events again, oldest first; returns how many.
 
-    In one transaction, all or none. The workers do it, in the partition of the event, so never beside
-    another event of its key; attempts are counted anew. RedriveRefused says that an older dead letter of the
+    In one transaction, all or none. The workers do it, where keys are in order never beside another event of
+    the same key; attempts are counted anew. RedriveRefused says that an older dead letter of the
     same key has to come first. Repeating it before they are handled changes nothing.
     """
     with _locked(dead_letters) as (using, letters):

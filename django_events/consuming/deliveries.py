@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from django_events import sql
-from django_events.consuming.hands import COUNTS, Hand, hand_of
+from django_events.consuming.hands import Hand, hand_of
 from django_events.consuming.leases import end_holder
+from django_events.consuming.now_and_then import NowAndThen
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
@@ -61,7 +62,7 @@ class Queue:
         self._window = SMALLEST_WINDOW
         self._slow = False
         self._believed_until = 0.0
-        self._went_back_at = time.monotonic()
+        self._time_to_go_back = NowAndThen(ROUND)
 
     @property
     def using(self) -> str:
@@ -96,18 +97,38 @@ class Queue:
     def flush(self) -> None:
         """Add what was counted to the consumer's counts, and move its position up to its oldest delivery."""
         with sql.committed(self.using):
-            of = {"consumer_id": self.subscription.consumer_id}
-            if not sql.fetch(self.using, sql.statement("lock_position"), **of):
+            consumer_id = self.subscription.consumer_id
+            if not sql.fetch(self.using, sql.statement("lock_position"), consumer_id=consumer_id):
                 return  # somebody else is at it: next time
-            counts = {name: self.counts[name] for name in COUNTS}
-            sql.fetch(self.using, sql.statement("move_up"), **of, **counts)
+            sql.fetch(
+                self.using,
+                sql.statement("move_up"),
+                consumer_id=consumer_id,
+                handled=self.counts["handled"],
+                failed=self.counts["failed"],
+                discarded=self.counts["discarded"],
+                dead_lettered=self.counts["dead_lettered"],
+            )
         self.counts.clear()
+
+    def close(self) -> None:
+        """Add what was counted to the consumer's counts: there is no next time."""
+        if +self.counts:
+            sql.fetch(
+                self.using,
+                sql.statement("add_counts"),
+                consumer_id=self.subscription.consumer_id,
+                handled=self.counts["handled"],
+                failed=self.counts["failed"],
+                discarded=self.counts["discarded"],
+                dead_lettered=self.counts["dead_lettered"],
+            )
+            self.counts.clear()
 
     def _once_in_a_while(self) -> None:
         """Go back to the oldest delivery, where others gave something back; nothing before it is looked at again."""
-        now = time.monotonic()
-        if now - self._went_back_at >= ROUND:
-            self._went_back_at, self._after = now, 0
+        if self._time_to_go_back:
+            self._after = 0
             self.flush()
 
     def _remember(self, hand: Hand | None, place: int, seconds: float) -> None:

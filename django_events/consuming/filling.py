@@ -41,20 +41,37 @@ def fill(subscription: Subscription) -> int:
 def fill_some(of: Subscription) -> Filled | None:
     """The next part of the log, one transaction; None if there is nothing to do for this worker."""
     try:
-        filled = _fill(of, to_the_end=False)
+        filled = _fill(of, AT_ONCE, to_the_end=False)
         if filled is not None and filled.left <= AT_ONCE:  # the end is near: nobody has to wait for long
-            more = _fill(of, to_the_end=True)
+            more = _fill(of, AT_ONCE, to_the_end=True)
             filled = Filled(filled.made + more.made, more.left) if more is not None else filled
-    except (DataError, NotSupportedError) as error:  # a predicate fails on some value, and would again
+    except (DataError, NotSupportedError):  # a predicate fails on some value, and would again
         if connections[of.using].in_atomic_block:
             raise
-        with sql.committed(of.using):
-            quarantine(of.using, of.consumer_id, of.consumer.name, error)
-        return None
+        return _fill_up_to_failure(of)
     return filled
 
 
-def _fill(of: Subscription, *, to_the_end: bool) -> Filled | None:
+def _fill_up_to_failure(of: Subscription) -> Filled | None:
+    """Fill what is before the event on which the filter fails, and stop there."""
+    most, made = AT_ONCE // 2, 0
+    while True:
+        try:
+            filled = _fill(of, max(most, 1), to_the_end=False)
+        except (DataError, NotSupportedError) as error:
+            if most < 1:
+                with sql.committed(of.using):
+                    after = models.Consumer.objects.using(of.using).get(pk=of.consumer_id).filled_until
+                    quarantine(of.using, of.consumer_id, of.consumer.name, error, where=f"{of.topic}/{after + 1}")
+                return Filled(made, 0)
+        else:
+            if filled is None or not filled.left:
+                return filled and Filled(made + filled.made, 0)
+            made += filled.made
+        most //= 2
+
+
+def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
     """One transaction. Nothing if the consumer is live, stopped, has no room, or is somebody else's."""
     with sql.committed(of.using):
         if to_the_end:
@@ -64,7 +81,7 @@ def _fill(of: Subscription, *, to_the_end: bool) -> Filled | None:
             return None
         after, max_pending = rows[0]
         last = _end(of, after)
-        upper = min(last, after + AT_ONCE, after + _room(of, max_pending))
+        upper = min(last, after + most, after + _room(of, max_pending))
         if upper == after < last:
             return None
         row = models.Consumer.objects.using(of.using).get(pk=of.consumer_id)

@@ -28,7 +28,6 @@ from django_events.consuming.subscriptions import Subscription
 logger = logging.getLogger("django_events.consumer")
 
 OUTCOMES = {Verdict.DISCARD: models.PastDelivery.DISCARDED, Verdict.DEAD_LETTER: models.PastDelivery.DEAD}
-COUNTS = ("handled", "failed", "discarded", "dead_lettered")
 
 
 class Settled(NamedTuple):
@@ -187,6 +186,13 @@ class Hand(Held):
         else:
             self._write(released=self.left, ends=True)
         self.released = True
+
+    def release_all_but(self, event: ReceivedEvent) -> None:
+        """Let others have the rest, unless one of them may have ended a worker."""
+        rest = [event_id for event_id in self.left if event_id != event.id]
+        if rest and not any(event_id <= self.careful_until for event_id in rest):
+            self._write(released=rest, ends=False)
+            self.events, self.unread = [event], []
 
     def give_up(self) -> None:
         """End the lease with something unsettled: whoever takes it over goes on carefully."""

@@ -8,6 +8,8 @@ if hand := server.claim():
 import time
 from collections.abc import Callable, Collection
 
+from django.db import OperationalError
+
 from django_events import sql
 from django_events.consuming import streams
 from django_events.consuming.deliveries import Queue
@@ -15,9 +17,12 @@ from django_events.consuming.filling import fill
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.hands import Hand
+from django_events.consuming.now_and_then import NowAndThen
 from django_events.consuming.subscriptions import Subscription
 
-REDRIVE_EVERY = 1.0  # seconds
+REDRIVE_EVERY, PRUNE_EVERY = 1.0, 10.0  # seconds
+PRUNED_AT_ONCE = 5_000
+LONGEST_PRUNING = 0.2  # seconds
 
 
 class QueueServer:
@@ -27,25 +32,20 @@ class QueueServer:
         self.subscription = queue.subscription
         self.queue = queue
         self.at_once = at_once or self.subscription.most
-        self._redrove_at = time.monotonic()
+        self._time_to_redrive = NowAndThen(REDRIVE_EVERY)
+        self._time_to_prune = NowAndThen(PRUNE_EVERY)
 
     def claim(self, *, ours: Collection[int] = (), hurry: bool = True) -> Hand | None:
         """What is to be handled next; None if there is nothing now. What isn't there yet is made from the log."""
-        if self._is_time_to_redrive() and redrive_some(self.subscription):
+        if self._time_to_redrive and redrive_some(self.subscription):  # however much else there is to do
             self.queue.start_over()
+        if self._time_to_prune:
+            prune(self.subscription)
         hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
         if hand is None and (redrive_some(self.subscription) or fill(self.subscription)):
             self.queue.start_over()
             hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
         return hand
-
-    def _is_time_to_redrive(self) -> bool:
-        """Once in a while, however much else there is to do."""
-        now = time.monotonic()
-        if now - self._redrove_at < REDRIVE_EVERY:
-            return False
-        self._redrove_at = now
-        return True
 
     def serve(
         self, hand: Hand, handler: BoundHandler, *, on_failure: OnFailure, stopping: Callable[[], bool] = lambda: False
@@ -84,11 +84,26 @@ def serve_hand(
 def redrive_some(of: Subscription) -> bool:
     """Make deliveries again of dead letters that somebody wants handled again; returns whether there are any.
 
-    Where keys are in order, those wait whose key is in somebody's hand.
+    Where keys are in order, those wait whose key is in somebody's hand. All wait while somebody claims in a transaction
+    that goes on.
     """
     part = sql.statement("redrive_of_queue")
     if not sql.fetch(of.using, sql.statement("redrives").on(redrive=part), consumer_id=of.consumer_id):
         return False
-    with sql.batch(of.using, (sql.statement("stand_still"), {"consumer_ids": [of.consumer_id]})):
-        rows = sql.fetch(of.using, sql.statement("redrive_deliveries").on(redrive=part), consumer_id=of.consumer_id)
+    try:
+        with sql.batch(of.using, (sql.statement("stand_still"), {"consumer_ids": [of.consumer_id]})):
+            rows = sql.fetch(of.using, sql.statement("redrive_deliveries").on(redrive=part), consumer_id=of.consumer_id)
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+        return False
     return bool(rows)
+
+
+def prune(of: Subscription) -> None:
+    """Delete what is too old in the history, in small transactions, as far as there is time."""
+    ends_at = time.monotonic() + LONGEST_PRUNING
+    statement, most = sql.statement("prune_history"), PRUNED_AT_ONCE
+    while sql.fetch(of.using, statement, consumer_id=of.consumer_id, most=most)[0][0] == most:
+        if time.monotonic() >= ends_at:
+            return

@@ -94,6 +94,7 @@ def rewind(
                     after=move.after,
                     to=str(to),
                     dead_letters=move.dead_letters,
+                    **({"left_out": move.left_out} if move.left_out else {}),
                 )
     return moves
 
@@ -125,7 +126,7 @@ def resume(
     by: str | None = None,
     using: str | None = None,
 ) -> list[models.Consumer]:
-    """Let a paused consumer go on, and partitions that stopped or wait for a retry try again now.
+    """Let a paused consumer go on, and what stopped or waits for a retry be tried again now.
 
     Attempts are counted anew. Returns what went on. Repeating it changes nothing.
     """
@@ -135,13 +136,12 @@ def resume(
         for row in registered(using, consumer, topic=topic):
             positions = row.positions.using(using).filter(token__isnull=True)
             waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
-            again = waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")
+            again = {"partitions": waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
             if row.mode == "queue":
-                [[retried]] = sql.fetch(using, sql.statement("retry_deliveries"), consumer_id=row.pk)
-                again += retried
-            if again or row.paused_at is not None:
+                [[again["deliveries"]]] = sql.fetch(using, sql.statement("retry_deliveries"), consumer_id=row.pk)
+            if any(again.values()) or row.paused_at is not None:
                 models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
-                record(using, row, "resume", by=by, partitions=again)
+                record(using, row, "resume", by=by, **again)
                 resumed.append(row)
     return resumed
 

@@ -135,12 +135,12 @@ def _age_of_oldest(using: str, one: Standing) -> timedelta | None:
     )
     topic = consumer.topic
     if consumer.mode == "queue":
-        statement = sql.statement("oldest_pending").on(log=log_table(topic.pk), topic_id=topic.pk)
-        [[age]] = sql.fetch(using, statement, consumer_id=consumer.pk)
+        pending = sql.statement("oldest_pending").on(log=log_table(topic.pk), topic_id=topic.pk)
+        [[age]] = sql.fetch(using, pending, consumer_id=consumer.pk)
     else:
         whole = not consumer.partitioned or topic.partitions == 1
         events = sql.statement("in_topic").on(topic_id=topic.pk) if whole else sql.statement("in_its_partition")
-        statement = sql.statement("oldest_unpassed").on(consumer_id=consumer.pk, log=log_table(topic.pk), events=events)
-        [[age]] = sql.fetch(using, statement)
+        unpassed = sql.statement("oldest_unpassed").on(consumer_id=consumer.pk, log=log_table(topic.pk), events=events)
+        [[age]] = sql.fetch(using, unpassed)
     result: timedelta | None = age
     return result

@@ -7,18 +7,19 @@ from django.db import DatabaseError, transaction
 
 from django_events import sql
 
-logger = logging.getLogger("django_events.transfer")
+logger = logging.getLogger("django_events.consumer")
 
 LONGEST_ERROR = 1_000
 
 
-def quarantine(using: str, consumer_id: int, name: str, error: DatabaseError, *, last_id: int = 0) -> None:
+def quarantine(using: str, consumer_id: int, name: str, error: DatabaseError, *, where: str, last_id: int = 0) -> None:
     """Stop one, in the caller's transaction. What it was given before stays."""
-    problem = str(error).strip()
+    problem = str(error).strip().splitlines()[0]
     logger.error(
-        "Consumer %r stops, because its filter fails on an event. Others go on. Repair the filter, then: "
+        "Consumer %r stops, because its filter fails on %s. Others go on. Repair the filter, then: "
         "manage.py events resume %s. %s",
         name,
+        where,
         name,
         problem,
     )
@@ -27,7 +28,7 @@ def quarantine(using: str, consumer_id: int, name: str, error: DatabaseError, *,
         sql.statement("quarantine"),
         consumer_id=consumer_id,
         last_id=last_id,
-        error=f"Its filter fails on an event. {problem}"[:LONGEST_ERROR],
+        error=f"Its filter fails on {where}. {problem}"[:LONGEST_ERROR],
     )
 
 
@@ -38,13 +39,15 @@ def quarantine_failing(using: str, last_ids: Mapping[int, int], move: Callable[[
     are undone: without any of them, and then with one half and the other, until each one that fails is found.
     """
     found = sql.fetch(using, sql.statement("live_consumers"), topic_ids=list(last_ids))
-    topics = {consumer_id: (topic_id, name) for consumer_id, topic_id, name in found}
+    topics = {consumer_id: (topic_id, topic, name) for consumer_id, topic_id, topic, name in found}
     if not topics or _error(using, [], move) is not None:
         return False
     failing = dict(_failing(using, list(topics), move))
     for consumer_id, error in failing.items():
-        topic_id, name = topics[consumer_id]
-        quarantine(using, consumer_id, name, error, last_id=last_ids[topic_id])
+        topic_id, topic, name = topics[consumer_id]
+        last_id = last_ids[topic_id]
+        where = f"an event that comes behind {topic}/{last_id}"
+        quarantine(using, consumer_id, name, error, where=where, last_id=last_id)
     return bool(failing)
 
 
@@ -64,7 +67,7 @@ def _error(using: str, consumer_ids: list[int], move: Callable[[], object]) -> D
     """How moving fails with these consumers alone. What it did is undone."""
     try:
         with transaction.atomic(using):
-            sql.fetch(using, sql.statement("only"), consumer_ids=",".join(map(str, consumer_ids or [0])))
+            sql.fetch(using, sql.statement("only"), consumer_ids=consumer_ids or [0])
             move()
             transaction.set_rollback(True, using)
     except DatabaseError as error:

@@ -2,9 +2,9 @@
 --
 -- Of each key, only a run that begins with its oldest delivery, and none of which waits or is in somebody's hand. They
 -- are looked for in a window of deliveries behind `after`, in the order of their events; those that waited for another
--- attempt are looked for everywhere. What has no key is free of all that. Where a worker got hold of only a part of a
--- run, because somebody else was at the rest in this moment, it takes what leads without a gap. One that waited
--- leads nothing: there may be a gap between it and the window.
+-- attempt are looked for everywhere, as many as are wanted. What has no key is free of all that. Where a worker got
+-- hold of only a part of a run, because somebody else was at the rest in this moment, it takes what leads without a
+-- gap. One that waited leads nothing: there may be a gap between it and the window.
 -- The oldest delivery of a key is asked for by order and limit, or the planner may hash all of them.
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
@@ -49,7 +49,6 @@ due AS MATERIALIZED (
     WHERE d.consumer_id = (SELECT open.id FROM open)
         AND d.visible_at <= statement_timestamp()
         AND d.token IS NULL
-        AND d.event_id <= greatest(%(after)s, (SELECT open.position FROM open))
         AND d.event_id <= (SELECT open.upper FROM open)
         AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
         AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
@@ -65,7 +64,7 @@ lane AS MATERIALIZED (
     FROM seen
     WINDOW run AS (PARTITION BY coalesce('k' || seen.key, seen.event_id::text) ORDER BY seen.event_id)
     UNION ALL
-    SELECT due.event_id, due.key, 1, true, false FROM due
+    SELECT due.event_id, due.key, 1, true, false FROM due WHERE due.event_id NOT IN (SELECT seen.event_id FROM seen)
 ),
 head AS MATERIALIZED (
     SELECT lane.event_id, lane.key, lane.leads

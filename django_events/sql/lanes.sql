@@ -1,12 +1,20 @@
 -- Part of a FROM: positions with what goes on in them. Of a queue consumer that is told by its deliveries and hands.
 --
+-- Its position is where the filling stopped, or the end of what it was given if it has finished all of that.
 -- `events` is how many it has not passed yet, `more` that there are more than were counted.
 -- Parameters: consumer_ids (null for all), most_pending (deliveries to count, null for all), topic_ids, partitions,
 -- ends (arrays of one length: the last number of each partition, and under partition -1 the last id of the topic).
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL, django_events_deliverylease (consumer_id).
 SELECT
-    p.id, p.consumer_id, p.partition, p.position, p.handled, p.failed, p.discarded, p.dead_lettered, p.stopped_at,
+    p.id, p.consumer_id, p.partition,
+    CASE
+        WHEN c.mode = 'stream' THEN p.position
+        WHEN p.stopped_at IS NULL AND pending.events > 0 THEN p.position
+        WHEN c.live THEN coalesce(log.ends_at, 0)
+        ELSE c.filled_until
+    END AS position,
+    p.handled, p.failed, p.discarded, p.dead_lettered, p.stopped_at,
     p.served_at,
     coalesce(waiting.event_id, p.attempted) AS attempted,
     coalesce(waiting.attempts, p.attempts) AS attempts,

@@ -3,15 +3,18 @@
 -- Parameters: consumer_id, token, lease (an interval), holder, ours (tokens that this process still has in hand:
 -- its handlers are at work). Nothing is taken over without enter.sql before. Answers with the token that was lost, each event,
 -- the attempts that are counted and its key; with one row and no event if nothing of it is left.
--- Relies on: django_events_deliverylease (consumer_id); the primary key of django_events_delivery.
+-- Relies on: django_events_deliverylease (consumer_id), django_events_position (consumer_id, partition), the primary
+-- key of django_events_delivery.
 WITH lost AS MATERIALIZED (
     SELECT l.token, l.event_ids
     FROM django_events_deliverylease AS l
     JOIN django_events_consumer AS c ON c.id = l.consumer_id
+    JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
     WHERE l.consumer_id = %(consumer_id)s
         AND l.leased_until <= clock_timestamp()
         AND l.token <> ALL(%(ours)s::bigint[])
         AND current_setting('django_events.claims', true) = %(consumer_id)s::text
+        AND p.stopped_at IS NULL
         AND c.paused_at IS NULL
         AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
     ORDER BY l.leased_until

@@ -151,8 +151,7 @@ class ConsumerWorker:
             return
         try:
             for server in self._queues.values():
-                if server.queue.counts:
-                    server.queue.flush()
+                server.queue.close()
         except (DatabaseError, InterfaceError) as error:
             logger.debug("What was counted since a moment ago is not written down. %s", error)
 

@@ -1,8 +1,10 @@
 """What happens in the shop, and who wants to know."""
 
+from datetime import timedelta
 from decimal import Decimal
 
-from django_events import ReceivedEvent, consumer, topic
+from django_events import Backoff, ReceivedEvent, consumer, topic
+from testproject.shop import mail
 from testproject.shop.models import Invoice, SearchEntry
 
 orders = topic("orders", partitions=8, timeline=True)
@@ -33,3 +35,16 @@ def index(events: list[ReceivedEvent]) -> None:
         placed.values(), update_conflicts=True, unique_fields=["order_id"], update_fields=["text", "status"]
     )
     SearchEntry.objects.filter(order_id__in=paid).update(status="paid")
+
+
+@consumer(
+    orders,
+    name="receipts",
+    mode="queue",
+    types=["order.placed"],
+    retry=Backoff(attempts=3, base=timedelta(milliseconds=20)),
+    history=timedelta(days=1),
+)
+def send_receipt(event: ReceivedEvent) -> None:
+    """Send a receipt. A full mailbox keeps nobody else's receipt waiting."""
+    mail.send(event.value["customer"], order_id=event.value["order"], about=event.address)

@@ -44,6 +44,26 @@ class Invoice(models.Model):
         return f"invoice of {self.order}"
 
 
+class Receipt(models.Model):
+    """What was mailed for an order. Nothing here forbids a second one either."""
+
+    order = models.ForeignKey(Order, models.CASCADE, related_name="receipts")
+    event = models.CharField(max_length=80)
+    sent_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"receipt of {self.order}"
+
+
+class FullMailbox(models.Model):
+    """A customer who gets no mail for now."""
+
+    customer = models.CharField(max_length=100, primary_key=True)
+
+    def __str__(self) -> str:
+        return self.customer
+
+
 class SearchEntry(models.Model):
     """An order as the search finds it."""
 

@@ -10,11 +10,12 @@ from decimal import Decimal
 from django.db import connections
 
 from testproject.shop import orders
-from testproject.shop.models import Order, Product
+from testproject.shop.models import FullMailbox, Order, Product
 
 SKUS = {"tea": "4.50", "coffee": "7.90", "cup": "12.00", "kettle": "49.00", "grinder": "89.00"}
 CUSTOMERS = [f"{name} {family}" for name in ("Ada", "Ben", "Cleo", "Dan") for family in ("Ito", "Kaya", "Lund", "Moss")]
 CARD_LIMIT = Decimal(300)
+FULL_MAILBOXES = CUSTOMERS[::8]
 
 
 class Simulation:
@@ -36,6 +37,8 @@ class Simulation:
     def start(self) -> None:
         for sku, price in SKUS.items():
             Product.objects.get_or_create(sku=sku, defaults={"price": Decimal(price), "on_shelf": 200})
+        for customer in FULL_MAILBOXES:
+            FullMailbox.objects.get_or_create(customer=customer)
         for thread in self._threads:
             thread.start()
 

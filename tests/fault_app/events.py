@@ -24,6 +24,16 @@ outside_batched = consumer(
     orders, payments, stock, name="outside_batched", transactional=False, batch_size=20, **STEADY
 )(handlers.deliver_all)
 
+QUEUE: dict[str, Any] = {"mode": "queue", **STEADY}
+queued = consumer(orders, payments, stock, name="queued", **QUEUE)(handlers.write)
+in_order = consumer(orders, payments, stock, name="in_order", ordered=True, **QUEUE)(handlers.write)
+in_order_batched = consumer(
+    orders, payments, stock, name="in_order_batched", ordered=True, batch_size=20, history=timedelta(days=1), **QUEUE
+)(handlers.write_all)
+queued_outside = consumer(orders, payments, stock, name="queued_outside", transactional=False, **QUEUE)(
+    handlers.deliver
+)
+
 once_only = consumer(stock, name="once_only", retry=Backoff(attempts=1))(handlers.write)
 
 DOOMED: dict[str, Any] = {
@@ -34,4 +44,5 @@ DOOMED: dict[str, Any] = {
 doomed = consumer(orders, name="doomed", **DOOMED)(handlers.write)
 doomed_batched = consumer(orders, name="doomed_batched", batch_size=20, **DOOMED)(handlers.write_all)
 doomed_outside = consumer(orders, name="doomed_outside", transactional=False, **DOOMED)(handlers.deliver)
+doomed_queued = consumer(orders, name="doomed_queued", mode="queue", ordered=True, **DOOMED)(handlers.write)
 doomed_bare = consumer(stock, name="doomed_bare", **DOOMED)(handlers.write_bare)

@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from django_events import Backoff, Draft, claim, models, publish_many
+from django_events import Backoff, Discard, Draft, claim, models, publish_many
 from django_events.exceptions import ClaimRefused, LeaseLost, UnknownConsumer
 from django_events.models.functions import ClockTimestamp
 from tests.conftest import transfer_all
-from tests.fix_consumers import dead_letters, write_order, written
+from tests.fix_consumers import dead_letters, run_once, write_order, written
 from tests.fix_queues import deliveries, fill_topic, pending, queue_of
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -64,6 +64,73 @@ def test_what_is_nacked_comes_again_at_once_or_after_a_while(queue):
     row = deliveries(queue).get(event_id=2)
     assert (row.attempts, row.error) == (1, "Retry: to be tried again after 1:00:00")
     assert timedelta(minutes=59) < row.visible_at - row.last_at < timedelta(minutes=61)
+
+
+def test_to_ack_nothing_changes_nothing(things, make_queue):
+    make_queue(things)
+    with claim("queue") as claimed:
+        claimed.ack(*claimed)
+        assert claimed.left == []
+        with pytest.raises(ClaimRefused, match="Nothing was claimed here"):
+            claimed.extend()
+
+
+@pytest.mark.requirement("S4", "S5")
+def test_behind_one_that_failed_those_of_its_key_are_given_back(things, make_queue):
+    make_queue(things, ordered=True)
+    publish_many(things, [Draft(value=value, key=value[0]) for value in ("k1", "l1", "k2")])
+    transfer_all()
+    with claim("queue", 3) as claimed:
+        k1, l1, k2 = claimed
+        claimed.nack(k1, after=timedelta(hours=1), error=ValueError("bad"))
+        assert claimed.left == [l1]
+        with pytest.raises(ClaimRefused, match="was given back, because an earlier event of its key failed"):
+            claimed.ack(k2)
+        claimed.ack(l1)
+    row = models.Delivery.objects.get(event_id=1)
+    assert row.error == "ValueError: bad"
+    assert row.visible_at - row.last_at > timedelta(minutes=59)
+
+
+def test_one_that_failed_before_comes_by_itself_and_holds_up_no_others(queue):
+    with claim("queue") as claimed:
+        claimed.nack(*claimed)
+    with claim("queue", 5) as claimed:
+        assert [(event.value, event.attempt) for event in claimed] == [("a", 2)]
+        with claim("queue", 5) as others:
+            assert values_of(others) == ["b", "c", "d", "e"]
+
+
+def test_a_stopped_consumer_gives_nothing_away(queue):
+    models.Position.objects.filter(consumer__name="queue").update(stopped_at=ClockTimestamp())
+    with claim("queue") as claimed:
+        assert not claimed
+
+
+def test_a_claim_in_a_transaction_that_goes_on_stops_no_worker(queue, in_thread):
+    consumer = queue.subscription.consumer
+    with claim("queue") as claimed:
+        claimed.nack(*claimed, error=Discard("x"))
+    row = models.Consumer.objects.get(name="queue")
+    event = models.Event.objects.at("things", 1)
+    models.DeadLetter.objects.create(
+        consumer=row,
+        event_id=1,
+        partition=0,
+        number=1,
+        type="",
+        value="a",
+        metadata={},
+        attempts=1,
+        error="x",
+        published_at=event.published_at,
+        logged_at=event.logged_at,
+        redrive_at=ClockTimestamp(),
+    )
+    with transaction.atomic(), claim("queue") as claimed:
+        assert in_thread(run_once, consumer).result(30) == 3
+        claimed.ack(*claimed)
+    assert run_once(consumer) == 1
 
 
 @pytest.mark.requirement("S6")

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import F
 
 from django_events import (
     Backoff,
@@ -239,15 +240,17 @@ def test_a_filter_that_fails_stops_its_consumer_and_nobody_else(things, make_que
     assert (row.live, row.filled_until) == (False, 2)
     standing = standing_of(bad.subscription.consumer)
     assert standing.state == "stopped"
-    assert standing.error.startswith("Its filter fails on an event. cannot convert value from date to timestamptz")
+    assert standing.error.startswith("Its filter fails on an event that comes behind things/2. cannot convert value")
+    assert standing.position == 2
     [trouble] = [one for one in troubles("default", [], standings("default")) if one.kind == "stopped"]
     assert trouble.remedy == "Repair the cause, then: manage.py events resume bad"
-    assert "Consumer 'bad' stops, because its filter fails on an event. Others go on." in caplog.text
+    assert "Consumer 'bad' stops, because its filter fails on an event that comes behind things/2." in caplog.text
 
     fill_topic(things, {"n": 5})
     assert resume("bad")
-    run_once(bad.subscription.consumer)  # it comes to the same event again
+    run_once(bad.subscription.consumer)  # it comes to the same event again, and now one knows which
     assert position_of(bad.subscription.consumer).stopped_at is not None
+    assert standing_of(bad.subscription.consumer).error.startswith("Its filter fails on things/3. cannot convert")
     assert [pending(queue) for queue in good] == [[2, 3, 4, 5]] * 3
 
 
@@ -527,6 +530,19 @@ def test_the_history_tells_who_handled_what_and_how_long_it_took(things, make):
     assert handled.worker.endswith("/1")
     assert PastDelivery.objects.at(things, 2).get() == dead
     assert not Delivery.objects.of(consumer).exists()
+
+
+def test_what_is_older_than_the_history_is_deleted(things, make, monkeypatch):
+    monkeypatch.setattr("django_events.consuming.queues.PRUNE_EVERY", 0)
+    monkeypatch.setattr("django_events.consuming.queues.PRUNED_AT_ONCE", 2)
+    consumer = make(history=timedelta(days=7))
+    fill_topic(things, *range(6))
+    run_once(consumer)
+    past = PastDelivery.objects.of(consumer)
+    past.filter(event_id__lte=5).order_by().update(processed_at=F("processed_at") - timedelta(days=8))
+    fill_topic(things, 7)
+    run_once(consumer)
+    assert list(past.values_list("event_id", flat=True)) == [6, 7]
 
 
 def test_without_a_history_nothing_is_kept(things, make):

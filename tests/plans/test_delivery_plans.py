@@ -1,5 +1,6 @@
 """The plans of the statements on deliveries: by index, whatever the planner thinks of the table."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -7,29 +8,41 @@ from django.db import connection, transaction
 
 from django_events import models, sql
 from django_events.consuming.deliveries import FOR_CLAIMS
-from tests.plans.test_plans import explain, scans
+from tests.plans.test_plans import explain, nodes, scans
 
 pytestmark = pytest.mark.django_db
 
 MANY = 60_000
+VERY_MANY = 1_000_000
 DELIVERIES = "django_events_delivery"
+PAST = "django_events_pastdelivery"
 
 
-@pytest.fixture
-def consumer_id(make_topic):
-    """A consumer with many deliveries: a third of them in hands, some that wait, and one key that has most of them."""
-    topic = models.Topic.objects.get(name=str(make_topic("things")))
-    row = models.Consumer.objects.create(name="queue", topic=topic, mode="queue", partitioned=False, live=True)
+def make_deliveries(topic, count, *, leased=0):
+    """A queue consumer whose first deliveries are in hands; of the others some wait, and one key has most of them."""
+    row = models.Consumer.objects.create(
+        name=f"queue{leased}", topic=topic, mode="queue", ordered=True, partitioned=False, live=True
+    )
     row.positions.create(partition=models.Position.ALL)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"INSERT INTO {DELIVERIES} (consumer_id, event_id, key, received_at, token, visible_at)"
-            " SELECT %s, n, CASE WHEN n %% 10 = 0 THEN 'key ' || n %% 1000 ELSE 'hot' END, now(),"
-            " CASE WHEN n <= %s THEN n %% 100 + 1 END, CASE WHEN n > %s AND n %% 50 = 0 THEN now() END"
+            f"INSERT INTO {DELIVERIES} (consumer_id, event_id, key, received_at, first_at, last_at, token, visible_at)"
+            " SELECT %s, n, CASE WHEN n %% 10 = 0 THEN 'key ' || n %% 1000 ELSE 'hot' END, now(), now(), now(),"
+            " CASE WHEN n <= %s THEN n / 100 + 1 END, CASE WHEN n > %s AND n %% 50 = 0 THEN now() END"
             " FROM generate_series(1, %s) AS n",
-            [row.pk, MANY // 3, MANY // 3, MANY],
+            [row.pk, leased, leased, count],
         )
     return row.pk
+
+
+@pytest.fixture
+def topic(make_topic):
+    return models.Topic.objects.get(name=str(make_topic("things")))
+
+
+@pytest.fixture
+def consumer_id(topic):
+    return make_deliveries(topic, MANY, leased=MANY // 3)
 
 
 @pytest.fixture(params=["fresh statistics", "no statistics"])
@@ -38,6 +51,49 @@ def statistics(request, consumer_id):
         with connection.cursor() as cursor:
             cursor.execute(f"ANALYZE {DELIVERIES}")
     return request.param
+
+
+def of_claim(name, consumer_id, *, after=0):
+    parameters = {
+        "consumer_id": consumer_id,
+        "token": 2**60,
+        "lease": timedelta(seconds=30),
+        "holder": "a test",
+        "after": after,
+        "most": 100,
+        "hurry": True,
+        "since": None,
+        "until": None,
+    }
+    return {**parameters, "window": 200} if name == "claim_ordered" else parameters
+
+
+def of_settling(consumer_id, *, done, token=7):
+    return {
+        "consumer_id": consumer_id,
+        "token": token,
+        "done": done,
+        "passed": None,
+        "outcome": None,
+        "history": True,
+        "failed": done[-1] + 1,
+        "attempts": 1,
+        "pause": timedelta(seconds=1),
+        "error": "",
+        "released": [done[-1] + 2, done[-1] + 3],
+        "ends": False,
+        "hold": True,
+    }
+
+
+def of_taking_over(consumer_id):
+    return {
+        "consumer_id": consumer_id,
+        "token": 2**60,
+        "lease": timedelta(seconds=30),
+        "holder": "a test",
+        "ours": [],
+    }
 
 
 def explained(name, **parameters):
@@ -57,59 +113,96 @@ def conditions_on_deliveries(plan):
 @pytest.mark.requirement("D1")
 @pytest.mark.parametrize("name", ["claim_unordered", "claim_ordered"])
 def test_a_claim_reads_deliveries_by_index(consumer_id, statistics, name):
-    parameters = {
-        "consumer_id": consumer_id,
-        "token": 7,
-        "lease": timedelta(seconds=30),
-        "holder": "a test",
-        "after": MANY // 3,
-        "most": 100,
-        "hurry": True,
-    }
-    if name == "claim_ordered":
-        parameters["window"] = 200
-    plan = explained(name, **parameters)
+    plan = explained(name, **of_claim(name, consumer_id, after=MANY // 3))
 
     assert how_deliveries_are_read(plan) <= {"Index Scan", "Index Only Scan"}
     # Behind a place, by their ids, or by the time that they wait for: never all that a consumer has.
-    conditions = [
-        node["Index Cond"] for node in plan if node.get("Relation Name") == DELIVERIES and "Index Cond" in node
-    ]
+    conditions = conditions_on_deliveries(plan)
     assert len(conditions) >= 3
     assert all("event_id" in condition or "visible_at" in condition for condition in conditions), conditions
 
 
 @pytest.mark.requirement("D1")
 def test_settling_reads_deliveries_by_their_keys(consumer_id, statistics):
-    plan = explained(
-        "settle_deliveries",
-        consumer_id=consumer_id,
-        token=7,
-        done=list(range(1, 101)),
-        failed=101,
-        attempts=1,
-        pause=timedelta(seconds=1),
-        error="",
-        released=[102, 103],
-        ends=False,
-        hold=True,
-    )
+    plan = explained("settle_deliveries", **of_settling(consumer_id, done=list(range(1, 101))))
 
     assert how_deliveries_are_read(plan) == {"Index Scan"}
-    conditions = [
-        node["Index Cond"] for node in plan if node.get("Relation Name") == DELIVERIES and "Index Cond" in node
-    ]
+    conditions = conditions_on_deliveries(plan)
     assert all("event_id" in condition for condition in conditions), conditions
 
 
 @pytest.mark.requirement("D1")
 def test_a_takeover_reads_deliveries_by_their_keys(consumer_id, statistics):
-    plan = explained("take_over", consumer_id=consumer_id, token=7, lease=timedelta(seconds=30), holder="a test")
+    plan = explained("take_over", **of_taking_over(consumer_id))
 
     assert how_deliveries_are_read(plan) == {"Index Scan"}
 
 
 def test_moving_up_reads_one_delivery(consumer_id, statistics):
-    plan = explained("move_up", consumer_id=consumer_id)
+    plan = explained("move_up", consumer_id=consumer_id, handled=1, failed=0, discarded=0, dead_lettered=0)
 
     assert how_deliveries_are_read(plan) <= {"Index Scan", "Index Only Scan"}
+
+
+# Of a million
+
+
+def rows_read(statement, **parameters):
+    """How many rows of deliveries and their history a statement reads when it runs. What it does is undone."""
+    with transaction.atomic():
+        sql.fetch_each("default", sql.locally(FOR_CLAIMS))
+        sql.fetch("default", sql.statement("enter"), consumer_id=parameters.get("consumer_id", 0))
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {statement.text}", parameters)
+            [[plan]] = cursor.fetchall()
+        transaction.set_rollback(True)
+    plan = nodes((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
+    return sum(
+        int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in plan
+        if node.get("Relation Name") in (DELIVERIES, PAST) and "Scan" in node["Node Type"]
+    )
+
+
+@pytest.fixture
+def very_many(topic):
+    """A consumer with a million that wait, one with a million in hands, and a history of a million."""
+    waiting, leased = make_deliveries(topic, VERY_MANY), make_deliveries(topic, VERY_MANY, leased=VERY_MANY)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {PAST} (consumer_id, event_id, received_at, first_at, last_at, processed_at, attempts,"
+            " delivered, outcome, worker)"
+            " SELECT %s, n, now(), now(), now(), now() - make_interval(secs => n), 1, 1, 'handled', 'a test'"
+            " FROM generate_series(1, %s) AS n",
+            [waiting, VERY_MANY],
+        )
+        cursor.execute(
+            "INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)"
+            " SELECT n / 100 + 1, %s, now() + CASE WHEN n < 100 THEN '-1 s' ELSE '1 h' END::interval, 'a test',"
+            " jsonb_agg(n) FROM generate_series(1, %s) AS n GROUP BY 1, 2, 3",
+            [leased, VERY_MANY],
+        )
+        cursor.execute(f"ANALYZE {DELIVERIES}, {PAST}, django_events_deliverylease")
+    models.Consumer.objects.filter(pk=waiting).update(history=timedelta(days=1), max_pending=1_000)
+    return waiting, leased
+
+
+@pytest.mark.requirement("D1", "S11")
+def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_many):
+    waiting, leased = very_many
+    ordered = sql.statement("claim_ordered")
+    assert 0 < rows_read(ordered, **of_claim("claim_ordered", waiting)) < 2_000
+    assert rows_read(ordered, **of_claim("claim_ordered", waiting, after=VERY_MANY // 2)) < 2_000
+    assert rows_read(ordered, **of_claim("claim_ordered", leased)) <= 200  # a window of them
+    settling = of_settling(leased, done=list(range(200, 300)), token=3)
+    assert 0 < rows_read(sql.statement("settle_deliveries"), **settling) < 1_000
+    assert 0 < rows_read(sql.statement("take_over"), **of_taking_over(leased)) < 1_000
+    pending = sql.statement("pending_deliveries")
+    assert rows_read(pending, consumer_id=waiting, most=1_000) <= 1_001
+    prune = sql.statement("prune_history")
+    assert 0 < rows_read(prune, consumer_id=waiting, most=1_000) < 3_000
+    redrive = sql.statement("redrive_of_queue")
+    look = sql.statement("agenda_of_queue").on(consumer_id=waiting, floor=0, redrive=redrive)
+    assert rows_read(look) < 2_000
+    models.Consumer.objects.filter(pk=waiting).update(ordered=False)
+    assert 0 < rows_read(sql.statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000

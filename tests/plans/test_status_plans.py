@@ -75,9 +75,10 @@ def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
 @pytest.mark.requirement("S13")
 def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
     ends = {"topic_ids": [crowd], "partitions": [0], "ends": [10_000]}
-    state = sql.statement("state_of_position")
-    standings = explain(sql.statement("standings").on(state=state), consumer_ids=None, most=1_000, **ends)
-    progress = explain(sql.statement("progress").on(state=state), consumer_ids=None, **ends)
+    parts = {"lanes": sql.statement("lanes"), "state": sql.statement("state_of_position")}
+    counted = {"consumer_ids": None, "most_pending": 1_000, **ends}
+    standings = explain(sql.statement("standings").on(**parts), most=1_000, **counted)
+    progress = explain(sql.statement("progress").on(**parts), **counted)
 
     assert log_scans(standings) == log_scans(progress) == set()
     [letters] = [node for node in standings if node.get("Relation Name") == "django_events_deadletter"]

@@ -20,6 +20,7 @@ import django_events
 from django_events import checks, conf, exceptions, models, pytest_plugin, testing
 from django_events.management import commands
 from django_events.models.consumers import DeadLetterQuerySet
+from django_events.models.deliveries import DeliveryQuerySet, OfConsumers, PastDeliveryQuerySet
 from django_events.models.events import EventQuerySet
 from django_events.workers.loop import Exit
 
@@ -110,6 +111,11 @@ SUBCOMMANDS = subcommand_options()
 VERBS: dict[str, Callable[..., Any]] = {
     **{verb: getattr(EventQuerySet, verb) for verb in queryset_verbs(EventQuerySet)},
     **{f"DeadLetter.objects.{v}": getattr(DeadLetterQuerySet, v) for v in queryset_verbs(DeadLetterQuerySet)},
+    **{
+        f"{name}.objects.{verb}": getattr(queryset, verb)
+        for name, queryset in {"Delivery": DeliveryQuerySet, "PastDelivery": PastDeliveryQuerySet}.items()
+        for verb in queryset_verbs(OfConsumers) + queryset_verbs(queryset)
+    },
 }
 CHANGES = [
     *django_events.__all__,
@@ -140,7 +146,7 @@ TESTING = {name: getattr(testing, name) for name in testing.__all__}
 SIGNATURES = [
     (name, value)
     for name, value in {**PUBLIC, **VERBS, **TESTING}.items()
-    if name not in ("EventsError", "ReceivedEvent", "UNSET")
+    if name not in ("Claimed", "EventsError", "ReceivedEvent", "UNSET")
 ]
 COLUMNS = [
     (getattr(models, name)._meta.db_table, field.column)

@@ -47,12 +47,13 @@ def test_every_public_name_is_what_it_says():
     from django_events.drafts import Unset
 
     classes = {
-        *("Backoff", "Consumer", "Discard", "Draft", "EventsError", "Receipt", "ReceivedEvent", "Retry", "Topic"),
+        *("Backoff", "Claimed", "Consumer", "Discard", "Draft", "EventsError", "Receipt", "ReceivedEvent", "Retry"),
+        "Topic",
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
         *("apublish", "apublish_many", "consumer", "discard", "lag", "pause", "publish", "publish_many", "redrive"),
-        *("resume", "rewind", "topic", "unregister"),
+        *("claim", "resume", "rewind", "topic", "unregister"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)

@@ -44,6 +44,7 @@ class Use:
     name: str
     identifiers: frozenset[str] | None = None
     parameters: frozenset[str] | None = None
+    parts: frozenset[str] = frozenset()
 
 
 @cache
@@ -53,6 +54,8 @@ def uses() -> list[Use]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 found += uses_in(node)
+            elif isinstance(node, ast.FunctionDef):
+                found += uses_of_variables(node)
             elif isinstance(node, ast.Tuple):
                 found += uses_in_question(node)
     return found
@@ -61,7 +64,8 @@ def uses() -> list[Use]:
 def uses_in(call: ast.Call) -> list[Use]:
     found = [Use(name) for name in statement_names(call)]
     if isinstance(call.func, ast.Attribute) and call.func.attr == "on":
-        found += [Use(name, identifiers=keywords(call)) for name in statement_names(call.func.value)]
+        parts = frozenset(name for k in call.keywords for name in statement_names(k.value))
+        found += [Use(name, identifiers=keywords(call), parts=parts) for name in statement_names(call.func.value)]
     if called(call) == "fetch" and len(call.args) == 2:
         found += [Use(name, parameters=keywords(call)) for name in statement_names(bare(call.args[1]))]
     return found
@@ -73,6 +77,32 @@ def uses_in_question(pair: ast.Tuple) -> list[Use]:
         return []
     given = frozenset(key.value for key in pair.elts[1].keys if isinstance(key, ast.Constant))
     return [Use(name, parameters=given) for name in statement_names(bare(pair.elts[0]))]
+
+
+def uses_of_variables(function: ast.FunctionDef) -> list[Use]:
+    """A statement that has a name of its own in a function, and is fetched by it."""
+    nodes = list(ast.walk(function))
+    named = {
+        target.id: name
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        for target, value in assignments(node)
+        if isinstance(target, ast.Name)
+        for name in statement_names(bare(value))
+    }
+    return [
+        Use(named[node.args[1].id], parameters=keywords(node))
+        for node in nodes
+        if isinstance(node, ast.Call) and called(node) == "fetch" and len(node.args) == 2
+        if isinstance(node.args[1], ast.Name) and node.args[1].id in named
+    ]
+
+
+def assignments(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    [target, *others] = node.targets
+    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+        return [*zip(target.elts, node.value.elts, strict=True)]
+    return [(one, node.value) for one in (target, *others)]
 
 
 def called(call: ast.Call) -> str:
@@ -102,6 +132,11 @@ def keywords(call: ast.Call) -> frozenset[str]:
         for k in call.keywords
         for name in ([k.arg] if k.arg else Row._fields if "row" in ast.dump(k.value) else [])
     )
+
+
+def parts_of(name: str) -> set[str]:
+    """The files that are put into a statement."""
+    return {part for use in uses() if use.name == name for part in use.parts}
 
 
 def test_there_are_files_and_uses():
@@ -138,7 +173,8 @@ def test_the_statement_is_the_file_without_its_comments(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_parameter_is_named_in_the_header(name):
-    taken = set(PARAMETER.findall(sql.statement(name).text))
+    texts = [sql.statement(one).text for one in {name, *parts_of(name)}]
+    taken = {parameter for text in texts for parameter in PARAMETER.findall(text)}
     named = set(re.findall(r"\w+", section(name, "Parameters")))
 
     assert taken <= named
@@ -164,7 +200,10 @@ def test_a_file_that_reads_a_table_says_what_it_relies_on(name):
 @pytest.mark.parametrize("name", FILES)
 def test_code_gives_each_statement_exactly_what_it_takes(name):
     text = sql.statement(name).text
-    taken = {"parameters": PARAMETER.findall(text), "identifiers": IDENTIFIER.findall(text)}
+    of_parts = [p for part in parts_of(name) for p in PARAMETER.findall(sql.statement(part).text)]
+    taken = {"parameters": PARAMETER.findall(text) + of_parts, "identifiers": IDENTIFIER.findall(text)}
+    if any(name in use.parts for use in uses()):
+        del taken["parameters"]  # they are given to what it is a part of
     for kind, names in taken.items():
         given = [getattr(use, kind) for use in uses() if use.name == name and getattr(use, kind) is not None]
         assert all(set(some) == set(names) for some in given), given

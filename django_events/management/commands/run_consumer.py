@@ -14,7 +14,7 @@ from django_events.workers.loop import Exit
 
 
 class Command(WorkerCommand):
-    help = "Hand events to consumers, until stopped. Any number of these may run: they share the partitions."
+    help = "Hand events to consumers, until stopped. Any number of these may run: they share the work."
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_consumers(parser, which="Which consumers.")

@@ -11,8 +11,8 @@ import psycopg
 
 from tests.fault_app.files import Gate, Journal
 
-ONCE = ["single", "batched", "whole", "kept"]
-AT_LEAST_ONCE = ["outside", "outside_batched"]
+ONCE = ["single", "batched", "whole", "kept", "queued", "in_order", "in_order_batched"]
+AT_LEAST_ONCE = ["outside", "outside_batched", "queued_outside"]
 EVERY = [*ONCE, *AT_LEAST_ONCE]
 
 
@@ -89,7 +89,9 @@ class Ledger:
 
     def passed(self) -> int:
         """How far all consumers are, all together."""
-        [(total,)] = self.ask("SELECT sum(position) FROM django_events_position")
+        [(total,)] = self.ask(
+            "SELECT (SELECT sum(position) FROM django_events_position) + (SELECT count(*) FROM fault_app_spell)"
+        )
         return int(total)
 
     def clock(self) -> datetime:
@@ -102,7 +104,10 @@ class Ledger:
             "SELECT EXISTS (SELECT FROM django_events_bufferedevent) OR EXISTS ("
             " SELECT FROM django_events_consumer c JOIN django_events_position p ON p.consumer_id = c.id"
             " JOIN django_events_event e ON e.topic_id = c.topic_id AND p.partition IN (-1, e.partition)"
-            " WHERE c.name = ANY(%s) AND e.id > p.position)",
+            " WHERE c.name = ANY(%s) AND c.mode = 'stream' AND e.id > p.position) OR EXISTS ("
+            " SELECT FROM django_events_consumer c WHERE c.name = ANY(%s) AND c.mode = 'queue' AND (NOT c.live"
+            " OR EXISTS (SELECT FROM django_events_delivery d WHERE d.consumer_id = c.id)))",
+            list(consumers),
             list(consumers),
         )
         return not left
@@ -117,8 +122,8 @@ def check_effects(ledger: Ledger, consumers: Collection[str], *, dead: Collectio
     """Compare what consumers did with the log, when all is handled and all workers have ended.
 
     Each event that is for a consumer was handled: once by transactional ones, and by any not for the first time after
-    a later one of its partition. Positions are at the end of the log, nothing is leased, and dead letters are the
-    addresses in `dead`, for each of the consumers.
+    a later one of its partition, or of its key in an ordered queue. Positions are at the end of the log, no delivery
+    is left, nothing is leased, and dead letters are the addresses in `dead`, for each of the consumers.
     """
     for consumer in consumers:
         done = ledger.done(consumer)
@@ -132,6 +137,8 @@ def check_effects(ledger: Ledger, consumers: Collection[str], *, dead: Collectio
         newest: dict[str, int] = {}
         for address in first:
             id, lane = int(address.rpartition("/")[2]), lanes[address]
+            if lane is None:
+                continue
             assert id > newest.get(lane, 0), f"{consumer} handled {address} after {newest[lane]} of {lane}"
             newest[lane] = id
         _check_positions(ledger, consumer, handled=len(wanted))
@@ -142,19 +149,29 @@ def check_effects(ledger: Ledger, consumers: Collection[str], *, dead: Collectio
     assert sorted(rows) == sorted((consumer, address) for consumer in consumers for address in dead)
 
 
-def _wanted(ledger: Ledger, consumer: str) -> dict[str, str]:
-    """The addresses of the events that are for a consumer, each with the lane in which it keeps their order."""
+def _wanted(ledger: Ledger, consumer: str) -> dict[str, str | None]:
+    """The addresses of the events that are for a consumer, each with the lane in which it keeps their order, if any."""
     rows = ledger.ask(
-        "SELECT t.name, e.id, CASE WHEN c.partitioned THEN e.partition ELSE -1 END"
+        "SELECT t.name, e.id, CASE WHEN c.mode = 'queue' THEN CASE WHEN c.ordered THEN 'key ' || e.key END"
+        " WHEN c.partitioned THEN 'partition ' || e.partition ELSE 'all' END"
         " FROM django_events_consumer c JOIN django_events_topic t ON t.id = c.topic_id"
         " JOIN django_events_event e ON e.topic_id = t.id"
         " WHERE c.name = %s AND (c.types = 'null' OR c.types IS NULL OR c.types ? e.type) ORDER BY t.name, e.id",
         consumer,
     )
-    return {f"{topic}/{id}": f"{topic}, partition {partition}" for topic, id, partition in rows}
+    return {f"{topic}/{id}": None if lane is None else f"{topic}, {lane}" for topic, id, lane in rows}
 
 
 def _check_positions(ledger: Ledger, consumer: str, *, handled: int) -> None:
+    if ledger.ask("SELECT DISTINCT mode FROM django_events_consumer WHERE name = %s", consumer) == [("queue",)]:
+        for table in ("delivery", "deliverylease"):
+            left = ledger.ask(
+                f"SELECT count(*) FROM django_events_{table} WHERE consumer_id IN"
+                " (SELECT id FROM django_events_consumer WHERE name = %s)",
+                consumer,
+            )
+            assert left == [(0,)], f"{consumer} has {left[0][0]} rows in {table}"
+        return
     rows = ledger.ask(
         "SELECT t.name || ', partition ' || p.partition, p.position, p.number, p.handled,"
         " p.token, p.retry_at, p.stopped_at, p.attempts, coalesce(last.id, 0), coalesce(last.number, 0)"
@@ -181,7 +198,7 @@ def check_holders(ledger: Ledger, killed_at: Mapping[int, datetime] = {}) -> int
         "SELECT s.consumer, s.topic, CASE WHEN c.partitioned THEN s.partition ELSE -1 END AS lane, s.began_at,"
         " s.ended_at, s.pid"
         " FROM fault_app_spell s JOIN django_events_topic t ON t.name = s.topic"
-        " JOIN django_events_consumer c ON c.name = s.consumer AND c.topic_id = t.id"
+        " JOIN django_events_consumer c ON c.name = s.consumer AND c.topic_id = t.id AND c.mode = 'stream'"
         " ORDER BY s.consumer, s.topic, lane, s.began_at, s.id"
     )
     until: dict[tuple[str, str, int], tuple[datetime, int]] = {}

@@ -81,7 +81,7 @@ def test_the_loss_of_a_connection_is_no_attempt(processes: Processes, ledger: Le
 
 
 @pytest.mark.requirement("X8", "X2")
-@pytest.mark.parametrize("consumer", ["single", "batched", "outside", "outside_batched"])
+@pytest.mark.parametrize("consumer", ["single", "batched", "outside", "outside_batched", "queued", "in_order_batched"])
 def test_a_commit_whose_answer_is_lost_is_no_failure(processes: Processes, ledger: Ledger, consumer: str):
     """What was committed is settled: to write down a failed attempt then would undo that."""
     direct = urlsplit(processes.url)

@@ -16,7 +16,7 @@ POSITIONS = (
     "SELECT id, position, number, handled, failed, discarded, dead_lettered, attempted, attempts"
     " FROM django_events_position ORDER BY id"
 )
-LOST = "lost its lease of partition 0"
+LOST = "lost its lease of "
 
 # A handler can't be stopped: what it does in the world after it woke up, it does.
 DONE_AFTERWARDS = {"outside": [3], "outside_batched": [*range(3, 11)]}
@@ -29,7 +29,7 @@ def freeze(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.requirement("X8", "S8", "X2")
-@pytest.mark.parametrize("consumer", ["single", "batched", "outside", "outside_batched"])
+@pytest.mark.parametrize("consumer", ["single", "batched", "outside", "outside_batched", "queued", "in_order_batched"])
 def test_who_was_frozen_for_longer_than_its_lease_changes_nothing(processes: Processes, ledger: Ledger, consumer: str):
     fleet, others = Fleet(processes, ledger, consumer), Fleet(processes, ledger, consumer)
     ledger.publish("stock", 1, 2, {"gate": "half-way"}, *range(7), key="one")

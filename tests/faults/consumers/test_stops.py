@@ -55,7 +55,8 @@ def handled_in(ledger: Ledger, consumer: str, topic: str) -> list[int]:
 def test_workers_that_are_stopped_one_after_the_other_repeat_nothing(processes: Processes, ledger: Ledger):
     """Also those whose handlers can't take anything back handle each event once."""
     publisher = processes.start_publisher("p", "read committed", "0.1")
-    fleet = Fleet(processes, ledger, *CONSUMERS, threads=2)
+    consumers = [*CONSUMERS, "queued", "in_order_batched", "queued_outside"]
+    fleet = Fleet(processes, ledger, *consumers, threads=2)
     fleet.scale(2)
     for _ in range(5):
         oldest = fleet.workers[0]
@@ -65,9 +66,9 @@ def test_workers_that_are_stopped_one_after_the_other_repeat_nothing(processes: 
     publisher.stop()
     fleet.finish()
 
-    check_effects(ledger, CONSUMERS)
+    check_effects(ledger, consumers)
     assert check_holders(ledger) > 5
-    for consumer in CONSUMERS:
+    for consumer in consumers:
         done = ledger.done(consumer)
         assert len(done) == len({one.address for one in done}), f"{consumer} repeated something"
         assert {one.attempt for one in done} == {1}
