@@ -8,18 +8,20 @@ with claim("emails", 10) as claimed:
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError, connections, transaction
 
-from django_events import declarations
+from django_events import declarations, sql
 from django_events.consuming.deliveries import Queue
-from django_events.consuming.failures import Verdict
+from django_events.consuming.failures import Failure, Verdict
 from django_events.consuming.handling import log_failure, no_attempt_left
-from django_events.consuming.hands import Hand
+from django_events.consuming.hands import Hand, Settled
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import Named, writable
@@ -34,38 +36,28 @@ class Claimed:
     It is false when there was nothing to claim.
     """
 
-    def __init__(self, hand: Hand | None, events: list[ReceivedEvent], lease: timedelta) -> None:
+    def __init__(self, queue: Queue | None, hand: Hand | None, events: list[ReceivedEvent]) -> None:
         self.events = events
+        self._queue = queue
         self._hand = hand
-        self._lease = lease
+        # What was told to the database, which alone knows what came of it: a transaction may be rolled back.
+        self._settled: set[int] = set()
         self._given_back: set[int] = set()
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
-        """Those that were claimed, oldest first, settled ones included."""
-        return iter(tuple(self.events))
+        """Those that were claimed, oldest first. What is given back on the way is left out."""
+        return (event for event in tuple(self.events) if event.id not in self._given_back)
 
     def __len__(self) -> int:
         return len(self.events)
-
-    @property
-    def left(self) -> list[ReceivedEvent]:
-        """Those that are not settled yet."""
-        there = () if self._hand is None else self._hand.left
-        return [event for event in self.events if event.id in there]
 
     def ack(self, *events: ReceivedEvent) -> None:
         """They are handled: in the caller's transaction, if there is one. Once more changes nothing.
 
         LeaseLost says that the time was over and somebody else has them: nothing is changed then.
         """
-        if not events:
-            return
-        hand, left = self._to_settle(events)
-        if not left:
-            return
-        with transaction.atomic(hand.using):
-            settlement = hand.settle(left)
-        hand.settled(settlement)
+        if left := self._to_settle(events):
+            self._settle(left)
 
     def nack(self, event: ReceivedEvent, *, after: timedelta | None = None, error: BaseException | None = None) -> None:
         """It failed: it can be claimed again at once, or after a while; with an error alone, as the consumer retries.
@@ -73,9 +65,7 @@ class Claimed:
         It counts as an attempt, and after the last one the event is a dead letter. Where keys are in order, those of
         its key behind it are given back.
         """
-        if error is None:
-            error = Retry(after=after or timedelta(0))
-        self._fail(event, error, pause=after)
+        self._fail(event, error or Retry(after=after or timedelta(0)), pause=after)
 
     def discard(self, event: ReceivedEvent, reason: str) -> None:
         """It is settled without being handled, with a line in the log."""
@@ -83,34 +73,58 @@ class Claimed:
 
     def extend(self, lease: timedelta | None = None) -> None:
         """Have all that is not settled for so long from now on, by default as long as at first."""
-        hand, _ = self._to_settle(())
-        hand.extend(lease or self._lease)
+        hand, queue = self._something()
+        if set(hand.attempts) - self._settled - self._given_back:
+            hand.extend(lease or queue.lease)
 
     def _fail(self, event: ReceivedEvent, error: BaseException, *, pause: timedelta | None = None) -> None:
-        hand, left = self._to_settle([event])
-        if not left:
+        if not self._to_settle([event]):
             return
+        hand, _ = self._something()
         failure = hand.judge(event, error)
         if failure.verdict is Verdict.RETRY and pause is not None:
             failure = replace(failure, pause=pause)
         log_failure(hand)(failure)
-        with transaction.atomic(hand.using):
-            settlement = hand.settle([], failure)
-        hand.settled(settlement)
-        self._given_back |= settlement.out - {event.id}
+        self._given_back |= self._settle([], failure).out - {event.id}
 
-    def _to_settle(self, events: "tuple[ReceivedEvent, ...] | list[ReceivedEvent]") -> tuple[Hand, list[ReceivedEvent]]:
-        """Those of some events that are still in hand; ClaimRefused if one never was."""
-        hand = self._hand
+    def _settle(self, handled: list[ReceivedEvent], failure: Failure | None = None) -> Settled:
+        hand, queue = self._something()
+        with transaction.atomic(hand.using):
+            settlement = hand.settle(handled, failure)
+            transaction.on_commit(partial(_count, queue, settlement.counts), hand.using)
+        self._settled |= settlement.out
+        return settlement
+
+    def _to_settle(self, events: "tuple[ReceivedEvent, ...] | list[ReceivedEvent]") -> list[ReceivedEvent]:
+        """Those of some events that are still in hand."""
+        if not events:
+            return []
+        hand, _ = self._something()
         for event in events:
-            if hand is None or event.id not in hand.attempts or event.topic != hand.subscription.topic:
+            if event.id not in hand.attempts or event.topic != hand.subscription.topic:
                 raise ClaimRefused(f"{event} was not claimed here, so it can't be settled here.")
             if event.id in self._given_back:
                 raise ClaimRefused(f"{event} was given back, because an earlier event of its key failed.")
-        if hand is None:
+        there = in_hand(hand)
+        if any(event.id not in there | self._settled for event in events):
+            raise hand.lose()
+        return [event for event in events if event.id in there]
+
+    def _something(self) -> tuple[Hand, Queue]:
+        if self._hand is None or self._queue is None:
             raise ClaimRefused("Nothing was claimed here, so there is nothing to settle.")
-        there = set(hand.left)
-        return hand, [event for event in events if event.id in there]
+        return self._hand, self._queue
+
+    def close(self) -> None:
+        """Give back what is not settled. Where a transaction took back what was, nobody knows what went wrong."""
+        if self._hand is None:
+            return
+        there = in_hand(self._hand)
+        if not there & self._settled:
+            self._hand.events = [event for event in self.events if event.id in there]
+            self._hand.unread = [event_id for event_id in self._hand.unread if event_id in there]
+            with suppress(LeaseLost):
+                self._hand.release()
 
 
 @contextmanager
@@ -128,37 +142,55 @@ def claim(
 
     What isn't settled when the block ends is given back. After an error it is given back too, and whoever has it next
     gets it one by one, each attempt counted. `received_since` and `received_until` leave out what came to the consumer
-    before and from then on. In a transaction, all of it is part of that one.
+    before and from then on. In a transaction, all of it is part of that one; keep it short.
     """
     if most < 1:
         raise ValueError(f"claim() has most={most!r}, expected at least 1.")
     using = writable(using)
     declared = declarations.consumers.get(consumer)
+    found = _queues(using, declared, topic)
+    nested = connections[using].in_atomic_block
+    if nested:
+        _refuse_old_snapshot(using)
     holder = f"{socket.gethostname()}:{os.getpid()}/claim"
-    for subscription in _queues(using, declared, topic):
-        queue = Queue(subscription, holder=holder, lease=lease, since=received_since, until=received_until)
-        server = QueueServer(queue, at_once=most)
-        while (hand := server.claim()) is not None:
-            try:
-                events = _begun(hand, most)
-            except BaseException:
-                _let_go(hand)
-                raise
-            if events:
-                break
-            hand.release()
+    for subscription in found:
+        queue = Queue(
+            subscription,
+            holder=holder,
+            lease=lease,
+            since=received_since,
+            until=received_until,
+            keeps_books=not nested,
+        )
+        hand, events = _claimed(queue, most, nested=nested)
         if hand is not None:
             break
     else:
-        yield Claimed(None, [], declared.lease)
+        yield Claimed(None, None, [])
         return
+    claimed = Claimed(queue, hand, events)
     try:
-        yield Claimed(hand, events, queue.lease)
-        with suppress(LeaseLost):
-            hand.release()
-        queue.close()
+        yield claimed
+        claimed.close()
     finally:
-        _let_go(hand)
+        # Where it still is one, after an error or a rollback: whoever takes it over goes on carefully.
+        with suppress(LeaseLost, DatabaseError, InterfaceError):
+            hand.give_up()
+
+
+def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[Hand | None, list[ReceivedEvent]]:
+    """Claim until there is something to hand out; in a transaction only of what is there, for filling locks a lot."""
+    server = QueueServer(queue, at_once=most)
+    while (hand := queue.claim(most) if nested else server.claim()) is not None:
+        try:
+            if events := _begun(hand, most):
+                return hand, events
+            hand.release()
+        except BaseException:
+            with suppress(LeaseLost, DatabaseError, InterfaceError):
+                hand.give_up()
+            raise
+    return None, []
 
 
 def _queues(using: str, declared: declarations.Consumer, topic: declarations.Topic | str | None) -> list[Subscription]:
@@ -174,16 +206,27 @@ def _queues(using: str, declared: declarations.Consumer, topic: declarations.Top
     return chosen
 
 
+def _refuse_old_snapshot(using: str) -> None:
+    """What others have in hand is seen only by who looks at what is committed now."""
+    [[level]] = sql.fetch(using, sql.statement("isolation"))
+    if level != "read committed":
+        raise ClaimRefused(
+            f"claim() is called in a transaction at {level.upper()}, which doesn't see what others claim meanwhile. "
+            "Call it outside of the transaction, or in one at READ COMMITTED."
+        )
+
+
 def _begun(hand: Hand, most: int) -> list[ReceivedEvent]:
     """The events to hand out. One that may have ended a worker comes alone, its attempt counted; or dies."""
     while events := hand.next(most):
         first = events[0]
         if not hand.is_careful(first):
-            return [event for event in events if not hand.is_careful(event)]
+            hand.release_all_but(events)
+            return events
         if hand.attempts_of(first) < hand.subscription.consumer.retry.attempts:
-            hand.events[0] = hand.count_attempt(first)
-            hand.release_all_but(hand.events[0])
-            return [hand.events[0]]
+            counted = [hand.count_attempt(first)]
+            hand.release_all_but(counted)
+            return counted
         failure = no_attempt_left(hand, first)
         log_failure(hand)(failure)
         with transaction.atomic(hand.using):
@@ -192,7 +235,18 @@ def _begun(hand: Hand, most: int) -> list[ReceivedEvent]:
     return []
 
 
-def _let_go(hand: Hand) -> None:
-    """End the lease if it still is one: after an error, or when what was settled was rolled back."""
-    with suppress(LeaseLost, DatabaseError, InterfaceError):
-        hand.give_up()
+def in_hand(hand: Hand) -> set[int]:
+    """The ids of what is under the hand's token still."""
+    rows = sql.fetch(
+        hand.using,
+        sql.statement("in_hand"),
+        consumer_id=hand.subscription.consumer_id,
+        token=hand.token,
+        event_ids=list(hand.attempts),
+    )
+    return {event_id for (event_id,) in rows}
+
+
+def _count(queue: Queue, counts: "Counter[str]") -> None:
+    queue.counts.update(counts)
+    queue.close()

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 from django_events import sql
 from django_events.consuming.interventions import record
-from django_events.exceptions import RedriveRefused
+from django_events.exceptions import ConsumerInUse, RedriveRefused
 from django_events.models import DeadLetter
 from django_events.models.functions import ClockTimestamp
 
@@ -42,12 +42,13 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
 def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_run: bool = False) -> int:
     """Delete these dead letters; what is left of them is the record with the reason. Returns how many.
 
-    In one transaction, all or none.
+    In one transaction, all or none. ConsumerInUse says that a worker handles one of them again in this moment.
     """
     if not reason.strip():
         raise ValueError("A dead letter is discarded for a reason: reason is empty.")
     with _locked(dead_letters) as (using, letters):
         if not dry_run:
+            _refuse_in_hand(using, letters)
             _record(using, letters, "discard", by=by, reason=reason)
             _drop_deliveries(using, letters)
             DeadLetter.objects.using(using).filter(pk__in=[letter.pk for letter in letters]).delete()
@@ -65,6 +66,7 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
         using = (given[0]._state.db if given else None) or router.db_for_write(DeadLetter)
         ids = [letter.pk for letter in given]
     with sql.committed(using):
+        sql.fetch(using, sql.statement("lock_redriven"), ids=ids)
         letters = DeadLetter.objects.using(using).filter(pk__in=ids).select_related("consumer__topic")
         # Without its payload: there may be a hundred thousand of them.
         letters = letters.defer("value", "body", "metadata", "error", "traceback")
@@ -82,8 +84,17 @@ def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
         )
 
 
+def _refuse_in_hand(using: str, letters: list[DeadLetter]) -> None:
+    redriven = sql.fetch(using, sql.statement("lock_redriven"), ids=[letter.pk for letter in letters])
+    if in_hand := [event_id for event_id, held in redriven if held]:
+        raise ConsumerInUse(
+            f"The dead letter of event {in_hand[0]} is being handled again in this moment. Nothing was changed. "
+            "Try again when that is over."
+        )
+
+
 def _drop_deliveries(using: str, letters: list[DeadLetter]) -> None:
-    """Those of queue consumers may be on their way again. Whoever has one in hand settles nothing of it."""
+    """Those of queue consumers may be on their way again."""
     for consumer, of_consumer in groupby(letters, key=lambda letter: letter.consumer):
         if consumer.mode == "queue":
             ids = [letter.event_id for letter in of_consumer if letter.redrive_at is not None]

@@ -50,11 +50,13 @@ class Queue:
         lease: timedelta | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        keeps_books: bool = True,
     ) -> None:
         self.subscription = subscription
         self.holder = holder[:200]
         self.lease = lease or subscription.consumer.lease
         self.since, self.until = since, until  # of when they were received
+        self.keeps_books = keeps_books  # whether it may keep the row of the consumer's position until it commits
         self.ordered = subscription.consumer.ordered
         self.in_vain: InVain | None = None
         self.counts = Counter[str]()
@@ -96,6 +98,8 @@ class Queue:
 
     def flush(self) -> None:
         """Add what was counted to the consumer's counts, and move its position up to its oldest delivery."""
+        if not self.keeps_books:
+            return
         with sql.committed(self.using):
             consumer_id = self.subscription.consumer_id
             if not sql.fetch(self.using, sql.statement("lock_position"), consumer_id=consumer_id):
@@ -137,11 +141,10 @@ class Queue:
             if self.in_vain is not None and min(hand.attempts) <= self.in_vain.until:
                 self.start_over()  # something moves there: a key may go on
             return
-        if seconds > SLOW:
-            self._slow = True  # the next time, the place of the end is asked for
-            if place:
-                self.in_vain = InVain(place, BELIEVED * seconds)
-                self._believed_until = time.monotonic() + self.in_vain.seconds
+        self._slow = seconds > SLOW or self.in_vain is not None  # the next time, the place of the end is asked for
+        if seconds > SLOW and place:
+            self.in_vain = InVain(place, BELIEVED * seconds)
+            self._believed_until = time.monotonic() + self.in_vain.seconds
         self._after = 0
         if self.counts:
             self.flush()
@@ -216,7 +219,9 @@ class Queue:
 
     def _next(self, token: int, most: int, *, hurry: bool) -> sql.Question:
         if self.ordered:
-            return sql.statement("claim_ordered"), {
+            return sql.statement("claim_ordered").on(
+                open=sql.statement("open_to_claims"), leasing=sql.statement("lease_picked")
+            ), {
                 "consumer_id": self.subscription.consumer_id,
                 "token": token,
                 "lease": self.lease,
@@ -228,7 +233,9 @@ class Queue:
                 "since": self.since,
                 "until": self.until,
             }
-        return sql.statement("claim_unordered"), {
+        return sql.statement("claim_unordered").on(
+            open=sql.statement("open_to_claims"), leasing=sql.statement("lease_picked")
+        ), {
             "consumer_id": self.subscription.consumer_id,
             "token": token,
             "lease": self.lease,
@@ -247,7 +254,7 @@ class Queue:
         end_holder(self.using, lost_token)
         if hand is not None:
             logger.warning(
-                "Consumer %s, %s: taken over, because their worker died, or froze for longer than its lease.",
+                "Consumer %s, %s: taken over. Whoever had them died, froze for longer than the lease, or gave them up.",
                 self.subscription,
                 hand.what,
             )

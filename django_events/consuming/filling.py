@@ -8,7 +8,7 @@ topic, so that no event comes in between and none comes twice.
 import time
 from typing import NamedTuple
 
-from django.db import DataError, NotSupportedError, connections
+from django.db import DatabaseError, connections
 
 from django_events import models, sql
 from django_events.consuming.matching import condition
@@ -45,8 +45,8 @@ def fill_some(of: Subscription) -> Filled | None:
         if filled is not None and filled.left <= AT_ONCE:  # the end is near: nobody has to wait for long
             more = _fill(of, AT_ONCE, to_the_end=True)
             filled = Filled(filled.made + more.made, more.left) if more is not None else filled
-    except (DataError, NotSupportedError):  # a predicate fails on some value, and would again
-        if connections[of.using].in_atomic_block:
+    except DatabaseError as error:
+        if not sql.is_of_data(error) or connections[of.using].in_atomic_block:
             raise
         return _fill_up_to_failure(of)
     return filled
@@ -58,7 +58,9 @@ def _fill_up_to_failure(of: Subscription) -> Filled | None:
     while True:
         try:
             filled = _fill(of, max(most, 1), to_the_end=False)
-        except (DataError, NotSupportedError) as error:
+        except DatabaseError as error:
+            if not sql.is_of_data(error):
+                raise
             if most < 1:
                 with sql.committed(of.using):
                     after = models.Consumer.objects.using(of.using).get(pk=of.consumer_id).filled_until

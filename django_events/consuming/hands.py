@@ -68,11 +68,13 @@ class Hand(Held):
         return [*(event.id for event in self.events), *self.unread]
 
     def next(self, most: int) -> list[ReceivedEvent]:
-        """The next events to handle; none if all are settled."""
+        """The next events to handle; none if all are settled. One that is handled by itself comes by itself."""
         while not self.events and self.unread:
             event_id = self.unread.pop(0)
             self.events = self.read([event_id])
-        return self.events[:most]
+        events = self.events[:most]
+        careful = next((place for place, event in enumerate(events) if self.is_careful(event)), len(events))
+        return events[: careful or 1]
 
     def read(self, event_ids: Sequence[int]) -> list[ReceivedEvent]:
         """The events of some deliveries. What the log dropped may be a dead letter; else there is nothing to do."""
@@ -187,12 +189,14 @@ class Hand(Held):
             self._write(released=self.left, ends=True)
         self.released = True
 
-    def release_all_but(self, event: ReceivedEvent) -> None:
+    def release_all_but(self, events: list[ReceivedEvent]) -> None:
         """Let others have the rest, unless one of them may have ended a worker."""
-        rest = [event_id for event_id in self.left if event_id != event.id]
+        kept = {event.id for event in events}
+        rest = [event_id for event_id in self.left if event_id not in kept]
         if rest and not any(event_id <= self.careful_until for event_id in rest):
             self._write(released=rest, ends=False)
-            self.events, self.unread = [event], []
+            self.events, self.unread = events, []
+            self.attempts = {event_id: count for event_id, count in self.attempts.items() if event_id in kept}
 
     def give_up(self) -> None:
         """End the lease with something unsettled: whoever takes it over goes on carefully."""

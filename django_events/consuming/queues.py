@@ -21,6 +21,7 @@ from django_events.consuming.now_and_then import NowAndThen
 from django_events.consuming.subscriptions import Subscription
 
 REDRIVE_EVERY, PRUNE_EVERY = 1.0, 10.0  # seconds
+SHORT_WAIT = "50ms"  # meanwhile, nobody claims
 PRUNED_AT_ONCE = 5_000
 LONGEST_PRUNING = 0.2  # seconds
 
@@ -91,7 +92,8 @@ def redrive_some(of: Subscription) -> bool:
     if not sql.fetch(of.using, sql.statement("redrives").on(redrive=part), consumer_id=of.consumer_id):
         return False
     try:
-        with sql.batch(of.using, (sql.statement("stand_still"), {"consumer_ids": [of.consumer_id]})):
+        stand_still = sql.statement("stand_still"), {"consumer_ids": [of.consumer_id]}
+        with sql.batch(of.using, stand_still, lock_timeout=SHORT_WAIT):
             rows = sql.fetch(of.using, sql.statement("redrive_deliveries").on(redrive=part), consumer_id=of.consumer_id)
     except OperationalError as error:
         if sql.state(error) != sql.LOCK_NOT_AVAILABLE:

@@ -108,6 +108,8 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
         else:
             changes.append(f"partitions {len(positions)} → {topic.partitions}")
     end = places.find(using, topic, "end")
+    if row.deliveries.using(using).filter(event_id__gte=end).exists():
+        _forget_deliveries(using, row)
     if beyond := [p.pk for p in row.positions.using(using) if p.position >= end]:
         # The topic was made anew, and its ids began again: from there, all that comes would be left out.
         row.positions.using(using).filter(pk__in=beyond).update(position=0, number=0, attempted=None, careful_until=0)
@@ -156,8 +158,8 @@ def _refuse_other_mode(row: models.Consumer, declared: declarations.Consumer) ->
 
 def _change_order(using: str, row: models.Consumer, declared: declarations.Consumer) -> None:
     """Its workers have to start again, so its position becomes another one."""
-    sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk])
     refuse_in_use(using, row)
+    sql.fetch(using, sql.statement("free_hands"), consumer_id=row.pk)
     if declared.ordered:  # what it has was made without keys
         sql.fetch(using, sql.statement("add_keys").on(log=log_table(row.topic_id)), consumer_id=row.pk)
     for position in row.positions.using(using):
@@ -225,7 +227,11 @@ def _has_unread(using: str, topic: models.Topic, position: models.Position, uppe
 
 
 def refuse_in_use(using: str, row: models.Consumer) -> None:
-    """Raise ConsumerInUse while somebody handles events of it."""
+    """Raise ConsumerInUse while somebody handles events of it, or claims some."""
+    if row.mode == "queue" and not sql.fetch(using, sql.statement("stand_still_now"), consumer_id=row.pk)[0][0]:
+        raise ConsumerInUse(
+            f"Somebody claims deliveries of consumer {row} now. Nothing was changed. Stop its workers and try again."
+        )
     if held := sql.fetch(using, sql.statement("held_positions"), consumer_id=row.pk):
         partition, holder = held[0]
         where = "" if partition == ALL else f"in partition {partition} "

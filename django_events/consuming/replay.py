@@ -163,9 +163,9 @@ def unregister(
         rows = registered(using, consumer, topic=topic)
         for row in rows:
             _refuse_declared(row)
-            if row.mode == "queue":  # no event comes in for it, and nobody claims
+            refuse_in_use(using, row)
+            if row.mode == "queue":  # no event comes in for it
                 sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
-                sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk])
             list(row.positions.using(using).select_for_update())
             refuse_in_use(using, row)
             if dead := row.dead_letters.using(using).count():
@@ -225,18 +225,21 @@ def _standing_still(
                 standing_still = False
                 try:
                     with sql.committed(using), sql.batch(using):
+                        queues = [row for row in rows if row.mode == "queue"]
+                        # Before the heads: who claims in a transaction may need one of them.
+                        sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk for row in queues])
                         for row in rows:
                             sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
-                        queues = [row.pk for row in rows if row.mode == "queue"]
-                        if queues:
-                            sql.fetch(using, sql.statement("stand_still"), consumer_ids=queues)
                         sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
                         held = sql.fetch(using, sql.statement("held"), consumer_ids=ids, partition=partition)
                         busy = [holder for _, holder, leased in held if leased]
                         if not busy:
+                            for row in queues:  # nobody fills it either
+                                fresh = consumers.select_for_update(no_key=True).get(pk=row.pk)
+                                row.live, row.filled_until = fresh.live, fresh.filled_until
                             standing_still = True
-                            for consumer_id in queues:
-                                sql.fetch(using, sql.statement("free_hands"), consumer_id=consumer_id)
+                            for row in queues:
+                                sql.fetch(using, sql.statement("free_hands"), consumer_id=row.pk)
                             yield
                             return
                 except OperationalError as error:

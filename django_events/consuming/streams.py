@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from django.db import DataError, NotSupportedError, connections, transaction
+from django.db import DatabaseError, connections, transaction
 
+from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.leases import Batch, Lease, end_holder
@@ -100,8 +101,8 @@ class _Turn:
     def _next_batch(self) -> Batch | None:
         try:
             return self.lease.read()
-        except (DataError, NotSupportedError) as error:  # a predicate fails on some value, and would again
-            if connections[self.lease.using].in_atomic_block:
+        except DatabaseError as error:  # a predicate fails on some value, and would again
+            if not sql.is_of_data(error) or connections[self.lease.using].in_atomic_block:
                 raise
             logger.error(
                 "Consumer %s, partition %d stops behind event %d, because what follows can't be read. %s",

@@ -12,7 +12,9 @@ logger = logging.getLogger("django_events.consumer")
 LONGEST_ERROR = 1_000
 
 
-def quarantine(using: str, consumer_id: int, name: str, error: DatabaseError, *, where: str, last_id: int = 0) -> None:
+def quarantine(
+    using: str, consumer_id: int, name: str, error: DatabaseError, *, where: str, last_id: int | None = None
+) -> None:
     """Stop one, in the caller's transaction. What it was given before stays."""
     problem = str(error).strip().splitlines()[0]
     logger.error(

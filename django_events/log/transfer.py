@@ -152,9 +152,11 @@ class Transfer:
                     return seen, None
                 moved = self._move_locked(seen.pending)
         except OperationalError as error:
-            if seen is None or sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            if seen is not None and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
+                return seen, self._take_apart(seen)
+            if seen is None or not self._quarantined(seen.pending, error):
                 raise
-            return seen, self._take_apart(seen)
+            return seen, None
         except IntegrityError as error:
             if seen is None or (sql.state(error) != sql.NO_PARTITION and not self._quarantined(seen.pending, error)):
                 raise
@@ -230,9 +232,12 @@ class Transfer:
         try:
             moved = self._move(turn.pending)
         except OperationalError as error:
-            if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            if sql.state(error) == sql.LOCK_NOT_AVAILABLE:
+                return self._take_apart(turn)
+            if not self._quarantined(turn.pending, error):
                 raise
-            return self._take_apart(turn)
+            self.left = True
+            return 0
         except IntegrityError as error:
             if sql.state(error) != sql.NO_PARTITION:
                 if not self._quarantined(turn.pending, error):
@@ -257,7 +262,8 @@ class Transfer:
 
     def _quarantined(self, pending: list[Pending], error: DatabaseError) -> bool:
         """Whether the error was of queue consumers' filters, which are stopped now, so that it won't come again."""
-        if isinstance(error, OperationalError) or connections[self.using].in_atomic_block:
+        of_a_filter = not isinstance(error, OperationalError) or sql.is_of_data(error)
+        if not of_a_filter or connections[self.using].in_atomic_block:
             return False
         lock = sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}
         with sql.batch(self.using, lock) as [heads]:

@@ -80,16 +80,21 @@ def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:
 def fetch_each(using: str, *questions: Question) -> list[Rows]:
     """Run statements one after the other and return the rows of each; every one sees what was committed before it.
 
-    They travel together, which spares the way there and back, unless the site has the server bind parameters.
+    They travel together, which spares the way there and back, unless the site has the server bind parameters. If
+    there is no transaction, they are one, at READ COMMITTED.
     """
+    alone = not connections[using].in_atomic_block
     with connections[using].cursor() as cursor:
-        if not hasattr(cursor, "mogrify"):
-            return [fetch(using, statement, **parameters) for statement, parameters in questions]
-        cursor.execute(";\n".join(cursor.mogrify(statement.text, parameters) for statement, parameters in questions))
-        answers: list[Rows] = [cursor.fetchall()]
-        while cursor.nextset():
-            answers.append(cursor.fetchall())
-        return answers
+        if hasattr(cursor, "mogrify"):
+            asked = [cursor.mogrify(statement.text, parameters) for statement, parameters in questions]
+            cursor.execute(";\n".join([statement("read_committed").text, *asked] if alone else asked))
+            answers: list[Rows] = []
+            while not alone or cursor.nextset():
+                alone = True  # from the first answer on
+                answers.append(cursor.fetchall())
+            return answers
+    with committed(using):
+        return [fetch(using, statement, **parameters) for statement, parameters in questions]
 
 
 def run(using: str, statement: Statement) -> None:
@@ -116,6 +121,12 @@ BATCH_SETTINGS = {
     "statement_timeout": "0",
     "lock_timeout": "500ms",
 }
+
+
+def is_of_data(error: BaseException) -> bool:
+    """Whether a statement failed because of a value that it met, and would again: a filter on an event, for example."""
+    return (state(error) or "")[:2] in ("22", "0A", "54")
+
 
 NO_PARTITION = "23514"
 LOCK_NOT_AVAILABLE = "55P03"

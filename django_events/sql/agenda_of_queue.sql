@@ -1,6 +1,6 @@
 -- Whether a queue consumer has something to do, and in how many seconds it may be had; as agenda.sql.
 --
--- Something is due when a delivery is free, when it isn't live and has room for what is in the log, or when a dead
+-- While it isn't live, only what it is filled with counts. Something is due when a delivery is free, when it isn't live and has room for what is in the log, or when a dead
 -- letter is to be handled again. What waits for another attempt, or is in somebody's hand, has its time. By key,
 -- not all that is free can be had. Up to the floor, a worker of this process found nothing a moment ago.
 -- Literals: consumer_id, floor. Parts: redrive.
@@ -21,14 +21,21 @@ JOIN django_events_position AS p ON p.consumer_id = c.id
 LEFT JOIN LATERAL (
     SELECT d.event_id
     FROM django_events_delivery AS d
-    WHERE d.consumer_id = c.id AND d.event_id > greatest(p.position, {floor}) AND d.visible_at IS NULL AND d.token IS NULL
+    WHERE d.consumer_id = c.id
+        AND d.event_id > greatest(p.position, {floor})
+        AND (c.live OR d.event_id <= c.filled_until)
+        AND d.visible_at IS NULL
+        AND d.token IS NULL
     ORDER BY d.event_id
     LIMIT 1
 ) AS free ON true
 LEFT JOIN LATERAL (
     SELECT d.visible_at
     FROM django_events_delivery AS d
-    WHERE d.consumer_id = c.id AND d.visible_at IS NOT NULL AND d.token IS NULL
+    WHERE d.consumer_id = c.id
+        AND d.visible_at IS NOT NULL
+        AND d.token IS NULL
+        AND (c.live OR d.event_id <= c.filled_until)
     ORDER BY d.visible_at
     LIMIT 1
 ) AS waiting ON true
@@ -52,7 +59,7 @@ CROSS JOIN LATERAL (
                 FROM (
                     SELECT
                     FROM django_events_delivery AS d
-                    WHERE d.consumer_id = c.id AND d.event_id > p.position
+                    WHERE d.consumer_id = c.id AND d.event_id > p.position AND d.event_id <= c.filled_until
                     ORDER BY d.event_id
                     LIMIT c.max_pending
                 ) AS pending

@@ -10,24 +10,15 @@
 -- keeps.
 -- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, hurry
 -- (whether the commit may skip the disk), since and until (of when they were received, or null).
--- Answers with the event, the attempts that are counted, its key, and the end of the window; where nothing is claimed, with
+-- Answers with the event, the attempts that are counted, its key, and the end of the window, or of
+-- as many as are wanted, for others may be at them in this moment; where nothing is claimed, with
 -- that end alone; and with none where there is nothing behind the window.
--- Nothing is claimed while the consumer is paused, held or stopped, or without enter.sql before, or if something was
--- taken over under this token. While the consumer is not live, only what it is filled with is claimed: what came
--- when it was live may be behind that.
+-- Parts: open, leasing.
 -- Relies on: the primary key of django_events_delivery, (consumer_id, key, event_id) WHERE key IS NOT NULL, and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
-    SELECT c.id, p.position, CASE WHEN c.live THEN 9223372036854775807 ELSE c.filled_until END AS upper
-    FROM django_events_consumer AS c
-    JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
-    WHERE c.id = %(consumer_id)s
+    {open}
         AND c.ordered
-        AND c.paused_at IS NULL
-        AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
-        AND p.stopped_at IS NULL
-        AND current_setting('django_events.claims', true) = %(consumer_id)s::text
-        AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = %(token)s)
 ),
 seen AS MATERIALIZED (
     SELECT
@@ -108,29 +99,18 @@ picked AS MATERIALIZED (
     ) AS run
     WHERE run.got AND (run.led OR run.key IS NULL)
 ),
-lease AS (
-    INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)
-    SELECT %(token)s, %(consumer_id)s, clock_timestamp() + %(lease)s, %(holder)s, jsonb_agg(picked.event_id)
-    FROM picked
-    HAVING count(*) > 0
-),
-claimed AS (
-    UPDATE django_events_delivery AS d
-    SET
-        token = %(token)s,
-        visible_at = NULL,
-        delivered = d.delivered + 1,
-        first_at = coalesce(d.first_at, clock_timestamp()),
-        last_at = clock_timestamp()
-    WHERE d.consumer_id = %(consumer_id)s
-        AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
-        AND d.event_id >= (SELECT min(picked.event_id) FROM picked)
-        AND d.event_id <= (SELECT max(picked.event_id) FROM picked)
-    RETURNING d.event_id, d.attempts, d.key
-)
+{leasing}
 SELECT
     claimed.event_id, claimed.attempts, claimed.key, next.place,
     CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
-FROM (SELECT CASE WHEN count(*) = %(window)s THEN max(seen.event_id) END AS place FROM seen) AS next
+FROM (
+    SELECT
+        CASE
+            WHEN (SELECT count(*) FROM wanted) >= %(most)s
+                THEN max(seen.event_id) FILTER (WHERE seen.event_id IN (SELECT wanted.event_id FROM wanted))
+            WHEN count(*) = %(window)s THEN max(seen.event_id)
+        END AS place
+    FROM seen
+) AS next
 LEFT JOIN claimed ON true
 ORDER BY claimed.event_id

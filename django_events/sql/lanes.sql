@@ -40,7 +40,7 @@ LEFT JOIN LATERAL (
     FROM (
         SELECT
         FROM django_events_delivery AS d
-        WHERE d.consumer_id = c.id AND d.event_id > p.position
+        WHERE d.consumer_id = c.id AND d.event_id > p.position AND (c.live OR d.event_id <= c.filled_until)
         ORDER BY d.event_id
         LIMIT %(most_pending)s::bigint + 1
     ) AS delivery

@@ -1,7 +1,7 @@
 -- Move the position of a queue consumer up to its oldest delivery, and add what was done to its counts.
 --
 -- In a later statement than the one that locked it: a rewind, which makes older deliveries, takes the same lock.
--- While the consumer is not live, nothing is known behind what it is filled with.
+-- Nothing is written where nothing changes. While the consumer is not live, nothing is known behind what it is filled with.
 -- Parameters: consumer_id, handled, failed, discarded, dead_lettered (how many more).
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery.
 UPDATE django_events_position AS p
@@ -24,5 +24,11 @@ LEFT JOIN LATERAL (
     ORDER BY d.event_id
     LIMIT 1
 ) AS oldest ON true
-WHERE c.id = %(consumer_id)s AND p.consumer_id = c.id AND p.partition = -1
+WHERE c.id = %(consumer_id)s
+    AND p.consumer_id = c.id
+    AND p.partition = -1
+    AND (
+        %(handled)s + %(failed)s + %(discarded)s > 0
+        OR least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END) > p.position
+    )
 RETURNING p.position

@@ -1,14 +1,17 @@
 -- Have a queue consumer stop, whose filter fails on an event that comes into the log: it isn't live any more.
 --
 -- Its workers find that event when somebody resumes it. In a transaction that holds the topic's head, if it is live.
--- Parameters: consumer_id, last_id (of the log, before that event), error.
+-- Parameters: consumer_id, last_id (of the log, before that event; null where it was being filled, if it still is),
+-- error.
 -- Relies on: the primary key of django_events_consumer, django_events_position (consumer_id, partition).
 WITH stopped AS (
-    UPDATE django_events_position
-    SET stopped_at = clock_timestamp(), error = %(error)s
-    WHERE consumer_id = %(consumer_id)s AND partition = -1
+    UPDATE django_events_consumer
+    SET live = false, filled_until = CASE WHEN live THEN %(last_id)s ELSE filled_until END
+    WHERE id = %(consumer_id)s AND (%(last_id)s::bigint IS NOT NULL OR NOT live)
+    RETURNING id
 )
-UPDATE django_events_consumer
-SET live = false, filled_until = CASE WHEN live THEN %(last_id)s ELSE filled_until END
-WHERE id = %(consumer_id)s
-RETURNING id
+UPDATE django_events_position AS p
+SET stopped_at = clock_timestamp(), error = %(error)s
+FROM stopped
+WHERE p.consumer_id = stopped.id AND p.partition = -1
+RETURNING p.id

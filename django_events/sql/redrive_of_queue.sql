@@ -18,7 +18,13 @@ AND NOT (
         OR (
             SELECT oldest.token
             FROM django_events_delivery AS oldest
-            WHERE oldest.consumer_id = d.consumer_id AND oldest.key = d.key
+            WHERE oldest.consumer_id = d.consumer_id
+                AND oldest.key = d.key
+                AND oldest.event_id > (
+                    SELECT own.position
+                    FROM django_events_position AS own
+                    WHERE own.consumer_id = d.consumer_id AND own.partition = -1
+                )
             ORDER BY oldest.event_id
             LIMIT 1
         ) IS NOT NULL

@@ -77,6 +77,7 @@ class ConsumerWorker:
                 pool.suspected.discard(due.position_id)
             except LeaseLost as error:
                 logger.warning("%s", error)
+                give_up(self.using, [lease.token])  # what is under it still, others need not wait for
             except BaseException:
                 self._unsettled.append(lease)
                 pool.suspected.add(due.position_id)

@@ -84,14 +84,25 @@ class Drain:
 
     def _serve(self) -> Counter[str]:
         """Serve the consumers until nothing is due; returns how many events each of them passed."""
-        passed = Counter[str]()
+        passed, in_vain = Counter[str](), set[int]()
         while self._agenda.look(period=0):
+            served = False
             while due := self._agenda.take():
+                if due.position_id in in_vain:
+                    continue
                 with _undone_if_broken(self.using):
                     lease = self._claim(due)
                     if lease is not None:
-                        passed[str(due.subscription)] += self._turn(due, lease)
+                        done = self._turn(due, lease)
+                        passed[str(due.subscription)] += done
+                        in_vain = set() if done else in_vain
+                if lease is None and due.subscription.is_queue:  # what is there waits for others of its keys
+                    in_vain.add(due.position_id)
+                    continue
+                served = True
                 self._wait(lease, f"serving consumer {due.subscription}, because it holds a lock on its position")
+            if not served:
+                break
         return passed
 
     def _claim(self, due: Due) -> Lease | Hand | None:

@@ -1,12 +1,14 @@
 """`claim()`: deliveries for code that is no handler."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
-from django_events import Backoff, Discard, Draft, claim, models, publish_many
+from django_events import Backoff, Discard, Draft, claim, models, publish_many, sql
 from django_events.exceptions import ClaimRefused, LeaseLost, UnknownConsumer
+from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
 from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, run_once, write_order, written
@@ -70,7 +72,6 @@ def test_to_ack_nothing_changes_nothing(things, make_queue):
     make_queue(things)
     with claim("queue") as claimed:
         claimed.ack(*claimed)
-        assert claimed.left == []
         with pytest.raises(ClaimRefused, match="Nothing was claimed here"):
             claimed.extend()
 
@@ -83,7 +84,7 @@ def test_behind_one_that_failed_those_of_its_key_are_given_back(things, make_que
     with claim("queue", 3) as claimed:
         k1, l1, k2 = claimed
         claimed.nack(k1, after=timedelta(hours=1), error=ValueError("bad"))
-        assert claimed.left == [l1]
+        assert list(claimed) == [k1, l1]
         with pytest.raises(ClaimRefused, match="was given back, because an earlier event of its key failed"):
             claimed.ack(k2)
         claimed.ack(l1)
@@ -286,3 +287,111 @@ def test_what_is_not_there_yet_is_made_from_the_log(things, make_queue):
     with claim(queue.subscription.consumer, 5) as claimed:
         assert values_of(claimed) == ["a", "b"]
     assert queue_of(queue.subscription.consumer).claim(5) is not None
+
+
+@pytest.mark.requirement("X2", "S5")
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_ack_that_was_rolled_back_can_be_done_again(things, make_queue, ordered):
+    queue = make_queue(things, ordered=ordered)
+    fill_topic(things, *"abc", key="k")
+    with claim("queue", 2) as claimed:
+        first, second = claimed
+        for attempt in (1, 2):
+            with suppress(RuntimeError), transaction.atomic():
+                write_order(first.value)
+                claimed.ack(first)
+                if attempt == 1:
+                    raise RuntimeError
+        with suppress(RuntimeError), transaction.atomic():
+            claimed.ack(second)
+            raise RuntimeError
+    assert pending(queue) == [2, 3]
+    run_once(queue.subscription.consumer)
+    assert written() == ["a"]
+    assert pending(queue) == []
+    assert not models.DeliveryLease.objects.exists()
+
+
+@pytest.mark.requirement("X2")
+@pytest.mark.parametrize("how", ["another ack", "nothing more"])
+def test_what_was_rolled_back_is_not_left_behind(queue, how):
+    with claim("queue", 2) as claimed:
+        first, second = claimed
+        with suppress(RuntimeError), transaction.atomic():
+            claimed.ack(first)
+            raise RuntimeError
+        if how == "another ack":
+            claimed.ack(second)
+    assert run_once(queue.subscription.consumer) == (4 if how == "another ack" else 5)
+    assert pending(queue) == []
+
+
+@pytest.mark.requirement("S5")
+def test_a_loop_that_nacks_goes_on_with_other_keys(things, make_queue):
+    make_queue(things, ordered=True)
+    publish_many(things, [Draft(value=value, key=value[0]) for value in ("k1", "l1", "k2", "k3")])
+    transfer_all()
+    seen = []
+    for _ in range(2):
+        with claim("queue", 4) as claimed:
+            for event in claimed:
+                seen.append((event.value, event.attempt))
+                if event.value == "k1" and event.attempt == 1:
+                    claimed.nack(event)
+                else:
+                    claimed.ack(event)
+    with claim("queue", 4) as claimed:
+        seen += [(event.value, event.attempt) for event in claimed]
+    assert seen == [("k1", 1), ("l1", 1), ("k1", 2), ("k2", 1), ("k3", 1)]
+
+
+def test_in_a_transaction_only_what_is_there_is_claimed(things, make_queue, in_thread):
+    """To make more from the log, it would have to keep the transfer from its topic until it commits."""
+    fill_topic(things, *"ab")
+    make_queue(things, live=False)
+    with transaction.atomic(), claim("queue", 5) as claimed:
+        assert not claimed
+        publish_many(things, [Draft(value="c")])
+        assert in_thread(publish_and_move, things).result(30) == 1
+    transfer_all()
+
+
+def publish_and_move(topic):
+    publish_many(topic, [Draft(value="d")])
+    return Transfer("default").move()
+
+
+def test_claims_see_what_is_committed_whatever_the_default_is(queue):
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        question = (sql.statement("isolation"), {})
+        assert sql.fetch_each("default", question, question) == [[("read committed",)], [("read committed",)]]
+        with claim("queue") as claimed:
+            assert values_of(claimed) == ["a"]
+        with (
+            transaction.atomic(),
+            pytest.raises(ClaimRefused, match="a transaction at REPEATABLE READ, which doesn't see"),
+            claim("queue"),
+        ):
+            pass
+    finally:
+        connection.close()
+
+
+@pytest.mark.requirement("S5")
+@pytest.mark.parametrize("ordered", [False, True])
+def test_claims_where_the_server_binds_parameters(things, make_queue, ordered):
+    queue = make_queue(things, ordered=ordered)
+    fill_topic(things, *"ab", key="k")
+    options = connection.settings_dict["OPTIONS"]
+    connection.close()
+    connection.settings_dict["OPTIONS"] = {**options, "server_side_binding": True}
+    try:
+        with claim("queue") as claimed:
+            assert values_of(claimed) == ["a"]
+            claimed.ack(*claimed)
+        assert run_once(queue.subscription.consumer) == 1
+    finally:
+        connection.close()
+        connection.settings_dict["OPTIONS"] = options

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.db import connection, transaction
 from django.db.models import F
@@ -10,6 +11,7 @@ from django_events import (
     Backoff,
     Discard,
     Draft,
+    Retry,
     declarations,
     discard,
     lag,
@@ -169,6 +171,72 @@ def test_drain_raises_what_a_handler_raises(things, make):
     assert [letter.attempts for letter in dead_letters(consumer)] == [3]
 
 
+@pytest.mark.requirement("S5")
+def test_drain_leaves_what_waits_for_others_of_its_key(things, make):
+    def handler(event):
+        if event.value == 1:
+            raise Retry(after=timedelta(hours=1))
+        write_value(event)
+
+    consumer = make(handler, ordered=True)
+    publish_many(things, [Draft(value=value, key="k") for value in (1, 2)] + [Draft(value=3, key="l")])
+    assert testing.drain(consumer) == 1
+    assert written() == ["3"]
+    assert lag(consumer) == 2
+
+
+@pytest.mark.requirement("S5")
+def test_what_another_is_about_to_claim_is_passed_over(things, make_queue, connect):
+    """Many heads at once are locked by a claim that is not committed yet: those behind them can be had."""
+    queue = make_queue(things, ordered=True)
+    publish_many(things, [Draft(value=value, key=str(value)) for value in range(150)])
+    transfer_all()
+    session = connect()
+    session.execute("SELECT FROM django_events_delivery WHERE event_id <= 100 FOR UPDATE")
+    assert values(queue.claim(30)) == list(range(100, 120))  # as many of the next that it looked at
+    assert values(queue.claim(30)) == list(range(120, 150))
+
+
+def test_waiting_writes_nothing(things, make, in_thread):
+    def handler(event):
+        raise Retry(after=timedelta(hours=1))
+
+    consumer = make(handler, ordered=True)
+    publish_many(things, [Draft(value=value, key="k") for value in (1, 2)])
+    transfer_all()
+    run_once(consumer)
+    queue = queue_of(consumer)
+    queue.claim(1)
+    before = place_of_position()
+    queue.flush()
+    assert queue.claim(1) is None
+    assert place_of_position() == before
+
+
+def place_of_position():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT ctid, xmin FROM django_events_position WHERE partition = -1")
+        return cursor.fetchall()
+
+
+@pytest.mark.requirement("E10")
+def test_each_further_attempt_is_counted_before_it_starts_also_behind_others(things, make):
+    def handler(event):
+        if event.value == "bad":
+            seen.append((event.attempt, Delivery.objects.get(event_id=event.id).attempts))
+            raise ValueError
+
+    seen = []
+    consumer = make(handler, retry=Backoff(attempts=3, base=timedelta(0)))
+    fill_topic(things, "a", "bad", "b")
+    queue = queue_of(consumer)
+    hand = queue.claim(3)
+    fail(hand, hand.events[1])
+    hand.release()
+    run_once(consumer)
+    assert seen == [(2, 2), (3, 3)]
+
+
 def test_work_that_is_slow_is_not_taken_from_others(things, make, monkeypatch):
     """What a worker can't handle in its turn it gives back, and takes less the next time."""
     monkeypatch.setattr("django_events.consuming.streams.TURN", 0)
@@ -260,6 +328,44 @@ def test_a_delivery_that_is_there_already_stops_its_consumer_and_not_the_transfe
     fill_topic(things, 1, 2)
     assert models.Event.objects.of(things).count() == 2
     assert not Consumer.objects.get(name="queue").live
+
+
+@pytest.mark.requirement("P4")
+def test_a_filter_that_is_too_deep_for_a_value_stops_nobody_else(things, make_topic, make_queue, connect):
+    """PostgreSQL has another kind of error for it than for a value that doesn't fit."""
+    make_queue(things, where="$.** > 5")
+    session = connect()
+    session.execute(
+        "SELECT django_events_publish('things', (repeat('{\"a\":', %(n)s) || '1' || repeat('}', %(n)s))::jsonb)",
+        {"n": deepest(session)},
+    )
+    session.commit()
+    fill_topic(make_topic("others"), 1)
+    assert models.Event.objects.of(things).count() == 1
+    assert not Consumer.objects.get(name="queue").live
+
+
+def deepest(session):
+    """How deep a value may be, nearly: the server's stack is the limit, and filters need more of it."""
+    for depth in range(20_000, 0, -500):
+        try:
+            session.execute("SELECT (repeat('{\"a\":', %(n)s) || '1' || repeat('}', %(n)s))::jsonb", {"n": depth})
+        except psycopg.OperationalError:
+            session.rollback()
+        else:
+            return depth
+    raise AssertionError
+
+
+@pytest.mark.requirement("S11")
+def test_a_rewind_of_a_bounded_consumer_finds_room(things, make):
+    consumer = make(max_pending=10)
+    fill_topic(things, *range(1, 9))
+    finish(queue_of(consumer).claim(2))
+    rewind(consumer, to=1)
+    assert lag(consumer) == 8
+    assert run_once(consumer) == 8
+    assert sorted(map(int, written())) == list(range(1, 9))
 
 
 # Moved by people
@@ -505,9 +611,11 @@ def test_a_dead_letter_that_is_on_its_way_again_can_be_discarded(things, make):
     redrive(DeadLetter.objects.of(consumer))
     hand = QueueServer(queue_of(consumer)).claim()
     assert values(hand) == ["bad"]
+    with pytest.raises(ConsumerInUse, match="The dead letter of event 1 is being handled again in this moment"):
+        discard(DeadLetter.objects.of(consumer), reason="a test")
+    hand.release()
     discard(DeadLetter.objects.of(consumer), reason="a test")
     assert not Delivery.objects.exists()
-    hand.release()
     assert run_once(consumer) == 0
 
 
@@ -592,6 +700,11 @@ def test_a_consumer_that_gets_an_order_knows_the_keys_of_what_it_has(things, mak
     make()
     publish_many(things, [Draft(value=i, key=str(i % 2)) for i in range(10)])
     transfer_all()
+    one, other = queue_of(declarations.consumers.get("queue")).claim(1), queue_of(declarations.consumers.get("queue"))
+    with pytest.raises(ConsumerInUse, match="is handling events now, by a test"):
+        make(ordered=True)
+    expire(other.claim(2))
+    expire(one)  # dead: what they had is anybody's
     consumer = make(ordered=True)
     assert {delivery.key for delivery in Delivery.objects.of(consumer)} == {"0", "1"}
     run_once(consumer, threads=3)

@@ -96,10 +96,14 @@ def of_taking_over(consumer_id):
     }
 
 
-def explained(name, **parameters):
+def claim_statement(name):
+    return sql.statement(name).on(open=sql.statement("open_to_claims"), leasing=sql.statement("lease_picked"))
+
+
+def explained(statement, **parameters):
     with transaction.atomic():
         sql.fetch_each("default", sql.locally(FOR_CLAIMS))
-        return explain(sql.statement(name), **parameters)
+        return explain(statement, **parameters)
 
 
 def how_deliveries_are_read(plan):
@@ -113,7 +117,7 @@ def conditions_on_deliveries(plan):
 @pytest.mark.requirement("D1")
 @pytest.mark.parametrize("name", ["claim_unordered", "claim_ordered"])
 def test_a_claim_reads_deliveries_by_index(consumer_id, statistics, name):
-    plan = explained(name, **of_claim(name, consumer_id, after=MANY // 3))
+    plan = explained(claim_statement(name), **of_claim(name, consumer_id, after=MANY // 3))
 
     assert how_deliveries_are_read(plan) <= {"Index Scan", "Index Only Scan"}
     # Behind a place, by their ids, or by the time that they wait for: never all that a consumer has.
@@ -124,7 +128,7 @@ def test_a_claim_reads_deliveries_by_index(consumer_id, statistics, name):
 
 @pytest.mark.requirement("D1")
 def test_settling_reads_deliveries_by_their_keys(consumer_id, statistics):
-    plan = explained("settle_deliveries", **of_settling(consumer_id, done=list(range(1, 101))))
+    plan = explained(sql.statement("settle_deliveries"), **of_settling(consumer_id, done=list(range(1, 101))))
 
     assert how_deliveries_are_read(plan) == {"Index Scan"}
     conditions = conditions_on_deliveries(plan)
@@ -133,13 +137,15 @@ def test_settling_reads_deliveries_by_their_keys(consumer_id, statistics):
 
 @pytest.mark.requirement("D1")
 def test_a_takeover_reads_deliveries_by_their_keys(consumer_id, statistics):
-    plan = explained("take_over", **of_taking_over(consumer_id))
+    plan = explained(sql.statement("take_over"), **of_taking_over(consumer_id))
 
     assert how_deliveries_are_read(plan) == {"Index Scan"}
 
 
 def test_moving_up_reads_one_delivery(consumer_id, statistics):
-    plan = explained("move_up", consumer_id=consumer_id, handled=1, failed=0, discarded=0, dead_lettered=0)
+    plan = explained(
+        sql.statement("move_up"), consumer_id=consumer_id, handled=1, failed=0, discarded=0, dead_lettered=0
+    )
 
     assert how_deliveries_are_read(plan) <= {"Index Scan", "Index Only Scan"}
 
@@ -190,7 +196,7 @@ def very_many(topic):
 @pytest.mark.requirement("D1", "S11")
 def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_many):
     waiting, leased = very_many
-    ordered = sql.statement("claim_ordered")
+    ordered = claim_statement("claim_ordered")
     assert 0 < rows_read(ordered, **of_claim("claim_ordered", waiting)) < 2_000
     assert rows_read(ordered, **of_claim("claim_ordered", waiting, after=VERY_MANY // 2)) < 2_000
     assert rows_read(ordered, **of_claim("claim_ordered", leased)) <= 200  # a window of them
@@ -205,4 +211,4 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     look = sql.statement("agenda_of_queue").on(consumer_id=waiting, floor=0, redrive=redrive)
     assert rows_read(look) < 2_000
     models.Consumer.objects.filter(pk=waiting).update(ordered=False)
-    assert 0 < rows_read(sql.statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000
+    assert 0 < rows_read(claim_statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000

@@ -1,0 +1,2 @@
+-- At which isolation level the transaction is.
+SELECT current_setting('transaction_isolation')
