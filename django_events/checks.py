@@ -9,12 +9,13 @@ from typing import Any
 from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
-from django.db import DEFAULT_DB_ALIAS, connections, router
+from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 
 from django_events import conf, models
 from django_events.consuming.registration import check_filter
 from django_events.declarations import consumers, registry
 from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
+from django_events.phrases import moment
 
 # 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
 OLDEST_POSTGRESQL = 140_001
@@ -91,6 +92,7 @@ def check_servers(
                 id="django_events.E006",
             )
         yield from _wrong_filters(using)
+        yield from _stopped(using)
         if connection.settings_dict.get("OPTIONS", {}).get("server_side_binding"):
             yield checks.Warning(
                 f"The database {using!r} binds parameters on the server, which makes PostgreSQL plan django_events' "
@@ -108,6 +110,22 @@ def _wrong_filters(using: str) -> Iterator[CheckMessage]:
             check_filter(using, consumer)
         except InvalidConsumer as error:
             yield Error(str(error), id="django_events.E009")
+
+
+def _stopped(using: str) -> Iterator[CheckMessage]:
+    try:
+        stopped = models.Position.objects.using(using).filter(stopped_at__isnull=False)
+        rows = list(stopped.select_related("consumer__topic").order_by("consumer__name", "partition"))
+    except ProgrammingError:  # not migrated yet
+        return
+    for row in rows:
+        stopped_at = "" if row.stopped_at is None else moment(row.stopped_at)
+        where = "" if row.partition == models.Position.ALL else f" in partition {row.partition}"
+        yield checks.Warning(
+            f"Consumer {row.consumer} stopped{where}, at {stopped_at}. {row.error}".strip(),
+            hint=f"Repair the cause, then: manage.py events resume {row.consumer.name}",
+            id="django_events.W003",
+        )
 
 
 def _unknown_keys() -> Iterator[CheckMessage]:

@@ -138,7 +138,6 @@ class Hand(Held):
             passed = failure.event.id
             done.append(passed)
             if failure.verdict is Verdict.DEAD_LETTER:
-                bury(self.subscription, failure)
                 counts.update(failed=1, dead_lettered=1)
             else:
                 counts.update(discarded=1)
@@ -161,6 +160,8 @@ class Hand(Held):
         )
         if deleted != len(done):
             raise self.lose()
+        if failure is not None and failure.verdict is Verdict.DEAD_LETTER:  # behind its delivery, as whoever locks both
+            bury(self.subscription, failure)
         return Settled(out, max(self.careful_until, careful_until or 0), held, counts)
 
     def settled(self, settlement: Settled) -> None:

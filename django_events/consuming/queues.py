@@ -23,6 +23,7 @@ from django_events.consuming.subscriptions import Subscription
 REDRIVE_EVERY, PRUNE_EVERY = 1.0, 10.0  # seconds
 SHORT_WAIT = "50ms"  # meanwhile, nobody claims
 PRUNED_AT_ONCE = 5_000
+MOST_AT_ONCE = 1_000  # events in hand; a batch may be larger
 LONGEST_PRUNING = 0.2  # seconds
 
 
@@ -55,11 +56,13 @@ class QueueServer:
 
         With LeaseLost or any other error, nothing is settled but what was before: give the hand up then.
         """
-        claimed = len(hand.attempts)
+        claimed, began = len(hand.attempts), time.monotonic()
         passed = serve_hand(hand, handler, on_failure=on_failure, stopping=stopping)
         # What is given back was written for nothing, and what is in hand others can't have.
-        most = max(self.subscription.consumer.batch_size or 1, 2 * passed)
-        self.at_once = min(most, self.subscription.most) if passed < claimed else self.subscription.most
+        if passed < claimed:
+            self.at_once = max(self.subscription.consumer.batch_size or 1, passed)
+        elif claimed >= self.at_once and time.monotonic() - began < streams.TURN / 4:
+            self.at_once = max(min(2 * self.at_once, MOST_AT_ONCE), self.at_once)
         return passed
 
 

@@ -134,6 +134,8 @@ def resume(
     resumed = []
     with sql.committed(using):
         for row in registered(using, consumer, topic=topic):
+            if row.mode == "queue":
+                _lock(using, row)
             positions = row.positions.using(using).filter(token__isnull=True)
             waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
             again = {"partitions": waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
@@ -194,6 +196,12 @@ def _delete_orphans(using: str) -> None:
     orphans.delete()
 
 
+def _lock(using: str, row: models.Consumer) -> None:
+    """Have the row of a queue consumer for oneself, before its positions, its deliveries and its dead letters."""
+    fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).get(pk=row.pk)
+    row.live, row.filled_until = fresh.live, fresh.filled_until
+
+
 def _refuse_declared(row: models.Consumer) -> None:
     for declared in declarations.consumers:
         if declared.name == row.name and row.topic.name in declared.topics:
@@ -230,21 +238,25 @@ def _standing_still(
                         sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk for row in queues])
                         for row in rows:
                             sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                        for row in queues:  # nobody fills it either
+                            _lock(using, row)
                         sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
                         held = sql.fetch(using, sql.statement("held"), consumer_ids=ids, partition=partition)
                         busy = [holder for _, holder, leased in held if leased]
                         if not busy:
-                            for row in queues:  # nobody fills it either
-                                fresh = consumers.select_for_update(no_key=True).get(pk=row.pk)
-                                row.live, row.filled_until = fresh.live, fresh.filled_until
                             standing_still = True
                             for row in queues:
                                 sql.fetch(using, sql.statement("free_hands"), consumer_id=row.pk)
                             yield
                             return
                 except OperationalError as error:
-                    if standing_still or sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                    if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
                         raise
+                    if standing_still:
+                        raise ConsumerInUse(
+                            f"Somebody holds a lock on what consumer {rows[0]} has to handle. Nothing was changed. Try "
+                            "again."
+                        ) from error
                     busy = ["somebody who holds a lock on it"]
             if time.monotonic() >= deadline or not alone:
                 how = f"still handling events after {wait.total_seconds():.0f} s" if alone else "handling events now"

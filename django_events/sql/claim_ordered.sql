@@ -70,9 +70,9 @@ head AS MATERIALIZED (
     WHERE lane.place = 1 AND lane.free AND (lane.key IS NULL OR oldest.event_id = lane.event_id)
 ),
 wanted AS MATERIALIZED (
-    SELECT head.event_id, head.key FROM head
+    SELECT head.event_id, head.key, head.leads FROM head
     UNION ALL
-    SELECT lane.event_id, lane.key
+    SELECT lane.event_id, lane.key, true
     FROM lane
     WHERE lane.place > 1 AND lane.free AND lane.key IN (SELECT head.key FROM head WHERE head.leads)
     ORDER BY event_id
@@ -107,7 +107,7 @@ FROM (
     SELECT
         CASE
             WHEN (SELECT count(*) FROM wanted) >= %(most)s
-                THEN max(seen.event_id) FILTER (WHERE seen.event_id IN (SELECT wanted.event_id FROM wanted))
+                THEN (SELECT max(wanted.event_id) FROM wanted WHERE wanted.leads)
             WHEN count(*) = %(window)s THEN max(seen.event_id)
         END AS place
     FROM seen

@@ -1,24 +1,24 @@
-"""Deliveries of queue consumers: what they cost the transfer, and how fast one process claims and settles them."""
+"""Queue consumers: what they cost the transfer, and how fast one process handles their events, as things grow too."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from statistics import quantiles
 
 from django.db import connection, transaction
 from psycopg import IsolationLevel
 
 from django_events import models
 from django_events.consuming.deliveries import Queue
-from django_events.consuming.matching import is_pattern
 from django_events.consuming.subscriptions import subscriptions
 from django_events.declarations import Consumer, Topic
 from django_events.log.transfer import Transfer
 from tests.benchmarks import peers
 from tests.benchmarks.by_hand import noop
-from tests.benchmarks.consuming import registered
+from tests.benchmarks.consuming import consume, registered
 from tests.benchmarks.database import connect, settle, truncate
-from tests.benchmarks.harness import Effort, Row, Samples, at_least, figure, interleave, timed
+from tests.benchmarks.harness import Effort, Row, Samples, at_least, at_most, figure, interleave, timed
 from tests.benchmarks.samples import value
 from tests.benchmarks.transfer import BUFFER, LOG, backlog, declared, read_committed
 
@@ -36,28 +36,29 @@ WAYS = {
 
 
 @contextmanager
-def queues(topic: Topic, count: int = 1, *, ordered: bool = False, **filters: str) -> Iterator[list[Queue]]:
+def queues(
+    topic: Topic, count: int = 1, *, ordered: bool = False, batch_size: int | None = None, types: str = ""
+) -> Iterator[list[Queue]]:
     """Live queue consumers of a topic, without a worker."""
     consumers = [
-        Consumer(name=f"queue-{n}", topics=(topic.name,), handler=noop, partitioned=False, types=_types(n, **filters))
+        Consumer(
+            name=f"queue-{n}",
+            topics=(topic.name,),
+            handler=noop,
+            partitioned=False,
+            mode="queue",
+            ordered=ordered,
+            batch_size=batch_size,
+            types=(types.format(n),) if types else None,
+        )
         for n in range(count)
     ]
     with registered(*consumers):
-        models.Consumer.objects.filter(name__startswith="queue-").update(mode="queue", ordered=ordered, live=True)
+        models.Consumer.objects.filter(name__startswith="queue-").update(live=True)
         try:
-            found = subscriptions(connection.alias, consumers)
-            yield [Queue(subscription, holder="bench", ordered=ordered) for subscription in found]
+            yield [Queue(of, holder="bench") for of in subscriptions(connection.alias, consumers)]
         finally:
             truncate(DELIVERIES, LEASES)
-
-
-def _types(n: int, *, types: str = "") -> tuple[str, ...] | None:
-    if not types:
-        return None
-    wanted = types.format(n)
-    if is_pattern(wanted):
-        raise ValueError("Patterns are not compiled here.")
-    return (wanted,)
 
 
 @figure("N10", "the transfer with queue consumers, against none")
@@ -65,9 +66,9 @@ def with_queues(effort: Effort) -> Iterator[Row]:
     events = effort.events(EVENTS)
     topic = Topic(name="bench")
 
-    def moved(count: int, **filters: str) -> float:
+    def moved(count: int, types: str = "") -> float:
         truncate(DELIVERIES, LEASES)
-        with queues(topic, count, **filters):
+        with queues(topic, count, types=types):
             return backlog(ids, events)
 
     blocks: dict[str, Callable[[], float]] = {f"{count}": partial(moved, count) for count in (0, 1, 3, 10)}
@@ -100,7 +101,7 @@ def fill_log(topic_id: int, events: int, key: str) -> None:
     settle(DELIVERIES, LEASES)
 
 
-def handle(queue: Queue, events: int, *, size: int) -> float:
+def handle(queue: Queue, events: int, *, size: int = 1) -> float:
     """Events per second of a worker that claims, does nothing, and settles in the transaction of a handler."""
     done = 0
 
@@ -119,37 +120,76 @@ def handle(queue: Queue, events: int, *, size: int) -> float:
     return events / seconds
 
 
-@figure("N7", "claiming and settling deliveries in one process, without a handler, against others from PyPI")
-def claimed(effort: Effort) -> Iterator[Row]:
-    events = effort.events(EVENTS)
+@figure("N7", "a queue consumer in one process, against claiming and settling alone, and against others from PyPI")
+def consumed(effort: Effort) -> Iterator[Row]:
+    events, single = effort.events(EVENTS), effort.events(30_000)
     topic = Topic(name="bench")
     goals = {"in any order": 20_000, "by key": 15_000, "nine in ten of one key": 5_000}
 
-    def rate(way: str, size: int) -> float:
+    def alone(way: str) -> float:
         ordered, key = WAYS[way]
         with queues(topic, ordered=ordered) as [queue]:
             fill_log(ids[0], events, key)
-            return handle(queue, events, size=size)
+            return handle(queue, events, size=1_000)
+
+    def rate(way: str, size: int | None) -> float:
+        ordered, key = WAYS[way]
+        with queues(topic, ordered=ordered, batch_size=size) as [queue]:
+            fill_log(ids[0], events if size else single, key)
+            return consume([queue.subscription.consumer], events if size else single)
 
     others = peers.installed()
-    blocks: dict[str, Callable[[], float]] = {
-        f"{way}, batches of {size:,}": partial(rate, way, size) for way in WAYS for size in (1_000, 100)
-    }
+    blocks: dict[str, Callable[[], float]] = {f"claim and settle {way}": partial(alone, way) for way in WAYS}
+    blocks |= {f"{way}, batches of {size:,}": partial(rate, way, size) for way in WAYS for size in (1_000, 100)}
+    blocks |= {f"{way}, one by one": partial(rate, way, None) for way in WAYS}
     blocks |= {peer: partial(peers.rate, peer, effort.events(peers.JOBS[peer])) for peer in others}
     with declared(topic) as ids:
         samples = interleave(blocks, rounds=effort.rounds(3))
     for way, goal in goals.items():
-        for peer in others:
-            yield samples.row(
-                f"deliveries {way}, batches of 1,000",
-                f"{way}, batches of 1,000",
-                peer,
-                unit="events/s",
-                goal=at_least(goal, "measured"),
-            )
-        yield samples.row(
-            f"deliveries {way}, batches of 100", f"{way}, batches of 100", f"{way}, batches of 1,000", unit="events/s"
+        for size, enough in (("batches of 1,000", goal), ("batches of 100", None), ("one by one", 2_000)):
+            for against in (f"claim and settle {way}", *others):
+                yield samples.row(
+                    f"queue {way}, {size}",
+                    f"{way}, {size}",
+                    against,
+                    unit="events/s",
+                    goal=None if enough is None else at_least(enough, "measured"),
+                )
+
+
+@figure("N11", "claiming with 1,000,000 deliveries and 100,000 dead letters, against an empty system")
+def with_a_backlog(effort: Effort) -> Iterator[Row]:
+    backlog, claims = effort.events(1_000_000), 300
+    topic = Topic(name="bench")
+
+    def slowest(way: str, *, behind: int) -> float:
+        """The time that nine in ten claims of one delivery, with their settling, don't exceed."""
+        ordered, key = WAYS[way]
+        with queues(topic, ordered=ordered) as [queue]:
+            fill_log(ids[0], claims + behind, key)
+            if behind:
+                make_dead_letters(queue, behind // 10)
+            seconds = [timed(handle, queue, 1) for _ in range(claims)]
+            models.DeadLetter.objects.all().delete()
+        return quantiles(seconds, n=10)[-1] * 1_000
+
+    for way in WAYS:
+        with declared(topic) as ids:
+            blocks = {"empty": partial(slowest, way, behind=0), "backlog": partial(slowest, way, behind=backlog)}
+            samples = interleave(blocks, rounds=effort.rounds(3))
+        yield samples.row(f"claim {way}, p90", "backlog", "empty", unit="ms", goal=at_most(3))
+
+
+def make_dead_letters(queue: Queue, count: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_events_deadletter (consumer_id, event_id, partition, number, type, key, value,"
+            " metadata, published_at, logged_at, attempts, error, traceback)"
+            " SELECT %s, n, 0, n, '', 'dead ' || n %% 1000, '{}', '{}', now(), now(), 8, 'ValueError', ''"
+            " FROM generate_series(1, %s) AS n",
+            [queue.subscription.consumer_id, count],
         )
+    settle("django_events_deadletter")
 
 
 @figure("N19", "claiming deliveries under an old snapshot, after 100,000 were handled under it, against before")

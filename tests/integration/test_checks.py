@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ from django.db import connection, connections
 from django.test import override_settings
 
 from django_events import Topic, declarations
-from django_events.models import BufferedEvent
+from django_events.models import BufferedEvent, Consumer, Position
+from django_events.models import Topic as TopicRow
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.django_db
@@ -297,6 +298,25 @@ def test_parameters_bound_by_the_server_are_warned_of(monkeypatch):
     ]
     options["server_side_binding"] = False
     assert ours() == []
+
+
+def test_a_consumer_that_stopped_is_found(make_topic):
+    topic = TopicRow.objects.get(name=str(make_topic("things", partitions=2)))
+    for name, partition in (("reader", 1), ("queue", Position.ALL)):
+        row = Consumer.objects.create(name=name, topic=topic)
+        Position.objects.create(
+            consumer=row, partition=partition, stopped_at=datetime(2025, 1, 2, 3, 4, tzinfo=UTC), error="Bad."
+        )
+    assert [(message.msg, message.hint) for message in ours() if message.id == "django_events.W003"] == [
+        (
+            "Consumer queue of things stopped, at 2025-01-02 03:04:00Z. Bad.",
+            "Repair the cause, then: manage.py events resume queue",
+        ),
+        (
+            "Consumer reader of things stopped in partition 1, at 2025-01-02 03:04:00Z. Bad.",
+            "Repair the cause, then: manage.py events resume reader",
+        ),
+    ]
 
 
 class NoEvents:
