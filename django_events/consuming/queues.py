@@ -58,10 +58,11 @@ class QueueServer:
         """
         claimed, began = len(hand.attempts), time.monotonic()
         passed = serve_hand(hand, handler, on_failure=on_failure, stopping=stopping)
+        took = time.monotonic() - began
         # What is given back was written for nothing, and what is in hand others can't have.
-        if passed < claimed:
+        if took >= streams.TURN:
             self.at_once = max(self.subscription.consumer.batch_size or 1, passed)
-        elif claimed >= self.at_once and time.monotonic() - began < streams.TURN / 4:
+        elif claimed >= self.at_once and took < streams.TURN / 4:
             self.at_once = max(min(2 * self.at_once, MOST_AT_ONCE), self.at_once)
         return passed
 
