@@ -150,10 +150,10 @@ def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(thin
 @pytest.mark.requirement("S1", "S2", "D4")
 def test_each_delivery_is_in_one_hand(things, make_queue, in_thread):
     queue = make_queue(things)
-    fill_topic(things, *range(2_000))
+    fill_topic(things, *range(20_000))
     together = threading.Barrier(20)
     dice = random.Random(3)
-    sizes = [dice.randint(1, 30) for _ in range(20)]
+    sizes = [dice.randint(1, 200) for _ in range(20)]
 
     def work(most):
         own, got = another(queue, f"worker {most}"), []
@@ -164,7 +164,7 @@ def test_each_delivery_is_in_one_hand(things, make_queue, in_thread):
         return got
 
     got = [value for future in [in_thread(work, most) for most in sizes] for value in future.result(60)]
-    assert sorted(got) == list(range(2_000))
+    assert sorted(got) == list(range(20_000))
     assert pending(queue) == []
     assert not models.DeliveryLease.objects.exists()
 

@@ -74,7 +74,9 @@ WITH_TIME = st.one_of(
     step("end_pauses"),
     step("come_late", PICK, st.sampled_from(["settle", "count", "release", "extend"])),
 )
-WITH_THE_DEAD = st.one_of(step("redrive", PICKS, BOTH), step("make_redrives"), step("discard", PICKS))
+WITH_THE_DEAD = st.one_of(
+    step("redrive", PICKS, BOTH), step("redrive", PICKS, BOTH), step("make_redrives"), step("discard", PICKS)
+)
 BY_PEOPLE = st.one_of(step("rewind", PICK, BOTH), step("pause_and_resume", st.integers(0, 2)))
 
 
@@ -250,9 +252,13 @@ class Model(RuleBasedStateMachine):
     # Publishing
 
     @initialize(
-        attempts=st.sampled_from([1, 3]), max_pending=st.sampled_from([None, 4]), believes=st.booleans(), keys=KEYS
+        attempts=st.sampled_from([1, 3]),
+        max_pending=st.sampled_from([None, 4]),
+        believes=BOTH,
+        keys=KEYS,
+        failing=st.none() | PICK,
     )
-    def begin(self, attempts, max_pending, believes, keys):
+    def begin(self, attempts, max_pending, believes, keys, failing):
         """`believes`: what a worker found out slowly, it believes until somebody says that time is over."""
         self.monkeypatch.setattr(claims, "SLOW", -1.0 if believes else NEVER)
         self.consumers.update(max_pending=max_pending)
@@ -261,6 +267,11 @@ class Model(RuleBasedStateMachine):
         for worker in self.workers:
             worker.subscription = replace(worker.subscription, consumer=declared)
         self.publish(keys)
+        if failing is not None:
+            self.claim(0, 20)
+            self.nack(0, failing, Retry(after=timedelta(0)))
+            if self.hands:
+                self.let_go(0, "release")
 
     @precondition(lambda self: len(self.open) < 12)
     @rule(keys=KEYS)
