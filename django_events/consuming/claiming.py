@@ -181,7 +181,9 @@ def claim(
 def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[Hand | None, list[ReceivedEvent]]:
     """Claim until there is something to hand out; in a transaction only of what is there, for filling locks a lot."""
     server = QueueServer(queue, at_once=most)
-    while (hand := queue.claim(most) if nested else server.claim()) is not None:
+    while (hand := queue.claim(most) if nested else server.claim()) is not None or server.getting_on:
+        if hand is None:
+            continue
         try:
             if events := _begun(hand, most):
                 return hand, events

@@ -26,16 +26,18 @@ class Filled(NamedTuple):
     left: int
 
 
-def fill(subscription: Subscription) -> int:
-    """Make deliveries of the next part of the log, until there are some, or no time; returns how many.
+def fill(subscription: Subscription) -> bool:
+    """Make deliveries of the next part of the log, until there are some, or no time; returns whether it got on.
 
-    Where there is no room for them, or somebody else is at it, or the consumer is live, there is nothing to do here.
+    Then there may be something to claim, made now or there before, or more to fill. Where there is no room, or somebody
+    else is at it, or the consumer is live, there is nothing to do here.
     """
-    ends_at = time.monotonic() + LONGEST
+    ends_at, got_on = time.monotonic() + LONGEST, False
     while filled := fill_some(subscription):
+        got_on = True
         if filled.made or time.monotonic() >= ends_at:
-            return filled.made
-    return 0
+            break
+    return got_on
 
 
 def fill_some(of: Subscription) -> Filled | None:

@@ -34,17 +34,22 @@ class QueueServer:
         self.subscription = queue.subscription
         self.queue = queue
         self.at_once = at_once or self.subscription.most
+        self.getting_on = False
         self._time_to_redrive = NowAndThen(REDRIVE_EVERY)
         self._time_to_prune = NowAndThen(PRUNE_EVERY)
 
     def claim(self, *, ours: Collection[int] = (), hurry: bool = True) -> Hand | None:
-        """What is to be handled next; None if there is nothing now. What isn't there yet is made from the log."""
+        """What is to be handled next; None if there is nothing now. What isn't there yet is made from the log.
+
+        That takes time where a filter leaves out much: while it is `getting_on`, ask again.
+        """
         if self._time_to_redrive and redrive_some(self.subscription):  # however much else there is to do
             self.queue.start_over()
         if self._time_to_prune:
             prune(self.subscription)
         hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
-        if hand is None and (redrive_some(self.subscription) or fill(self.subscription)):
+        self.getting_on = hand is None and (redrive_some(self.subscription) or fill(self.subscription))
+        if self.getting_on:
             self.queue.start_over()
             hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
         return hand

@@ -65,8 +65,11 @@ class ConsumerWorker:
             if pool.agenda.more:
                 pool.bell.ring()
             lease = self._claim(due)
-            if lease is None:  # somebody else was faster, or holds a lock on the position
-                pool.agenda.refused(due.position_id)
+            if lease is None:
+                if due.subscription.is_queue and self._queue(due).getting_on:
+                    pool.agenda.notice([due.subscription.topic_id])
+                else:  # somebody else was faster, or holds a lock on the position
+                    pool.agenda.refused(due.position_id)
                 continue
             pool.agenda.claimed(due.position_id)
             passed, until = 0, None

@@ -96,8 +96,11 @@ class Drain:
                         done = self._turn(due, lease)
                         passed[str(due.subscription)] += done
                         in_vain = set() if done else in_vain
-                if lease is None and due.subscription.is_queue:  # what is there waits for others of its keys
-                    in_vain.add(due.position_id)
+                if lease is None and due.subscription.is_queue:
+                    if self._queues[due.position_id].getting_on:
+                        served = True
+                    else:  # what is there waits for others of its keys
+                        in_vain.add(due.position_id)
                     continue
                 served = True
                 self._wait(lease, f"serving consumer {due.subscription}, because it holds a lock on its position")

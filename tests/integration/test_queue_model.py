@@ -655,7 +655,7 @@ def test_whatever_happens_both_agree(things, make_queue, monkeypatch, ordered):
     run_state_machine_as_test(
         lambda: Model(queue, monkeypatch),
         settings=settings(
-            max_examples=30,
+            max_examples=20,
             stateful_step_count=40,
             deadline=None,
             print_blob=True,

@@ -440,6 +440,31 @@ def test_a_rewind_waits_for_what_is_in_hand(things, make, in_thread):
     assert sorted(written()) == ["1", "2"]
 
 
+@pytest.mark.requirement("S9", "S11")
+@pytest.mark.parametrize("serve", [run_once, testing.drain])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_after_a_rewind_all_is_handled_also_what_is_there_still(things, make, monkeypatch, serve, bounded):
+    if not bounded:
+        monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 3)
+    consumer = make(max_pending=4 if bounded else None)
+    fill_topic(things, *range(1, 9))
+    finish(queue_of(consumer).claim(2))
+    rewind(consumer, to=1)
+    serve(consumer)
+    assert list(map(int, written())) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("serve", [run_once, testing.drain])
+def test_a_filter_that_leaves_out_much_is_no_end(things, make, monkeypatch, serve):
+    monkeypatch.setattr("django_events.consuming.filling.AT_ONCE", 1)
+    monkeypatch.setattr("django_events.consuming.filling.LONGEST", 0)
+    fill_topic(things, *range(20))
+    fill_topic(things, "wanted", type="wanted")
+    consumer = make(types=["wanted"], live=False)
+    serve(consumer)
+    assert written() == ["wanted"]
+
+
 def test_a_rewind_frees_what_a_dead_worker_had(things, make):
     consumer = make(ordered=True)
     publish_many(things, [Draft(value=i, key="k") for i in range(1, 5)])
