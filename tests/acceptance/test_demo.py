@@ -32,10 +32,13 @@ def check_table(output: str) -> None:
         assert published == in_log == last - first + 1 > 0
         assert missing == 0
     assert "Nothing is missing" in output
-    consumers = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +([\d,]+)$", output, re.MULTILINE)
-    assert [(name, lag) for name, _, _, lag in consumers] == [("billing", "0"), ("search", "0")]
-    assert all(int(handled.replace(",", "")) > 0 for _, handled, _, _ in consumers)
+    consumers = re.findall(r"^(\w+) +([\d,]+) +[\d,]+ +([\d,]+) +([\d,]+) +([\d,]+)$", output, re.MULTILINE)
+    assert [(name, lag) for name, _, _, _, lag in consumers] == [("billing", "0"), ("search", "0"), ("receipts", "0")]
+    assert all(int(handled.replace(",", "")) > 0 for _, handled, *_ in consumers)
     assert "Each order was billed once" in output
+    failed, dead = (int(number.replace(",", "")) for number in consumers[-1][2:4])
+    assert failed == 3 * dead > 0
+    assert "Each order has one receipt." in output
 
 
 @pytest.mark.parametrize("binaries", available_binaries(), ids=lambda folder: f"PostgreSQL {major_version(folder)}")
