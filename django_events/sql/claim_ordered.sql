@@ -5,7 +5,8 @@
 -- attempt are looked for everywhere, as many as are wanted. What has no key is free of all that. Where a worker got
 -- hold of only a part of a run, because somebody else was at the rest in this moment, it takes what leads without a
 -- gap. One that waited leads nothing: there may be a gap between it and the window.
--- The oldest delivery of a key is asked for by order and limit, or the planner may hash all of them.
+-- The oldest delivery of a key is asked for by order and limit, or the planner may hash all of them. Whether a key has
+-- a head is asked by NOT IN, which is hashed: an IN may be planned as a loop within a loop.
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
 -- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, hurry
@@ -74,7 +75,7 @@ wanted AS MATERIALIZED (
     UNION ALL
     SELECT lane.event_id, lane.key, true
     FROM lane
-    WHERE lane.place > 1 AND lane.free AND lane.key IN (SELECT head.key FROM head WHERE head.leads)
+    WHERE lane.place > 1 AND lane.free AND (lane.key NOT IN (SELECT head.key FROM head WHERE head.leads)) IS FALSE
     ORDER BY event_id
     LIMIT %(most)s
 ),
