@@ -8,11 +8,26 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from django_events import Backoff, Draft, discard, lag, models, pause, publish_many, redrive, resume, rewind
+from django_events import (
+    Backoff,
+    Draft,
+    declarations,
+    discard,
+    lag,
+    models,
+    pause,
+    publish_many,
+    redrive,
+    resume,
+    rewind,
+    unregister,
+)
+from django_events.consuming.filling import fill_some
 from django_events.exceptions import ConsumerInUse, RedriveRefused
 from django_events.log.transfer import Transfer
 from tests.conftest import transfer_all
 from tests.fix_consumers import working
+from tests.fix_queues import pending
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -88,6 +103,42 @@ def test_people_workers_and_the_transfer_get_along(things, make_queue, in_thread
     assert not models.DeliveryLease.objects.exists()
     if consumer.ordered:
         check_order(handled)
+
+
+@pytest.mark.requirement("D2", "D5")
+def test_consumers_come_and_go_while_events_do(things, make_queue, in_thread):
+    """Those who publish notice nothing; who stays gets each event once, and who comes gets all, or what fits."""
+    stop = threading.Event()
+
+    def produce():
+        transfer, number = Transfer("default"), 0
+        while not stop.is_set():
+            publish_many(things, [Draft(value=number + n, type=f"t{n % 2}") for n in range(20)])
+            number += 20
+            transfer.move()
+        return number
+
+    stays = make_queue(things, name="stays")
+    producing = in_thread(produce)
+    for turn in range(8):
+        comes = make_queue(things, name="comes", types=[f"t{turn % 2}"]).subscription.consumer
+        wait_until(lambda: models.Delivery.objects.of("comes").count() > 50, what="some of its events")
+        changed = make_queue(things, name="comes", types=["t0", "t1"]).subscription.consumer
+        pause(changed)
+        declarations.consumers.discard(comes)
+        declarations.consumers.discard(changed)
+        unregister("comes")
+    known = models.Consumer.objects.values("pk")
+    assert not models.Delivery.objects.exclude(consumer_id__in=known).exists()
+    late = make_queue(things, name="late", types=["t1"])
+    stop.set()
+    total = producing.result(60)
+    transfer_all()
+    while fill_some(late.subscription):
+        pass
+    assert models.Event.objects.of(things).count() == total
+    assert pending(stays) == list(range(1, total + 1))
+    assert pending(late) == list(range(2, total + 1, 2))
 
 
 def check_order(handled):
