@@ -41,6 +41,7 @@ class Claimed:
         self._queue = queue
         self._hand = hand
         # What was told to the database, which alone knows what came of it: a transaction may be rolled back.
+        self._told: set[int] = set()
         self._settled: set[int] = set()
         self._given_back: set[int] = set()
 
@@ -74,7 +75,7 @@ class Claimed:
     def extend(self, lease: timedelta | None = None) -> None:
         """Have all that is not settled for so long from now on, by default as long as at first."""
         hand, queue = self._something()
-        if set(hand.attempts) - self._settled - self._given_back:
+        if set(hand.attempts) - self._told:
             hand.extend(lease or queue.lease)
 
     def _fail(self, event: ReceivedEvent, error: BaseException, *, pause: timedelta | None = None) -> None:
@@ -91,8 +92,10 @@ class Claimed:
         hand, queue = self._something()
         with transaction.atomic(hand.using):
             settlement = hand.settle(handled, failure)
-            transaction.on_commit(partial(_count, queue, settlement.counts), hand.using)
-        self._settled |= settlement.out
+            _note(hand, settlement)
+            transaction.on_commit(partial(self._settled.update, settlement.out), hand.using)
+            transaction.on_commit(partial(_count, queue, settlement.counts), hand.using, robust=True)
+        self._told |= settlement.out
         return settlement
 
     def _to_settle(self, events: "tuple[ReceivedEvent, ...] | list[ReceivedEvent]") -> list[ReceivedEvent]:
@@ -106,7 +109,8 @@ class Claimed:
             if event.id in self._given_back:
                 raise ClaimRefused(f"{event} was given back, because an earlier event of its key failed.")
         there = in_hand(hand)
-        if any(event.id not in there | self._settled for event in events):
+        known = there | self._settled | _noted(hand)
+        if any(event.id not in known for event in events):
             raise hand.lose()
         return [event for event in events if event.id in there]
 
@@ -120,7 +124,7 @@ class Claimed:
         if self._hand is None:
             return
         there = in_hand(self._hand)
-        if not there & self._settled:
+        if not there & self._told:
             self._hand.events = [event for event in self.events if event.id in there]
             self._hand.unread = [event_id for event_id in self._hand.unread if event_id in there]
             with suppress(LeaseLost):
@@ -179,9 +183,14 @@ def claim(
 
 
 def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[Hand | None, list[ReceivedEvent]]:
-    """Claim until there is something to hand out; in a transaction only of what is there, for filling locks a lot."""
+    """Claim until there is something to hand out.
+
+    In a transaction only of what is there, for filling locks a lot; and with a window, because what is made is
+    received now.
+    """
     server = QueueServer(queue, at_once=most)
-    while (hand := queue.claim(most) if nested else server.claim()) is not None or server.getting_on:
+    only_what_is_there = nested or queue.since is not None or queue.until is not None
+    while (hand := queue.claim(most) if only_what_is_there else server.claim()) is not None or server.getting_on:
         if hand is None:
             continue
         try:
@@ -247,6 +256,17 @@ def in_hand(hand: Hand) -> set[int]:
         event_ids=list(hand.attempts),
     )
     return {event_id for (event_id,) in rows}
+
+
+def _note(hand: Hand, settlement: Settled) -> None:
+    event_ids = "".join(f"{event_id}," for event_id in settlement.out)
+    sql.fetch(hand.using, sql.statement("note_settled"), token=hand.token, event_ids=event_ids)
+
+
+def _noted(hand: Hand) -> set[int]:
+    """What is settled in the transaction that goes on."""
+    [[noted]] = sql.fetch(hand.using, sql.statement("noted_as_settled"), token=hand.token)
+    return {int(event_id) for event_id in noted.split(",") if event_id}
 
 
 def _count(queue: Queue, counts: "Counter[str]") -> None:

@@ -85,8 +85,9 @@ def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
 
 
 def _refuse_in_hand(using: str, letters: list[DeadLetter]) -> None:
-    redriven = sql.fetch(using, sql.statement("lock_redriven"), ids=[letter.pk for letter in letters])
-    if in_hand := [event_id for event_id, held in redriven if held]:
+    """Its delivery may have been made a moment ago: by now the letters are locked, so there is no waiting for it."""
+    redriven = sql.fetch(using, sql.statement("redriven_now"), ids=[letter.pk for letter in letters])
+    if in_hand := [event_id for event_id, free in redriven if not free]:
         raise ConsumerInUse(
             f"The dead letter of event {in_hand[0]} is being handled again in this moment. Nothing was changed. "
             "Try again when that is over."

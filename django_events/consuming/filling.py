@@ -42,6 +42,7 @@ def fill(subscription: Subscription) -> bool:
 
 def fill_some(of: Subscription) -> Filled | None:
     """The next part of the log, one transaction; None if there is nothing to do for this worker."""
+    filled = None
     try:
         filled = _fill(of, AT_ONCE, to_the_end=False)
         if filled is not None and filled.left <= AT_ONCE:  # the end is near: nobody has to wait for long
@@ -50,13 +51,13 @@ def fill_some(of: Subscription) -> Filled | None:
     except DatabaseError as error:
         if not sql.is_of_data(error) or connections[of.using].in_atomic_block:
             raise
-        return _fill_up_to_failure(of)
+        return _fill_up_to_failure(of, made=0 if filled is None else filled.made)
     return filled
 
 
-def _fill_up_to_failure(of: Subscription) -> Filled | None:
+def _fill_up_to_failure(of: Subscription, *, made: int) -> Filled | None:
     """Fill what is before the event on which the filter fails, and stop there."""
-    most, made = AT_ONCE // 2, 0
+    most = AT_ONCE // 2
     while True:
         try:
             filled = _fill(of, max(most, 1), to_the_end=False)
@@ -69,9 +70,9 @@ def _fill_up_to_failure(of: Subscription) -> Filled | None:
                     quarantine(of.using, of.consumer_id, of.consumer.name, error, where=f"{of.topic}/{after + 1}")
                 return Filled(made, 0)
         else:
+            made += 0 if filled is None else filled.made
             if filled is None or not filled.left:
-                return filled and Filled(made + filled.made, 0)
-            made += filled.made
+                return Filled(made, 0) if made else filled
         most //= 2
 
 

@@ -168,6 +168,7 @@ def unregister(
             refuse_in_use(using, row)
             if row.mode == "queue":  # no event comes in for it
                 sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                _lock(using, row)
             list(row.positions.using(using).select_for_update())
             refuse_in_use(using, row)
             if dead := row.dead_letters.using(using).count():

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, OperationalError, transaction
 
 from django_events import sql
 
@@ -72,6 +72,10 @@ def _error(using: str, consumer_ids: list[int], move: Callable[[], object]) -> D
             sql.fetch(using, sql.statement("only"), consumer_ids=consumer_ids or [0])
             move()
             transaction.set_rollback(True, using)
+    except OperationalError as error:
+        if not sql.is_of_data(error):  # it passes by itself, and is nobody's
+            raise
+        return error
     except DatabaseError as error:
         return error
     return None

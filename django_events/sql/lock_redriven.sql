@@ -1,8 +1,8 @@
 -- Lock the deliveries of dead letters that are handled again, before the dead letters, as who settles one does.
 --
--- Parameters: ids (of dead letters). Answers with the event, and whether somebody has it in hand.
+-- Parameters: ids (of dead letters).
 -- Relies on: the primary keys of django_events_deadletter and django_events_delivery.
-SELECT d.event_id, d.token IS NOT NULL
+SELECT d.event_id
 FROM django_events_deadletter AS l
 JOIN django_events_delivery AS d ON d.consumer_id = l.consumer_id AND d.event_id = l.event_id
 WHERE l.id = ANY(%(ids)s::bigint[])

@@ -312,6 +312,42 @@ def test_an_ack_that_was_rolled_back_can_be_done_again(things, make_queue, order
     assert not models.DeliveryLease.objects.exists()
 
 
+@pytest.mark.requirement("X2", "S3")
+def test_who_lost_the_lease_after_a_rollback_is_told(queue):
+    with claim("queue") as claimed:
+        [event] = claimed
+        with suppress(RuntimeError), transaction.atomic():
+            claimed.ack(event)
+            raise RuntimeError
+        models.DeliveryLease.objects.update(leased_until=ClockTimestamp())
+        assert run_once(queue.subscription.consumer) == 5
+        with pytest.raises(LeaseLost), transaction.atomic():
+            write_order("twice")
+            claimed.ack(event)
+    assert written() == []
+
+
+def test_an_ack_is_harmless_twice_in_one_transaction_too(queue):
+    with claim("queue") as claimed, transaction.atomic():
+        claimed.ack(*claimed)
+        claimed.ack(*claimed)
+    assert pending(queue) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("how", ["paused", "a window"])
+def test_nothing_is_made_from_the_log_in_vain(things, make_queue, how):
+    fill_topic(things, *"abc")
+    queue = make_queue(things, live=False)
+    window = {}
+    if how == "paused":
+        models.Consumer.objects.filter(name="queue").update(paused_at=ClockTimestamp())
+    else:
+        window = {"received_until": models.Event.objects.at(things, 1).logged_at}
+    with claim("queue", **window) as claimed:
+        assert not claimed
+    assert pending(queue) == []
+
+
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize("how", ["another ack", "nothing more"])
 def test_what_was_rolled_back_is_not_left_behind(queue, how):
