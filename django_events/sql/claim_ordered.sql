@@ -5,7 +5,8 @@
 -- attempt are looked for everywhere, as many as are wanted. What has no key is free of all that. Where a worker got
 -- hold of only a part of a run, because somebody else was at the rest in this moment, it takes what leads without a
 -- gap. One that waited leads nothing: there may be a gap between it and the window.
--- The oldest delivery of a key is asked for by order and limit, or the planner may hash all of them. Whether a key has
+-- The oldest delivery of a key is asked for as the first behind a place in the order of keys, which only the index of
+-- keys has: by the key alone, the planner may walk over all deliveries to it, or hash all of them. Whether a key has
 -- a head is asked by NOT IN, which is hashed: an IN may be planned as a loop within a loop.
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
@@ -64,8 +65,10 @@ head AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT d.event_id
         FROM django_events_delivery AS d
-        WHERE d.consumer_id = %(consumer_id)s AND d.key = lane.key AND d.event_id > (SELECT open.position FROM open)
-        ORDER BY d.event_id
+        WHERE d.consumer_id = %(consumer_id)s
+            AND d.key IS NOT NULL
+            AND (d.key, d.event_id) > (lane.key, (SELECT open.position FROM open))
+        ORDER BY d.key, d.event_id
         LIMIT 1
     ) AS oldest ON true
     WHERE lane.place = 1 AND lane.free AND (lane.key IS NULL OR oldest.event_id = lane.event_id)
