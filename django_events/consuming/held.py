@@ -32,10 +32,6 @@ class Held:
         """The position whose lease it is; None where the lease is a row of its own."""
         return None
 
-    def give_up(self) -> None:
-        """Let go with something unsettled: whoever claims it next goes on carefully."""
-        raise NotImplementedError
-
     @property
     def what(self) -> str:
         """Of what it is, for the log."""

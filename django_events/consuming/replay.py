@@ -165,8 +165,8 @@ def unregister(
         rows = registered(using, consumer, topic=topic)
         for row in rows:
             _refuse_declared(row)
-            refuse_in_use(using, row)
-            if row.mode == "queue":  # no event comes in for it
+            if row.mode == "queue":  # nobody claims, and then no event comes in for it
+                refuse_in_use(using, row)
                 sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
                 _lock(using, row)
             list(row.positions.using(using).select_for_update())
