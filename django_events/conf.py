@@ -21,7 +21,9 @@ from django_events.exceptions import InvalidSetting
 class Settings:
     """Every key of `DJANGO_EVENTS` with its type and default; docs/reference/settings.md says more."""
 
+    DEDUP_WINDOW: timedelta = timedelta(days=1)
     EVENTS_MODULE: str = "events"
+    MAX_PAYLOAD_BYTES: int | None = 1_048_576
     POLL_INTERVAL: timedelta = timedelta(seconds=0.5)
     REQUIRE_TRANSACTION: bool = False
     TRANSFER_BATCH_SIZE: int = 5_000
@@ -46,9 +48,9 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected {expected}."
-        elif key == "POLL_INTERVAL" and value <= timedelta(0):
+        elif isinstance(value, timedelta) and value <= timedelta(0):
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a duration above zero."
-        elif key == "TRANSFER_BATCH_SIZE" and value < 1:
+        elif isinstance(value, int) and not isinstance(value, bool) and value < 1:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at least 1."
         elif key == "EVENTS_MODULE" and not value.isidentifier():
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected the name of a module, like 'events'."

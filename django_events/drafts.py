@@ -5,6 +5,7 @@ publish_many("orders", [Draft(value={"id": 7}, type="order.placed", key="7")])
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, TypedDict
 
@@ -34,6 +35,9 @@ class Draft:
     key: str | None = None
     metadata: Mapping[str, Any] | None = None
     partition: int | None = None
+    publish_at: datetime | None = None
+    dedup_key: str | None = None
+    dedup_window: timedelta | None = None
 
 
 class EventFields(TypedDict, total=False):
@@ -44,12 +48,20 @@ class EventFields(TypedDict, total=False):
     key: str | None
     metadata: Mapping[str, Any] | None
     partition: int | None
+    publish_at: datetime | None
+    dedup_key: str | None
+    dedup_window: timedelta | None
     using: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What is known when an event was published: its place in the buffer. It gets its id in the log."""
+    """What is known when an event was published. It gets its id later, in the log.
+
+    The ticket is its place in the buffer, or with `publish_at` its handle for `cancel()`. An event whose dedup key was
+    taken is not `new`: nothing was published, and there is no ticket.
+    """
 
     topic: str
-    ticket: int
+    ticket: int | None
+    new: bool = True

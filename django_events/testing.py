@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from heapq import merge
 from typing import Any, TypeVar
 
@@ -113,6 +113,7 @@ def drain(
     using: str | None = None,
     raise_errors: bool = True,
     limit: int = 1_000,
+    ahead: timedelta = timedelta(0),
 ) -> int:
     """Run the transfer and the consumers, all or those that are named, until nothing is due.
 
@@ -120,13 +121,13 @@ def drain(
     says that after several of them more than `limit` events came of others. A handler's error is raised, with a
     note that names the event; nothing of that event is settled, so it comes again. With `raise_errors=False` it
     is retried or becomes a dead letter, as its consumer says. Retry and Discard are a handler's decisions, and
-    followed. A retry that waits is not due.
+    followed. A retry that waits is not due. Scheduled events are published `ahead` of their time by as much.
 
     Inside a transaction it works in that one and commits nothing; in autocommit in transactions of its own.
     """
     using = writable(using)
     chosen = list(dict.fromkeys(declarations.consumers.get(one) for one in consumers))
-    draining = Drain(using, chosen or list(declarations.consumers), raise_errors=raise_errors, limit=limit)
+    draining = Drain(using, chosen or list(declarations.consumers), raise_errors=raise_errors, limit=limit, ahead=ahead)
     try:
         return draining.run()
     except HandlerRaised as raised:

@@ -92,6 +92,14 @@ def drop_topics(names: list[str]) -> None:
 
 
 @pytest.fixture
+def undiscovered() -> Iterator[declarations.Topic]:
+    """Declared, but `migrate` has not run since."""
+    topic = declarations.topic("undiscovered")
+    yield topic
+    declarations.registry.discard(topic)
+
+
+@pytest.fixture
 def things(make_topic: TopicFactory) -> declarations.Topic:
     """A topic of one partition."""
     return make_topic("things")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.consuming.lag import Standing
-from django_events.log.inventory import Waiting
+from django_events.log.inventory import NextScheduled, Waiting
 from django_events.log.segments import log_table
 from django_events.phrases import count, duration, moment
 
@@ -28,11 +28,14 @@ class Trouble(NamedTuple):
     remedy: str
 
 
-def troubles(using: str, waiting: Iterable[Waiting], standings: list[Standing]) -> list[Trouble]:
-    """Judge what was seen in the buffer and of the consumers."""
+def troubles(
+    using: str, waiting: Iterable[Waiting], scheduled: NextScheduled | None, standings: list[Standing]
+) -> list[Trouble]:
+    """Judge what was seen in the buffer, among the scheduled events and of the consumers."""
     declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
     return [
         *_late(waiting),
+        *_overdue(scheduled),
         *_stopped(standings),
         *_unserved(using, declared, standings),
         *_retrying(standings),
@@ -49,6 +52,12 @@ def _late(waiting: Iterable[Waiting]) -> Iterator[Trouble]:
             many = count(one.events, "event", more=one.more)
             what = f"{many} in the buffer, the oldest for {duration(one.age)}: no transfer moves them."
             yield Trouble("transfer", None, one.topic, None, what, "Is one running? manage.py run_transfer")
+
+
+def _overdue(scheduled: NextScheduled | None) -> Iterator[Trouble]:
+    if scheduled is not None and scheduled.overdue > LATE:
+        what = f"A scheduled event is due since {duration(scheduled.overdue)}: no transfer publishes it."
+        yield Trouble("transfer", None, scheduled.topic, None, what, "Is one running? manage.py run_transfer")
 
 
 def _stopped(standings: list[Standing]) -> Iterator[Trouble]:

@@ -22,6 +22,14 @@ class Waiting(NamedTuple):
     age: timedelta
 
 
+class NextScheduled(NamedTuple):
+    """The scheduled event that is due next, and for how long it has been; less than nothing if it is to come."""
+
+    topic: str
+    publish_at: datetime
+    overdue: timedelta
+
+
 class Log(NamedTuple):
     """The log of a topic: from which id to which."""
 
@@ -50,6 +58,13 @@ def waiting(using: str) -> list[Waiting]:
     """What the transfer has not moved yet, the topic that waits longest first."""
     with sql.batch(using):
         return [Waiting._make(row) for row in sql.fetch(using, sql.statement("waiting"), most=COUNTED)]
+
+
+def next_scheduled(using: str) -> NextScheduled | None:
+    """What the transfer will publish next."""
+    with sql.batch(using):
+        rows = sql.fetch(using, sql.statement("next_scheduled"))
+    return NextScheduled._make(rows[0]) if rows else None
 
 
 def logs(using: str) -> list[Log]:

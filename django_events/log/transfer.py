@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from django_events.conf import settings
 from django_events.log import segments
 from django_events.log.mark import Horizon
 from django_events.log.quarantine import quarantine_failing
+from django_events.log.schedule import Schedule
 
 logger = logging.getLogger("django_events.transfer")
 
@@ -87,9 +89,11 @@ class _Forgettable(Exception):
 class Transfer:
     """One worker's view of the buffer and the log of a database. Not for several threads."""
 
-    def __init__(self, using: str, *, batch_size: int | None = None) -> None:
+    def __init__(self, using: str, *, batch_size: int | None = None, ahead: timedelta = timedelta(0)) -> None:
+        """`ahead` is how much earlier than due scheduled events are published: for tests."""
         self.using = using
         self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
+        self.schedule = Schedule(using, ahead=ahead)
         self.left = False
         self.forget()
 
@@ -98,6 +102,7 @@ class Transfer:
         ids of commits that a crash of the server lost come again."""
         self._known: dict[int, Known] = {}
         self._fingerprint: str | None = None
+        self.schedule.forget()
         self._horizon = Horizon()
         self._blocked: set[int] = set()
         self._seen = 0
@@ -131,6 +136,9 @@ class Transfer:
     def _moves(self) -> Iterator[int]:
         """Look, and move what is there, batch by batch."""
         seen, moved = self._look_and_move()
+        if self.schedule.is_due and self.schedule.publish(limit=self.batch_size):
+            yield moved or 0
+            seen, moved = self._look_and_move()
         if moved is not None:
             yield moved
             return
@@ -206,6 +214,7 @@ class Transfer:
             "marks": [known.mark for known in self._known.values()],
             "only": only,
             "batch_size": self.batch_size,
+            "scheduled_from": self.schedule.asked(),
         }
 
     def _answered(self, rows: sql.Rows, *, only: int | None = None) -> Turn:
@@ -214,7 +223,8 @@ class Transfer:
         if self._fingerprint not in (None, fingerprint):
             raise _Forgettable
         self._fingerprint = fingerprint
-        pending = [Pending(*row[1:]) for row in rows if row[1] is not None]
+        self.schedule.answered(rows[0][-1])
+        pending = [Pending(*row[1:-1]) for row in rows if row[1] is not None]
         for p in pending:
             self._known.setdefault(p.topic_id, Known())
         if only is None:

@@ -29,6 +29,28 @@ ALTER TABLE django_events_bufferedevent SET (
 ALTER TABLE django_events_topichead SET (fillfactor = 50)
 """
 
+# Scheduled events and dedup keys come and go as well.
+TUNE_COMING_AND_GOING = """
+ALTER TABLE django_events_scheduledevent SET (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_vacuum_insert_threshold = -1,
+    vacuum_truncate = off,
+    toast.autovacuum_vacuum_scale_factor = 0,
+    toast.autovacuum_vacuum_threshold = 5000,
+    toast.autovacuum_vacuum_cost_delay = 0,
+    toast.vacuum_truncate = off
+);
+ALTER TABLE django_events_dedupkey SET (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_vacuum_insert_threshold = -1,
+    vacuum_truncate = off
+)
+"""
+
 # One list partition per topic, each split by id into segments. They are attached when topics are
 # made and as the log grows, never created in place.
 CREATE_LOG = """
@@ -99,10 +121,61 @@ BEGIN
     RETURNING id INTO ticket;
     RETURN ticket;
 END
+$function$;
+
+CREATE FUNCTION django_events_schedule(
+    topic text,
+    publish_at timestamptz,
+    value jsonb DEFAULT NULL,
+    type text DEFAULT '',
+    key text DEFAULT NULL,
+    body bytea DEFAULT NULL,
+    metadata jsonb DEFAULT '{}',
+    "partition" integer DEFAULT NULL,
+    wake boolean DEFAULT NULL
+) RETURNS bigint
+LANGUAGE plpgsql AS $function$
+DECLARE
+    ticket bigint;
+BEGIN
+    IF (value IS NULL) = (body IS NULL) THEN
+        RAISE EXCEPTION 'An event has exactly one of value and body.'
+            USING ERRCODE = 'DE002', HINT = 'The JSON null is ''null'', not NULL.';
+    END IF;
+    INSERT INTO django_events_scheduledevent (topic_id, publish_at, partition, type, key, value, body, metadata)
+    VALUES (
+        django_events_open(topic, wake), django_events_schedule.publish_at,
+        django_events_schedule.partition, django_events_schedule.type, django_events_schedule.key,
+        django_events_schedule.value, django_events_schedule.body, django_events_schedule.metadata
+    )
+    RETURNING id INTO ticket;
+    RETURN ticket;
+END
+$function$;
+
+-- A transaction that takes the same key waits for the one that took it first: only its end says which is new.
+CREATE FUNCTION django_events_is_new(topic text, dedup_key text, dedup_window interval) RETURNS boolean
+LANGUAGE plpgsql AS $function$
+DECLARE
+    topic_id integer;
+BEGIN
+    SELECT t.id INTO topic_id FROM django_events_topic AS t WHERE t.name = topic;
+    IF topic_id IS NULL THEN
+        RAISE EXCEPTION 'There is no topic "%" in this database.', topic
+            USING ERRCODE = 'DE001', HINT = 'Declare it in an app''s events.py and run manage.py migrate.';
+    END IF;
+    INSERT INTO django_events_dedupkey AS taken (topic_id, key, expires_at)
+    VALUES (topic_id, dedup_key, clock_timestamp() + dedup_window)
+    ON CONFLICT ON CONSTRAINT django_events_dedupkey_pkey DO UPDATE SET expires_at = clock_timestamp() + dedup_window
+    WHERE taken.expires_at <= clock_timestamp();
+    RETURN FOUND;
+END
 $function$
 """
 
 DROP_FUNCTIONS = """
+DROP FUNCTION django_events_is_new(text, text, interval);
+DROP FUNCTION django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean);
 DROP FUNCTION django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean);
 DROP FUNCTION django_events_open(text, boolean)
 """
@@ -265,6 +338,78 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.RunSQL(TUNE_BUFFER, migrations.RunSQL.noop),
+        migrations.CreateModel(
+            name="DedupKey",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "topic_id", "key", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("key", models.CharField(max_length=512, verbose_name="dedup key")),
+                ("expires_at", models.DateTimeField(verbose_name="expires at")),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "dedup key",
+                "verbose_name_plural": "dedup keys",
+                "indexes": [models.Index(fields=["expires_at"], name="django_events_dedup_expired")],
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduledEvent",
+            fields=[
+                ("partition", models.IntegerField(blank=True, null=True, verbose_name="partition")),
+                ("type", models.CharField(blank=True, db_default="", max_length=200, verbose_name="type")),
+                ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
+                ("body", models.BinaryField(null=True, verbose_name="body")),
+                (
+                    "metadata",
+                    models.JSONField(
+                        blank=True, db_default=models.Value({}, models.JSONField()), verbose_name="metadata"
+                    ),
+                ),
+                ("id", models.BigAutoField(primary_key=True, serialize=False, verbose_name="ticket")),
+                ("publish_at", models.DateTimeField(verbose_name="publish at")),
+                (
+                    "scheduled_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="scheduled at",
+                    ),
+                ),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "scheduled event",
+                "verbose_name_plural": "scheduled events",
+                "indexes": [models.Index(fields=["publish_at", "id"], name="django_events_scheduled_due")],
+            },
+        ),
+        migrations.RunSQL(TUNE_COMING_AND_GOING, migrations.RunSQL.noop),
         migrations.SeparateDatabaseAndState(
             database_operations=[migrations.RunSQL(CREATE_LOG, "DROP TABLE django_events_event")],
             state_operations=[

@@ -1,6 +1,6 @@
 """The tables: what one row of each is."""
 
-from django_events.models.buffer import BufferedEvent
+from django_events.models.buffer import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
 from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
@@ -10,12 +10,14 @@ __all__ = [
     "BufferedEvent",
     "Consumer",
     "DeadLetter",
+    "DedupKey",
     "Delivery",
     "DeliveryLease",
     "Event",
     "Intervention",
     "PastDelivery",
     "Position",
+    "ScheduledEvent",
     "Topic",
     "TopicHead",
 ]

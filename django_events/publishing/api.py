@@ -6,25 +6,22 @@ with transaction.atomic():
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, Unpack
+from datetime import datetime, timedelta
+from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connections, router, transaction
+from django.db import connections, router, transaction
 
 from django_events import sql
 from django_events.conf import settings
 from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
-from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady, tables_missing
+from django_events.exceptions import InvalidEvent, NotInTransaction
 from django_events.models import BufferedEvent
-from django_events.publishing.encoding import PLAIN, Row, encode
+from django_events.publishing.encoding import Row, encode
+from django_events.publishing.storing import copy, explained, store, store_one
 
-# What django_events_publish() and django_events_open() raise for a topic without a row.
-_TOPIC_MISSING = "DE001"
-_UNDEFINED = {"42P01", "42883", "3F000"}
-
-# Up to so many drafts are all encoded before the first is sent: a savepoint would cost more.
-FEW = 100
+FEW = 100  # drafts
 
 
 def publish(
@@ -36,28 +33,21 @@ def publish(
     key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     partition: int | None = None,
+    publish_at: datetime | None = None,
+    dedup_key: str | None = None,
+    dedup_window: timedelta | None = None,
     using: str | None = None,
 ) -> Receipt:
     """Publish one event: it is in the log if, and only if, the surrounding transaction commits.
 
     One statement in the caller's transaction on `using` (by default where the router writes
-    BufferedEvent). Events of a key keep the order in which they were published. Publishing the
-    same again publishes a second event.
+    BufferedEvent). Events of a key keep the order in which they were published; with `publish_at`
+    it is published when that time has come. Publishing the same again publishes a second event,
+    unless its `dedup_key` was used within its window: then the receipt is not `new`.
     """
     declared = registry.get(topic)
-    row = encode(declared, value, body, type, key, metadata, partition)
-    using = _writable(using)
-    wake = settings.WAKE_UPS
-    try:
-        if row[3:] == PLAIN and wake is None:
-            [[ticket]] = sql.fetch(
-                using, sql.statement("publish_value"), topic=declared.name, value=row.value, type=row.type, key=row.key
-            )
-        else:
-            [[ticket]] = sql.fetch(using, sql.statement("publish"), topic=declared.name, wake=wake, **row._asdict())
-    except DatabaseError as error:
-        _raise_explained(error, declared, using)
-    return Receipt(declared.name, ticket)
+    row = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
+    return store_one(_writable(using), declared, row)
 
 
 async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
@@ -70,25 +60,21 @@ def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | No
 
     In the caller's transaction, or in one of its own where there is none. A draft that is refused
     leaves nothing behind, and the caller's transaction goes on. Publishing the same again
-    publishes them a second time.
+    publishes them a second time, but for those with a `dedup_key`, which don't count then.
     """
     declared = registry.get(topic)
     drafts = list(drafts)
-    few = len(drafts) <= FEW
-    rows: Iterable[Row] = (_encode_draft(declared, index, draft) for index, draft in enumerate(drafts))
-    if few:
-        rows = list(rows)
+    rows = (_encode_draft(declared, index, draft) for index, draft in enumerate(drafts))
+    # A savepoint for a few would cost more than to encode them all before the first is sent.
+    at_first = list(rows) if len(drafts) <= FEW or not all(map(_is_plain, drafts)) else None
     using = _writable(using)
     if not drafts:
         return 0
-    try:
-        # Many are encoded while the server takes in those before; a savepoint undoes them if one is refused.
-        with transaction.atomic(using, savepoint=not few):
-            [[topic_id]] = sql.fetch(using, sql.statement("open"), topic=declared.name, wake=settings.WAKE_UPS)
-            _copy(using, topic_id, rows)
-    except DatabaseError as error:
-        _raise_explained(error, declared, using)
-    return len(drafts)
+    with explained(using, declared), transaction.atomic(using, savepoint=at_first is None):
+        if at_first is None:
+            copy(using, declared, rows)
+            return len(drafts)
+        return len(drafts) - len(store(using, declared, at_first))
 
 
 async def apublish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
@@ -96,13 +82,42 @@ async def apublish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: s
     return await sync_to_async(publish_many)(topic, drafts, using=using)
 
 
+def cancel(topic: Topic | str, ticket: int, *, using: str | None = None) -> bool:
+    """Cancel an event that was published with `publish_at`, by the ticket of its receipt.
+
+    In the caller's transaction. Returns whether it was still there: False says that it was published, or cancelled
+    before, so cancelling again changes nothing.
+    """
+    declared = registry.get(topic)
+    using = using or router.db_for_write(BufferedEvent)
+    with explained(using, declared):
+        return bool(sql.fetch(using, sql.statement("cancel"), topic=declared.name, ticket=ticket))
+
+
 def _encode_draft(topic: Topic, index: int, draft: Draft) -> Row:
     if not isinstance(draft, Draft):
         raise InvalidEvent(f"drafts[{index}] is {draft!r:.60}, expected a Draft, like Draft(value={{'id': 7}}).")
     try:
-        return encode(topic, draft.value, draft.body, draft.type, draft.key, draft.metadata, draft.partition)
+        return encode(
+            topic,
+            draft.value,
+            draft.body,
+            draft.type,
+            draft.key,
+            draft.metadata,
+            draft.partition,
+            draft.publish_at,
+            draft.dedup_key,
+            draft.dedup_window,
+        )
     except InvalidEvent as error:
         raise InvalidEvent(f"drafts[{index}]: {error}") from error
+
+
+def _is_plain(draft: Draft) -> bool:
+    if not isinstance(draft, Draft):
+        return True  # it will be refused
+    return draft.publish_at is None and draft.dedup_key is None and draft.dedup_window is None
 
 
 def _writable(using: str | None) -> str:
@@ -113,35 +128,3 @@ def _writable(using: str | None) -> str:
             "Wrap it, and what the event is about, in transaction.atomic()."
         )
     return using
-
-
-def _copy(using: str, topic_id: int, rows: Iterable[Row]) -> None:
-    connection = connections[using]
-    # Django leaves the errors of a COPY as the driver's: a caller expects them as Django's.
-    with (
-        connection.wrap_database_errors,
-        connection.cursor() as cursor,
-        cursor.copy(sql.statement("copy").text) as copy,
-    ):
-        write = copy.write_row
-        for row in rows:
-            write((topic_id, *row))
-
-
-def _raise_explained(error: DatabaseError, topic: Topic, using: str) -> NoReturn:
-    """Raise the error again, saying what to do where the database's own doesn't.
-
-    The database has given the transaction up. Django must know, because who catches an EventsError
-    may not expect it: without the mark, leaving atomic() would look like a commit.
-    """
-    if connections[using].in_atomic_block:
-        transaction.set_rollback(True, using)
-    given_up = "The transaction can only be rolled back."
-    if sql.state(error) == _TOPIC_MISSING:
-        raise TopicNotReady(
-            f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
-            f"Run: manage.py migrate --database {using}. {given_up}"
-        ) from error
-    if sql.state(error) in _UNDEFINED:
-        raise NotReady(f"{tables_missing(using)}. {given_up}") from error
-    raise error

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
 
+from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
@@ -20,7 +22,7 @@ _encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
 
 
 class Row(NamedTuple):
-    """An encoded event, in the order of copy.sql."""
+    """An encoded event: its columns in the order of copy.sql, then when it is published, and whether only once."""
 
     value: str | None
     type: str
@@ -28,10 +30,19 @@ class Row(NamedTuple):
     body: bytes | None
     metadata: str
     partition: int | None
+    publish_at: datetime | None = None
+    dedup_key: str | None = None
+    dedup_window: timedelta | None = None
+
+    @property
+    def bytes(self) -> int:
+        """How large its payload is, near enough: the characters of texts are counted."""
+        return len(self.value or "") + len(self.body or b"") + len(self.metadata)
 
 
+COLUMNS = 6  # of a row
 # The rest of an event that has a value, a type and a key.
-PLAIN = (None, "{}", None)
+PLAIN = (None, "{}", None, None, None, None)
 
 
 def encode(
@@ -42,6 +53,9 @@ def encode(
     key: str | None,
     metadata: Mapping[str, Any] | None,
     partition: int | None,
+    publish_at: datetime | None = None,
+    dedup_key: str | None = None,
+    dedup_window: timedelta | None = None,
 ) -> Row:
     """Check one event and encode it for the buffer. InvalidEvent says what is wrong with it."""
     if (value is UNSET) is (body is UNSET):
@@ -56,7 +70,7 @@ def encode(
         _check_partition(topic, partition)
     if body is not UNSET and not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidEvent(f"body is {_kind(body)}, expected bytes. Encode it, or publish it as value.")
-    return Row(
+    row = Row(
         None if value is UNSET else to_json("value", value),
         type,
         key,
@@ -64,6 +78,12 @@ def encode(
         "{}" if not metadata and metadata in (None, {}) else _metadata(metadata),
         partition,
     )
+    if (most := settings.MAX_PAYLOAD_BYTES) is not None:
+        _check_size(row, most)
+    if publish_at is None and dedup_key is None and dedup_window is None:
+        return row
+    _check_time(publish_at)
+    return row._replace(publish_at=publish_at, dedup_key=dedup_key, dedup_window=_window(dedup_key, dedup_window))
 
 
 def to_json(field: str, value: Any) -> str:
@@ -133,6 +153,39 @@ def _check_partition(topic: Topic, partition: Any) -> None:
             f"Topic {topic.name!r} has no partition {partition}: it has {topic.partitions}, "
             f"so 0 to {topic.partitions - 1} are possible. Leave partition out to place events by their key."
         )
+
+
+def _check_size(row: Row, most: int) -> None:
+    for field, text in (("value", row.value), ("body", row.body), ("metadata", row.metadata)):
+        if text is None or len(text) * 4 <= most:  # a character has 4 bytes at most
+            continue
+        size = len(text.encode() if isinstance(text, str) else text)
+        if size > most:
+            raise InvalidEvent(
+                f"{field} has {size:,} bytes, at most {most:,} are allowed by DJANGO_EVENTS['MAX_PAYLOAD_BYTES']. "
+                "Keep the data elsewhere and publish where it is, or raise the setting."
+            )
+
+
+def _check_time(publish_at: Any) -> None:
+    if publish_at is not None and (not isinstance(publish_at, datetime) or publish_at.utcoffset() is None):
+        raise InvalidEvent(
+            f"publish_at is {_kind(publish_at)}, expected a datetime with a time zone, "
+            "like django.utils.timezone.now() + timedelta(hours=1)."
+        )
+
+
+def _window(dedup_key: Any, dedup_window: Any) -> timedelta | None:
+    """How long a dedup key is taken."""
+    if dedup_key is None:
+        if dedup_window is not None:
+            raise InvalidEvent("dedup_window is given without a dedup_key.")
+        return None
+    _check_text("dedup_key", dedup_key, MAX_KEY_LENGTH)
+    window = settings.DEDUP_WINDOW if dedup_window is None else dedup_window
+    if not isinstance(window, timedelta) or window <= timedelta(0):
+        raise InvalidEvent(f"dedup_window is {_kind(window)}, expected a timedelta above zero.")
+    return window
 
 
 def _kind(value: Any) -> str:

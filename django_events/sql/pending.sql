@@ -5,10 +5,11 @@
 -- are flooded; a count below the share is all there is (the last column). Each scan starts behind the
 -- topic's mark: what is before it was moved, and its dead index entries would be walked again and
 -- again while an old snapshot is open. Every row begins with a fingerprint of the topics, the
--- buffer's file and the server's start: when it changes, what the worker remembers is worth nothing. There is one row without a topic if none has events.
+-- buffer's file and the server's start: when it changes, what the worker remembers is worth nothing. It ends with the
+-- seconds until the next scheduled event is due. There is one row without a topic if none has events.
 -- Parameters: topic_ids, marks (arrays of one length: what the worker remembers), only (the topic
--- to look at, or null for all), batch_size.
--- Relies on: the primary key of the buffer (topic_id, id).
+-- to look at, or null for all), batch_size, scheduled_from (the time before which nothing scheduled is looked for).
+-- Relies on: the primary key of the buffer (topic_id, id), django_events_scheduled_due (publish_at, id).
 WITH topic AS MATERIALIZED (
     SELECT t.id, t.name, coalesce(known.mark, 0) AS mark
     FROM django_events_topic AS t
@@ -37,9 +38,16 @@ fingerprint AS (
             extract(epoch FROM pg_postmaster_start_time())
         ) AS print
     FROM django_events_topic
+),
+scheduled AS (
+    SELECT (extract(epoch FROM min(s.publish_at)) - extract(epoch FROM statement_timestamp()))::float8 AS due_in
+    FROM django_events_scheduledevent AS s
+    WHERE s.publish_at >= %(scheduled_from)s::timestamptz
 )
-SELECT fingerprint.print, waiting.id, waiting.name, next.events, next.upper, next.events < share.size
+SELECT
+    fingerprint.print, waiting.id, waiting.name, next.events, next.upper, next.events < share.size, scheduled.due_in
 FROM fingerprint
+CROSS JOIN scheduled
 CROSS JOIN share
 LEFT JOIN waiting ON true
 LEFT JOIN LATERAL (

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
@@ -50,11 +51,18 @@ class Drain:
     """One run over what is there and what comes of it."""
 
     def __init__(
-        self, using: str, consumers: Sequence[declarations.Consumer], *, raise_errors: bool, limit: int
+        self,
+        using: str,
+        consumers: Sequence[declarations.Consumer],
+        *,
+        raise_errors: bool,
+        limit: int,
+        ahead: timedelta = timedelta(0),
     ) -> None:
         self.using = using
         self.raise_errors = raise_errors
         self.limit = limit
+        self.ahead = ahead
         self._consumers = consumers
         self._handlers: dict[str, _Handler] = {}
         self._queues: dict[int, QueueServer] = {}
@@ -65,7 +73,7 @@ class Drain:
         """Returns how many events were passed. HandlerRaised carries the first error of a handler."""
         with _commits_left_as_they_were(self.using):
             self._agenda = Agenda(self.using, _registered(self.using, self._consumers), patient=False)
-            self._transfer = Transfer(self.using)
+            self._transfer = Transfer(self.using, ahead=self.ahead)
             self._move()
             passed, followed, rounds = self._serve(), Counter[str](), 0
             while self._move():

@@ -1,12 +1,16 @@
 """The transfer as a worker: `manage.py run_transfer` runs it."""
 
 from django_events.conf import settings
+from django_events.consuming.now_and_then import NowAndThen
 from django_events.log.transfer import Transfer
+from django_events.publishing.dedup import forget_expired
 from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeups import WakeUps
+
+FORGET_EVERY = 60.0  # seconds
 
 
 class TransferWorker:
@@ -17,12 +21,15 @@ class TransferWorker:
         self._transfer = Transfer(using)
         self._moved_before = False
         self._bell = Bell()
+        self._time_to_forget = NowAndThen(FORGET_EVERY)
         self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
 
     def work(self, stop: Stop) -> int:
         """Give every topic that has events one turn."""
         if connect_for_work(self.using):
             self.reset()
+        if self._time_to_forget:
+            forget_expired(self.using)
         moved = self._transfer.move(until=lambda: stop.requested)
         if moved and self._moved_before:
             self._wake_ups.busy()
@@ -36,7 +43,7 @@ class TransferWorker:
         return self._transfer.left
 
     def wait(self, stop: Stop) -> None:
-        self._wake_ups.wait(stop)
+        self._wake_ups.wait(stop, at_most=self._transfer.schedule.pause)
 
     def reset(self) -> None:
         """Start with a full look: marks are only good for the connection that they were learnt on."""

@@ -10,6 +10,7 @@ Where there is no LISTEN connection, or it goes through a pooler, polling finds 
 """
 
 from contextlib import suppress
+from math import inf
 
 import psycopg
 
@@ -42,13 +43,14 @@ class WakeUps:
         """Whether it holds the lock, so that publishers notify."""
         return self._locked is not None and self._locked is self._listener.session
 
-    def wait(self, stop: Stop) -> None:
-        """Return when there may be something to do: at a wake-up, or after a poll interval at most."""
+    def wait(self, stop: Stop, *, at_most: float | None = None) -> None:
+        """Return when there may be something to do: at a wake-up, or after a poll interval or `at_most` seconds."""
         self._listener.start()
+        limit = inf if at_most is None else max(at_most, 0.0)
         try:
-            self._wait(stop)
+            self._wait(stop, limit)
         except psycopg.Error:  # the listener says so, and makes a new connection
-            stop.wait(min(self.poll, SOON))
+            stop.wait(min(self.poll, SOON, limit))
 
     def heard(self) -> None:
         """There was something to do, and it will be looked again: who rang until now need not ring again."""
@@ -64,22 +66,22 @@ class WakeUps:
         """Let the lock go."""
         self._unlock()
 
-    def _wait(self, stop: Stop) -> None:
+    def _wait(self, stop: Stop, limit: float) -> None:
         session = self._listener.session
         if session is None:
-            self._bell.wait(stop, self.poll if self._listener.pooled else min(self.poll, SOON))
+            self._bell.wait(stop, min(self.poll if self._listener.pooled else min(self.poll, SOON), limit))
         elif self._locked is session:
             # All that is left to find is what was inserted without a word.
-            self._bell.wait(stop, max(self.poll, SOON) if self._all_ring else self.poll)
+            self._bell.wait(stop, min(max(self.poll, SOON) if self._all_ring else self.poll, limit))
         elif (prepared := session.ask(TO_SLEEP, LOCK)) is not None:
             self._locked = session  # now publishers notify; who came before is seen by looking once more
             self._all_ring = prepared == "0" and settings.WAKE_UPS is not False
         elif self._somebody_else_sleeps(session):
             # When that one ends, nobody sleeps, so publishers don't notify.
-            self._bell.wait(stop, min(self.poll, SOON))
+            self._bell.wait(stop, min(self.poll, SOON, limit))
         else:
             # A publisher is at work. It doesn't notify, so look again soon, and less often the longer it takes.
-            stop.wait(min(self._pause, self.poll))
+            stop.wait(min(self._pause, self.poll, limit))
             self._pause = min(self._pause * 2, SOON)
 
     def _somebody_else_sleeps(self, session: Session) -> bool:

@@ -76,6 +76,49 @@ def test_eight_transfer_processes_at_once(processes: Processes):
     assert check_log(processes.url, TOPICS, publishers) == committed(publishers)
 
 
+@pytest.mark.requirement("P2", "X8")
+def test_scheduled_events_survive_killed_transfers_and_a_crash_of_the_server(
+    processes: Processes, fault_server: Server
+):
+    """4,000 of them, due while they are being published by two transfers at a time, which are killed."""
+    with psycopg.connect(processes.url) as connection:
+        connection.execute(
+            "SELECT django_events_schedule('stock', clock_timestamp() + n * interval '1 millisecond',"
+            " to_jsonb(n), key => (n % 7)::text) FROM generate_series(1, 4000) AS n"
+        )
+    for kill in range(4):
+        seen = in_log(processes.url)
+        transfers = [processes.start("run_transfer") for _ in range(2)]
+        processes.wait_until(lambda: in_log(processes.url) > seen, what=f"progress before kill {kill}")
+        for transfer in transfers:
+            transfer.send_signal(signal.SIGKILL)
+            transfer.wait()
+        if kill == 2:
+            fault_server.stop("immediate")
+            fault_server.start()
+    with psycopg.connect(processes.url) as connection:
+        connection.execute(
+            "SELECT django_events_schedule('stock', clock_timestamp() - interval '1 hour', to_jsonb(4001), key => '0')"
+        )
+    assert processes.run("run_transfer", "--once").returncode == 0
+    processes.wait_until(lambda: nothing_is_scheduled(processes), what="the last of them")
+
+    with psycopg.connect(processes.url) as connection:
+        rows = connection.execute("SELECT id, key, value FROM django_events_event ORDER BY id").fetchall()
+    assert [id for id, _, _ in rows] == [*range(1, 4002)]
+    assert sorted(value for _, _, value in rows) == [*range(1, 4002)]
+    for key in map(str, range(7)):
+        values = [value for _, k, value in rows if k == key and value != 4001]
+        assert values == sorted(values)
+
+
+def nothing_is_scheduled(processes: Processes) -> bool:
+    processes.run("run_transfer", "--once")
+    with psycopg.connect(processes.url) as connection:
+        [left] = connection.execute("SELECT count(*) FROM django_events_scheduledevent").fetchone()
+    return left + buffered(processes.url) == 0
+
+
 def in_log(url: str) -> int:
     with psycopg.connect(url) as connection:
         [count] = connection.execute("SELECT count(*) FROM django_events_event").fetchone()

@@ -607,14 +607,6 @@ def test_an_unknown_topic_is_refused_with_the_likely_one(things, django_assert_n
                 attempt()
 
 
-@pytest.fixture
-def undiscovered():
-    """Declared, but `migrate` has not run since."""
-    topic = declarations.topic("undiscovered")
-    yield topic
-    declarations.registry.discard(topic)
-
-
 @rolled_back
 def test_a_declared_topic_that_was_not_migrated_says_what_to_do(undiscovered):
     for attempt in (lambda: publish(undiscovered, 1), lambda: publish_many(undiscovered, [Draft(value=1)])):

@@ -311,7 +311,7 @@ def test_a_filter_that_fails_stops_its_consumer_and_nobody_else(things, make_que
     assert standing.state == "stopped"
     assert standing.error.startswith("Its filter fails on an event that comes behind things/2. cannot convert value")
     assert standing.position == 2
-    [trouble] = [one for one in troubles("default", [], standings("default")) if one.kind == "stopped"]
+    [trouble] = [one for one in troubles("default", [], None, standings("default")) if one.kind == "stopped"]
     assert trouble.remedy == "Repair the cause, then: manage.py events resume bad"
     assert "Consumer 'bad' stops, because its filter fails on an event that comes behind things/2." in caplog.text
 

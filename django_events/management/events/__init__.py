@@ -5,6 +5,7 @@ from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, 
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
+from django_events.management.events.scheduling import CANCEL, SCHEDULED
 from django_events.management.events.status import STATUS
 
 ALL = (
@@ -13,6 +14,8 @@ ALL = (
     CONSUMERS,
     PEEK,
     PUBLISH,
+    SCHEDULED,
+    CANCEL,
     PAUSE,
     RESUME,
     REWIND,

@@ -1,6 +1,7 @@
 """`manage.py events publish`: publish one event by hand."""
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ from django.core.management.base import CommandParser
 from django.db import transaction
 
 from django_events import UNSET
-from django_events.management.events.subcommand import Subcommand, json_value, refused, wrong_usage
+from django_events.management.events.subcommand import Subcommand, json_value, refused, wrong_usage, zoned_time
 from django_events.management.reporting import Report
+from django_events.phrases import moment
 from django_events.publishing.api import publish as publish_event
 
 
@@ -23,6 +25,8 @@ def publish(
     partition: int | None,
     metadata: Any,
     body_file: str | None,
+    at: datetime | None,
+    dedup_key: str | None,
     **options: Any,
 ) -> Report:
     if (value is UNSET) is (body_file is None):
@@ -30,10 +34,24 @@ def publish(
     body = UNSET if body_file is None else _read(body_file)
     with transaction.atomic(using):
         receipt = publish_event(
-            topic, value, body=body, type=type, key=key, metadata=metadata, partition=partition, using=using
+            topic,
+            value,
+            body=body,
+            type=type,
+            key=key,
+            metadata=metadata,
+            partition=partition,
+            publish_at=at,
+            dedup_key=dedup_key,
+            using=using,
         )
+    data = {"topic": receipt.topic, "ticket": receipt.ticket, "new": receipt.new}
+    if receipt.ticket is None:
+        return Report(data, f"Nothing was published to {receipt.topic}: the dedup key {dedup_key!r} is taken.")
+    if at is not None:
+        return Report(data, f"Scheduled for {receipt.topic} at {moment(at)}, ticket {receipt.ticket:,}.")
     said = f"Published to {receipt.topic}, ticket {receipt.ticket:,}. It gets its id when the transfer moves it."
-    return Report({"topic": receipt.topic, "ticket": receipt.ticket}, said)
+    return Report(data, said)
 
 
 def _read(path: str) -> bytes:
@@ -50,6 +68,8 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--key", help="Events of one key keep their order.")
     parser.add_argument("--partition", type=int, help="The partition, instead of the one that follows from the key.")
     parser.add_argument("--metadata", type=json_value, help="Metadata, as a JSON object.")
+    parser.add_argument("--at", type=zoned_time, help="Publish it at this time, like 2026-11-20T13:05:00Z.")
+    parser.add_argument("--dedup-key", help="Publish nothing if this key was used a short while ago.")
     parser.add_argument("--body-file", help="A file with the body, instead of a value; - is standard input.")
 
 

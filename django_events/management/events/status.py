@@ -2,14 +2,15 @@
 
 import textwrap
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django_events.consuming.lag import Progress, Standing, standings
 from django_events.consuming.troubles import Trouble, troubles
-from django_events.log.inventory import Log, Waiting, logs, waiting
+from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
 from django_events.management.events.subcommand import Subcommand
 from django_events.management.reporting import WIDTH, Report, printable, table
-from django_events.phrases import count
+from django_events.phrases import count, duration, moment
 
 SHOWN = 20
 WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
@@ -17,19 +18,21 @@ WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
 
 def status(using: str, **options: Any) -> Report:
     in_buffer, in_logs, consumers = waiting(using), logs(using), standings(using)
-    found = troubles(using, in_buffer, consumers)
+    scheduled = next_scheduled(using)
+    found = troubles(using, in_buffer, scheduled, consumers)
     consumers.sort(key=_importance)
     data = {
         "database": using,
         "troubles": [trouble._asdict() for trouble in found],
         "buffer": [one._asdict() for one in in_buffer],
+        "scheduled": scheduled and scheduled._asdict(),
         "topics": [
             {"topic": one.topic.name, "events": one.events, "last_id": one.last_id, "logged_at": one.logged_at}
             for one in in_logs
         ],
         "consumers": [standing._asdict() for standing in consumers],
     }
-    parts = [_troubles(found), _buffer(in_buffer), _topics(in_logs), _consumers(consumers)]
+    parts = [_troubles(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), _consumers(consumers)]
     return Report(data, "\n\n".join(parts))
 
 
@@ -78,6 +81,13 @@ def _buffer(in_buffer: Sequence[Waiting]) -> str:
         return "Nothing waits for the transfer."
     rows = [(one.topic, f"≥ {one.events:,}" if one.more else one.events, one.age) for one in in_buffer]
     return "\n".join([table(["buffer of", "waiting", "oldest since"], rows[:SHOWN]), *_more(len(rows), "topics")])
+
+
+def _scheduled(one: NextScheduled | None) -> list[str]:
+    if one is None:
+        return []
+    when = f"due since {duration(one.overdue)}" if one.overdue > timedelta(0) else f"in {duration(-one.overdue)}"
+    return [f"The next scheduled event is for {one.topic}, {moment(one.publish_at)}: {when}."]
 
 
 def _topics(in_logs: Sequence[Log]) -> str:

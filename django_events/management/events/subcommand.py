@@ -87,12 +87,18 @@ def place(text: str) -> declarations.Start:
         return "end"
     if text.isascii() and text.isdigit():
         return int(text)
+    return _zoned(text, f"{text!r} is no place in a log, expected 'beginning', 'end', an id, or a time")
+
+
+def zoned_time(text: str) -> datetime:
+    return _zoned(text, f"{text!r} is no time, expected one")
+
+
+def _zoned(text: str, otherwise: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(
-            f"{text!r} is no place in a log, expected 'beginning', 'end', an id, or a time like 2026-11-20T13:05:00Z."
-        ) from None
+        raise ArgumentTypeError(f"{otherwise} like 2026-11-20T13:05:00Z.") from None
     if moment.tzinfo is None:
         said = moment.isoformat()
         raise ArgumentTypeError(f"{text!r} has no time zone, expected {said}Z for UTC, or {said}+01:00.")

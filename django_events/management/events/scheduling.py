@@ -1,0 +1,89 @@
+"""`manage.py events scheduled` and `cancel`: what is for later."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from django_events.log.inventory import existing
+from django_events.management.events.subcommand import (
+    DRY_RUN,
+    Subcommand,
+    add_execute,
+    at_least_one,
+    refused,
+    whole_number,
+)
+from django_events.management.reporting import Report, table
+from django_events.models import ScheduledEvent
+from django_events.phrases import count
+
+
+def scheduled(using: str, *, topic: str | None, key: str | None, limit: int, **options: Any) -> Report:
+    rows = ScheduledEvent.objects.using(using).select_related("topic").order_by("publish_at", "id")
+    if topic is not None:
+        rows = rows.filter(topic=existing(using, topic))
+    if key is not None:
+        rows = rows.filter(key=key)
+    return _report(list(rows[:limit]))
+
+
+def cancel(using: str, *, topic: str, tickets: list[int], execute: bool, **options: Any) -> Report:
+    rows = ScheduledEvent.objects.using(using).filter(topic=existing(using, topic), pk__in=tickets)
+    found = list(rows.select_related("topic").order_by("publish_at", "id"))
+    if missing := sorted(set(tickets) - {row.pk for row in found}):
+        named = ", ".join(f"{ticket:,}" for ticket in missing)
+        raise refused(
+            f"Topic {topic} has no scheduled event with the ticket {named}: it was published, or cancelled before. "
+            f"Nothing was changed. What there is: manage.py events scheduled {topic}"
+        )
+    report = _report(found)
+    if not execute:
+        return Report({"executed": False, "events": report.data}, f"{report.text}\n\n{DRY_RUN}")
+    cancelled, _ = rows.delete()
+    told = f"{count(cancelled, 'event')} cancelled."
+    if cancelled < len(found):
+        told += f" {count(len(found) - cancelled, 'event')} was published in the meantime."
+    return Report({"executed": True, "cancelled": cancelled, "events": report.data}, f"{report.text}\n\n{told}")
+
+
+def _report(rows: list[ScheduledEvent]) -> Report:
+    data = [
+        {
+            "topic": row.topic.name,
+            "ticket": row.pk,
+            "publish_at": row.publish_at,
+            "type": row.type,
+            "key": row.key,
+            "value": row.value,
+            "body": row.body,
+            "metadata": row.metadata,
+            "scheduled_at": row.scheduled_at,
+        }
+        for row in rows
+    ]
+    columns = ["topic", "ticket", "publish at", "type", "key", "value", "scheduled at"]
+    cells = [[row[column.replace(" ", "_")] for column in columns] for row in data]
+    return Report(data, table(columns, cells) if cells else "Nothing is scheduled.")
+
+
+def _arguments_of_scheduled(parser: CommandParser) -> None:
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="Only this topic.")
+    parser.add_argument("--key", help="Only events of this key.")
+    parser.add_argument("--limit", type=at_least_one, default=20, help="How many, the next one first; 20 by default.")
+
+
+def _arguments_of_cancel(parser: CommandParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="The topic.")
+    parser.add_argument("tickets", nargs="+", metavar="TICKET", type=whole_number, help="The tickets of the events.")
+    add_execute(parser)
+
+
+SCHEDULED = Subcommand(
+    name="scheduled",
+    help="The events that are published later, the next one first.",
+    report=scheduled,
+    arguments=_arguments_of_scheduled,
+)
+CANCEL = Subcommand(
+    name="cancel", help="Cancel events that are published later.", report=cancel, arguments=_arguments_of_cancel
+)

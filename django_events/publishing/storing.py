@@ -1,0 +1,117 @@
+"""Where encoded events go: into the buffer, or among the scheduled ones, or nowhere if their dedup key is taken.
+
+with explained(using, topic), transaction.atomic(using):
+    repeated = store(using, topic, rows)
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from django.db import DatabaseError, connections, transaction
+
+from django_events import sql
+from django_events.conf import settings
+from django_events.declarations import Topic
+from django_events.drafts import Receipt
+from django_events.exceptions import NotReady, TopicNotReady, tables_missing
+from django_events.publishing.encoding import COLUMNS, PLAIN, Row
+
+# What the SQL functions raise for a topic without a row.
+_TOPIC_MISSING = "DE001"
+_UNDEFINED = {"42P01", "42883", "3F000"}
+
+
+def store_one(using: str, topic: Topic, row: Row) -> Receipt:
+    """Store one event with one statement, in the caller's transaction or in one of its own."""
+    wake = settings.WAKE_UPS
+    with explained(using, topic):
+        if row[3:] == PLAIN and wake is None:
+            [[ticket]] = sql.fetch(
+                using, sql.statement("publish_value"), topic=topic.name, value=row.value, type=row.type, key=row.key
+            )
+        elif is_plain(row):
+            columns = dict(zip(Row._fields[:COLUMNS], row, strict=False))
+            [[ticket]] = sql.fetch(using, sql.statement("publish"), topic=topic.name, wake=wake, **columns)
+        else:
+            tickets = sql.fetch(
+                using, sql.statement("publish_later_or_once"), topic=topic.name, wake=wake, **row._asdict()
+            )
+            ticket = tickets[0][0] if tickets else None
+    return Receipt(topic.name, ticket, new=ticket is not None)
+
+
+def store(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
+    """Store events in their order, in the caller's transaction; returns the places of those that are known already."""
+    if all(map(is_plain, rows)):
+        copy(using, topic, rows)
+        return set()
+    repeated = _repeated(using, topic, rows)
+    new = [row for place, row in enumerate(rows) if place not in repeated]
+    copy(using, topic, [row for row in new if row.publish_at is None])
+    if scheduled := [row for row in new if row.publish_at is not None]:
+        rows_of_table = ((*row[:COLUMNS], row.publish_at) for row in scheduled)
+        _copy(using, sql.statement("copy_scheduled"), _open(using, topic), rows_of_table)
+    return repeated
+
+
+def copy(using: str, topic: Topic, rows: Iterable[Row]) -> None:
+    """Store plain events in their order. They may be made while the server takes in those before."""
+    _copy(using, sql.statement("copy"), _open(using, topic), (row[:COLUMNS] for row in rows))
+
+
+def is_plain(row: Row) -> bool:
+    """Whether it is published now and each time."""
+    return row[COLUMNS:] == (None, None, None)
+
+
+def _repeated(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
+    """Take the dedup keys, in an order that all share, lest two wait for each other; the first of a key counts."""
+    keyed = sorted((row.dedup_key, place) for place, row in enumerate(rows) if row.dedup_key is not None)
+    if not keyed:
+        return set()
+    new = sql.fetch(
+        using,
+        sql.statement("new_ones"),
+        topic=topic.name,
+        places=[place for _, place in keyed],
+        keys=[key for key, _ in keyed],
+        windows=[rows[place].dedup_window for _, place in keyed],
+    )
+    return {place for _, place in keyed}.difference(place for (place,) in new)
+
+
+def _open(using: str, topic: Topic) -> int:
+    [[topic_id]] = sql.fetch(using, sql.statement("open"), topic=topic.name, wake=settings.WAKE_UPS)
+    return int(topic_id)
+
+
+def _copy(using: str, statement: sql.Statement, topic_id: int, rows: Iterable[tuple[object, ...]]) -> None:
+    connection = connections[using]
+    # Django leaves the errors of a COPY as the driver's: a caller expects them as Django's.
+    with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(statement.text) as copying:
+        write = copying.write_row
+        for row in rows:
+            write((topic_id, *row))
+
+
+@contextmanager
+def explained(using: str, topic: Topic) -> Iterator[None]:
+    """Raise errors of the database again, saying what to do where its own words don't.
+
+    The database has given the transaction up. Django must know, because who catches an EventsError
+    may not expect it: without the mark, leaving atomic() would look like a commit.
+    """
+    try:
+        yield
+    except DatabaseError as error:
+        if connections[using].in_atomic_block:
+            transaction.set_rollback(True, using)
+        given_up = "The transaction can only be rolled back."
+        if sql.state(error) == _TOPIC_MISSING:
+            raise TopicNotReady(
+                f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
+                f"Run: manage.py migrate --database {using}. {given_up}"
+            ) from error
+        if sql.state(error) in _UNDEFINED:
+            raise NotReady(f"{tables_missing(using)}. {given_up}") from error
+        raise
