@@ -1,6 +1,7 @@
 """The Django app: it discovers declarations and keeps the database in step with them."""
 
 from django.apps import AppConfig
+from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
@@ -14,7 +15,11 @@ class DjangoEventsConfig(AppConfig):
     def ready(self) -> None:
         from django_events import checks  # noqa: F401  # registers them
         from django_events.conf import events_module
+        from django_events.publishing.changes import connect_relations
+        from django_events.publishing.telling import listen_for_writes
         from django_events.syncing import sync_after_migrate
 
         autodiscover_modules(events_module())
+        connect_relations()
+        connection_created.connect(listen_for_writes)
         post_migrate.connect(sync_after_migrate, sender=self)

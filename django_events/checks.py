@@ -16,6 +16,7 @@ from django_events.consuming.registration import check_filter
 from django_events.declarations import consumers, registry
 from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
 from django_events.phrases import moment
+from django_events.publishing.changes import publishers
 
 # 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
 OLDEST_POSTGRESQL = 140_001
@@ -52,6 +53,18 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
         except HandlerNotFound as error:  # a warning: it stops this consumer, and must not stop the others
             hint = "It will not be served; the other consumers will."
             yield checks.Warning(str(error), hint=hint, id="django_events.W002")
+
+
+@register(Tags.models)
+def check_outboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    topics = {topic.name for topic in registry}
+    for publisher in publishers():
+        outbox = publisher.outbox
+        for problem in outbox.problems(publisher.model):
+            yield Error(problem, obj=publisher.model, id="django_events.E010")
+        if outbox.topic not in topics:
+            problem = f"An @outbox publishes to topic {outbox.topic!r}, which no installed app declares."
+            yield Error(problem, hint=did_you_mean(outbox.topic, topics), obj=publisher.model, id="django_events.E010")
 
 
 @register(Tags.compatibility)

@@ -439,8 +439,8 @@ def consumer(
         batch_size=batch_size,
         min_batch=min_batch,
         max_wait=max_wait,
-        types=_patterns(types),
-        keys=_patterns(keys),
+        types=texts(types),
+        keys=texts(keys),
         where=where,
         partitioned=False if mode == "queue" else partitioned,
         transactional=transactional,
@@ -471,9 +471,17 @@ def consumer(
     return decorate
 
 
-def _patterns(patterns: Sequence[str] | None) -> tuple[str, ...] | None:
-    # A text is a sequence of texts too, but nobody means its letters.
-    return None if patterns is None else (patterns,) if isinstance(patterns, str) else tuple(patterns)
+@overload
+def texts(given: Sequence[str]) -> tuple[str, ...]: ...
+
+
+@overload
+def texts(given: Sequence[str] | None) -> tuple[str, ...] | None: ...
+
+
+def texts(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """What a declaration is given as texts. A text is a sequence of texts too, but nobody means its letters."""
+    return None if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 
 def _caller() -> str:

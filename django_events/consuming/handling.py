@@ -7,7 +7,9 @@ counted, all in one settling transaction.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
@@ -18,6 +20,7 @@ from django_events.consuming.held import Held
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import WorkerEnded
 from django_events.retries import Discard, Retry
+from django_events.signals import event_dead_lettered, event_handled, event_retried
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -49,6 +52,20 @@ class Claim(Protocol):
     def judge(self, event: ReceivedEvent, error: BaseException) -> Failure: ...
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a settling transaction settled: events that were handled, and behind them one that failed."""
+
+    settlement: Settlement
+    handled: Sequence[ReceivedEvent] = ()
+    seconds: float = 0.0
+    failure: Failure | None = None
+
+    @property
+    def passed(self) -> int:
+        return len(self.handled) + int(self.failure is not None and self.failure.passes)
+
+
 class Handling:
     """One worker's way through the events of one lease."""
 
@@ -78,7 +95,7 @@ class Handling:
         given, failure = events, None
         while True:
             try:
-                passed, settlement = self._handle_and_settle(claim, events, failure)
+                outcome = self._handle_and_settle(claim, events, failure)
             except HandlerFailed as failed:
                 if failed.place is None:
                     return self._one_by_one(claim, given, failed.error)
@@ -88,13 +105,12 @@ class Handling:
                     event.forget()
                 events = events[: failed.place]
             else:
-                claim.settled(settlement)
-                return passed
+                claim.settled(outcome.settlement)
+                self._tell(outcome)
+                return outcome.passed
 
-    def _handle_and_settle(
-        self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None
-    ) -> tuple[int, Settlement]:
-        """One such transaction: these events, and behind them the one that failed before. Returns how many are passed.
+    def _handle_and_settle(self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None) -> Outcome:
+        """One such transaction: these events, and behind them the one that failed before.
 
         HandlerFailed tells on which event it failed now, if one can know. Any other error is nobody's attempt.
         """
@@ -102,7 +118,7 @@ class Handling:
         outermost = not connections[using].in_atomic_block  # otherwise the caller's transaction goes on after it
         # Those before a failed event are handled again without a limit: its attempt is to be counted.
         enough = self.enough if failure is None else _never
-        passed, settlement, session = 0, None, None
+        handled, settlement, session, seconds = 0, None, None, 0.0
         committed: list[bool] = []
         try:
             with transaction.atomic(using):
@@ -112,11 +128,12 @@ class Handling:
                     # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
                     transaction.on_commit(lambda: committed.append(True), using)
                 if events:
-                    passed = self.handler.call(self.lease, events, enough=enough)
-                if passed < len(events):
+                    began = time.perf_counter()
+                    handled = self.handler.call(self.lease, events, enough=enough)
+                    seconds = time.perf_counter() - began
+                if handled < len(events):
                     failure = None  # it comes again in its turn
-                settlement = claim.settle(events[:passed], failure)
-                passed += int(failure is not None and failure.passes)
+                settlement = claim.settle(events[:handled], failure)
                 if outermost and not settlement.held:
                     raise HandlerFailed(_only(events), ended())
         except HandlerFailed as failed:
@@ -126,14 +143,14 @@ class Handling:
         except Exception as error:
             if committed and settlement is not None:
                 self._log_hook(error)
-                return passed, settlement
+                return Outcome(settlement, events[:handled], seconds, failure)
             if not isinstance(error, DatabaseError | InterfaceError):
                 raise
             self._raise_if_lost(session, error)
             if not events:
                 raise
             raise HandlerFailed(_only(events), error) from error
-        return passed, settlement
+        return Outcome(settlement, events[:handled], seconds, failure)
 
     def _before(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
         """Handle, then settle: each call by itself, so that a crash repeats one call at most."""
@@ -141,7 +158,7 @@ class Handling:
         passed = 0
         while passed < len(events) and not (passed and self.enough()):
             chunk = events[passed : passed + size]
-            session = connections[self.lease.using].connection
+            session, began = connections[self.lease.using].connection, time.perf_counter()
             try:
                 self.handler.call(self.lease, chunk)
             except HandlerFailed as failed:
@@ -155,6 +172,7 @@ class Handling:
             with transaction.atomic(self.lease.using):
                 settlement = claim.settle(chunk)
             claim.settled(settlement)
+            self._tell(Outcome(settlement, chunk, time.perf_counter() - began))
             passed += len(chunk)
             if passed < len(events) and claim.is_careful(events[passed]):
                 break
@@ -164,7 +182,26 @@ class Handling:
         with transaction.atomic(self.lease.using):
             settlement = claim.settle([], failure)
         claim.settled(settlement)
+        self._tell(Outcome(settlement, failure=failure))
         return int(failure.passes)
+
+    def _tell(self, outcome: Outcome) -> None:
+        """What is settled now, to whoever receives our signals."""
+        consumer, using = self.consumer, self.lease.using
+        if outcome.handled and event_handled.receivers:
+            events = list(outcome.handled)
+            event_handled.send_robust(
+                consumer, consumer=consumer, topic=events[0].topic, events=events, seconds=outcome.seconds, using=using
+            )
+        if (failure := outcome.failure) is None:
+            return
+        event, error = failure.event, failure.error
+        if failure.verdict is Verdict.RETRY:
+            event_retried.send_robust(
+                consumer, consumer=consumer, event=event, error=error, pause=failure.pause, using=using
+            )
+        elif failure.verdict is Verdict.DEAD_LETTER:
+            event_dead_lettered.send_robust(consumer, consumer=consumer, event=event, error=error, using=using)
 
     def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
         """A batch failed, and nobody knows on which event: handle each by itself up to its end."""

@@ -11,6 +11,7 @@ from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
+from django_events.publishing.context import with_context
 
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
@@ -63,6 +64,7 @@ def encode(
             "An event has exactly one of value and body, "
             f"got {'neither' if value is UNSET else 'both'}. Use value for JSON (None is JSON null), body for bytes."
         )
+    metadata = with_context(metadata)
     _check_text("type", type, MAX_TYPE_LENGTH)
     if key is not None:
         _check_text("key", key, MAX_KEY_LENGTH)

@@ -4,6 +4,7 @@ with explained(using, topic), transaction.atomic(using):
     repeated = store(using, topic, rows)
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from django_events.declarations import Topic
 from django_events.drafts import Receipt
 from django_events.exceptions import NotReady, TopicNotReady, tables_missing
 from django_events.publishing.encoding import COLUMNS, PLAIN, Row
+from django_events.signals import event_published
 
 # What the SQL functions raise for a topic without a row.
 _TOPIC_MISSING = "DE001"
@@ -37,6 +39,8 @@ def store_one(using: str, topic: Topic, row: Row) -> Receipt:
                 using, sql.statement("publish_later_or_once"), topic=topic.name, wake=wake, **row._asdict()
             )
             ticket = tickets[0][0] if tickets else None
+    if ticket is not None:
+        _announce(using, topic, [row])
     return Receipt(topic.name, ticket, new=ticket is not None)
 
 
@@ -51,12 +55,16 @@ def store(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
     if scheduled := [row for row in new if row.publish_at is not None]:
         rows_of_table = ((*row[:COLUMNS], row.publish_at) for row in scheduled)
         _copy(using, sql.statement("copy_scheduled"), _open(using, topic), rows_of_table)
+        _announce(using, topic, scheduled)
     return repeated
 
 
 def copy(using: str, topic: Topic, rows: Iterable[Row]) -> None:
     """Store plain events in their order. They may be made while the server takes in those before."""
+    if event_published.receivers:
+        rows = list(rows)
     _copy(using, sql.statement("copy"), _open(using, topic), (row[:COLUMNS] for row in rows))
+    _announce(using, topic, rows)
 
 
 def is_plain(row: Row) -> bool:
@@ -78,6 +86,12 @@ def _repeated(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
         windows=[rows[place].dedup_window for _, place in keyed],
     )
     return {place for _, place in keyed}.difference(place for (place,) in new)
+
+
+def _announce(using: str, topic: Topic, rows: Iterable[Row]) -> None:
+    if event_published.receivers:
+        for name, count in Counter(row.type for row in rows).items():
+            event_published.send_robust(topic, topic=topic.name, type=name, count=count, using=using)
 
 
 def _open(using: str, topic: Topic) -> int:

@@ -1,0 +1,121 @@
+"""How the fields of a model are written in an event: the same by `@outbox` in Python and by `capture()` in SQL.
+
+By the names of their attributes, like `customer_id`. Numbers of fixed precision are texts, so that nothing is lost;
+times are ISO 8601 in UTC; durations are seconds; bytes are base64. All else is what JSON has for it.
+"""
+
+import base64
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+from django.db import connection, models
+from django.db.models import Field, Model
+from django.utils.timezone import is_naive, make_aware
+
+if TYPE_CHECKING:
+    Concrete: TypeAlias = Field[Any, Any]
+else:  # at run time it takes no parameters
+    Concrete = Field
+# What goes into JSON as it is.
+_PLAIN = (str, bool, int, Mapping)
+
+# How a column becomes what the function below makes of the same value; {} is the column.
+_IN_SQL = {
+    "BinaryField": "replace(encode({}, 'base64'), E'\\n', '')",
+    "DateTimeField": """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
+    "DecimalField": "{}::text",
+    "DurationField": "extract(epoch FROM {})::float8",
+    "GenericIPAddressField": "host({})",
+    "TimeField": "to_char({}, 'HH24:MI:SS.US')",
+}
+# Those have no equality in PostgreSQL.
+_WITHOUT_EQUALITY = ("json", "xml", "point", "polygon", "path", "line")
+_AS_THEY_ARE = ("bool", "int", "serial", "varchar", "char", "text", "uuid", "date", "jsonb", "hstore", "double", "real")
+
+
+def concrete_fields(model: type[Model]) -> dict[str, Concrete]:
+    """The fields that have a column in the model's table or those of its parents, by attribute name."""
+    return {field.attname: field for field in model._meta.concrete_fields if field.column is not None}
+
+
+def named(model: type[Model], name: str) -> Concrete | None:
+    """The field of a name, which may be that of the field or of its attribute, or `pk`; None if it has no column."""
+    fields = concrete_fields(model)
+    if name == "pk":
+        return model._meta.pk
+    if name in fields:
+        return fields[name]
+    return next((field for field in fields.values() if field.name == name), None)
+
+
+def chosen(model: type[Model], names: Iterable[str] | None, left_out: Iterable[str] = ()) -> list[Concrete]:
+    """The fields of these names, or all, but for those to leave out. Wrong names are a check's business."""
+    every = list(concrete_fields(model).values())
+    found = every if names is None else [field for name in names if (field := named(model, name)) is not None]
+    gone = {named(model, name) for name in left_out}
+    return [field for field in found if field not in gone]
+
+
+def written(field: Concrete, value: Any) -> Any:
+    """A value of a field, as an event has it."""
+    if value is None:
+        return None
+    if isinstance(field, models.ForeignKey):
+        return written(field.target_field, value)
+    if isinstance(value, models.fields.files.FieldFile):
+        return str(value)
+    if type(value) is not str or not isinstance(field, models.CharField | models.TextField):
+        value = field.to_python(value)
+    if isinstance(field, models.DecimalField) and isinstance(value, Decimal) and field.decimal_places is not None:
+        value = value.quantize(Decimal(1).scaleb(-field.decimal_places)) if value.is_finite() else value
+    return _in_json(field, value)
+
+
+def _in_json(field: Concrete, value: Any) -> Any:
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, datetime):
+        moment = make_aware(value) if is_naive(value) else value
+        return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if isinstance(value, time):
+        return value.isoformat(timespec="microseconds")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal | UUID):
+        return f"{value:f}" if isinstance(value, Decimal) else str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, list | tuple):
+        return [_in_json(field, item) for item in value]
+    return str(value)
+
+
+def in_sql(field: Concrete, column: str) -> str:
+    """An expression for what an event has of a column."""
+    while isinstance(field, models.ForeignKey):
+        field = field.target_field
+    template = _IN_SQL.get(field.get_internal_type())
+    if template is not None:
+        return template.format(column)
+    db_type = _db_type(field)
+    as_it_is = db_type.startswith(_AS_THEY_ARE) or db_type.endswith(("int", "serial", "[]"))
+    return column if as_it_is else f"{column}::text"
+
+
+def differ_in_sql(field: Concrete, old: str, new: str) -> str:
+    """A condition that holds if a column changed, to or from NULL too."""
+    if _db_type(field).startswith(_WITHOUT_EQUALITY) and not _db_type(field).startswith("jsonb"):
+        old, new = f"{old}::text", f"{new}::text"
+    return f"{old} IS DISTINCT FROM {new}"
+
+
+def _db_type(field: Concrete) -> str:
+    return str(field.db_type(connection) or "").lower()

@@ -1,0 +1,104 @@
+"""Models whose changes are events, in all the ways that Django has."""
+
+import uuid
+from typing import Any
+
+from django.db import models
+
+from django_events import outbox
+
+
+class Tag(models.Model):
+    name = models.CharField(max_length=20)
+
+
+@outbox("library", m2m=["tags"])
+class Book(models.Model):
+    """Everything is an event, and the value is the row."""
+
+    title = models.CharField(max_length=50)
+    price = models.DecimalField(max_digits=8, decimal_places=2, null=True)
+    copies = models.IntegerField(default=0)
+    tags = models.ManyToManyField(Tag, related_name="books")
+
+
+class AudioBook(Book):
+    """A row of its own, and one of the parent's."""
+
+    minutes = models.IntegerField()
+
+
+class PaperBook(Book):
+    class Meta:
+        proxy = True
+
+
+@outbox(
+    "drafts",
+    key="code",
+    created="draft.begun",
+    updated="draft.changed",
+    deleted=None,
+    fields=["code", "status"],
+    watch=["status", "words"],
+)
+class Manuscript(models.Model):
+    """An update is an event only if the status or the words changed."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    code = models.CharField(max_length=20, unique=True)
+    status = models.CharField(max_length=20, default="new")
+    words = models.IntegerField(default=0)
+    notes = models.TextField(blank=True)
+
+
+@outbox("lending", exclude=["secret"])
+class Timestamped(models.Model):
+    at = models.DateTimeField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Loan(Timestamped):
+    """It inherits its outbox from an abstract model. Its book's end is its own."""
+
+    book = models.ForeignKey(Book, models.CASCADE, related_name="loans")
+    reader = models.CharField(max_length=20)
+    secret = models.CharField(max_length=20, blank=True)
+
+
+def describe(fine: "Fine") -> dict[str, Any]:
+    return {"fine": f"{fine.amount} for {fine.loan.reader}"}
+
+
+@outbox("lending", key=lambda fine: f"loan-{fine.loan_id}", value=describe, updated="fine.changed", watch=["amount"])
+class Fine(Timestamped):
+    """It has an outbox instead of the inherited one, and says it in its own words."""
+
+    loan = models.ForeignKey(Loan, models.CASCADE, related_name="fines")
+    amount = models.IntegerField()
+
+
+@outbox("library", key=None)
+class Everything(models.Model):
+    """A field of each kind."""
+
+    boolean = models.BooleanField(null=True)
+    big = models.BigIntegerField(null=True)
+    float = models.FloatField(null=True)
+    decimal = models.DecimalField(max_digits=12, decimal_places=4, null=True)
+    text = models.TextField(null=True)
+    json = models.JSONField(null=True)
+    date = models.DateField(null=True)
+    time = models.TimeField(null=True)
+    datetime = models.DateTimeField(null=True)
+    duration = models.DurationField(null=True)
+    binary = models.BinaryField(null=True)
+    address = models.GenericIPAddressField(null=True)
+    uuid = models.UUIDField(null=True)
+    file = models.FileField(null=True)
+    url = models.URLField(null=True)
+    doubled = models.GeneratedField(
+        expression=models.F("big") * 2, output_field=models.BigIntegerField(), db_persist=True
+    )
