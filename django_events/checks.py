@@ -6,6 +6,7 @@ Each function is one message. Its id is in docs/reference/checks.md with what to
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import pgtrigger
 from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
@@ -16,6 +17,7 @@ from django_events.consuming.registration import check_filter
 from django_events.declarations import consumers, registry
 from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
 from django_events.phrases import moment
+from django_events.publishing.capture import Capture
 from django_events.publishing.changes import publishers
 
 # 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
@@ -65,6 +67,20 @@ def check_outboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
         if outbox.topic not in topics:
             problem = f"An @outbox publishes to topic {outbox.topic!r}, which no installed app declares."
             yield Error(problem, hint=did_you_mean(outbox.topic, topics), obj=publisher.model, id="django_events.E010")
+
+
+@register(Tags.models)
+def check_captures(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    topics = {topic.name for topic in registry}
+    registered: Any = pgtrigger.registered()
+    for model, trigger in registered:
+        if not isinstance(trigger, Capture):
+            continue
+        for problem in trigger.declared.problems(model):
+            yield Error(problem, obj=model, id="django_events.E011")
+        if trigger.declared.topic not in topics:
+            problem = f"A capture() publishes to topic {trigger.declared.topic!r}, which no installed app declares."
+            yield Error(problem, hint=did_you_mean(trigger.declared.topic, topics), obj=model, id="django_events.E011")
 
 
 @register(Tags.compatibility)

@@ -50,7 +50,7 @@ class Before:
     """What was known of a row before it was saved."""
 
     existed: bool | None = None  # None: Django will say
-    watched: Mapping[str, Any] | None = None  # empty: nothing of them is going to be saved
+    row: Mapping[str, Any] | None = None  # empty: nothing that is watched is going to be saved
 
 
 _publishers: dict[type[Model], list[Publisher]] = {}
@@ -197,9 +197,9 @@ def _before(
         return Before(existed=False)
     watched = outbox.watched(model)
     if update_fields is not None and not any(_is_saved(field, update_fields) for field in watched):
-        return Before(existed=True, watched={})
-    row = _row(model, pk, watched, using, lock=True)
-    return Before(existed=row is not None, watched=row)
+        return Before(existed=True, row={})
+    row = _row(model, pk, _wanted(publisher), using, lock=True)
+    return Before(existed=row is not None, row=row)
 
 
 def _after_save(
@@ -220,26 +220,29 @@ def _after_save(
         known = before[place] if before else Before()
         is_new = created if known.existed is None else not known.existed
         event_type = publisher.event_type("created" if is_new else "updated")
-        if event_type is None or publisher.suppressed or (known.watched == {} and not is_new):
+        if event_type is None or publisher.suppressed or (known.row == {} and not is_new):
             continue
         with _all_or_nothing(using):
             values = _saved_values(publisher, instance, using, update_fields, is_new=is_new)
-            changed = None if is_new else _changes(publisher, known, values)
-            if changed is None or changed:
+            changed = {} if is_new else _changes(publisher, known, values)
+            if changed is not None:
                 _publish(publisher, instance, event_type, values, using, changed=changed)
 
 
 def _changes(publisher: Publisher, before: Before, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What changed of the watched fields; None if none is watched."""
-    if not publisher.outbox.watch:
-        return None
-    old, changed = before.watched or {}, {}
-    for field in publisher.outbox.watched(publisher.model):
-        if field.attname in old:
-            was, became = written(field, old[field.attname]), written(field, values[field.attname])
+    """What changed of the fields that events show; None if some are watched, and none of them changed."""
+    outbox, changed = publisher.outbox, {}
+    if not outbox.watch:
+        return {}
+    for field in _wanted(publisher):
+        if before.row and field.attname in before.row:
+            was, became = written(field, before.row[field.attname]), written(field, values[field.attname])
             if was != became:
-                changed[field.attname] = {"old": was, "new": became}
-    return changed
+                changed[field] = {"old": was, "new": became}
+    if changed.keys().isdisjoint(outbox.watched(publisher.model)):
+        return None
+    hidden = outbox.hidden(publisher.model)
+    return {field.attname: change for field, change in changed.items() if field not in hidden}
 
 
 def _saved_values(

@@ -69,6 +69,10 @@ class Outbox:
         """The fields that its events contain."""
         return chosen(model, self.fields, self.exclude)
 
+    def hidden(self, model: type[Model]) -> list[Concrete]:
+        """The fields that its events never show, watched or not."""
+        return chosen(model, self.exclude)
+
     def watched(self, model: type[Model]) -> list[Concrete]:
         """The fields of which one must have changed for an update to be an event."""
         return chosen(model, self.watch)

@@ -85,7 +85,7 @@ def _tell_before(
     telling = _telling(connection, something)
     if many or not isinstance(statement, str) or not isinstance(cursor.cursor, psycopg.ClientCursor):
         with transaction.atomic(connection.alias, savepoint=False):
-            execute(telling, None, False, context)
+            cursor.execute(telling)
             return execute(statement, parameters, many, context)
     result = execute(
         f"{telling if parameters is None else telling.replace('%', '%%')};\n{statement}", parameters, many, context

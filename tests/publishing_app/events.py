@@ -5,3 +5,6 @@ from django_events import topic
 library = topic("library", partitions=4)
 drafts = topic("drafts")
 lending = topic("lending")
+accounts = topic("accounts", partitions=4)
+shelves = topic("shelves")
+captured = topic("captured")

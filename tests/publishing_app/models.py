@@ -3,9 +3,10 @@
 import uuid
 from typing import Any
 
+import pgtrigger
 from django.db import models
 
-from django_events import outbox
+from django_events import capture, outbox
 
 
 class Tag(models.Model):
@@ -102,3 +103,54 @@ class Everything(models.Model):
     doubled = models.GeneratedField(
         expression=models.F("big") * 2, output_field=models.BigIntegerField(), db_persist=True
     )
+
+
+class Account(models.Model):
+    """A table whose changes are captured, with columns named otherwise than its attributes."""
+
+    owner = models.ForeignKey(Tag, models.CASCADE, null=True, db_column="The Owner's")
+    balance = models.DecimalField(max_digits=12, decimal_places=2, default=0)
+    iban = models.CharField(max_length=34, null=True)
+    pin = models.CharField(max_length=4, null=True)
+    note = models.TextField(null=True, db_column="group")
+    seen = models.DateTimeField(null=True)
+
+    class Meta:
+        triggers = capture("accounts", exclude=["pin"], mask=["iban"])
+
+
+class SavingsAccount(Account):
+    """Its own columns are captured; those of the parent are the parent's."""
+
+    rate = models.FloatField(default=0)
+
+    class Meta:
+        triggers = capture("accounts", key="account_ptr_id")
+
+
+class Shelf(models.Model):
+    """Only what matters: a change of the place of a shelf that is open, and O'Brien's."""
+
+    code = models.CharField(max_length=20, primary_key=True)
+    place = models.CharField(max_length=20, null=True)
+    is_open = models.BooleanField(default=True)
+    label = models.CharField(max_length=40, blank=True)
+
+    class Meta:
+        triggers = capture(
+            "shelves",
+            key="code",
+            created=None,
+            updated="shelf.moved",
+            deleted=None,
+            watch=["place"],
+            condition=pgtrigger.Q(new__is_open=True) & ~pgtrigger.Q(new__label="O'Brien's NEW.label 100%"),
+        )
+
+
+class Captured(Everything):
+    """What a trigger makes of a field of each kind."""
+
+    class Meta:
+        proxy = True
+        triggers = capture("captured", key=None, created="captured", updated="captured", deleted="captured")

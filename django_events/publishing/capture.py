@@ -1,0 +1,287 @@
+"""Changes of tables as events: `capture()` makes triggers that publish what a statement did, whoever sent it.
+
+    class Order(models.Model):
+        class Meta:
+            triggers = capture("orders", created="order.placed", updated="order.changed", deleted="order.cancelled")
+
+One trigger for each operation, run once per statement: 100,000 rows of one UPDATE are one INSERT into the buffer.
+`makemigrations` sees when they change.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pgtrigger
+from django.db.models import Model
+from psycopg.sql import Identifier
+
+from django_events import declarations, sql
+from django_events.drafts import UNSET, Unset
+from django_events.exceptions import InvalidCapture
+from django_events.publishing.encoding import MAX_TYPE_LENGTH
+from django_events.publishing.fields import Concrete, chosen, concrete_fields, differ_in_sql, in_sql, named
+from django_events.publishing.telling import names_of
+
+MASKED = "***"
+LONGEST_NAME = 39  # pgtrigger allows for 47 characters, and _updated is behind them
+
+Operation = Literal["created", "updated", "deleted"]
+_OPERATIONS: dict[Operation, pgtrigger.Operation] = {
+    "created": pgtrigger.Insert,
+    "updated": pgtrigger.Update,
+    "deleted": pgtrigger.Delete,
+}
+_REFERENCING: dict[str, dict[str, str]] = {
+    "created": {"new": "new_values"},
+    "updated": {"old": "old_values", "new": "new_values"},
+    "deleted": {"old": "old_values"},
+}
+_DECLARED = [("django_events_topic", "integer"), ("django_events_metadata", "jsonb")]
+# What stands in quotes is not touched where OLD and NEW are replaced.
+_QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
+
+
+def capture(
+    topic: declarations.Topic | str,
+    *,
+    key: str | None = "pk",
+    created: str | Unset | None = UNSET,
+    updated: str | Unset | None = UNSET,
+    deleted: str | Unset | None = UNSET,
+    fields: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    mask: Sequence[str] = (),
+    watch: Sequence[str] = (),
+    condition: pgtrigger.Condition | None = None,
+    name: str | None = None,
+) -> list[pgtrigger.Trigger]:
+    """Make triggers that publish an event for each row that is inserted, updated or deleted, in the same transaction.
+
+    Types, key, fields and the value are those of `@outbox`. An update is an event if one of the fields that events
+    contain changed, or with `watch` one of these; its value says from what to what. `mask` hides values, and
+    says only that they changed. A condition is one of pgtrigger's. Two captures of a model for one topic need names.
+    """
+    name = name or _name_of(str(topic))
+    declared = Declared(
+        topic=str(topic),
+        key=key,
+        types={"created": created, "updated": updated, "deleted": deleted},
+        fields=declarations.texts(fields),
+        exclude=declarations.texts(exclude),
+        mask=declarations.texts(mask),
+        watch=declarations.texts(watch),
+        condition=condition,
+    )
+    return [
+        Capture(declared, operation, name=f"{name}_{operation}")
+        for operation, given in declared.types.items()
+        if given is not None
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What `capture()` was given: the same for each of its triggers."""
+
+    topic: str
+    key: str | None
+    types: dict[Operation, str | Unset | None]
+    fields: tuple[str, ...] | None
+    exclude: tuple[str, ...]
+    mask: tuple[str, ...]
+    watch: tuple[str, ...]
+    condition: pgtrigger.Condition | None
+
+    def problems(self, model: type[Model]) -> Iterator[str]:
+        """Yield a sentence for each reason why it can't capture a model."""
+        what = f"capture({self.topic!r}) of {model._meta.label}"
+        own = _Columns(model).fields
+        there = f"There are {', '.join(sorted(own))}."
+        for option in ("fields", "exclude", "mask", "watch"):
+            for name in getattr(self, option) or ():
+                field = named(model, name)
+                if field is None or field.attname not in own:
+                    yield f"{what} has {name!r} in {option}, which is no column of its own table. {there}"
+        if self.key is not None and ((field := named(model, self.key)) is None or field.attname not in own):
+            yield f"{what} has key={self.key!r}, which is no column of its own table. {there}"
+        for operation, given in self.types.items():
+            if isinstance(given, str) and (len(given) > MAX_TYPE_LENGTH or "$" in given or "\0" in given):
+                yield (
+                    f"{what} has {operation}={given!r:.60}, expected at most {MAX_TYPE_LENGTH} characters, "
+                    "without $ and U+0000."
+                )
+        if self.condition is not None:
+            yield from self._problems_of_condition(what, self.resolved(model))
+
+    def _problems_of_condition(self, what: str, condition: str) -> Iterator[str]:
+        if "$$" in condition:
+            yield f"{what} has a condition with $$, which ends the function of a trigger."
+        unquoted = _QUOTED.sub("", condition)
+        missing: list[tuple[str, Operation]] = [("OLD", "created"), ("NEW", "deleted")]
+        for row, operation in missing:
+            if self.types[operation] is not None and re.search(rf"\b{row}\.", unquoted, re.I):
+                yield (
+                    f"{what} has a condition about {row}, and a row that is {operation} has no such values. "
+                    f"Capture that apart, or say {operation}=None."
+                )
+
+    def resolved(self, model: type[Model]) -> str:
+        return "true" if self.condition is None else str(self.condition.resolve(model))  # type: ignore[no-untyped-call]  # not ours
+
+    def type_of(self, model: type[Model], operation: Operation) -> str | None:
+        given = self.types[operation]
+        return f"{model._meta.model_name}.{operation}" if isinstance(given, Unset) else given
+
+
+def _name_of(topic: str) -> str:
+    name = "capture_" + re.sub(r"[^a-z0-9_-]", "_", topic)
+    if len(name) <= LONGEST_NAME and name == f"capture_{topic}":
+        return name
+    return f"{name[: LONGEST_NAME - 7]}_{hashlib.sha1(topic.encode(), usedforsecurity=False).hexdigest()[:6]}"
+
+
+class Capture(pgtrigger.Trigger):
+    """The trigger of one operation."""
+
+    def __init__(self, declared: Declared, operation: Operation, *, name: str) -> None:
+        super().__init__(
+            name=name,
+            level=pgtrigger.Statement,
+            when=pgtrigger.After,
+            operation=_OPERATIONS[operation],
+            referencing=pgtrigger.Referencing(**_REFERENCING[operation]),  # type: ignore[no-untyped-call]  # not ours
+            declare=_DECLARED,
+        )
+        self.declared = declared
+        self.of: Operation = operation
+
+    def get_func(self, model: type[Model]) -> str:  # type: ignore[override]  # it says instance, and gives the class
+        """The body of the trigger's function."""
+        for problem in self.declared.problems(model):
+            raise InvalidCapture(problem)
+        suppressible = ", ".join(_literal(name) for name in names_of(self.declared.topic, model))
+        rows = _REFERENCING[self.of].get("new", "old_values")
+        insert = (self._changes(model) if self.of == "updated" else self._rows(model)).text.replace("%%", "%")
+        return "\n".join(
+            [
+                f"IF NOT EXISTS (SELECT FROM {rows})",
+                "    OR string_to_array(current_setting('django_events.suppressed', true), ',')"
+                f" && ARRAY[{suppressible}]",
+                "THEN",
+                "    RETURN NULL;",
+                "END IF;",
+                f"django_events_topic := django_events_open({_literal(self.declared.topic)});",
+                "django_events_metadata := coalesce(nullif(current_setting('django_events.context', true), ''), '{}');",
+                f"{insert};",
+                "RETURN NULL;",
+            ]
+        )
+
+    def _rows(self, model: type[Model]) -> sql.Statement:
+        columns = _Columns(model)
+        return sql.statement("capture_rows").on(
+            rows=_REFERENCING[self.of].get("new", "old_values"),
+            type=self._type(model, self.of),
+            key=_part(columns.key("r", self.declared.key)),
+            shown=_part(columns.shown("r", self._payload(model), self._masked(model))),
+            condition=_part(self._condition(model, old="r", new="r")),
+        )
+
+    def _changes(self, model: type[Model]) -> sql.Statement:
+        columns, payload, masked = _Columns(model), self._payload(model), self._masked(model)
+        watched = chosen(model, self.declared.watch) if self.declared.watch else payload
+        unshown = [*payload, *chosen(model, self.declared.exclude)]
+        return sql.statement("capture_changes").on(
+            pk=str(columns.pk.column),
+            created=self._type(model, "created"),
+            updated=self._type(model, "updated"),
+            deleted=self._type(model, "deleted"),
+            old_key=_part(columns.key("o", self.declared.key)),
+            new_key=_part(columns.key("n", self.declared.key)),
+            old_shown=_part(columns.shown("o", payload, masked)),
+            new_shown=_part(columns.shown("n", payload, masked)),
+            changed=_part(columns.changed([*payload, *(one for one in watched if one not in unshown)], masked)),
+            differ=_part(columns.differ(watched)),
+            condition=_part(self._condition(model, old="o", new="n")),
+        )
+
+    def _type(self, model: type[Model], operation: Operation) -> sql.Statement:
+        name = self.declared.type_of(model, operation)
+        return _part("NULL::varchar" if name is None else f"{_literal(name)}::varchar")
+
+    def _payload(self, model: type[Model]) -> list[Concrete]:
+        own = _Columns(model).fields
+        return [one for one in chosen(model, self.declared.fields, self.declared.exclude) if one.attname in own]
+
+    def _masked(self, model: type[Model]) -> list[Concrete]:
+        return chosen(model, self.declared.mask)
+
+    def _condition(self, model: type[Model], *, old: str, new: str) -> str:
+        parts = _QUOTED.split(self.declared.resolved(model))
+        for place in range(0, len(parts), 2):
+            parts[place] = re.sub(r"\bOLD\.", f"{old}.", parts[place], flags=re.I)
+            parts[place] = re.sub(r"\bNEW\.", f"{new}.", parts[place], flags=re.I)
+        return f"({''.join(parts)})"
+
+
+class _Columns:
+    """The columns of a model's own table, as parts of statements. Those of its parents have triggers of their own."""
+
+    def __init__(self, model: type[Model]) -> None:
+        table: Any = model._meta.concrete_model
+        own = {field.attname for field in table._meta.local_concrete_fields}
+        self.fields = {name: field for name, field in concrete_fields(model).items() if name in own}
+        self.model = model
+        self.pk: Concrete = model._meta.pk
+
+    def key(self, row: str, name: str | None) -> str:
+        field = None if name is None else named(self.model, name)
+        return "NULL::text" if field is None else f"({self._written(row, field)})::text"
+
+    def shown(self, row: str, fields: list[Concrete], masked: list[Concrete]) -> str:
+        return ", ".join(
+            f"{self._masked(row, field) if field in masked else self._written(row, field)} AS {_quoted(field.attname)}"
+            for field in fields
+        )
+
+    def changed(self, fields: list[Concrete], masked: list[Concrete]) -> str:
+        """An object of those that changed, from what to what; the empty one too, where there is none."""
+        parts = [
+            f"CASE WHEN {self._differs(field)} THEN jsonb_build_object({_literal(field.attname)}, jsonb_build_object("
+            f"'old', {self._shown('o', field, masked)}, 'new', {self._shown('n', field, masked)})) ELSE '{{}}' END"
+            for field in fields
+        ]
+        return " || ".join(parts) or "'{}'::jsonb"
+
+    def differ(self, fields: list[Concrete]) -> str:
+        return f"({' OR '.join(map(self._differs, fields)) or 'false'})"
+
+    def _shown(self, row: str, field: Concrete, masked: list[Concrete]) -> str:
+        return self._masked(row, field) if field in masked else self._written(row, field)
+
+    def _differs(self, field: Concrete) -> str:
+        return differ_in_sql(field, self._column("o", field), self._column("n", field))
+
+    def _written(self, row: str, field: Concrete) -> str:
+        return in_sql(field, self._column(row, field))
+
+    def _masked(self, row: str, field: Concrete) -> str:
+        return f"CASE WHEN {self._column(row, field)} IS NOT NULL THEN {_literal(MASKED)} END"
+
+    def _column(self, row: str, field: Concrete) -> str:
+        return f"{row}.{_quoted(str(field.column))}"
+
+
+def _quoted(name: str) -> str:
+    return Identifier(name).as_string()
+
+
+def _literal(text: str) -> str:
+    return sql.literal(text).as_string()
+
+
+def _part(text: str) -> sql.Statement:
+    return sql.Statement("part", text)

@@ -1,0 +1,27 @@
+-- Publish the rows that a statement updated, and from what to what: in the function of a trigger, as capture_rows.sql.
+--
+-- A row whose primary key changes is another one from then on: the old one is deleted, and the new one created.
+-- Identifiers: pk. Parts: created, updated, deleted (types, or NULL), old_key, new_key, old_shown, new_shown (columns),
+-- changed (an object), differ, condition.
+INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
+SELECT
+    django_events_topic,
+    kind.type,
+    CASE WHEN n.{pk} IS NULL THEN {old_key} ELSE {new_key} END,
+    CASE
+        WHEN n.{pk} IS NULL THEN to_jsonb(old_shown)
+        WHEN o.{pk} IS NULL THEN to_jsonb(new_shown)
+        ELSE to_jsonb(new_shown) || jsonb_build_object('changed', {changed})
+    END,
+    django_events_metadata
+FROM new_values AS n
+FULL JOIN old_values AS o ON o.{pk} = n.{pk}
+CROSS JOIN LATERAL (SELECT {new_shown}) AS new_shown
+CROSS JOIN LATERAL (SELECT {old_shown}) AS old_shown
+CROSS JOIN LATERAL (
+    SELECT
+        CASE WHEN n.{pk} IS NULL THEN {deleted} WHEN o.{pk} IS NULL THEN {created} ELSE {updated} END AS type
+) AS kind
+WHERE kind.type IS NOT NULL
+    AND (n.{pk} IS NULL OR o.{pk} IS NULL OR {differ})
+    AND {condition}
