@@ -7,7 +7,7 @@ rows are a part of it. A row that an instance only inherits is deleted under a s
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -39,6 +39,30 @@ class Publisher:
 
     def event_type(self, what: "What") -> str | None:
         return self.outbox.event_type(what, self.model)
+
+    @cached_property
+    def payload(self) -> list[Concrete]:
+        """The fields that events contain."""
+        return self.outbox.payload(self.model)
+
+    @cached_property
+    def watched(self) -> list[Concrete]:
+        return self.outbox.watched(self.model)
+
+    @cached_property
+    def hidden(self) -> list[Concrete]:
+        return self.outbox.hidden(self.model)
+
+    @cached_property
+    def key_field(self) -> Concrete | None:
+        key = self.outbox.key
+        return named(self.model, key) if isinstance(key, str) else None
+
+    @cached_property
+    def wanted(self) -> list[Concrete]:
+        """The fields whose values an event needs."""
+        fields = [*self.watched, *(() if self.outbox.value is not None else self.payload)]
+        return list(dict.fromkeys([*fields, self.key_field] if self.key_field is not None else fields))
 
     @property
     def suppressed(self) -> bool:
@@ -187,18 +211,19 @@ def _before(
     sender: type[Model], publisher: Publisher, instance: Model, using: str, update_fields: frozenset[str] | None
 ) -> Before:
     """Read and lock the row: what the instance was loaded with may be old, or was never committed."""
-    model, outbox = publisher.model, publisher.outbox
+    model = publisher.model
     if not _looks_before(sender, publisher) or publisher.suppressed:
+        return Before()
+    if not publisher.watched and not instance._state.adding:
         return Before()
     pk = getattr(instance, _pk(model).attname)
     inserts = instance._state.adding and (_pk(model).has_default() or _pk(model).has_db_default())
     inserts = inserts and not getattr(instance._state, _UPDATES, False)
     if pk is None or inserts:
         return Before(existed=False)
-    watched = outbox.watched(model)
-    if update_fields is not None and not any(_is_saved(field, update_fields) for field in watched):
+    if publisher.watched and not any(_is_saved(field, update_fields) for field in publisher.watched):
         return Before(existed=True, row={})
-    row = _row(model, pk, _wanted(publisher), using, lock=True)
+    row = _row(model, pk, publisher.wanted, using, lock=True)
     return Before(existed=row is not None, row=row)
 
 
@@ -231,25 +256,24 @@ def _after_save(
 
 def _changes(publisher: Publisher, before: Before, values: Mapping[str, Any]) -> dict[str, Any] | None:
     """What changed of the fields that events show; None if some are watched, and none of them changed."""
-    outbox, changed = publisher.outbox, {}
-    if not outbox.watch:
+    changed: dict[Concrete, Any] = {}
+    if not publisher.watched:
         return {}
-    for field in _wanted(publisher):
+    for field in publisher.wanted:
         if before.row and field.attname in before.row:
             was, became = written(field, before.row[field.attname]), written(field, values[field.attname])
             if was != became:
                 changed[field] = {"old": was, "new": became}
-    if changed.keys().isdisjoint(outbox.watched(publisher.model)):
+    if changed.keys().isdisjoint(publisher.watched):
         return None
-    hidden = outbox.hidden(publisher.model)
-    return {field.attname: change for field, change in changed.items() if field not in hidden}
+    return {field.attname: change for field, change in changed.items() if field not in publisher.hidden}
 
 
 def _saved_values(
     publisher: Publisher, instance: Model, using: str, update_fields: frozenset[str] | None, *, is_new: bool
 ) -> dict[str, Any]:
     """The values that an event is about, as they are in the row now."""
-    fields = _wanted(publisher)
+    fields = publisher.wanted
     state = instance.__dict__
     values = {field.attname: state.get(field.attname) for field in fields}
     unknown = [
@@ -281,7 +305,7 @@ def _before_delete(sender: type[Model], instance: Model, using: str, **kwargs: A
         if event_type is None or publisher.suppressed:
             continue
         with _all_or_nothing(using):
-            values = _row(publisher.model, _pk_of(publisher, instance), _wanted(publisher), using, lock=True)
+            values = _row(publisher.model, _pk_of(publisher, instance), publisher.wanted, using, lock=True)
             if values is not None:
                 _publish(publisher, instance, event_type, values, using)
 
@@ -349,7 +373,7 @@ def _publish_relation(
     event_type = publisher.event_type("updated")
     owners = publisher.model._base_manager.using(using).in_bulk(list(pairs)) if reverse else {instance.pk: instance}
     for pk, others in pairs.items():
-        values = _row(publisher.model, pk, _wanted(publisher), using) if others and pk in owners else None
+        values = _row(publisher.model, pk, publisher.wanted, using) if others and pk in owners else None
         if values is None or event_type is None:
             continue
         key = relation.remote_field.model._meta.pk
@@ -358,15 +382,6 @@ def _publish_relation(
 
 
 # Publishing
-
-
-def _wanted(publisher: Publisher) -> list[Concrete]:
-    """The fields whose values an event needs."""
-    outbox, model = publisher.outbox, publisher.model
-    fields = outbox.watched(model) + ([] if outbox.value is not None else outbox.payload(model))
-    if isinstance(outbox.key, str) and (key := named(model, outbox.key)) is not None:
-        fields.append(key)
-    return list(dict.fromkeys(fields))
 
 
 def _publish(
@@ -381,7 +396,7 @@ def _publish(
     outbox = publisher.outbox
     value: Any
     if outbox.value is None:
-        value = {field.attname: written(field, values[field.attname]) for field in outbox.payload(publisher.model)}
+        value = {field.attname: written(field, values[field.attname]) for field in publisher.payload}
     else:
         value = outbox.value(instance)
         if not isinstance(value, Mapping) and hasattr(value, "data"):
@@ -397,7 +412,7 @@ def _key(publisher: Publisher, instance: Model, values: Mapping[str, Any]) -> st
         return None
     if callable(key):
         key = key(instance)
-    elif (field := named(publisher.model, key)) is not None:
+    elif (field := publisher.key_field) is not None:
         key = written(field, values[field.attname])
     else:
         key = getattr(instance, key)

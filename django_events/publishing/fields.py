@@ -62,8 +62,8 @@ def chosen(model: type[Model], names: Iterable[str] | None, left_out: Iterable[s
 
 def written(field: Concrete, value: Any) -> Any:
     """A value of a field, as an event has it."""
-    if value is None:
-        return None
+    if value is None or type(value) is bool:
+        return value
     if isinstance(field, models.ForeignKey):
         return written(field.target_field, value)
     if isinstance(value, models.fields.files.FieldFile):
