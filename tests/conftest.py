@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from django_events import declarations
 from django_events.log.segments import log_table
@@ -61,6 +61,15 @@ def connect(transactional_db: None) -> Iterator[Connect]:
 @pytest.fixture
 def two_sessions(connect: Connect) -> tuple[Session, Session]:
     return connect(), connect()
+
+
+@pytest.fixture
+def other_alias(transactional_db: None) -> Iterator[str]:
+    """A second alias of the test's database, with a connection of its own."""
+    connections["other"] = connections["default"].copy("other")
+    yield "other"
+    connections["other"].close()
+    del connections["other"]
 
 
 @pytest.fixture

@@ -1,12 +1,28 @@
-"""Orders, their payments, and what is on the shelves."""
+"""Orders, their payments, and what is on the shelves.
+
+Events of orders are published by hand, where orders are placed. Those of payments come of saving them, and those of the
+stock of its table, however that is changed.
+"""
 
 from django.db import models
+
+from django_events import capture, outbox
 
 
 class Product(models.Model):
     sku = models.CharField(max_length=20, unique=True)
     price = models.DecimalField(max_digits=8, decimal_places=2)
     on_shelf = models.PositiveIntegerField()
+
+    class Meta:
+        triggers = capture(
+            "stock",
+            key="sku",
+            created=None,
+            updated="stock.changed",
+            deleted=None,
+            fields=["sku", "on_shelf"],
+        )
 
     def __str__(self) -> str:
         return self.sku
@@ -23,6 +39,14 @@ class Order(models.Model):
         return f"order {self.pk}"
 
 
+@outbox(
+    "payments",
+    key=lambda payment: payment.order.customer,
+    created="payment.made",
+    updated=None,
+    deleted=None,
+    fields=["order_id", "amount"],
+)
 class Payment(models.Model):
     order = models.OneToOneField(Order, models.CASCADE, related_name="payment")
     amount = models.DecimalField(max_digits=10, decimal_places=2)

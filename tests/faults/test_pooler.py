@@ -1,9 +1,11 @@
 """Everything works through a pooler that gives each transaction another connection."""
 
 import signal
+from collections import Counter
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.faults.test_kills import TOPICS, buffered, committed
 from tests.processes import Processes, check_log, wait_until
@@ -26,3 +28,49 @@ def test_publishers_and_transfers_share_few_connections(processes: Processes, po
     assert "through a pooler" in processes.log_of("run_transfer")
     with psycopg.connect(direct) as connection:
         assert connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
+
+
+WRITES = """
+from concurrent.futures import ThreadPoolExecutor
+from django.db import connections, transaction
+from django_events import event_context, suppress
+from tests.publishing_app.models import Account, Book
+
+def write(number):
+    for n in range(25):
+        with event_context(writer=number, n=n):
+            account = Account.objects.create(note=f"{number}/{n}")
+            with transaction.atomic():
+                Account.objects.filter(pk=account.pk).update(balance=n + 1)
+                Book.objects.create(title=f"{number}/{n}")
+        Account.objects.filter(pk=account.pk).update(balance=-1)
+        with suppress():
+            account.delete()
+    connections.close_all()
+
+with ThreadPoolExecutor(12) as pool:
+    list(pool.map(write, range(12)))
+"""
+
+
+@pytest.mark.requirement("P11")
+def test_the_context_of_triggers_is_nobody_elses_though_sessions_are_shared(processes: Processes, pooler: str):
+    """12 threads on three sessions of the server: a setting that outlived its transaction would be found in theirs."""
+    processes.settings = "tests.settings"
+    assert processes.run("migrate", "-v0").returncode == 0
+    direct, processes.url = processes.url, pooler
+    written = processes.run("shell", "-c", WRITES)
+    assert written.returncode == 0, written.stderr
+
+    with psycopg.connect(direct) as connection:
+        rows = connection.execute(
+            "SELECT type, value, metadata FROM django_events_bufferedevent ORDER BY id"
+        ).fetchall()
+    counted: Counter[str] = Counter()
+    for type, value, metadata in rows:
+        name = value.get("note") or value["title"]
+        number, n = map(int, name.split("/"))
+        counted[type] += 1
+        within = type != "account.updated" or value["balance"] != "-1.00"
+        assert metadata == ({"writer": number, "n": n} if within else {}), (type, value, metadata)
+    assert counted == {"account.created": 300, "account.updated": 600, "book.created": 300}

@@ -19,7 +19,16 @@ from django_events.log import inventory
 from django_events.log.segments import log_table
 from django_events.management.commands.events import Command
 from django_events.management.events import ALL, peeking, status
-from django_events.models import BufferedEvent, Consumer, DeadLetter, Event, Intervention, Topic
+from django_events.models import (
+    BufferedEvent,
+    Consumer,
+    DeadLetter,
+    DedupKey,
+    Event,
+    Intervention,
+    ScheduledEvent,
+    Topic,
+)
 from django_events.models.functions import ClockTimestamp
 from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, lease_of, position_of, positions, reached, serve_due
@@ -51,7 +60,8 @@ def transactional_db(committed_db: None) -> Iterator[None]:
     """Nothing is flushed: see there."""
     yield
     BufferedEvent.objects.all().delete()
-    Intervention.objects.all().delete()
+    for leftover in (Intervention, ScheduledEvent, DedupKey):
+        leftover.objects.all().delete()
 
 
 @pytest.fixture
@@ -114,7 +124,8 @@ def test_status_of_what_is_well(events: Run, lanes, make_consumer) -> None:
     assert table.out.startswith("No trouble.\n\nNothing waits for the transfer.\n\ntopic")
     assert "lanes      1,500    1,500  20" in table.out
     assert "reader    lanes   idle     0    1,500       0     0" in table.out
-    assert list(data.data) == ["database", "troubles", "buffer", "topics", "consumers"]
+    assert list(data.data) == ["database", "troubles", "buffer", "scheduled", "topics", "consumers"]
+    assert data.data["scheduled"] is None
     assert data.data["troubles"] == data.data["buffer"] == []
     assert of(data.data["consumers"])["handled"] == 1_500
     assert datetime.fromisoformat(of(data.data["consumers"])["served_at"]).tzinfo == UTC
@@ -553,6 +564,58 @@ def test_publish_a_body(events: Run, things, tmp_path, monkeypatch) -> None:
     assert [bytes(event.body or b"") for event in Event.objects.since(things)] == [b"\x00\xff", b"from a pipe"]
 
 
+def test_publish_later_and_once(events: Run, things) -> None:
+    later = events("publish", "things", "1", "--at", "2999-01-01T00:00:00Z", "--dedup-key", "a")
+    again = events("publish", "things", "2", "--dedup-key", "a")
+    as_json = events("publish", "things", "2", "--dedup-key", "a", "--format", "json").data
+
+    assert (later.code, again.code) == (0, 0)
+    assert later.out.startswith("Scheduled for things at 2999-01-01 00:00:00Z, ticket ")
+    assert again.out == "Nothing was published to things: the dedup key 'a' is taken.\n"
+    assert as_json == {"topic": "things", "ticket": None, "new": False}
+    assert transfer_all() == 0
+
+
+@pytest.mark.requirement("P2", "S13")
+def test_scheduled_and_cancel(events: Run, things, lanes) -> None:
+    at = datetime(2999, 1, 1, tzinfo=UTC)
+    tickets = [publish(things, n, type="due", key=str(n), publish_at=at + timedelta(days=n)).ticket for n in range(3)]
+    publish(lanes, "other", publish_at=at)
+    table, of_key = events("scheduled", "things"), events("scheduled", "--key", "1", "--format", "json")
+
+    assert (table.code, table.out.splitlines()[0].split()) == (
+        0,
+        ["topic", "ticket", "publish", "at", "type", "key", "value", "scheduled", "at"],
+    )
+    assert [row["value"] for row in of_key.data] == [1]
+    assert [row["value"] for row in events("scheduled", "--limit", "1", "--format", "json").data] in ([0], ["other"])
+    assert len(events("scheduled", "--format", "json").data) == 4
+
+    dry, wrong = events("cancel", "things", tickets[0]), events("cancel", "lanes", tickets[0], "--execute")
+    assert dry.out.endswith("Nothing was changed. To do it, say the same with --execute.\n")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert f"Topic lanes has no scheduled event with the ticket {tickets[0]:,}" in wrong.err
+    assert ScheduledEvent.objects.count() == 4
+    done = events("cancel", "things", tickets[0], tickets[2], "--execute")
+    assert done.out.endswith("2 events cancelled.\n")
+    again = events("cancel", "things", tickets[0], "--execute", "--format", "json")
+    assert (again.code, again.out) == (1, "")
+    assert events("scheduled", "things", "--format", "json").data[0]["ticket"] == tickets[1]
+    assert events("scheduled", "nothing").code == 2
+    assert events("cancel", "nothing", "1").code == 2
+
+
+def test_status_tells_of_scheduled_events(events: Run, things) -> None:
+    publish(things, 1, publish_at=datetime(2999, 1, 1, tzinfo=UTC))
+    assert "The next scheduled event is for things, 2999-01-01 00:00:00Z: in " in events("status").out
+    publish(things, 2, publish_at=datetime(2020, 1, 1, tzinfo=UTC))
+    table, data = events("status").out, events("status", "--format", "json").data
+
+    assert table.startswith("1 TROUBLE\n  transfer: things: A scheduled event is due since ")
+    assert "The next scheduled event is for things, 2020-01-01 00:00:00Z: due since " in table
+    assert data["scheduled"]["topic"] == "things"
+
+
 def test_publish_where_a_transaction_is_required(events: Run, things, settings) -> None:
     settings.DJANGO_EVENTS = {"REQUIRE_TRANSACTION": True}
 
@@ -571,6 +634,9 @@ def test_publish_where_a_transaction_is_required(events: Run, things, settings) 
         (["orders", "1", "--metadata", "[1]"], 1, "metadata"),
         (["orders", "1", "--key", "k" * 513], 1, "512"),
         (["orders", "1", "--partition", "8"], 1, "partition"),
+        (["orders", "1", "--at", "tomorrow"], 2, "'tomorrow' is no time, expected one like 2026-11-20T13:05:00Z."),
+        (["orders", "1", "--at", "2026-11-20T13:05"], 2, "has no time zone"),
+        (["orders", "1", "--dedup-key", "k" * 513], 1, "512"),
         (["orders", "--body-file", "/no/such/file"], 1, "The file '/no/such/file' can't be read"),
     ],
 )
@@ -1011,7 +1077,7 @@ def test_without_a_subcommand_the_help_is_printed(events: Run) -> None:
     [
         (["statsu"], "There is no subcommand 'statsu'. Did you mean 'status'?"),
         (["--no-color", "deadletters"], "Did you mean 'dead-letters'?"),
-        (["xyz"], "Known are: consumers, dead-letters"),
+        (["xyz"], "Known are: cancel, consumers, dead-letters"),
     ],
 )
 def test_an_unknown_subcommand_is_wrong_usage(events: Run, arguments: list[str], said: str) -> None:
@@ -1069,6 +1135,8 @@ SUBCOMMANDS = {
     "consumers": [],
     "peek": ["orders"],
     "publish": ["orders", "1"],
+    "scheduled": [],
+    "cancel": ["orders", "1"],
     "pause": ["billing"],
     "resume": ["billing"],
     "rewind": ["billing", "--to", "end"],

@@ -535,6 +535,22 @@ def test_relations_roll_back_with_their_transaction():
     assert types() == ["book.created"]
 
 
+@committing
+def test_events_go_to_the_alias_of_the_save_and_end_with_its_transaction(other_alias):
+    with transaction.atomic(other_alias):
+        book = Book(title="gone")
+        book.save(using=other_alias)
+        book.tags.add(*[Tag.objects.using(other_alias).create(name="novel")])
+        Manuscript.objects.using(other_alias).create(code="gone")
+        transaction.set_rollback(True, other_alias)
+    with transaction.atomic():
+        Book(title="there").save(using=other_alias)
+        transaction.set_rollback(True)
+
+    assert [value["title"] for _, _, value in events()] == ["there"]
+    assert types("drafts") == []
+
+
 # Suppressing
 
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, IntegrityError, OperationalError, connection, connections, models, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, models, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
@@ -76,15 +76,6 @@ def database_time():
 
 def buffered():
     return list(BufferedEvent.objects.order_by("id").values_list("value", flat=True))
-
-
-@pytest.fixture
-def other_alias(transactional_db):
-    """A second alias of the test's database, with a connection of its own."""
-    connections["other"] = connections["default"].copy("other")
-    yield "other"
-    connections["other"].close()
-    del connections["other"]
 
 
 # What goes in comes out

@@ -112,6 +112,16 @@ def fall_asleep(wake_ups: WakeUps, stop: Stop) -> None:
     wait_until(lambda: wake_ups.asleep or wake_ups.wait(stop) or wake_ups.asleep, what="sleep")
 
 
+@pytest.mark.requirement("P2")
+def test_a_transfer_sleeps_no_longer_than_until_the_next_scheduled_event(make_wake_ups, stop, things):
+    wake_ups = make_wake_ups(poll=3_600)
+    for _ in range(3):  # once it locks, and then it sleeps
+        wake_ups.wait(stop, at_most=0.01)
+    wake_ups.wait(stop, at_most=-1)
+
+    assert not stop.requested
+
+
 @pytest.mark.requirement("X6")
 def test_publishers_notify_only_while_the_transfer_sleeps(make_wake_ups, stop, bystander, things):
     wake_ups = make_wake_ups()

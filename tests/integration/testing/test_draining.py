@@ -4,6 +4,7 @@ from datetime import timedelta
 from unittest import mock
 
 import pytest
+from django.utils import timezone
 
 from django_events import Backoff, Draft, ReceivedEvent, Retry, consumer, pause, resume, rewind, topic
 from django_events.exceptions import InvalidConsumer, NeverDrained, UnknownConsumer, UnknownTopic
@@ -54,6 +55,21 @@ def test_events_come_in_order_with_all_that_a_worker_would_give(anywhere, things
     assert (first.address, first.type, first.key, first.value) == ("things/1", "thing.made", "a", {"n": 1})
     assert (first.metadata, first.consumer, first.attempt) == ({"by": "Ada"}, "look", 1)
     assert (second.address, second.value, second.body) == ("things/2", None, b"\0\1")
+
+
+@pytest.mark.requirement("P2")
+def test_scheduled_events_can_be_drained_ahead_of_their_time(anywhere, things, seen):
+    consumer(things, name="look")(lambda event: seen.append(event.value))
+    now = timezone.now()
+    things.publish("tomorrow", publish_at=now + timedelta(days=1))
+    things.publish("in an hour", publish_at=now + timedelta(hours=1))
+    things.publish("now")
+
+    assert drain() == 1
+    assert drain(ahead=timedelta(hours=2)) == 1
+    assert drain(ahead=timedelta(hours=2)) == 0
+    assert drain(ahead=timedelta(days=2)) == 1
+    assert seen == ["now", "in an hour", "tomorrow"]
 
 
 @in_a_transaction
