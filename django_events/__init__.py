@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Backoff": "django_events.retries",
+    "BufferedWriter": "django_events.publishing.writer",
     "Claimed": "django_events.consuming.claiming",
     "Consumer": "django_events.declarations",
     "Discard": "django_events.retries",
@@ -30,16 +31,21 @@ _HOMES = {
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
     "apublish_many": "django_events.publishing.api",
+    "cancel": "django_events.publishing.api",
+    "capture": "django_events.publishing.capture",
     "claim": "django_events.consuming.claiming",
     "consumer": "django_events.declarations",
     "discard": "django_events.consuming.dead_letters",
+    "event_context": "django_events.publishing.context",
     "lag": "django_events.consuming.lag",
+    "outbox": "django_events.publishing.outbox",
     "pause": "django_events.consuming.replay",
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "redrive": "django_events.consuming.dead_letters",
     "resume": "django_events.consuming.replay",
     "rewind": "django_events.consuming.replay",
+    "suppress": "django_events.publishing.telling",
     "topic": "django_events.declarations",
     "unregister": "django_events.consuming.replay",
 }
@@ -47,6 +53,7 @@ _HOMES = {
 __all__ = [
     "UNSET",
     "Backoff",
+    "BufferedWriter",
     "Claimed",
     "Consumer",
     "Discard",
@@ -58,16 +65,21 @@ __all__ = [
     "Topic",
     "apublish",
     "apublish_many",
+    "cancel",
+    "capture",
     "claim",
     "consumer",
     "discard",
+    "event_context",
     "lag",
+    "outbox",
     "pause",
     "publish",
     "publish_many",
     "redrive",
     "resume",
     "rewind",
+    "suppress",
     "topic",
     "unregister",
 ]
@@ -84,9 +96,15 @@ if TYPE_CHECKING:
     from django_events.publishing.api import (
         apublish,
         apublish_many,
+        cancel,
         publish,
         publish_many,
     )
+    from django_events.publishing.capture import capture
+    from django_events.publishing.context import event_context
+    from django_events.publishing.outbox import outbox
+    from django_events.publishing.telling import suppress
+    from django_events.publishing.writer import BufferedWriter
     from django_events.retries import Backoff, Discard, Retry
 
 

@@ -4,6 +4,7 @@ EventsError
 ├── InvalidEvent         bad input to a publishing function; nothing was written
 ├── InvalidTopic         a declaration that can't be a topic
 ├── InvalidConsumer      a declaration that can't be a consumer
+├── InvalidCapture       a capture() that can't be a trigger
 ├── UnknownTopic         a topic that no installed app declares
 ├── UnknownConsumer      a consumer that no installed app declares, or that is not registered
 ├── HandlerNotFound      a consumer's handler that can't be imported
@@ -21,6 +22,9 @@ EventsError
 ├── NeverDrained         drain() found no end: handlers publish for each other, or another session is at work
 ├── FilteredOut          an event that a worker would not give to the consumer it was delivered to
 ├── NotInTransaction     publishing outside a transaction, where the settings forbid it
+├── WriterFull           a writer whose events wait for the database has no room for another one
+├── WriterClosed         publishing through a writer that is closed
+├── NotWritten           events that a writer took in and could not write
 ├── NotReady             the tables of django_events are not in the database
 └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
 """
@@ -43,6 +47,10 @@ class InvalidTopic(EventsError, ValueError):
 
 class InvalidConsumer(EventsError, ValueError):
     """The declaration can't be a consumer."""
+
+
+class InvalidCapture(EventsError, ValueError):
+    """The declaration can't be a trigger of its model's table."""
 
 
 class UnknownTopic(EventsError, LookupError):
@@ -111,6 +119,18 @@ class FilteredOut(EventsError):
 
 class NotInTransaction(EventsError):
     """Publishing outside a transaction is forbidden by DJANGO_EVENTS["REQUIRE_TRANSACTION"]."""
+
+
+class WriterFull(EventsError):
+    """The writer has no room: its events wait for the database. Nothing of this one was kept."""
+
+
+class WriterClosed(EventsError):
+    """The writer is closed, or being closed. Nothing of this event was kept."""
+
+
+class NotWritten(EventsError):
+    """Events that a writer had taken in were not written, or it is not known whether they were."""
 
 
 class NotReady(EventsError):

@@ -70,6 +70,12 @@ class Processes:
         script = [sys.executable, "-m", "tests.publisher", name, str(journal), *arguments]
         return Publisher(self._start(script, name=name), journal)
 
+    def start_writer(self, way: str, *arguments: str) -> "Publisher":
+        """Start tests/writing.py; what it did is in its journal."""
+        journal = self.folder / f"{way}.journal"
+        script = [sys.executable, "-m", "tests.writing", way, str(journal), *arguments]
+        return Publisher(self._start(script, name=way), journal)
+
     def log_of(self, name: str) -> str:
         return "".join(path.read_text() for path in sorted(self.folder.glob(f"{name}.*.log")))
 

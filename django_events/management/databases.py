@@ -9,7 +9,7 @@ from django.db import DatabaseError, InterfaceError, connections, router
 from django_events import sql
 from django_events.exceptions import EventsError, UnknownConsumer, UnknownTopic, tables_missing
 from django_events.models import BufferedEvent
-from django_events.workers.loop import Exit, Unreachable, is_lost
+from django_events.workers.loop import Exit, Unreachable
 
 
 def named(database: str | None) -> str:
@@ -33,7 +33,7 @@ def explained(using: str) -> Iterator[None]:
     except Unreachable as error:
         raise _unreachable(using, error) from error
     except (DatabaseError, InterfaceError) as error:
-        if is_lost(error):
+        if sql.is_lost(error):
             raise _unreachable(using, error) from error
         said = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else str(error).strip()
         raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from psycopg import sql
 
 
@@ -106,6 +106,37 @@ def run(using: str, statement: Statement) -> None:
 def state(error: BaseException) -> str | None:
     """The SQLSTATE of an error of the database."""
     return getattr(error.__cause__, "sqlstate", None)
+
+
+LOST_STATES = {
+    "53300",  # too many connections
+    "57P01",  # the server ends the connection
+    "57P02",  # it crashed
+    "57P03",  # it is starting or stopping
+    "57P05",  # it ended an idle session
+    "25P03",  # it ended a session that was idle in a transaction
+}
+RETRIED_STATES = {
+    "40001",  # serialization failure
+    "40P01",  # deadlock
+    "55P03",  # a lock was not to be had in time
+    "57014",  # a statement took too long
+    "53100",  # the disk is full
+    "53200",  # out of memory
+}
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, or never was, rather than a statement refused."""
+    if not isinstance(error, (OperationalError, InterfaceError)):
+        return False
+    sqlstate = state(error)
+    return sqlstate is None or sqlstate.startswith("08") or sqlstate in LOST_STATES
+
+
+def passes_by_itself(error: BaseException) -> bool:
+    """Whether the same may work after a while."""
+    return is_lost(error) or state(error) in RETRIED_STATES
 
 
 # The buffer is empty one moment and holds a million events the next, so its statistics are always old.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol, cast
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError, InterfaceError, connections
 from psycopg import Connection, IsolationLevel
 
 from django_events import sql
@@ -18,23 +18,6 @@ logger = logging.getLogger("django_events.worker")
 
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
 LEFT_PAUSE = 0.05
-RETRIED_STATES = {
-    "40001",  # serialization failure
-    "40P01",  # deadlock
-    "55P03",  # a lock was not to be had in time
-    "57014",  # a statement took too long
-    "53100",  # the disk is full
-    "53200",  # out of memory
-}
-
-LOST_STATES = {
-    "53300",  # too many connections
-    "57P01",  # the server ends the connection
-    "57P02",  # it crashed
-    "57P03",  # it is starting or stopping
-    "57P05",  # it ended an idle session
-    "25P03",  # it ended a session that was idle in a transaction
-}
 
 
 class Exit(IntEnum):
@@ -87,12 +70,12 @@ def run(
         try:
             done = worker.work(stop)
         except (DatabaseError, InterfaceError) as error:
-            if not _passes_by_itself(error):
+            if not sql.passes_by_itself(error):
                 raise
             started = started or connections[worker.using].connection is not at_first  # then it was reached
             connections[worker.using].close()
             worker.reset()
-            if is_lost(error) and (once or not started):
+            if sql.is_lost(error) and (once or not started):
                 raise Unreachable(str(error).strip()) from error
             failures += 1
             _back_off(worker, stop, failures, error)
@@ -138,18 +121,6 @@ def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> No
 def pause_after(failures: int) -> float:
     """How long to leave a database alone after so many failures, in seconds: longer each time, up to a limit."""
     return min(FIRST_RETRY * 2.0 ** (failures - 1), LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether the connection is gone, or never was, rather than a statement refused."""
-    if not isinstance(error, (OperationalError, InterfaceError)):
-        return False
-    state = sql.state(error)
-    return state is None or state.startswith("08") or state in LOST_STATES
-
-
-def _passes_by_itself(error: Exception) -> bool:
-    return is_lost(error) or sql.state(error) in RETRIED_STATES
 
 
 class Rate:

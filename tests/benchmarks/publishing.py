@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from django.db import connection, transaction
 
-from django_events import publish, publish_many
+from django_events import BufferedWriter, publish, publish_many
 from testproject.shop.models import Order, Product
 from tests.benchmarks.database import connect, truncate
 from tests.benchmarks.harness import Effort, Row, at_least, at_most, figure, interleave, timed
@@ -124,3 +124,34 @@ def many_at_once(effort: Effort) -> Iterator[Row]:
         )
     yield samples.row("publish_many() of 1,000", "publish_many", "bulk_create", unit="events/s", goal=at_least(3))
     yield samples.row("publish_many() of 1,000", "publish_many", "raw COPY", unit="events/s", goal=at_least(0.7))
+
+
+@figure("N22", "BufferedWriter, one event at a time, against publish_many() of 1,000")
+def buffered(effort: Effort) -> Iterator[Row]:
+    """Values are ready before; what is timed is publishing them and the flush that settles the last one."""
+    truncate("django_events_bufferedevent")
+    many = effort.events(20_000)
+    values = [value(n) for n in range(many)]
+    keys = [key(n) for n in range(many)]
+    drafts = [draft(n) for n in range(many)]
+
+    def publish_in_batches() -> None:
+        for start in range(0, many, MANY):
+            publish_many("orders", drafts[start : start + MANY])
+
+    def write(writer: BufferedWriter) -> None:
+        for n in range(many):
+            writer.publish(values[n], type=TYPE, key=keys[n])
+        writer.flush()
+
+    with BufferedWriter("orders") as writer, BufferedWriter("orders", max_flushes=1) as alone:
+        samples = interleave(
+            {
+                "publish_many": lambda: many / timed(publish_in_batches),
+                "writer": lambda: many / timed(write, writer),
+                "one flush": lambda: many / timed(write, alone),
+            },
+            rounds=effort.rounds(40),
+        )
+    yield samples.row("BufferedWriter, four flushes", "writer", "publish_many", unit="events/s")
+    yield samples.row("BufferedWriter, one flush", "one flush", "publish_many", unit="events/s")

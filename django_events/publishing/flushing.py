@@ -1,0 +1,110 @@
+"""A batch becomes one transaction, and is committed once however often it has to be tried.
+
+flusher.begin()
+repeated = flusher.write(rows)   # again, until it doesn't raise
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from django_events import sql
+from django_events.declarations import Topic
+from django_events.publishing.encoding import Row
+from django_events.publishing.storing import explained, store
+
+# A mark is forgotten with the next batch, or this long after a process was killed. If the database is away for longer
+# after a COMMIT without an answer, the batch is written twice.
+KEEPING = timedelta(days=7)
+UNLIMITED = {"statement_timeout": "0"}  # a site's limit is meant for pages: a batch that it cuts off is never done
+
+
+class Flusher:
+    """Writes the batches of one lane, in the lane's thread and by its connection."""
+
+    def __init__(self, using: str, topic: Topic, on_wire: Callable[["Wire | None"], None]) -> None:
+        self.using = using
+        self.topic = topic
+        self._on_wire = on_wire
+        self._name, self._count = f"django_events.writer/{uuid4().hex}", 0
+        self._token = secrets.randbits(63)
+        self._mark = ""
+        self._last_mark: str | None = None
+        self._repeated: set[int] = set()
+        self._lost = False
+
+    def begin(self) -> None:
+        """What comes is another batch."""
+        self._count += 1
+        self._mark = f"{self._name}/{self._count}"
+
+    def write(self, rows: Sequence[Row], before_commit: Callable[[], None]) -> set[int]:
+        """Commit the batch, unless an attempt before did; returns the places of events that were known already."""
+        self._connect()
+        with explained(self.using, self.topic), transaction.atomic(self.using):
+            if self._is_new():
+                self._repeated = store(self.using, self.topic, rows)
+                before_commit()
+        self._last_mark = self._mark
+        return self._repeated
+
+    def lose(self) -> None:
+        """Let the connection go after an error; an attempt may still be going on at its other end."""
+        self._lost = True
+        self.disconnect()
+
+    def end(self) -> None:
+        """There is nothing more to write: forget the last batch, if the database is there."""
+        if self._last_mark is not None and connections[self.using].connection is not None:
+            with suppress(DatabaseError, InterfaceError):
+                sql.fetch(self.using, sql.statement("forget_mark"), topic=self.topic.name, mark=self._last_mark)
+
+    def disconnect(self) -> None:
+        self._on_wire(None)  # first: with a pool, the connection may be somebody else's the next moment
+        connections.close_all()
+
+    def _connect(self) -> None:
+        wrapper = connections[self.using]
+        if wrapper.connection is None:
+            wrapper.ensure_connection()
+            with wrapper.wrap_database_errors:
+                self._on_wire(Wire(wrapper.connection))
+        if not wrapper.get_autocommit():  # a site may switch it off: nothing would commit
+            wrapper.set_autocommit(True)
+        if self._lost:
+            sql.fetch(self.using, sql.statement("end_holder"), token=self._token)
+            self._lost = False
+
+    def _is_new(self) -> bool:
+        *_, [(_, new)] = sql.fetch_each(
+            self.using,
+            sql.locally(UNLIMITED),
+            (sql.statement("forget_mark"), {"topic": self.topic.name, "mark": self._last_mark}),
+            (
+                sql.statement("mark_batch"),
+                {"token": self._token, "topic": self.topic.name, "mark": self._mark, "keeping": KEEPING},
+            ),
+        )
+        return bool(new)
+
+
+class Wire:
+    """The socket below a connection: whoever gives up cuts it from another thread, so that no thread hangs."""
+
+    def __init__(self, connection: Any) -> None:
+        # A descriptor of its own: that of the connection may be closed, and be somebody else's, at any time.
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+
+    def cut(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def forget(self) -> None:
+        self._socket.close()
