@@ -22,7 +22,17 @@ from django_events import declarations, sql
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidCapture
 from django_events.publishing.encoding import MAX_TYPE_LENGTH
-from django_events.publishing.fields import Concrete, chosen, concrete_fields, differ_in_sql, in_sql, named
+from django_events.publishing.fields import (
+    Concrete,
+    chosen,
+    concrete_fields,
+    differ_in_sql,
+    in_sql,
+    key_fields,
+    named,
+    pk_fields,
+    problem_of_names,
+)
 from django_events.publishing.telling import names_of
 
 MASKED = "***"
@@ -105,7 +115,8 @@ class Declared:
                 field = named(model, name)
                 if field is None or field.attname not in own:
                     yield f"{what} has {name!r} in {option}, which is no column of its own table. {there}"
-        if self.key is not None and ((field := named(model, self.key)) is None or field.attname not in own):
+        keys = [] if self.key is None else key_fields(model, self.key)
+        if self.key is not None and (not keys or any(field.attname not in own for field in keys)):
             yield f"{what} has key={self.key!r}, which is no column of its own table. {there}"
         for operation, given in self.types.items():
             if isinstance(given, str) and (len(given) > MAX_TYPE_LENGTH or "$" in given or "\0" in given):
@@ -113,6 +124,10 @@ class Declared:
                     f"{what} has {operation}={given!r:.60}, expected at most {MAX_TYPE_LENGTH} characters, "
                     "without $ and U+0000."
                 )
+        if self.types["updated"] is not None:
+            shown = [field for field in chosen(model, self.fields, self.exclude) if field.attname in own]
+            if (problem := problem_of_names(what, shown)) is not None:
+                yield problem
         if self.condition is not None:
             yield from self._problems_of_condition(what, self.resolved(model))
 
@@ -195,7 +210,8 @@ class Capture(pgtrigger.Trigger):
         watched = chosen(model, self.declared.watch) if self.declared.watch else payload
         unshown = [*payload, *chosen(model, self.declared.exclude)]
         return sql.statement("capture_changes").on(
-            pk=str(columns.pk.column),
+            pk=str(columns.pk[0].column),
+            same=_part(columns.same()),
             created=self._type(model, "created"),
             updated=self._type(model, "updated"),
             deleted=self._type(model, "deleted"),
@@ -235,11 +251,16 @@ class _Columns:
         own = {field.attname for field in table._meta.local_concrete_fields}
         self.fields = {name: field for name, field in concrete_fields(model).items() if name in own}
         self.model = model
-        self.pk: Concrete = model._meta.pk
+        self.pk = pk_fields(model)
 
     def key(self, row: str, name: str | None) -> str:
-        field = None if name is None else named(self.model, name)
-        return "NULL::text" if field is None else f"({self._written(row, field)})::text"
+        fields = [] if name is None else key_fields(self.model, name)
+        parts = [f"({self._written(row, field)})::text" for field in fields] or ["NULL::text"]
+        return parts[0] if len(parts) == 1 else f"concat_ws(',', {', '.join(parts)})"
+
+    def same(self) -> str:
+        """Whether an old and a new row are the same one."""
+        return " AND ".join(f"{self._column('o', field)} = {self._column('n', field)}" for field in self.pk)
 
     def shown(self, row: str, fields: list[Concrete], masked: list[Concrete]) -> str:
         return ", ".join(

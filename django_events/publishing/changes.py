@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.db import connections, router, transaction
-from django.db.models import GeneratedField, ManyToManyField, Model
+from django.db.models import GeneratedField, ManyToManyField, Model, QuerySet
 from django.db.models.signals import class_prepared, m2m_changed, post_save, pre_delete, pre_save
 
 from django_events.publishing.api import publish
-from django_events.publishing.fields import Concrete, named, written
+from django_events.publishing.fields import CHANGED, Concrete, key_fields, pk_fields, written
 from django_events.publishing.telling import is_suppressed
 
 if TYPE_CHECKING:
     from django_events.publishing.outbox import Outbox, What
 
-CHANGED = "changed"  # what of a value says which fields changed, from what to what
 _BEFORE = "django_events_before"  # the attribute of an instance's state: what was known before it is saved
 _UPDATES = "django_events_updates"  # another one: it is saved with force_update
 _WRAPPED = "_django_events_saves_in_a_transaction"
@@ -54,15 +53,15 @@ class Publisher:
         return self.outbox.hidden(self.model)
 
     @cached_property
-    def key_field(self) -> Concrete | None:
+    def key_fields(self) -> list[Concrete]:
         key = self.outbox.key
-        return named(self.model, key) if isinstance(key, str) else None
+        return key_fields(self.model, key) if isinstance(key, str) else []
 
     @cached_property
     def wanted(self) -> list[Concrete]:
         """The fields whose values an event needs."""
         fields = [*self.watched, *(() if self.outbox.value is not None else self.payload)]
-        return list(dict.fromkeys([*fields, self.key_field] if self.key_field is not None else fields))
+        return list(dict.fromkeys([*fields, *self.key_fields]))
 
     @property
     def suppressed(self) -> bool:
@@ -216,10 +215,10 @@ def _before(
         return Before()
     if not publisher.watched and not instance._state.adding:
         return Before()
-    pk = getattr(instance, _pk(model).attname)
-    inserts = instance._state.adding and (_pk(model).has_default() or _pk(model).has_db_default())
-    inserts = inserts and not getattr(instance._state, _UPDATES, False)
-    if pk is None or inserts:
+    pk = _pk_of(publisher, instance)
+    made = all(field.has_default() or field.has_db_default() for field in pk_fields(model))
+    inserts = instance._state.adding and made and not getattr(instance._state, _UPDATES, False)
+    if None in pk or inserts:
         return Before(existed=False)
     if publisher.watched and not any(_is_saved(field, update_fields) for field in publisher.watched):
         return Before(existed=True, row={})
@@ -355,7 +354,7 @@ def _standing_pairs(
     if reverse:
         here, there = there, here
     through: Any = relation.remote_field.through
-    rows = through._base_manager.using(using).select_for_update().filter(**{here: instance.pk})
+    rows: QuerySet[Any] = QuerySet(through, using=using).select_for_update().filter(**{here: instance.pk})
     if pk_set is not None:
         rows = rows.filter(**{f"{there}__in": pk_set})
     return _pairs(instance, reverse, rows.order_by("pk").values_list(there, flat=True))
@@ -371,9 +370,9 @@ def _publish_relation(
     using: str,
 ) -> None:
     event_type = publisher.event_type("updated")
-    owners = publisher.model._base_manager.using(using).in_bulk(list(pairs)) if reverse else {instance.pk: instance}
+    owners = QuerySet(publisher.model, using=using).in_bulk(list(pairs)) if reverse else {instance.pk: instance}
     for pk, others in pairs.items():
-        values = _row(publisher.model, pk, publisher.wanted, using) if others and pk in owners else None
+        values = _row(publisher.model, (pk,), publisher.wanted, using) if others and pk in owners else None
         if values is None or event_type is None:
             continue
         key = relation.remote_field.model._meta.pk
@@ -412,27 +411,27 @@ def _key(publisher: Publisher, instance: Model, values: Mapping[str, Any]) -> st
         return None
     if callable(key):
         key = key(instance)
-    elif (field := publisher.key_field) is not None:
-        key = written(field, values[field.attname])
+    elif publisher.key_fields:
+        parts = [written(field, values[field.attname]) for field in publisher.key_fields]
+        key = parts[0] if len(parts) == 1 else ",".join(map(str, parts))
     else:
         key = getattr(instance, key)
     return None if key is None else str(key)
 
 
 def _row(
-    model: type[Model], pk: Any, fields: Iterable[Concrete], using: str, *, lock: bool = False
+    model: type[Model], pk: tuple[Any, ...], fields: Iterable[Concrete], using: str, *, lock: bool = False
 ) -> dict[str, Any] | None:
     """These fields of a row as the database has them; None if there is no such row."""
-    rows = model._base_manager.using(using).filter(pk=pk)
+    # Not by a manager of the model's, which may hide rows.
+    rows: QuerySet[Any] = QuerySet(model, using=using).filter(
+        **{f.attname: v for f, v in zip(pk_fields(model), pk, strict=True)}
+    )
     if lock:
         rows = rows.select_for_update()
-    names = {_pk(model).attname, *(field.attname for field in fields)}
+    names = {field.attname for field in (*pk_fields(model), *fields)}
     return rows.values(*names).first()
 
 
-def _pk(model: type[Model]) -> Concrete:
-    return model._meta.pk
-
-
-def _pk_of(publisher: Publisher, instance: Model) -> Any:
-    return getattr(instance, _pk(publisher.model).attname)
+def _pk_of(publisher: Publisher, instance: Model) -> tuple[Any, ...]:
+    return tuple(getattr(instance, field.attname) for field in pk_fields(publisher.model))

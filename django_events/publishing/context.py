@@ -38,7 +38,12 @@ def current_context() -> dict[str, Any]:
         return {}
     for name, value in context.items():
         if callable(value):
-            context[name] = value()
+            context[name] = None  # if it asks the database, that asks for the context again
+            try:
+                context[name] = value()
+            except BaseException:
+                context[name] = value
+                raise
     return context
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Concrete: TypeAlias = Field[Any, Any]
 else:  # at run time it takes no parameters
     Concrete = Field
+CHANGED = "changed"  # what of a value says which fields changed, from what to what
+
 # What goes into JSON as it is.
 _PLAIN = (str, bool, int, Mapping)
 
@@ -42,11 +44,24 @@ def concrete_fields(model: type[Model]) -> dict[str, Concrete]:
     return {field.attname: field for field in model._meta.concrete_fields if field.column is not None}
 
 
-def named(model: type[Model], name: str) -> Concrete | None:
-    """The field of a name, which may be that of the field or of its attribute, or `pk`; None if it has no column."""
-    fields = concrete_fields(model)
+def pk_fields(model: type[Model]) -> list[Concrete]:
+    """The fields of the primary key: several where it is composite."""
+    return list(model._meta.pk_fields)
+
+
+def key_fields(model: type[Model], name: str) -> list[Concrete]:
+    """The fields that make the key of an event: those of the primary key, or the one of a name; none if it has none."""
     if name == "pk":
-        return model._meta.pk
+        return pk_fields(model)
+    field = named(model, name)
+    return [] if field is None else [field]
+
+
+def named(model: type[Model], name: str) -> Concrete | None:
+    """The field of a name, which may be that of the field or of its attribute; None if it has no column."""
+    fields = concrete_fields(model)
+    if name == "pk" and len(pk_fields(model)) == 1:
+        return pk_fields(model)[0]
     if name in fields:
         return fields[name]
     return next((field for field in fields.values() if field.name == name), None)
@@ -58,6 +73,13 @@ def chosen(model: type[Model], names: Iterable[str] | None, left_out: Iterable[s
     found = every if names is None else [field for name in names if (field := named(model, name)) is not None]
     gone = {named(model, name) for name in left_out}
     return [field for field in found if field not in gone]
+
+
+def problem_of_names(what: str, shown: Iterable[Concrete]) -> str | None:
+    """A sentence if one of the fields has the name of what says which fields changed."""
+    if CHANGED not in {field.attname for field in shown}:
+        return None
+    return f"{what} shows a field {CHANGED!r}, and events say under this name what changed. Exclude the field."
 
 
 def written(field: Concrete, value: Any) -> Any:

@@ -16,7 +16,7 @@ from django.db.models import Model
 from django_events import declarations
 from django_events.drafts import UNSET, Unset
 from django_events.publishing.changes import connect
-from django_events.publishing.fields import Concrete, chosen, concrete_fields, named
+from django_events.publishing.fields import Concrete, chosen, concrete_fields, key_fields, named, problem_of_names
 
 M = TypeVar("M", bound=type[Model])
 What = Literal["created", "updated", "deleted"]
@@ -49,6 +49,10 @@ class Outbox:
             yield f"{what} has value={self.value!r}, expected a function of an instance, or a serializer class."
         if self.updated is None and (self.watch or self.m2m):
             yield f"{what} has {'watch' if self.watch else 'm2m'}, but updated=None, so nothing comes of it."
+        if self.watch or self.m2m:
+            shown = () if self.value is not None else self.payload(model)
+            if (problem := problem_of_names(what, shown)) is not None:
+                yield problem
         there = f"There are {', '.join(sorted(concrete_fields(model)))}."
         for option in ("fields", "exclude", "watch"):
             for name in getattr(self, option) or ():
@@ -57,7 +61,7 @@ class Outbox:
         for name in self.m2m:
             if name not in {field.name for field in model._meta.many_to_many}:
                 yield f"{what} has {name!r} in m2m, which is no many-to-many field of it."
-        if isinstance(self.key, str) and named(model, self.key) is None and not hasattr(model, self.key):
+        if isinstance(self.key, str) and not key_fields(model, self.key) and not hasattr(model, self.key):
             yield f"{what} has key={self.key!r}, which is neither a field nor another attribute. {there}"
 
     def event_type(self, what: What, model: type[Model]) -> str | None:

@@ -1,7 +1,7 @@
 -- Publish the rows that a statement updated, and from what to what: in the function of a trigger, as capture_rows.sql.
 --
 -- A row whose primary key changes is another one from then on: the old one is deleted, and the new one created.
--- Identifiers: pk. Parts: created, updated, deleted (types, or NULL), old_key, new_key, old_shown, new_shown (columns),
+-- Identifiers: pk (a column of it). Parts: same (row), created, updated, deleted (types, or NULL), old_key, new_key, old_shown, new_shown (columns),
 -- changed (an object), differ, condition.
 INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
 SELECT
@@ -15,7 +15,7 @@ SELECT
     END,
     django_events_metadata
 FROM new_values AS n
-FULL JOIN old_values AS o ON o.{pk} = n.{pk}
+FULL JOIN old_values AS o ON {same}
 CROSS JOIN LATERAL (SELECT {new_shown}) AS new_shown
 CROSS JOIN LATERAL (SELECT {old_shown}) AS old_shown
 CROSS JOIN LATERAL (

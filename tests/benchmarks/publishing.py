@@ -54,7 +54,15 @@ def _transactions(*steps: Callable[[int], object]) -> float:
 
 
 def _clear() -> None:
-    truncate("django_events_bufferedevent", "bench_event", "bench_buffer", "shop_order", "shop_payment")
+    truncate(
+        "django_events_bufferedevent",
+        "bench_event",
+        "bench_buffer",
+        "shop_order",
+        "shop_payment",
+        "shop_invoice",
+        "shop_receipt",
+    )
 
 
 @figure("N1", "publish() next to one ORM insert in the same atomic(), against the insert alone")

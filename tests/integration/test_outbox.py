@@ -20,7 +20,7 @@ from django_events.models import BufferedEvent
 from django_events.publishing import changes
 from django_events.testing import published
 from tests.conftest import assert_dense, transfer_all
-from tests.publishing_app.models import AudioBook, Book, Everything, Fine, Loan, Manuscript, PaperBook, Tag
+from tests.publishing_app.models import AudioBook, Book, Everything, Fine, Loan, Manuscript, PaperBook, Seat, Tag
 
 rolled_back = pytest.mark.django_db
 committing = pytest.mark.django_db(transaction=True)
@@ -246,6 +246,34 @@ def test_the_context_is_in_the_metadata():
     Book.objects.create(title="Persuasion")
 
     assert [event.metadata for event in published("library")] == [{"user": 7, "request": "abc", "lazily": 5}, {}]
+
+
+@rolled_back
+def test_a_primary_key_of_several_columns_is_a_key_of_all_of_them():
+    seat = Seat.objects.create(row="A", number=7)
+    seat.reader = "Ada"
+    seat.save()
+    Seat.objects.filter(row="A").update(number=8)
+    Seat.objects.all().delete()
+
+    row = {"row": "A", "number": 7, "reader": "Ada"}
+    by_triggers = events("captured")
+    assert events() == [
+        ("seat.created", "A,7", {**row, "reader": ""}),
+        ("seat.updated", "A,7", row),
+        ("seat.deleted", "A,8", {**row, "number": 8}),
+    ]
+    assert by_triggers[0] == events()[0]
+    assert by_triggers[1] == (
+        "seat.updated",
+        "A,7",
+        {**row, "changed": {"reader": {"old": "", "new": "Ada"}}},
+    )
+    assert sorted(by_triggers[2:4]) == [
+        ("seat.created", "A,8", {**row, "number": 8}),
+        ("seat.deleted", "A,7", row),
+    ]
+    assert by_triggers[4:] == events()[2:]
 
 
 # Watching
@@ -551,6 +579,19 @@ def test_events_go_to_the_alias_of_the_save_and_end_with_its_transaction(other_a
     assert types("drafts") == []
 
 
+@rolled_back
+def test_what_the_context_asks_the_database_does_not_ask_for_the_context():
+    def writes():
+        Tag.objects.create(name="looked up")
+        return 7
+
+    with event_context(user=writes):
+        Book.objects.create(title="Emma")
+
+    assert [event.metadata for event in published("library")] == [{"user": 7}]
+    assert Tag.objects.count() == 1
+
+
 # Suppressing
 
 
@@ -781,6 +822,10 @@ def test_wrong_declarations_are_found(declare):
     assert "'name' in m2m" in problem
     [problem] = problems(key="nmae")
     assert "key='nmae'" in problem
+    Thing._meta.get_field("name").attname = "changed"
+    [problem] = problems(watch=["name"])
+    assert "shows a field 'changed'" in problem and problems(watch=["name"], exclude=["name"]) == []
+    Thing._meta.get_field("name").attname = "name"
     [problem] = problems(value=dict, fields=["name"])
     assert "Only one of them" in problem
     [problem] = problems(value="dict")

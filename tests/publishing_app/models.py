@@ -154,3 +154,16 @@ class Captured(Everything):
     class Meta:
         proxy = True
         triggers = capture("captured", key=None, created="captured", updated="captured", deleted="captured")
+
+
+@outbox("library")
+class Seat(models.Model):
+    """A primary key of two columns."""
+
+    pk = models.CompositePrimaryKey("row", "number")
+    row = models.CharField(max_length=2)
+    number = models.IntegerField()
+    reader = models.CharField(max_length=20, blank=True)
+
+    class Meta:
+        triggers = capture("captured")
