@@ -36,7 +36,7 @@ _HOMES = {
     "claim": "django_events.consuming.claiming",
     "consumer": "django_events.declarations",
     "discard": "django_events.consuming.dead_letters",
-    "event_context": "django_events.publishing.context",
+    "event_context": "django_events.publishing.telling",
     "lag": "django_events.consuming.lag",
     "outbox": "django_events.publishing.outbox",
     "pause": "django_events.consuming.replay",
@@ -101,9 +101,8 @@ if TYPE_CHECKING:
         publish_many,
     )
     from django_events.publishing.capture import capture
-    from django_events.publishing.context import event_context
     from django_events.publishing.outbox import outbox
-    from django_events.publishing.telling import suppress
+    from django_events.publishing.telling import event_context, suppress
     from django_events.publishing.writer import BufferedWriter
     from django_events.retries import Backoff, Discard, Retry
 

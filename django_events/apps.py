@@ -2,7 +2,7 @@
 
 from django.apps import AppConfig
 from django.db.backends.signals import connection_created
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
@@ -17,9 +17,10 @@ class DjangoEventsConfig(AppConfig):
         from django_events.conf import events_module
         from django_events.publishing.changes import connect_relations
         from django_events.publishing.telling import listen_for_writes
-        from django_events.syncing import sync_after_migrate
+        from django_events.syncing import sync_after_migrate, sync_topics_before_migrate
 
         autodiscover_modules(events_module())
         connect_relations()
         connection_created.connect(listen_for_writes)
+        pre_migrate.connect(sync_topics_before_migrate, sender=self)
         post_migrate.connect(sync_after_migrate, sender=self)

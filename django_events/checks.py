@@ -73,9 +73,9 @@ def check_outboxes(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 def check_captures(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
     topics = {topic.name for topic in registry}
     registered: Any = pgtrigger.registered()
-    for model, trigger in registered:
-        if not isinstance(trigger, Capture):
-            continue
+    # A capture has several triggers, and is wrong once.
+    captures = {(model, id(one.declared)): one for model, one in registered if isinstance(one, Capture)}
+    for (model, _), trigger in captures.items():
         for problem in trigger.declared.problems(model):
             yield Error(problem, obj=model, id="django_events.E011")
         if trigger.declared.topic not in topics:

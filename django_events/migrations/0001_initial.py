@@ -29,8 +29,11 @@ ALTER TABLE django_events_bufferedevent SET (
 ALTER TABLE django_events_topichead SET (fillfactor = 50)
 """
 
-# Scheduled events and dedup keys come and go as well.
+# Scheduled events and dedup keys come and go as well. No two events have the same ticket, now or later.
 TUNE_COMING_AND_GOING = """
+ALTER TABLE django_events_scheduledevent ALTER COLUMN id DROP IDENTITY;
+ALTER TABLE django_events_scheduledevent
+    ALTER COLUMN id SET DEFAULT nextval('django_events_bufferedevent_id_seq');
 ALTER TABLE django_events_scheduledevent SET (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 5000,

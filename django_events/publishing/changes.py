@@ -58,10 +58,14 @@ class Publisher:
         return key_fields(self.model, key) if isinstance(key, str) else []
 
     @cached_property
+    def compared(self) -> list[Concrete]:
+        """The fields that say in an update from what to what they changed, and those that are watched but hidden."""
+        return list(dict.fromkeys([*(() if self.outbox.value is not None else self.payload), *self.watched]))
+
+    @cached_property
     def wanted(self) -> list[Concrete]:
         """The fields whose values an event needs."""
-        fields = [*self.watched, *(() if self.outbox.value is not None else self.payload)]
-        return list(dict.fromkeys([*fields, *self.key_fields]))
+        return list(dict.fromkeys([*self.compared, *self.key_fields]))
 
     @property
     def suppressed(self) -> bool:
@@ -258,7 +262,7 @@ def _changes(publisher: Publisher, before: Before, values: Mapping[str, Any]) ->
     changed: dict[Concrete, Any] = {}
     if not publisher.watched:
         return {}
-    for field in publisher.wanted:
+    for field in publisher.compared:
         if before.row and field.attname in before.row:
             was, became = written(field, before.row[field.attname]), written(field, values[field.attname])
             if was != became:

@@ -1,26 +1,36 @@
-"""What all events that a block of code publishes carry in their metadata, whichever way they are published.
+"""What all events that a block of code publishes carry in their metadata. `event_context()` says it."""
 
-with event_context(user=request.user.pk, request=request_id):
-    order.save()
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
-_context: ContextVar[dict[str, Any] | None] = ContextVar("django_events_context", default=None)
+_context: ContextVar[Mapping[str, Any]] = ContextVar("django_events_context", default=MappingProxyType({}))
+
+
+class Lazily:
+    """A value that is asked for when it is wanted, and once."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function: Callable[[], Any] | None = function
+        self._value: Any = None
+
+    def get(self) -> Any:
+        if (function := self._function) is not None:
+            self._function = None  # what it asks the database must not ask for it again
+            try:
+                self._value = function()
+            except BaseException:
+                self._function = function
+                raise
+        return self._value
 
 
 @contextmanager
-def event_context(**metadata: Any) -> Iterator[None]:
-    """Let every event that is published in the block have this in its metadata, by triggers too.
-
-    Blocks add up, and what an event says itself wins. A value may be a function without parameters, which is called
-    when the first event or the first statement that writes wants it. Tasks and `sync_to_async` take the block along,
-    threads that are started in it don't.
-    """
-    token = _context.set({**(_context.get() or {}), **metadata})
+def carrying(metadata: Mapping[str, Any]) -> Iterator[None]:
+    """Let this be in the metadata of events, beside what is there already."""
+    token = _context.set({**_context.get(), **metadata})
     try:
         yield
     finally:
@@ -32,19 +42,8 @@ def has_context() -> bool:
 
 
 def current_context() -> dict[str, Any]:
-    """What is in force here, with functions called, each of them once."""
-    context = _context.get()
-    if context is None:
-        return {}
-    for name, value in context.items():
-        if callable(value):
-            context[name] = None  # if it asks the database, that asks for the context again
-            try:
-                context[name] = value()
-            except BaseException:
-                context[name] = value
-                raise
-    return context
+    """What is in force here, with the values of functions."""
+    return {name: value.get() if isinstance(value, Lazily) else value for name, value in _context.get().items()}
 
 
 def with_context(metadata: Any) -> Any:

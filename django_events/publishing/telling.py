@@ -6,26 +6,61 @@ to the server, leaves nothing behind in a session, and so works behind a pooler.
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextlib import suppress as ignoring
 from contextvars import ContextVar
+from functools import partial
+from inspect import isfunction
+from types import MethodType
 from typing import Any
 
 import psycopg
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
 from django_events import declarations, sql
-from django_events.publishing.context import current_context, has_context
+from django_events.publishing.context import Lazily, carrying, current_context, has_context
 from django_events.publishing.encoding import to_json
 
 ALL = "*"
 
 # What fires the triggers of rows. Others may not be allowed to share a message, or a transaction that failed.
-_MAY_WRITE = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:insert|update|delete|merge|with|call)\b", re.I | re.S)
+_MAY_WRITE = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:insert|update|delete|merge|with|call|do)\b", re.I | re.S)
 
 _TOLD = "_django_events_told"  # the attribute of a connection that names the transaction in which something was told
 _suppressed: ContextVar[frozenset[str]] = ContextVar("django_events_suppressed", default=frozenset())
+
+
+@contextmanager
+def event_context(**metadata: Any) -> Iterator[None]:
+    """Let every event that Python or a trigger publishes in the block have this in its metadata.
+
+    Blocks add up, and what an event says itself wins. A value may be a function without parameters: it is called once,
+    when the first event or the first statement that writes wants it. Tasks and `sync_to_async` take the block along,
+    threads that are started in it don't.
+    """
+    values = {name: _checked(name, value) for name, value in metadata.items()}
+    try:
+        with carrying(values):
+            yield
+    finally:
+        _tell_open_transactions(told=True)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The error of a value that is no JSON belongs to who gives it, not to the statements of the block."""
+    what = f"{name} of event_context()"
+    if not isfunction(value) and not isinstance(value, partial | MethodType):
+        to_json(what, value)
+        return value
+
+    def ask() -> Any:
+        answer = value()
+        to_json(what, answer)
+        return answer
+
+    return Lazily(ask)
 
 
 @contextmanager
@@ -42,7 +77,7 @@ def suppress(*what: declarations.Topic | str | type[Model]) -> Iterator[None]:
         yield
     finally:
         _suppressed.reset(token)
-        _tell_open_transactions()
+        _tell_open_transactions(told=True)
 
 
 def is_suppressed(topic: declarations.Topic | str, model: type[Model]) -> bool:
@@ -59,7 +94,7 @@ def _of_topic(topic: declarations.Topic | str) -> str:
 
 
 def _of_model(model: type[Model]) -> str:
-    return f"model:{model._meta.label_lower}"
+    return f"model:{(model._meta.concrete_model or model)._meta.label_lower}"  # a proxy is its model
 
 
 def listen_for_writes(*, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
@@ -116,9 +151,13 @@ def _telling(connection: BaseDatabaseWrapper, something: bool) -> str:
     return statement.text.replace("%%", "%")
 
 
-def _tell_open_transactions() -> None:
-    """Tell them now: what comes next may be a COPY, which Django doesn't see."""
+def _tell_open_transactions(*, told: bool = False) -> None:
+    """Tell those, or those that were told something, now: what comes next may be a COPY, which Django doesn't see."""
     for connection in connections.all(initialized_only=True):
-        if connection.vendor == "postgresql" and connection.in_atomic_block and not connection.needs_rollback:
-            with connection.cursor() as cursor:
-                cursor.execute(_telling(connection, is_something_told()))
+        if connection.vendor != "postgresql" or not connection.in_atomic_block or connection.needs_rollback:
+            continue
+        if told and not _was_told(connection):
+            continue
+        # A transaction that failed, which Django may not know, tells nobody anything any more.
+        with ignoring(DatabaseError) if told else nullcontext(), connection.cursor() as cursor:
+            cursor.execute(_telling(connection, is_something_told()))

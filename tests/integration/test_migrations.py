@@ -8,16 +8,20 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from django.apps import apps
 from django.core.management import call_command
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
+from django.db.migrations import Migration
+from django.db.models.signals import pre_migrate
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from django_events import publish
+from django_events import declarations, publish
 from django_events.models import Event
 from tests.conftest import transfer_all
 
 ROOT = Path(__file__).parents[2]
+TOPICS = list(declarations.registry)
 
 # Whatever a schema can hold, with what makes each thing what it is. Names of row types and toast
 # tables follow from their tables.
@@ -143,7 +147,9 @@ def test_only_the_last_step_back_is_repaired_by_the_next_migrate(database):
     database.migrate()
     database.migrate("django_events", "0001")
 
-    assert len(database.execute("SELECT 1 FROM pg_inherits WHERE inhparent = 'django_events_event'::regclass")) == 3
+    assert len(database.execute("SELECT 1 FROM pg_inherits WHERE inhparent = 'django_events_event'::regclass")) == len(
+        TOPICS
+    )
     database.migrate()
     assert database.execute("SELECT django_events_publish('orders', '1')")
 
@@ -301,3 +307,20 @@ def test_events_in_the_log_are_neither_changed_nor_deleted(things, change):
         change(Event.objects.of(things))
 
     assert list(Event.objects.since(things).values_list("type", "value")) == [("", 1)]
+
+
+def test_a_topic_is_there_before_the_triggers_that_publish_to_it(database):
+    """A deployment brings both: between the trigger's migration and the end, the site writes to the table."""
+    database.migrate()
+    declarations.topic("brand.new")
+    try:
+        plan = [(Migration("0009_captures", "publishing_app"), False)]
+        pre_migrate.send(apps.get_app_config("django_events"), using=database.alias, plan=plan, verbosity=0)
+        assert database.execute("SELECT django_events_publish('brand.new', '1')")
+        plan = [(Migration("0009_changes_our_tables", "django_events"), False)]
+        declarations.topic("newer")
+        pre_migrate.send(apps.get_app_config("django_events"), using=database.alias, plan=plan, verbosity=0)
+        assert not database.execute("SELECT FROM django_events_topic WHERE name = 'newer'")
+    finally:
+        for name in ("brand.new", "newer"):
+            declarations.registry.discard(declarations.registry.get(name))

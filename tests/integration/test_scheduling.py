@@ -233,6 +233,17 @@ def test_one_is_cancelled_by_its_ticket_once(things, lanes):
     assert cancel(things, kept.ticket) is False, "it is published"
 
 
+@rolled_back
+def test_a_ticket_of_an_event_that_is_published_now_is_nobody_elses(things):
+    tickets = []
+    for _ in range(3):
+        tickets.append(publish(things, 1).ticket)
+        tickets.append(publish(things, 1, publish_at=now() + HOUR).ticket)
+
+    assert tickets == sorted(set(tickets))
+    assert [cancel(things, ticket) for ticket in tickets] == [False, True] * 3
+
+
 @committing
 def test_a_cancellation_that_rolls_back_was_none(things):
     ticket = publish(things, 1, publish_at=now() + HOUR).ticket

@@ -53,7 +53,8 @@ def test_every_public_name_is_what_it_says():
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
         *("apublish", "apublish_many", "consumer", "discard", "lag", "pause", "publish", "publish_many", "redrive"),
-        *("cancel", "claim", "resume", "rewind", "topic", "unregister"),
+        *("cancel", "capture", "claim", "event_context", "outbox", "resume", "rewind", "suppress"),
+        *("topic", "unregister"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)

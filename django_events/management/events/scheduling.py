@@ -33,7 +33,7 @@ def cancel(using: str, *, topic: str, tickets: list[int], execute: bool, **optio
     if missing := sorted(set(tickets) - {row.pk for row in found}):
         named = ", ".join(f"{ticket:,}" for ticket in missing)
         raise refused(
-            f"Topic {topic} has no scheduled event with the ticket {named}: it was published, or cancelled before. "
+            f"Topic {topic} has no scheduled event with the ticket {named}: published, or cancelled before. "
             f"Nothing was changed. What there is: manage.py events scheduled {topic}"
         )
     report = _report(found)
@@ -42,7 +42,7 @@ def cancel(using: str, *, topic: str, tickets: list[int], execute: bool, **optio
     cancelled, _ = rows.delete()
     told = f"{count(cancelled, 'event')} cancelled."
     if cancelled < len(found):
-        told += f" {count(len(found) - cancelled, 'event')} was published in the meantime."
+        told += f" Published in the meantime: {len(found) - cancelled:,}."
     return Report({"executed": True, "cancelled": cancelled, "events": report.data}, f"{report.text}\n\n{told}")
 
 
