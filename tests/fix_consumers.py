@@ -48,7 +48,8 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
         try:
             assert not left, f"threads go on: {left}"
             assert not connection.in_atomic_block
-            assert not BufferedEvent.objects.exists()
+            # What handlers write to the shop's tables is published by those.
+            assert not BufferedEvent.objects.exclude(topic__name__in=["payments", "stock"]).exists()
             assert not Consumer.objects.exclude(pk__in=known).exists()
         finally:
             for model in (Order, Product, SearchEntry, Intervention, BufferedEvent):

@@ -22,6 +22,7 @@ MANY = 500
 
 
 def main(way: str, journal_path: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with Path(journal_path).open("a", buffering=1) as journal:
 
         def note(outcome: str, *values: str) -> None:

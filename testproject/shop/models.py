@@ -41,7 +41,7 @@ class Order(models.Model):
 
 @outbox(
     "payments",
-    key=lambda payment: payment.order.customer,
+    key="order_id",
     created="payment.made",
     updated=None,
     deleted=None,

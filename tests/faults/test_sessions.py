@@ -145,6 +145,7 @@ def pages_of_a_look(worker: Transfer) -> int:
                 "marks": [known.mark for known in worker._known.values()],
                 "only": None,
                 "batch_size": 1_000,
+                "scheduled_from": worker.schedule.asked(),
             },
         )
         [[plan]] = cursor.fetchall()
