@@ -7,7 +7,7 @@ The sender is the declaration of the topic or the consumer. A receiver's error i
 None of them is sent across processes: a consumer is for that.
 
 event_published      topic, type, count, using
-    Python published so many events of one type, in a transaction that may still roll back.
+    Python published so many events of one type, and their transaction is committed.
 event_handled        consumer, topic, events, seconds, using
     A handler returned, and what it did is committed with the progress. `events` is what it got.
 event_retried        consumer, event, error, pause, using

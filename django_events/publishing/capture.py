@@ -110,6 +110,8 @@ class Declared:
         what = f"capture({self.topic!r}) of {model._meta.label}"
         own = _Columns(model).fields
         there = f"There are {', '.join(sorted(own))}."
+        if model._meta.parents:
+            there += " What a parent's table has is captured there: give this model triggers in its own Meta."
         for option in ("fields", "exclude", "mask", "watch"):
             for name in getattr(self, option) or ():
                 field = named(model, name)
@@ -128,8 +130,17 @@ class Declared:
             shown = [field for field in chosen(model, self.fields, self.exclude) if field.attname in own]
             if (problem := problem_of_names(what, shown)) is not None:
                 yield problem
+        secret = {one.attname for one in (*chosen(model, self.exclude), *chosen(model, self.mask))}
+        for one in keys:
+            if one.attname in secret:
+                yield f"{what} hides {one.attname!r}, which is its key, and keys are shown. Say another key."
         if self.condition is not None:
-            yield from self._problems_of_condition(what, self.resolved(model))
+            try:
+                condition = self.resolved(model)
+            except Exception as error:
+                yield f"{what} has a condition that can't be used: {error}"
+            else:
+                yield from self._problems_of_condition(what, condition)
 
     def _problems_of_condition(self, what: str, condition: str) -> Iterator[str]:
         if "$$" in condition:
@@ -179,7 +190,7 @@ class Capture(pgtrigger.Trigger):
             raise InvalidCapture(problem)
         suppressible = ", ".join(_literal(name) for name in names_of(self.declared.topic, model))
         rows = _REFERENCING[self.of].get("new", "old_values")
-        insert = (self._changes(model) if self.of == "updated" else self._rows(model)).text.replace("%%", "%")
+        insert = (self._changes(model) if self.of == "updated" else self._rows(model)).text
         return "\n".join(
             [
                 f"IF NOT EXISTS (SELECT FROM {rows})",

@@ -6,25 +6,28 @@ rows are a part of it. A row that an instance only inherits is deleted under a s
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.db import connections, router, transaction
-from django.db.models import GeneratedField, ManyToManyField, Model, QuerySet
-from django.db.models.signals import class_prepared, m2m_changed, post_save, pre_delete, pre_save
+from django.db.models import GeneratedField, Model, QuerySet
+from django.db.models.signals import class_prepared, m2m_changed, post_delete, post_save, pre_delete, pre_save
 
 from django_events.publishing.api import publish
 from django_events.publishing.fields import CHANGED, Concrete, key_fields, pk_fields, written
+from django_events.publishing.relations import Relation, relations_of
 from django_events.publishing.telling import is_suppressed
 
 if TYPE_CHECKING:
     from django_events.publishing.outbox import Outbox, What
 
-_BEFORE = "django_events_before"  # the attribute of an instance's state: what was known before it is saved
-_UPDATES = "django_events_updates"  # another one: it is saved with force_update
-_WRAPPED = "_django_events_saves_in_a_transaction"
+# Attributes of an instance's state.
+_SAVES = "django_events_saves"
+_GOING = "django_events_going"
+_RAW = "django_events_raw"
+_WRAPPED = "_django_events_watches_saves"
 
 declared: list["Outbox"] = []
 
@@ -37,12 +40,14 @@ class Publisher:
     model: type[Model]  # whose table it is
 
     def event_type(self, what: "What") -> str | None:
-        return self.outbox.event_type(what, self.model)
+        """The type of the events about a change; None if there is none, or if it is suppressed here."""
+        event_type = self.outbox.event_type(what, self.model)
+        return None if event_type is None or is_suppressed(self.outbox.topic, self.model) else event_type
 
     @cached_property
     def payload(self) -> list[Concrete]:
         """The fields that events contain."""
-        return self.outbox.payload(self.model)
+        return [] if self.outbox.value is not None else self.outbox.payload(self.model)
 
     @cached_property
     def watched(self) -> list[Concrete]:
@@ -59,25 +64,36 @@ class Publisher:
 
     @cached_property
     def compared(self) -> list[Concrete]:
-        """The fields that say in an update from what to what they changed, and those that are watched but hidden."""
-        return list(dict.fromkeys([*(() if self.outbox.value is not None else self.payload), *self.watched]))
+        """The fields of which an update says from what to what they changed, and those that are watched but hidden."""
+        return list(dict.fromkeys([*self.payload, *self.watched]))
 
     @cached_property
     def wanted(self) -> list[Concrete]:
         """The fields whose values an event needs."""
         return list(dict.fromkeys([*self.compared, *self.key_fields]))
 
-    @property
-    def suppressed(self) -> bool:
-        return is_suppressed(self.outbox.topic, self.model)
+    @cached_property
+    def relations(self) -> list[Relation]:
+        return relations_of(self.model, self.outbox.m2m)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Before:
     """What was known of a row before it was saved."""
 
     existed: bool | None = None  # None: Django will say
-    row: Mapping[str, Any] | None = None  # empty: nothing that is watched is going to be saved
+    row: Mapping[str, Any] | None = None
+    nothing: bool = False  # that is watched is going to be saved
+
+
+@dataclass(eq=False)
+class Save:
+    """A save that is going on."""
+
+    updates: bool  # by force
+    before: list[Before] = field(default_factory=list)
+    wrote: bool = False
+    told: bool = False
 
 
 _publishers: dict[type[Model], list[Publisher]] = {}
@@ -86,7 +102,7 @@ _publishers: dict[type[Model], list[Publisher]] = {}
 def connect(outbox: "Outbox") -> None:
     """Publish what an outbox declares, from now on."""
     declared.append(outbox)
-    _save_in_transactions(outbox.model)
+    _watch_saves(outbox.model)
     for model in [outbox.model, *_descendants(outbox.model)]:
         if not model._meta.abstract:
             _connect(model)
@@ -105,9 +121,8 @@ def publishers() -> Iterator[Publisher]:
 def connect_relations() -> None:
     """The tables of many-to-many relations are known when all models are."""
     for publisher in publishers():
-        for relation in _relations(publisher):
-            through: Any = relation.remote_field.through
-            m2m_changed.connect(_relation_changes, sender=through, dispatch_uid="django_events")
+        for relation in publisher.relations:
+            m2m_changed.connect(_relation_changes, sender=relation.through, dispatch_uid="django_events")
 
 
 def _descendants(model: type[Model]) -> Iterator[type[Model]]:
@@ -121,6 +136,7 @@ def _connect(model: type[Model]) -> None:
     pre_save.connect(_before_save, sender=model, dispatch_uid="django_events")
     post_save.connect(_after_save, sender=model, dispatch_uid="django_events")
     pre_delete.connect(_before_delete, sender=model, dispatch_uid="django_events")
+    post_delete.connect(_after_delete, sender=model, dispatch_uid="django_events")
     if apps.ready:
         connect_relations()
 
@@ -157,24 +173,53 @@ def _is_replaced(outbox: "Outbox", model: type[Model]) -> bool:
     )
 
 
-def _save_in_transactions(model: type[Model]) -> None:
-    """In autocommit, Django would commit the row before it sends the signal: a crash between them loses the event."""
+def _watch_saves(model: type[Model]) -> None:
+    """Make a save and its events one: Django would commit the row, in autocommit, before it sends the signal."""
     if _WRAPPED in vars(model):
         return
     save_base: Any = model.save_base
+    save_table: Any = model._save_table  # type: ignore[attr-defined]
 
     @wraps(save_base)
-    def save_in_a_transaction(self: Model, *args: Any, using: str | None = None, **kwargs: Any) -> None:
+    def watched_save(self: Model, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         alias = using or router.db_for_write(type(self), instance=self)
-        setattr(self._state, _UPDATES, kwargs.get("force_update", False))
-        if connections[alias].in_atomic_block:
+        with _save(self, alias, updates=kwargs.get("force_update", False)):
             save_base(self, *args, using=alias, **kwargs)
-        else:
-            with transaction.atomic(alias):
-                save_base(self, *args, using=alias, **kwargs)
 
-    model.save_base = save_in_a_transaction  # type: ignore[method-assign]
+    @wraps(save_table)
+    def noted_save(self: Model, *args: Any, **kwargs: Any) -> Any:
+        result = save_table(self, *args, **kwargs)
+        for save in _saves(self)[-1:]:
+            save.wrote = True
+        return result
+
+    model.save_base = watched_save  # type: ignore[method-assign]
+    model._save_table = noted_save  # type: ignore[attr-defined]
     setattr(model, _WRAPPED, True)
+
+
+@contextmanager
+def _save(instance: Model, using: str, *, updates: bool) -> Iterator[None]:
+    """A save in a transaction. Where a receiver's error keeps its events back, nobody can commit the row."""
+    save, saves = Save(updates), _saves(instance)
+    saves.append(save)  # they may be nested: a receiver may save the instance again
+    try:
+        if connections[using].in_atomic_block:
+            yield
+        else:
+            with transaction.atomic(using):
+                yield
+    except BaseException:
+        if save.wrote and not save.told and connections[using].in_atomic_block:
+            transaction.set_rollback(True, using)
+        raise
+    finally:
+        saves.remove(save)
+
+
+def _saves(instance: Model) -> list[Save]:
+    saves: list[Save] = instance._state.__dict__.setdefault(_SAVES, [])
+    return saves
 
 
 @contextmanager
@@ -182,7 +227,7 @@ def _all_or_nothing(using: str) -> Iterator[None]:
     """Whoever catches the error of an event must not commit the change that it is about."""
     try:
         yield
-    except Exception:
+    except BaseException:
         if connections[using].in_atomic_block:
             transaction.set_rollback(True, using)
         raise
@@ -199,35 +244,36 @@ def _before_save(
     update_fields: frozenset[str] | None = None,
     **kwargs: Any,
 ) -> None:
-    if raw or not any(_looks_before(sender, publisher) for publisher in _publishers.get(sender, ())):
-        return
-    known = [_before(sender, publisher, instance, using, update_fields) for publisher in _publishers.get(sender, ())]
-    # Saves of one instance may be nested: a receiver of a signal may save it again.
-    instance._state.__dict__.setdefault(_BEFORE, []).append(known)
-
-
-def _looks_before(sender: type[Model], publisher: Publisher) -> bool:
-    return bool(publisher.outbox.watch) or publisher.model is not sender._meta.concrete_model
+    setattr(instance._state, _RAW, raw)
+    for save in [] if raw else _saves(instance)[-1:]:
+        for publisher in _publishers.get(sender, ()):
+            save.before.append(_before(sender, publisher, instance, using, update_fields, updates=save.updates))
 
 
 def _before(
-    sender: type[Model], publisher: Publisher, instance: Model, using: str, update_fields: frozenset[str] | None
+    sender: type[Model],
+    publisher: Publisher,
+    instance: Model,
+    using: str,
+    update_fields: frozenset[str] | None,
+    *,
+    updates: bool,
 ) -> Before:
     """Read and lock the row: what the instance was loaded with may be old, or was never committed."""
-    model = publisher.model
-    if not _looks_before(sender, publisher) or publisher.suppressed:
+    model, inherited = publisher.model, publisher.model is not sender._meta.concrete_model
+    if not publisher.watched and not (inherited and instance._state.adding):
         return Before()
-    if not publisher.watched and not instance._state.adding:
+    if publisher.event_type("updated") is None and not inherited:
         return Before()
-    pk = _pk_of(publisher, instance)
+    pk = _pk_of(model, instance)
     made = all(field.has_default() or field.has_db_default() for field in pk_fields(model))
-    inserts = instance._state.adding and made and not getattr(instance._state, _UPDATES, False)
-    if None in pk or inserts:
-        return Before(existed=False)
+    if None in pk or (instance._state.adding and made and not updates):
+        return Before(existed=False if inherited else None)
     if publisher.watched and not any(_is_saved(field, update_fields) for field in publisher.watched):
-        return Before(existed=True, row={})
+        return Before(nothing=True)
     row = _row(model, pk, publisher.wanted, using, lock=True)
-    return Before(existed=row is not None, row=row)
+    # Of its own table Django knows better: somebody else may make the row a moment later.
+    return Before(existed=row is not None if inherited else None, row=row)
 
 
 def _after_save(
@@ -241,83 +287,109 @@ def _after_save(
 ) -> None:
     if raw:
         return
-    before: list[Before] = []
-    if any(_looks_before(sender, publisher) for publisher in _publishers.get(sender, ())):
-        before = instance._state.__dict__[_BEFORE].pop()
-    for place, publisher in enumerate(_publishers.get(sender, ())):
-        known = before[place] if before else Before()
-        is_new = created if known.existed is None else not known.existed
-        event_type = publisher.event_type("created" if is_new else "updated")
-        if event_type is None or publisher.suppressed or (known.row == {} and not is_new):
-            continue
-        with _all_or_nothing(using):
-            values = _saved_values(publisher, instance, using, update_fields, is_new=is_new)
-            changed = {} if is_new else _changes(publisher, known, values)
-            if changed is not None:
-                _publish(publisher, instance, event_type, values, using, changed=changed)
+    save = next(iter(_saves(instance)[-1:]), None)
+    before = save.before if save is not None else []
+    with _all_or_nothing(using):
+        for place, publisher in enumerate(_publishers.get(sender, ())):
+            known = before[place] if before else Before()
+            is_new = created if known.existed is None else not known.existed
+            event_type = publisher.event_type("created" if is_new else "updated")
+            if event_type is not None and (is_new or not known.nothing):
+                _publish_saved(publisher, instance, event_type, known, using, update_fields, is_new=is_new)
+    if save is not None:
+        save.told = True
+
+
+def _publish_saved(
+    publisher: Publisher,
+    instance: Model,
+    event_type: str,
+    known: Before,
+    using: str,
+    update_fields: frozenset[str] | None,
+    *,
+    is_new: bool,
+) -> None:
+    unknown = _unknown(publisher, instance, update_fields, is_new=is_new)
+    values = {field.attname: instance.__dict__.get(field.attname) for field in publisher.wanted}
+    if unknown:
+        values.update(_row(publisher.model, _pk_of(publisher.model, instance), publisher.wanted, using) or {})
+    changed = {} if is_new else _changes(publisher, known, values)
+    if changed is None:
+        return
+    if publisher.outbox.value is not None and unknown:
+        instance = _instance(publisher.model, _pk_of(publisher.model, instance), using) or instance
+    _publish(publisher, event_type, _value(publisher, instance, values, changed), instance, values, using)
 
 
 def _changes(publisher: Publisher, before: Before, values: Mapping[str, Any]) -> dict[str, Any] | None:
     """What changed of the fields that events show; None if some are watched, and none of them changed."""
-    changed: dict[Concrete, Any] = {}
-    if not publisher.watched:
+    if not publisher.watched or before.row is None:
         return {}
-    for field in publisher.compared:
-        if before.row and field.attname in before.row:
-            was, became = written(field, before.row[field.attname]), written(field, values[field.attname])
-            if was != became:
-                changed[field] = {"old": was, "new": became}
+    changed: dict[Concrete, Any] = {}
+    for one in publisher.compared:
+        was, became = written(one, before.row[one.attname]), written(one, values[one.attname])
+        if was != became:
+            changed[one] = {"old": was, "new": became}
     if changed.keys().isdisjoint(publisher.watched):
         return None
-    return {field.attname: change for field, change in changed.items() if field not in publisher.hidden}
+    return {one.attname: change for one, change in changed.items() if one not in publisher.hidden}
 
 
-def _saved_values(
-    publisher: Publisher, instance: Model, using: str, update_fields: frozenset[str] | None, *, is_new: bool
-) -> dict[str, Any]:
-    """The values that an event is about, as they are in the row now."""
-    fields = publisher.wanted
+def _unknown(
+    publisher: Publisher, instance: Model, update_fields: frozenset[str] | None, *, is_new: bool
+) -> list[Concrete]:
+    """The fields whose values in the row the instance doesn't know; those of a function may be any."""
     state = instance.__dict__
-    values = {field.attname: state.get(field.attname) for field in fields}
-    unknown = [
-        field
-        for field in fields
-        if field.attname not in state
-        or hasattr(state[field.attname], "resolve_expression")
-        or not (is_new or field.primary_key or _is_saved(field, update_fields))
-        or (isinstance(field, GeneratedField) and not is_new)
+    fields = list(pk_fields(publisher.model)) + publisher.wanted
+    if publisher.outbox.value is not None:
+        fields = list(type(instance)._meta.concrete_fields)
+    return [
+        one
+        for one in fields
+        if one.column is not None
+        and (
+            one.attname not in state
+            or hasattr(state[one.attname], "resolve_expression")
+            or (not is_new and isinstance(one, GeneratedField))
+            or not (is_new or one.primary_key or _is_saved(one, update_fields))
+        )
     ]
-    if unknown:
-        values.update(_row(publisher.model, _pk_of(publisher, instance), unknown, using) or {})
-    return values
 
 
-def _is_saved(field: Concrete, update_fields: frozenset[str] | None) -> bool:
-    return update_fields is None or field.name in update_fields or field.attname in update_fields
+def _is_saved(one: Concrete, update_fields: frozenset[str] | None) -> bool:
+    if update_fields is None or isinstance(one, GeneratedField):  # which follows others
+        return True
+    return one.name in update_fields or one.attname in update_fields
 
 
 # Deleting
 
 
 def _before_delete(sender: type[Model], instance: Model, using: str, **kwargs: Any) -> None:
-    """Before, because afterwards nobody can tell which of two deleted it: the one that finds the row publishes it."""
-    for publisher in _publishers.get(sender, ()):
-        if publisher.model is not sender._meta.concrete_model:
-            continue  # the parent's row has a signal of its own
-        event_type = publisher.event_type("deleted")
-        if event_type is None or publisher.suppressed:
-            continue
-        with _all_or_nothing(using):
-            values = _row(publisher.model, _pk_of(publisher, instance), publisher.wanted, using, lock=True)
+    """Look which rows there are: of two who delete a row, the one that locks it publishes that."""
+    going: list[tuple[Publisher, str, Any, dict[str, Any]]] = []
+    with _all_or_nothing(using):
+        for publisher in _publishers.get(sender, ()):
+            event_type = publisher.event_type("deleted")
+            if event_type is None or publisher.model is not sender._meta.concrete_model:
+                continue  # the parent's row has a signal of its own
+            pk = _pk_of(publisher.model, instance)
+            values = _row(publisher.model, pk, publisher.wanted, using, lock=True)
             if values is not None:
-                _publish(publisher, instance, event_type, values, using)
+                # A function gets the row as it is, not what was done to the instance since it was loaded.
+                row = instance if publisher.outbox.value is None else _instance(type(instance), pk, using) or instance
+                going.append((publisher, event_type, _value(publisher, row, values, {}), values))
+    setattr(instance._state, _GOING, going)
+
+
+def _after_delete(sender: type[Model], instance: Model, using: str, **kwargs: Any) -> None:
+    with _all_or_nothing(using):
+        for publisher, event_type, value, values in instance._state.__dict__.pop(_GOING, ()):
+            _publish(publisher, event_type, value, instance, values, using)
 
 
 # Relations
-
-
-def _relations(publisher: Publisher) -> list["ManyToManyField[Any, Any]"]:
-    return [field for field in publisher.model._meta.many_to_many if field.name in publisher.outbox.m2m]
 
 
 def _relation_changes(
@@ -329,84 +401,52 @@ def _relation_changes(
     using: str,
     **kwargs: Any,
 ) -> None:
-    if action not in ("post_add", "pre_remove", "pre_clear"):
+    # A fixture says what its relations are; there is no flag for it.
+    if action not in ("post_add", "pre_remove", "pre_clear") or getattr(instance._state, _RAW, False):
         return
     for publisher in publishers():
-        for relation in _relations(publisher):
-            if relation.remote_field.through is not sender or publisher.suppressed:
-                continue
-            if not reverse and not isinstance(instance, publisher.model):
-                continue
-            with _all_or_nothing(using):
-                if action == "post_add":
-                    what, pairs = "added", _pairs(instance, reverse, pk_set or ())
-                else:
-                    what, pairs = "removed", _standing_pairs(relation, instance, reverse, pk_set, using)
-                _publish_relation(publisher, relation, what, pairs, instance, reverse, using)
-
-
-def _pairs(instance: Model, reverse: bool, pks: Iterable[Any]) -> dict[Any, list[Any]]:
-    """Whose relation changed, by what."""
-    return {pk: [instance.pk] for pk in pks} if reverse else {instance.pk: list(pks)}
-
-
-def _standing_pairs(
-    relation: "ManyToManyField[Any, Any]", instance: Model, reverse: bool, pk_set: set[Any] | None, using: str
-) -> dict[Any, list[Any]]:
-    """What of it is there to be removed."""
-    here, there = relation.m2m_field_name(), relation.m2m_reverse_field_name()
-    if reverse:
-        here, there = there, here
-    through: Any = relation.remote_field.through
-    rows: QuerySet[Any] = QuerySet(through, using=using).select_for_update().filter(**{here: instance.pk})
-    if pk_set is not None:
-        rows = rows.filter(**{f"{there}__in": pk_set})
-    return _pairs(instance, reverse, rows.order_by("pk").values_list(there, flat=True))
+        for relation in publisher.relations:
+            if relation.through is sender and (reverse or isinstance(instance, publisher.model)):
+                with _all_or_nothing(using):
+                    if action == "post_add":
+                        what, pairs = "added", relation.pairs(instance, reverse, pk_set or ())
+                    else:
+                        what, pairs = "removed", relation.standing_pairs(instance, reverse, pk_set, using)
+                    _publish_relation(publisher, relation, what, pairs, using)
 
 
 def _publish_relation(
-    publisher: Publisher,
-    relation: "ManyToManyField[Any, Any]",
-    what: str,
-    pairs: dict[Any, list[Any]],
-    instance: Model,
-    reverse: bool,
-    using: str,
+    publisher: Publisher, relation: Relation, what: str, pairs: dict[Any, list[Any]], using: str
 ) -> None:
     event_type = publisher.event_type("updated")
-    owners = QuerySet(publisher.model, using=using).in_bulk(list(pairs)) if reverse else {instance.pk: instance}
-    for pk, others in pairs.items():
-        values = _row(publisher.model, (pk,), publisher.wanted, using) if others and pk in owners else None
-        if values is None or event_type is None:
-            continue
-        key = relation.remote_field.model._meta.pk
-        pks = sorted(written(key, other) for other in others)
-        _publish(publisher, owners[pk], event_type, values, using, changed={relation.name: {what: pks}})
+    if event_type is None:
+        return
+    for owner in relation.owners(pairs, using):
+        values = _row(publisher.model, _pk_of(publisher.model, owner), publisher.wanted, using)
+        others = relation.written(pairs[relation.value_of(owner)])
+        if values is not None and others:
+            changed = {relation.name: {what: others}}
+            _publish(publisher, event_type, _value(publisher, owner, values, changed), owner, values, using)
 
 
 # Publishing
 
 
 def _publish(
-    publisher: Publisher,
-    instance: Model,
-    event_type: str,
-    values: Mapping[str, Any],
-    using: str,
-    *,
-    changed: dict[str, Any] | None = None,
+    publisher: Publisher, event_type: str, value: Any, instance: Model, values: Mapping[str, Any], using: str
 ) -> None:
-    outbox = publisher.outbox
+    publish(publisher.outbox.topic, value, type=event_type, key=_key(publisher, instance, values), using=using)
+
+
+def _value(publisher: Publisher, instance: Model, values: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:
     value: Any
-    if outbox.value is None:
-        value = {field.attname: written(field, values[field.attname]) for field in publisher.payload}
+    if publisher.outbox.value is None:
+        value = {one.attname: written(one, values[one.attname]) for one in publisher.payload}
     else:
-        value = outbox.value(instance)
+        value = publisher.outbox.value(instance)
         if not isinstance(value, Mapping) and hasattr(value, "data"):
             value = value.data  # a serializer has it there
-    if changed and isinstance(value, Mapping):
-        value = {CHANGED: changed, **value}
-    publish(outbox.topic, value, type=event_type, key=_key(publisher, instance, values), using=using)
+    return {CHANGED: changed, **value} if changed and isinstance(value, Mapping) else value
 
 
 def _key(publisher: Publisher, instance: Model, values: Mapping[str, Any]) -> str | None:
@@ -416,7 +456,7 @@ def _key(publisher: Publisher, instance: Model, values: Mapping[str, Any]) -> st
     if callable(key):
         key = key(instance)
     elif publisher.key_fields:
-        parts = [written(field, values[field.attname]) for field in publisher.key_fields]
+        parts = [written(one, values[one.attname]) for one in publisher.key_fields]
         key = parts[0] if len(parts) == 1 else ",".join(map(str, parts))
     else:
         key = getattr(instance, key)
@@ -427,15 +467,21 @@ def _row(
     model: type[Model], pk: tuple[Any, ...], fields: Iterable[Concrete], using: str, *, lock: bool = False
 ) -> dict[str, Any] | None:
     """These fields of a row as the database has them; None if there is no such row."""
-    # Not by a manager of the model's, which may hide rows.
-    rows: QuerySet[Any] = QuerySet(model, using=using).filter(
-        **{f.attname: v for f, v in zip(pk_fields(model), pk, strict=True)}
-    )
+    rows = _rows(model, pk, using).order_by()  # an order by another table would lock that, too
     if lock:
         rows = rows.select_for_update()
-    names = {field.attname for field in (*pk_fields(model), *fields)}
+    names = {one.attname for one in (*pk_fields(model), *fields)}
     return rows.values(*names).first()
 
 
-def _pk_of(publisher: Publisher, instance: Model) -> tuple[Any, ...]:
-    return tuple(getattr(instance, field.attname) for field in pk_fields(publisher.model))
+def _instance(model: type[Model], pk: tuple[Any, ...], using: str) -> Model | None:
+    return _rows(model, pk, using).order_by().first()
+
+
+def _rows(model: type[Model], pk: tuple[Any, ...], using: str) -> QuerySet[Any]:
+    # Not by a manager of the model's, which may hide rows.
+    return QuerySet(model, using=using).filter(**{f.attname: v for f, v in zip(pk_fields(model), pk, strict=True)})
+
+
+def _pk_of(model: type[Model], instance: Model) -> tuple[Any, ...]:
+    return tuple(getattr(instance, one.attname) for one in pk_fields(model))

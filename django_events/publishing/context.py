@@ -1,5 +1,6 @@
 """What all events that a block of code publishes carry in their metadata. `event_context()` says it."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,21 +11,23 @@ _context: ContextVar[Mapping[str, Any]] = ContextVar("django_events_context", de
 
 
 class Lazily:
-    """A value that is asked for when it is wanted, and once."""
+    """A value that is asked for when it is wanted, and once, whichever thread wants it."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function: Callable[[], Any] | None = function
         self._value: Any = None
+        self._asking = threading.RLock()
 
     def get(self) -> Any:
-        if (function := self._function) is not None:
-            self._function = None  # what it asks the database must not ask for it again
-            try:
-                self._value = function()
-            except BaseException:
-                self._function = function
-                raise
-        return self._value
+        with self._asking:
+            if (function := self._function) is not None:
+                self._function = None  # what it asks the database must not ask for it again
+                try:
+                    self._value = function()
+                except BaseException:
+                    self._function = function
+                    raise
+            return self._value
 
 
 @contextmanager

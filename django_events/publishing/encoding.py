@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
@@ -15,6 +15,9 @@ from django_events.publishing.context import with_context
 
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
+# What every time zone and every client can say.
+EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+LONGEST_WINDOW = timedelta(days=36_500)
 
 _OPTIONS: dict[str, Any] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
 _encode = DjangoJSONEncoder(**_OPTIONS).encode
@@ -37,8 +40,9 @@ class Row(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How large its payload is, near enough: the characters of texts are counted."""
-        return len(self.value or "") + len(self.body or b"") + len(self.metadata)
+        """How large it is, at least nearly: where a text is not ASCII, its characters count as the longest."""
+        texts = (self.value, self.type, self.key, self.metadata, self.dedup_key)
+        return len(self.body or b"") + sum(len(t) if t.isascii() else 4 * len(t) for t in texts if t)
 
 
 COLUMNS = 6  # of a row
@@ -170,11 +174,15 @@ def _check_size(row: Row, most: int) -> None:
 
 
 def _check_time(publish_at: Any) -> None:
-    if publish_at is not None and (not isinstance(publish_at, datetime) or publish_at.utcoffset() is None):
+    if publish_at is None:
+        return
+    if not isinstance(publish_at, datetime) or publish_at.utcoffset() is None:
         raise InvalidEvent(
             f"publish_at is {_kind(publish_at)}, expected a datetime with a time zone, "
-            "like django.utils.timezone.now() + timedelta(hours=1)."
+            "like datetime.now(UTC) + timedelta(hours=1)."
         )
+    if not EARLIEST <= publish_at <= LATEST:
+        raise InvalidEvent(f"publish_at is {_kind(publish_at)}, expected a year from {EARLIEST.year} to {LATEST.year}.")
 
 
 def _window(dedup_key: Any, dedup_window: Any) -> timedelta | None:
@@ -185,8 +193,9 @@ def _window(dedup_key: Any, dedup_window: Any) -> timedelta | None:
         return None
     _check_text("dedup_key", dedup_key, MAX_KEY_LENGTH)
     window = settings.DEDUP_WINDOW if dedup_window is None else dedup_window
-    if not isinstance(window, timedelta) or window <= timedelta(0):
-        raise InvalidEvent(f"dedup_window is {_kind(window)}, expected a timedelta above zero.")
+    if not isinstance(window, timedelta) or not timedelta(0) < window <= LONGEST_WINDOW:
+        longest = f"at most {LONGEST_WINDOW.days:,} days"
+        raise InvalidEvent(f"dedup_window is {_kind(window)}, expected a timedelta above zero, and {longest}.")
     return window
 
 

@@ -5,16 +5,17 @@ times are ISO 8601 in UTC; durations are seconds; bytes are base64. All else is 
 """
 
 import base64
+import json
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from django.db import connection, models
 from django.db.models import Field, Model
-from django.utils.timezone import is_naive, make_aware
+from django.utils.timezone import get_default_timezone, is_naive, make_aware
 
 if TYPE_CHECKING:
     Concrete: TypeAlias = Field[Any, Any]
@@ -36,6 +37,7 @@ _IN_SQL = {
 }
 # Those have no equality in PostgreSQL.
 _WITHOUT_EQUALITY = ("json", "xml", "point", "polygon", "path", "line")
+_TEXTS = ("varchar", "char", "text", "citext")
 _AS_THEY_ARE = ("bool", "int", "serial", "varchar", "char", "text", "uuid", "date", "jsonb", "hstore", "double", "real")
 
 
@@ -84,26 +86,28 @@ def problem_of_names(what: str, shown: Iterable[Concrete]) -> str | None:
 
 def written(field: Concrete, value: Any) -> Any:
     """A value of a field, as an event has it."""
-    if value is None or type(value) is bool:
-        return value
-    if isinstance(field, models.ForeignKey):
-        return written(field.target_field, value)
-    if isinstance(value, models.fields.files.FieldFile):
-        return str(value)
-    if type(value) is not str or not isinstance(field, models.CharField | models.TextField):
-        value = field.to_python(value)
+    while isinstance(field, models.ForeignKey):
+        field = field.target_field
+    if isinstance(field, models.JSONField):  # what becomes of it in the database: keys are texts, tuples are lists
+        return None if value is None else json.loads(json.dumps(value, cls=field.encoder))
+    value = None if value is None else field.get_prep_value(field.to_python(value))
     if isinstance(field, models.DecimalField) and isinstance(value, Decimal) and field.decimal_places is not None:
-        value = value.quantize(Decimal(1).scaleb(-field.decimal_places)) if value.is_finite() else value
-    return _in_json(field, value)
+        value = _rounded(value, field.decimal_places)
+    return _in_json(value)
 
 
-def _in_json(field: Concrete, value: Any) -> Any:
+def _rounded(value: Decimal, places: int) -> Decimal:
+    """As PostgreSQL does it."""
+    return value.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP) if value.is_finite() else value
+
+
+def _in_json(value: Any) -> Any:
     if value is None or isinstance(value, _PLAIN):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, datetime):
-        moment = make_aware(value) if is_naive(value) else value
+        moment = make_aware(value, get_default_timezone()) if is_naive(value) else value
         return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     if isinstance(value, time):
         return value.isoformat(timespec="microseconds")
@@ -116,7 +120,7 @@ def _in_json(field: Concrete, value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, list | tuple):
-        return [_in_json(field, item) for item in value]
+        return [_in_json(item) for item in value]
     return str(value)
 
 
@@ -134,8 +138,11 @@ def in_sql(field: Concrete, column: str) -> str:
 
 def differ_in_sql(field: Concrete, old: str, new: str) -> str:
     """A condition that holds if a column changed, to or from NULL too."""
-    if _db_type(field).startswith(_WITHOUT_EQUALITY) and not _db_type(field).startswith("jsonb"):
+    db_type = _db_type(field)
+    if db_type.startswith(_WITHOUT_EQUALITY) and not db_type.startswith("jsonb"):
         old, new = f"{old}::text", f"{new}::text"
+    if db_type.startswith(_TEXTS):  # some collations don't tell capitals from small letters
+        old, new = f'{old}::text COLLATE "C"', f'{new}::text COLLATE "C"'
     return f"{old} IS DISTINCT FROM {new}"
 
 

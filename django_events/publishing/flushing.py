@@ -45,13 +45,17 @@ class Flusher:
         self._count += 1
         self._mark = f"{self._name}/{self._count}"
 
-    def write(self, rows: Sequence[Row], before_commit: Callable[[], None]) -> set[int]:
-        """Commit the batch, unless an attempt before did; returns the places of events that were known already."""
+    def write(self, rows: Sequence[Row], progress: Callable[[bool], None]) -> set[int]:
+        """Commit the batch, unless an attempt before did; returns the places of events that were known already.
+
+        It tells when it knows that none did, and when it is going to.
+        """
         self._connect()
         with explained(self.using, self.topic), transaction.atomic(self.using):
             if self._is_new():
+                progress(False)
                 self._repeated = store(self.using, self.topic, rows)
-                before_commit()
+                progress(True)
         self._last_mark = self._mark
         return self._repeated
 

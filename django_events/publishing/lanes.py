@@ -11,11 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NoReturn
 
-from django.db import DatabaseError, DataError, InterfaceError
+from django.db import DataError
 
 from django_events import sql
 from django_events.declarations import Topic
+from django_events.exceptions import EventsError, NotWritten
 from django_events.publishing.encoding import Row
 from django_events.publishing.flushing import Flusher, Wire
 from django_events.retries import Backoff
@@ -24,6 +26,7 @@ logger = logging.getLogger("django_events.writer")
 
 IDLE = 5.0  # seconds without an event, until the connection is closed
 PAUSES = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
+MOST_ODD = 5  # times that an error without a meaning is tried again
 READ_ONLY = "25006"  # what was the server is a standby now: the other one is found by connecting again
 
 Item = tuple[Row, "Future[bool]"]
@@ -73,6 +76,7 @@ class Lane:
         self.ending = False
         self.given_up = False
         self._committing = False
+        self._in_doubt = False  # an attempt was lost while it committed
         self._running = False
         self._wire: Wire | None = None
         self._name, self._using, self._topic, self._limits = name, using, topic, limits
@@ -127,7 +131,7 @@ class Lane:
         in_flight = list(self.in_flight.items) if self.in_flight else []
         waiting, self.filling = self.filling.items, Batch()
         self.settled = self.accepted
-        return (waiting, in_flight) if self._committing else (in_flight + waiting, [])
+        return (waiting, in_flight) if self._committing or self._in_doubt else (in_flight + waiting, [])
 
     def forget_wire(self) -> None:
         if self._wire is not None:
@@ -149,13 +153,16 @@ class Lane:
             )
             try:
                 self.thread.start()
-            except RuntimeError:  # there are too many, or the interpreter is about to end
-                self.thread, self._running = before, False
+            except BaseException:  # there are too many, or the interpreter is about to end, or a signal's handler
+                self.thread, self._running = before, False  # if it began all the same, it finds that it is not ours
                 raise
 
     # The rest runs in the thread, and takes the lock itself.
 
     def _run(self, before: threading.Thread | None) -> None:
+        with self._lock:
+            if self.thread is not threading.current_thread():
+                return
         if before is not None:
             before.join()  # it is closing its connection
         try:
@@ -223,7 +230,7 @@ class Lane:
             if self.given_up:
                 return False
             self.trouble = None
-            self._committing = False
+            self._committing = self._in_doubt = False
             del batch.items[: len(piece)]
             batch.bytes -= sum(row.bytes for row, _ in piece)
             if last:
@@ -235,33 +242,50 @@ class Lane:
 
     def _commit(self, rows: list[Row]) -> set[int]:
         """Try until the events are written, refused, or given up: the database may be away for long."""
-        failures = 0
+        failures = odd = 0
         self._flusher.begin()
         while True:
             try:
-                return self._flusher.write(rows, self._before_commit)
-            except (DatabaseError, InterfaceError) as error:
-                if not sql.passes_by_itself(error) and sql.state(error) != READ_ONLY:
-                    raise
+                return self._flusher.write(rows, self._progress)
+            except GivenUp:
+                raise
+            except Exception as error:
+                # Behind a pooler, the end of a connection may look like an answer that nobody expects.
+                odd += is_odd(error)
+                retried = sql.passes_by_itself(error) or sql.state(error) == READ_ONLY
+                if not retried and not (is_odd(error) and odd <= MOST_ODD):
+                    self._refuse(error)
                 failures += 1
+                self._in_doubt |= self._committing
                 self._flusher.lose()
                 self._pause(failures, error)
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """An error that would come again. An attempt before it may have been committed, and nobody will know."""
+        if not self._in_doubt:
+            raise error
+        raise NotWritten(
+            f"The event for topic {self._topic.name!r} may or may not be in the log: the connection was lost during a "
+            f"COMMIT, and the next try was refused. {one_line(error)}"
+        ) from error
 
     def _pause(self, failures: int, error: Exception) -> None:
         pause = PAUSES.pause(failures).total_seconds()
         with self._lock:
             self.trouble = error
-            if not self.given_up:
-                logger.warning(
-                    "Events for topic %r wait for the database %r, next try in %.1f s. %s",
-                    self._topic.name,
-                    self._using,
-                    pause,
-                    one_line(error),
-                )
-                self._work.wait_for(lambda: self.given_up, pause)
-            if self.given_up:
-                raise GivenUp
+            given_up = self.given_up
+        if not given_up:  # and without the lock: a handler of the log may publish, too
+            logger.warning(
+                "Events for topic %r wait for the database %r, next try in %.1f s. %s",
+                self._topic.name,
+                self._using,
+                pause,
+                one_line(error),
+            )
+        with self._lock:
+            if not self._work.wait_for(lambda: self.given_up, pause):
+                return
+        raise GivenUp
 
     def _rewire(self, wire: Wire | None) -> None:
         with self._lock:
@@ -270,11 +294,19 @@ class Lane:
             if wire is not None and self.given_up:
                 raise GivenUp
 
-    def _before_commit(self) -> None:
+    def _progress(self, committing: bool) -> None:
+        """It is known that no attempt before was committed; or this one is going to be."""
         with self._lock:
             if self.given_up:
                 raise GivenUp
-            self._committing = True
+            self._committing = committing
+            if not committing:
+                self._in_doubt = False
+
+
+def is_odd(error: Exception) -> bool:
+    """Whether neither the server nor we have said what is wrong."""
+    return sql.state(error) is None and not isinstance(error, EventsError | DataError)
 
 
 def one_line(error: BaseException) -> str:

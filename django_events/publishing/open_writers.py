@@ -8,6 +8,8 @@ import logging
 import os
 import signal
 import threading
+import time
+from datetime import timedelta
 from types import FrameType
 from typing import Protocol
 from weakref import WeakSet
@@ -18,13 +20,16 @@ logger = logging.getLogger("django_events.writer")
 
 
 class Writer(Protocol):
-    def close(self) -> None: ...
+    def close(self, timeout: timedelta | None = None) -> None: ...
+
+    def hurry(self) -> float: ...
 
     def _start_empty(self) -> None: ...
 
 
 _writers: WeakSet[Writer] = WeakSet()
 _watching = False
+LEAST = 0.5  # seconds for a writer to be closed at exit, after others have taken all the time
 
 
 def add(writer: Writer) -> None:
@@ -46,17 +51,20 @@ def discard(writer: Writer) -> None:
     _writers.discard(writer)
 
 
-def close_quietly(writer: Writer) -> None:
+def close_quietly(writer: Writer, timeout: timedelta | None = None) -> None:
     """Close a writer where another error, or the end of the process, must not be replaced by its own."""
     try:
-        writer.close()
+        writer.close(timeout)
     except EventsError as error:
         logger.error("%s", error)
 
 
 def _close_all() -> None:
-    for writer in list(_writers):
-        close_quietly(writer)
+    """They write at the same time, so together they wait no longer than the most patient one."""
+    writers = list(_writers)
+    until = time.monotonic() + max((writer.hurry() for writer in writers), default=0.0)
+    for writer in writers:
+        close_quietly(writer, timedelta(seconds=max(until - time.monotonic(), LEAST)))
 
 
 def _start_empty() -> None:

@@ -15,7 +15,7 @@ from django.db.models import Model
 
 from django_events import declarations
 from django_events.drafts import UNSET, Unset
-from django_events.publishing.changes import connect
+from django_events.publishing.changes import connect, declared
 from django_events.publishing.fields import Concrete, chosen, concrete_fields, key_fields, named, problem_of_names
 
 M = TypeVar("M", bound=type[Model])
@@ -61,6 +61,15 @@ class Outbox:
         for name in self.m2m:
             if name not in {field.name for field in model._meta.many_to_many}:
                 yield f"{what} has {name!r} in m2m, which is no many-to-many field of it."
+        if not self.model._meta.abstract:
+            others = [one for one in declared if one.model is self.model and one.topic == self.topic]
+            if len(others) > 1 and others[0] is self:
+                yield f"{what} is there {len(others)} times, so each change would be as many events."
+        secret = {one.attname for one in self.hidden(model)}
+        if isinstance(self.key, str):
+            for one in key_fields(model, self.key):
+                if one.attname in secret:
+                    yield f"{what} hides {one.attname!r}, which is its key, and keys are shown. Say another key."
         if isinstance(self.key, str) and not key_fields(model, self.key) and not hasattr(model, self.key):
             yield f"{what} has key={self.key!r}, which is neither a field nor another attribute. {there}"
 
@@ -103,7 +112,12 @@ def outbox(
     what to what. Changes of the relations in `m2m` are updates too.
     """
 
+    if isinstance(topic, type):
+        raise TypeError(f"@outbox needs a topic: @outbox('{topic.__name__.lower()}s') above class {topic.__name__}.")
+
     def declare(model: M) -> M:
+        if not isinstance(model, type) or not issubclass(model, Model):
+            raise TypeError(f"@outbox is for models, and {model!r} is none.")
         connect(
             Outbox(
                 model=model,

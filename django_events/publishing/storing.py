@@ -89,9 +89,16 @@ def _repeated(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
 
 
 def _announce(using: str, topic: Topic, rows: Iterable[Row]) -> None:
-    if event_published.receivers:
-        for name, count in Counter(row.type for row in rows).items():
+    """Send the signal after the commit: an error that a receiver hides would be the end of the transaction."""
+    if not event_published.receivers:
+        return
+    counts = Counter(row.type for row in rows)
+
+    def tell() -> None:
+        for name, count in counts.items():
             event_published.send_robust(topic, topic=topic.name, type=name, count=count, using=using)
+
+    transaction.on_commit(tell, using)
 
 
 def _open(using: str, topic: Topic) -> int:
@@ -121,6 +128,11 @@ def explained(using: str, topic: Topic) -> Iterator[None]:
         if connections[using].in_atomic_block:
             transaction.set_rollback(True, using)
         given_up = "The transaction can only be rolled back."
+        if connections[using].vendor != "postgresql":
+            raise NotReady(
+                f"Events can't be published to {using!r}, which is {connections[using].vendor}: they go to PostgreSQL. "
+                f"Publish what is saved elsewhere by hand, to an alias of PostgreSQL. {given_up}"
+            ) from error
         if sql.state(error) == _TOPIC_MISSING:
             raise TopicNotReady(
                 f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "

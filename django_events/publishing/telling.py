@@ -6,7 +6,7 @@ to the server, leaves nothing behind in a session, and so works behind a pooler.
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextlib import suppress as ignoring
 from contextvars import ContextVar
 from functools import partial
@@ -18,6 +18,8 @@ import psycopg
 from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.sql import Composable
 
 from django_events import declarations, sql
 from django_events.publishing.context import Lazily, carrying, current_context, has_context
@@ -25,10 +27,13 @@ from django_events.publishing.encoding import to_json
 
 ALL = "*"
 
+_FIRST_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 # What fires the triggers of rows. Others may not be allowed to share a message, or a transaction that failed.
-_MAY_WRITE = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:insert|update|delete|merge|with|call|do)\b", re.I | re.S)
+_WRITES = {"insert", "update", "delete", "merge", "with", "explain"}
+_MAY_COMMIT = {"call", "do"}  # outside of a transaction they must be alone
 
-_TOLD = "_django_events_told"  # the attribute of a connection that names the transaction in which something was told
+_TOLD = "_django_events_told"  # the attribute of a connection that names a transaction in which something was told
+_BY_HAND = object()  # a transaction that Django doesn't know, and the one after it
 _suppressed: ContextVar[frozenset[str]] = ContextVar("django_events_suppressed", default=frozenset())
 
 
@@ -45,7 +50,7 @@ def event_context(**metadata: Any) -> Iterator[None]:
         with carrying(values):
             yield
     finally:
-        _tell_open_transactions(told=True)
+        _tell_at_the_end()
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -70,14 +75,16 @@ def suppress(*what: declarations.Topic | str | type[Model]) -> Iterator[None]:
     What is published by hand is published. Django doesn't see a COPY of your own: suppress that one inside of its
     transaction, not around it.
     """
-    names = {_of_model(one) if isinstance(one, type) else _of_topic(one) for one in what} or {ALL}
+    names = {name for one in what for name in _names(one)} or {ALL}
     token = _suppressed.set(_suppressed.get() | names)
     try:
-        _tell_open_transactions()
+        for connection in _open_transactions():
+            with connection.cursor() as cursor:
+                cursor.execute(_telling(connection))
         yield
     finally:
         _suppressed.reset(token)
-        _tell_open_transactions(told=True)
+        _tell_at_the_end()
 
 
 def is_suppressed(topic: declarations.Topic | str, model: type[Model]) -> bool:
@@ -89,6 +96,14 @@ def names_of(topic: declarations.Topic | str, model: type[Model]) -> list[str]:
     return [ALL, _of_topic(topic), _of_model(model)]
 
 
+def _names(one: declarations.Topic | str | type[Model]) -> list[str]:
+    if not isinstance(one, type):
+        return [_of_topic(declarations.registry.get(one))]
+    if one._meta.abstract:
+        return [name for child in one.__subclasses__() for name in _names(child)]
+    return [_of_model(one)]
+
+
 def _of_topic(topic: declarations.Topic | str) -> str:
     return f"topic:{topic}"
 
@@ -97,11 +112,21 @@ def _of_model(model: type[Model]) -> str:
     return f"model:{(model._meta.concrete_model or model)._meta.label_lower}"  # a proxy is its model
 
 
+class _Wrappers(list[Any]):
+    """What runs around the statements of a connection: others first, which see what they would see without us.
+
+    Whoever adds one for a block removes the last one when it ends, so ours is not in the list.
+    """
+
+    def __reversed__(self) -> Iterator[Any]:
+        yield _tell_before
+        yield from super().__reversed__()
+
+
 def listen_for_writes(*, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     """The receiver of connection_created: from now on, triggers on this connection are told."""
-    # In front: whoever adds a wrapper for a block removes the last one when it ends.
-    if connection.vendor == "postgresql" and _tell_before not in connection.execute_wrappers:
-        connection.execute_wrappers.insert(0, _tell_before)
+    if connection.vendor == "postgresql" and not isinstance(connection.execute_wrappers, _Wrappers):
+        connection.execute_wrappers = _Wrappers(connection.execute_wrappers)
 
 
 def _tell_before(
@@ -109,55 +134,98 @@ def _tell_before(
 ) -> Any:
     """Runs instead of each statement of Django's, and runs it."""
     connection: BaseDatabaseWrapper = context["connection"]
-    something = is_something_told()
-    if not something and not _was_told(connection):
-        return execute(statement, parameters, many, context)
-    if isinstance(statement, str) and not _MAY_WRITE.match(statement):
+    if not _suppressed.get() and not has_context() and not _was_told(connection):
         return execute(statement, parameters, many, context)
     cursor = context["cursor"]
-    if isinstance(cursor.cursor, psycopg.ServerCursor):  # it only reads
+    text = _text_of(statement, cursor.cursor)
+    word = _first_word(text)
+    if (word not in _WRITES and word not in _MAY_COMMIT) or isinstance(cursor.cursor, psycopg.ServerCursor):
         return execute(statement, parameters, many, context)
-    telling = _telling(connection, something)
-    if many or not isinstance(statement, str) or not isinstance(cursor.cursor, psycopg.ClientCursor):
-        with transaction.atomic(connection.alias, savepoint=False):
-            cursor.execute(telling)
-            return execute(statement, parameters, many, context)
-    result = execute(
-        f"{telling if parameters is None else telling.replace('%', '%%')};\n{statement}", parameters, many, context
-    )
-    cursor.nextset()  # what was asked for comes behind what was told
-    return result
+    within = _is_open(connection)
+    if word in _MAY_COMMIT and not within:
+        return execute(statement, parameters, many, context)
+    telling = _telling(connection)
+    raw: Any = connection.connection
+    together = isinstance(cursor.cursor, psycopg.ClientCursor) and raw.pgconn.pipeline_status == PipelineStatus.OFF
+    if together and not many and word in _WRITES:
+        told = telling if parameters is None else telling.replace("%", "%%")
+        result = execute(f"{told};\n{text}", parameters, many, context)
+        cursor.nextset()  # what was asked for comes behind what was told
+        return result
+    if within:
+        cursor.execute(telling)
+        return execute(statement, parameters, many, context)
+    with transaction.atomic(connection.alias):
+        cursor.execute(telling)
+        return execute(statement, parameters, many, context)
 
 
-def is_something_told() -> bool:
-    """Whether triggers have to know anything here."""
-    return bool(_suppressed.get() or has_context())
+def _text_of(statement: Any, cursor: Any) -> str:
+    if isinstance(statement, Composable):
+        return statement.as_string(cursor)
+    return statement.decode() if isinstance(statement, bytes) else str(statement)
+
+
+def _first_word(text: str) -> str:
+    """The first word of a statement, in small letters, behind comments."""
+    at = 0
+    while at < len(text):
+        if text[at].isspace() or text[at] == "(":
+            at += 1
+        elif text.startswith("--", at):
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end + 1
+        elif text.startswith("/*", at):
+            end = text.find("*/", at + 2)
+            at = len(text) if end < 0 else end + 2
+        else:
+            break
+    found = _FIRST_WORD.match(text, at)
+    return found[0].lower() if found else ""
+
+
+def _transaction(connection: BaseDatabaseWrapper) -> object:
+    return connection.atomic_blocks[0] if connection.atomic_blocks else _BY_HAND
+
+
+def _is_open(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open, though its BEGIN may not be sent yet, or was sent by hand."""
+    raw: Any = connection.connection
+    by_hand = raw.info.transaction_status is not TransactionStatus.IDLE
+    return connection.in_atomic_block or not connection.get_autocommit() or by_hand
 
 
 def _was_told(connection: BaseDatabaseWrapper) -> bool:
-    """Whether something was told in this transaction, and holds still. A savepoint may have undone it: never mind."""
-    return bool(connection.atomic_blocks) and getattr(connection, _TOLD, None) is connection.atomic_blocks[0]
+    """Whether something was told in this transaction: it may hold still, or again after a savepoint was rolled back."""
+    if getattr(connection, _TOLD, None) is not _transaction(connection):
+        return False
+    raw: Any = connection.connection
+    return raw is not None and raw.info.transaction_status is not TransactionStatus.IDLE
 
 
-def _telling(connection: BaseDatabaseWrapper, something: bool) -> str:
+def _telling(connection: BaseDatabaseWrapper) -> str:
     """The statement that tells what holds here, as it is: without parameters."""
-    if connection.atomic_blocks:
-        setattr(connection, _TOLD, connection.atomic_blocks[0] if something else None)
+    setattr(connection, _TOLD, _transaction(connection))
     context = current_context()
     statement = sql.statement("tell").on(
-        context=sql.literal(to_json("context", context) if context else ""),
+        context=sql.literal(to_json("event_context()", context) if context else ""),
         suppressed=sql.literal(",".join(sorted(_suppressed.get()))),
     )
     return statement.text.replace("%%", "%")
 
 
-def _tell_open_transactions(*, told: bool = False) -> None:
-    """Tell those, or those that were told something, now: what comes next may be a COPY, which Django doesn't see."""
+def _open_transactions() -> Iterator[BaseDatabaseWrapper]:
     for connection in connections.all(initialized_only=True):
-        if connection.vendor != "postgresql" or not connection.in_atomic_block or connection.needs_rollback:
+        raw: Any = connection.connection
+        if connection.vendor != "postgresql" or raw is None or raw.closed or connection.needs_rollback:
             continue
-        if told and not _was_told(connection):
-            continue
-        # A transaction that failed, which Django may not know, tells nobody anything any more.
-        with ignoring(DatabaseError) if told else nullcontext(), connection.cursor() as cursor:
-            cursor.execute(_telling(connection, is_something_told()))
+        if _is_open(connection) and raw.info.transaction_status is not TransactionStatus.INERROR:
+            yield connection
+
+
+def _tell_at_the_end() -> None:
+    """Tell transactions at once that a block has ended: what comes next may be a COPY, which Django doesn't see."""
+    for connection in _open_transactions():
+        if _was_told(connection):
+            with ignoring(DatabaseError), connection.cursor() as cursor:
+                cursor.execute(_telling(connection))

@@ -115,6 +115,8 @@ class BufferedWriter:
                     return future
                 if not self._lane_of(row).filling.closed:
                     continue  # there is another one, with room
+                if threading.current_thread() in [lane.thread for lane in self._lanes]:
+                    raise self._full() from lane.trouble  # a callback: while it waits, nothing makes room
                 until = until or time.monotonic() + self._max_wait
                 if (left := until - time.monotonic()) <= 0:
                     raise self._full() from lane.trouble
@@ -132,7 +134,7 @@ class BufferedWriter:
             taken, failed, cause = self._take_stock()
             waiting = self._taken
         if stuck:
-            said = f" {waiting:,} still wait for the database {self._using!r}: for {patience:g} s it took none of them."
+            said = f" {waiting:,} still wait for the database {self._using!r}: none was settled for {patience:g} s."
             raise NotWritten(self._count(waiting + failed, taken) + said + " The writer goes on trying.") from cause
         self._report(taken, failed, cause)
 
@@ -159,7 +161,7 @@ class BufferedWriter:
             for lane in self._lanes:
                 lane.end()
             taken, failed, cause = self._take_stock()
-        why = f"the database {self._using!r} took none for {patience:g} s while the writer was being closed."
+        why = f"none was settled by the database {self._using!r} for {patience:g} s while the writer was being closed."
         self._refuse(lost, f"was not written: {why}")
         self._refuse(doubtful, f"may or may not be in the log: its COMMIT was on its way, and {why}")
         self._join(0.0 if lost or doubtful else patience)
@@ -171,6 +173,13 @@ class BufferedWriter:
         if doubtful:
             said += f" {len(doubtful):,} of them may or may not be in the log: their COMMIT was on its way."
         raise NotWritten(said) from cause
+
+    def hurry(self) -> float:
+        """Have everything written that was taken in; returns for how many seconds close() waits."""
+        with self._lock:
+            for lane in self._lanes:
+                lane.close_batch()
+        return self._max_wait
 
     def _make_lane(self, number: int) -> Lane:
         name = f"django_events writer {self._topic.name}/{number}"

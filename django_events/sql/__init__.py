@@ -115,6 +115,7 @@ LOST_STATES = {
     "57P03",  # it is starting or stopping
     "57P05",  # it ended an idle session
     "25P03",  # it ended a session that was idle in a transaction
+    "25P04",  # it ended a transaction that took too long
 }
 RETRIED_STATES = {
     "40001",  # serialization failure

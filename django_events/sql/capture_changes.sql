@@ -6,22 +6,22 @@
 INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
 SELECT
     django_events_topic,
-    kind.type,
+    django_events_kind.type,
     CASE WHEN n.{pk} IS NULL THEN {old_key} ELSE {new_key} END,
     CASE
-        WHEN n.{pk} IS NULL THEN to_jsonb(old_shown)
-        WHEN o.{pk} IS NULL THEN to_jsonb(new_shown)
-        ELSE to_jsonb(new_shown) || jsonb_build_object('changed', {changed})
+        WHEN n.{pk} IS NULL THEN to_jsonb(django_events_old)
+        WHEN o.{pk} IS NULL THEN to_jsonb(django_events_new)
+        ELSE to_jsonb(django_events_new) || jsonb_build_object('changed', {changed})
     END,
     django_events_metadata
 FROM new_values AS n
 FULL JOIN old_values AS o ON {same}
-CROSS JOIN LATERAL (SELECT {new_shown}) AS new_shown
-CROSS JOIN LATERAL (SELECT {old_shown}) AS old_shown
+CROSS JOIN LATERAL (SELECT {new_shown}) AS django_events_new
+CROSS JOIN LATERAL (SELECT {old_shown}) AS django_events_old
 CROSS JOIN LATERAL (
     SELECT
         CASE WHEN n.{pk} IS NULL THEN {deleted} WHEN o.{pk} IS NULL THEN {created} ELSE {updated} END AS type
-) AS kind
-WHERE kind.type IS NOT NULL
+) AS django_events_kind
+WHERE django_events_kind.type IS NOT NULL
     AND (n.{pk} IS NULL OR o.{pk} IS NULL OR {differ})
     AND {condition}

@@ -1,8 +1,9 @@
 -- Publish the rows that a statement inserted or deleted: in the function of a trigger, which declares the variables.
 --
+-- A column may be called like anything, so what is named here is named after us.
 -- Identifiers: rows (the transition table). Parts: type, key, shown (columns), condition.
 INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
-SELECT django_events_topic, {type}, {key}, to_jsonb(shown), django_events_metadata
+SELECT django_events_topic, {type}, {key}, to_jsonb(django_events_shown), django_events_metadata
 FROM {rows} AS r
-CROSS JOIN LATERAL (SELECT {shown}) AS shown
+CROSS JOIN LATERAL (SELECT {shown}) AS django_events_shown
 WHERE {condition}

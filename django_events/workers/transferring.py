@@ -22,14 +22,15 @@ class TransferWorker:
         self._moved_before = False
         self._bell = Bell()
         self._time_to_forget = NowAndThen(FORGET_EVERY)
+        self._more_to_forget = False
         self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
 
     def work(self, stop: Stop) -> int:
         """Give every topic that has events one turn."""
         if connect_for_work(self.using):
             self.reset()
-        if self._time_to_forget:
-            forget_expired(self.using)
+        if self._more_to_forget or self._time_to_forget:
+            self._more_to_forget = forget_expired(self.using)
         moved = self._transfer.move(until=lambda: stop.requested)
         if moved and self._moved_before:
             self._wake_ups.busy()

@@ -57,7 +57,10 @@ def test_sigterm_ends_the_process_also_where_the_database_is_away(processes: Pro
         fault_server.start()
 
     said = processes.said(writer.process)
-    assert "30 of 30 events for topic 'orders' were not written. The reason: the database 'default' took none" in said
+    assert (
+        "30 of 30 events for topic 'orders' were not written. The reason: none was settled by the database 'default'"
+        in said
+    )
     assert transferred(processes) == set()
 
 

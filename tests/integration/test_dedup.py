@@ -11,6 +11,7 @@ from django.test import override_settings
 from django_events import Draft, publish, publish_many
 from django_events.exceptions import InvalidEvent, TopicNotReady
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
+from django_events.publishing import dedup
 from django_events.publishing.dedup import forget_expired
 from tests.conftest import log_values, transfer_all
 from tests.processes import wait_until
@@ -208,6 +209,7 @@ def test_sql_asks_the_same(things):
         ({"dedup_window": DAY}, "dedup_window is given without a dedup_key"),
         ({"dedup_key": "a", "dedup_window": timedelta(0)}, "expected a timedelta above zero"),
         ({"dedup_key": "a", "dedup_window": 60}, "expected a timedelta above zero"),
+        ({"dedup_key": "a", "dedup_window": timedelta.max}, "and at most 36,500 days"),
     ],
 )
 @rolled_back
@@ -236,8 +238,17 @@ def test_keys_are_forgotten_when_their_window_is_over_and_those_in_use_are_left(
     DedupKey.objects.exclude(key="going on").update(expires_at=connection_time() - DAY)
     session = connect()
     session.execute("SELECT django_events_is_new('things', 'in use', interval '1 day')")
-    assert forget_expired("default") == 1
+    assert forget_expired("default") is False
     session.commit()
 
     assert sorted(DedupKey.objects.values_list("key", flat=True)) == ["going on", "in use"]
-    assert forget_expired("default") == 0
+
+
+@rolled_back
+def test_keys_are_forgotten_in_small_steps(things, monkeypatch):
+    monkeypatch.setattr(dedup, "AT_ONCE", 2)
+    publish_many(things, [Draft(value=n, dedup_key=str(n)) for n in range(5)])
+    DedupKey.objects.update(expires_at=connection_time() - DAY)
+
+    assert [forget_expired("default") for _ in range(3)] == [True, True, False]
+    assert not DedupKey.objects.exists()

@@ -605,6 +605,16 @@ def test_scheduled_and_cancel(events: Run, things, lanes) -> None:
     assert events("cancel", "nothing", "1").code == 2
 
 
+def test_times_that_no_program_reads_do_not_hide_the_others(events: Run, things) -> None:
+    with connection.cursor() as cursor:
+        for at in ("infinity", "-infinity", "12000-01-01"):
+            cursor.execute("SELECT django_events_schedule('things', %s, '1')", [at])
+    publish(things, 2, publish_at=datetime(2999, 1, 1, tzinfo=UTC))
+
+    assert [row["value"] for row in events("scheduled", "--format", "json").data] == [2]
+    assert events("status", "--format", "json").data["scheduled"]["publish_at"].startswith("2999-01-01")
+
+
 def test_status_tells_of_scheduled_events(events: Run, things) -> None:
     publish(things, 1, publish_at=datetime(2999, 1, 1, tzinfo=UTC))
     assert "The next scheduled event is for things, 2999-01-01 00:00:00Z: in " in events("status").out

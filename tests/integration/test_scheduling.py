@@ -1,7 +1,7 @@
 """Scheduled events: published when their time has come, in the order of their times, by whichever transfer is there."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -215,6 +215,15 @@ def test_what_is_no_time_with_a_zone_is_refused(things, at):
     with pytest.raises(InvalidEvent, match=r"drafts\[0\]: publish_at is"):
         publish_many(things, [Draft(value=1, publish_at=at)])
     assert not BufferedEvent.objects.exists() and not ScheduledEvent.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "at", [datetime.max.replace(tzinfo=timezone(-5 * HOUR)), datetime.min.replace(tzinfo=timezone(5 * HOUR))]
+)
+@rolled_back
+def test_a_time_that_not_every_zone_can_say_is_refused(things, at):
+    with pytest.raises(InvalidEvent, match="expected a year from 1900 to 9000"):
+        publish(things, 1, publish_at=at)
 
 
 # Cancelling

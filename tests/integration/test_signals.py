@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.dispatch import Signal
 from django.utils import timezone
 
-from django_events import Backoff, Discard, Draft, publish, publish_many
+from django_events import Backoff, BufferedWriter, Discard, Draft, publish, publish_many
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.signals import event_dead_lettered, event_handled, event_published, event_retried
 from django_events.testing import drain
@@ -137,6 +137,37 @@ def test_receivers_can_do_no_harm(things, make_consumer, caplog):
 
     assert written() == ["1", "2"]
     assert "a receiver's own" in caplog.text
+
+
+def test_a_receiver_whose_query_fails_takes_nothing_along(things, caplog):
+    """An error of the database that is hidden would turn the COMMIT into a rollback, without a word."""
+
+    def fail(**what):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+
+    event_published.connect(fail)
+    try:
+        with transaction.atomic():
+            write_order("beside it")
+            publish(things, 1)
+            publish_many(things, [Draft(value=2)])
+        with BufferedWriter(things) as writer:
+            future = writer.publish(3)
+        assert future.result() is True
+    finally:
+        event_published.disconnect(fail)
+
+    assert written() == ["beside it"]
+    assert transfer_all() == 3
+    assert "division by zero" in caplog.text
+
+
+def test_what_is_rolled_back_is_not_told(things):
+    with received(event_published) as told, transaction.atomic():
+        publish(things, 1)
+        transaction.set_rollback(True)
+    assert told == []
 
 
 def test_one_consumers_signals_can_be_chosen(things, make_consumer):

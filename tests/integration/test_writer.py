@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
@@ -554,8 +555,8 @@ def test_flush_gives_up_waiting_and_the_writer_goes_on(things, blocked):
         with pytest.raises(NotWritten) as caught:
             writer.flush(timeout=timedelta(milliseconds=50))
         assert str(caught.value) == (
-            "3 of 3 events for topic 'things' were not written. 3 still wait for the database 'default': for 0.05 s it "
-            "took none of them. The writer goes on trying."
+            "3 of 3 events for topic 'things' were not written. 3 still wait for the database 'default': none was settled for 0.05 s. "
+            "The writer goes on trying."
         )
         blocked.commit()
         writer.flush()
@@ -572,11 +573,11 @@ def test_close_gives_up_what_waits_and_leaves_no_thread(things, blocked):
     with pytest.raises(NotWritten) as caught:
         writer.close(timeout=timedelta(milliseconds=50))
     assert str(caught.value) == (
-        "3 of 3 events for topic 'things' were not written. The reason: the database 'default' took none for 0.05 s "
-        "while the writer was being closed."
+        "3 of 3 events for topic 'things' were not written. The reason: none was settled by the database 'default' "
+        "for 0.05 s while the writer was being closed."
     )
     for future in futures:
-        with pytest.raises(NotWritten, match="was not written: the database 'default' took none for"):
+        with pytest.raises(NotWritten, match="was not written: none was settled by the database 'default' for"):
             future.result(0)
     wait_until(lambda: not writer_threads(), what="threads that end")
     blocked.commit()
@@ -728,6 +729,130 @@ def test_a_callback_can_not_wait_for_the_writer_that_calls_it(things):
         writer.flush()
         [future] = told
     assert future.result(0) is True
+
+
+def test_a_callback_of_a_full_writer_is_told_at_once(things, blocked):
+    """In the one thread that makes room, waiting for room would be in vain."""
+    told = []
+
+    def again(future):
+        try:
+            told.append(writer.publish("again"))
+        except WriterFull as error:
+            told.append(error)
+
+    with BufferedWriter(things, max_items=1, max_flushes=1, max_wait=LONG) as writer:
+        first = writer.publish(1)
+        first.add_done_callback(again)
+        wait_until(lambda: flushes_waiting() == 1, what="a flush that waits")
+        writer.publish(2)
+        blocked.commit()
+        writer.flush()
+    assert first.result(0) is True
+    assert [isinstance(one, WriterFull) for one in told] in ([True], [False])
+    transfer_all()
+
+
+def test_a_handler_of_the_log_may_publish(things, proxy, blocked):
+    """What is said of a database that is away is said without the writer's lock."""
+    told = []
+
+    class Publishing(logging.Handler):
+        def emit(self, record):
+            told.append(writer.publish("of the log"))
+
+    handler = Publishing()
+    logging.getLogger("django_events.writer").addHandler(handler)
+    try:
+        with BufferedWriter(things, max_age=LONG, max_flushes=1, using="wired") as writer:
+            writer.publish("connected")
+            proxy.lose_next_commit()
+            blocked.rollback()
+            writer.flush()
+            wait_until(lambda: told, what="a warning")
+            assert writer.publish("goes on")
+    finally:
+        logging.getLogger("django_events.writer").removeHandler(handler)
+    transfer_all()
+    assert sorted(log_values(things)) == ["connected", "goes on", *["of the log"] * len(told)]
+
+
+def test_a_lost_answer_and_a_refusal_say_that_nobody_knows(things, proxy, monkeypatch):
+    with BufferedWriter(things, max_age=SOON, max_flushes=1, using="wired") as writer:
+        writer.publish("connected").result(ENOUGH)
+        proxy.lose_next_answer()
+        refused = lanes_module.Flusher.write
+
+        def refuse(flusher, rows, progress):
+            if proxy.lost.is_set():
+                raise DatabaseError("permission denied") from psycopg.errors.InsufficientPrivilege("permission denied")
+            return refused(flusher, rows, progress)
+
+        monkeypatch.setattr(lanes_module.Flusher, "write", refuse)
+        future = writer.publish("committed")
+        with pytest.raises(NotWritten, match=r"may or may not be in the log.*permission denied"):
+            future.result(ENOUGH)
+        monkeypatch.undo()
+        with pytest.raises(NotWritten):
+            writer.flush()
+    transfer_all()
+    assert log_values(things) == ["connected", "committed"]
+    assert marks().delete()[0] == 1  # for as long as somebody may come back
+
+
+def test_an_error_without_a_meaning_is_tried_again_and_not_for_ever(things, monkeypatch):
+    """A pooler that loses its server says things like: received 2 results from command 'COMMIT'."""
+    monkeypatch.setattr(lanes_module, "PAUSES", lanes_module.Backoff(base=timedelta(0)))
+    write, left = lanes_module.Flusher.write, [3]
+
+    def odd(flusher, rows, progress):
+        if left[0]:
+            left[0] -= 1
+            raise ValueError("too many values to unpack")
+        return write(flusher, rows, progress)
+
+    monkeypatch.setattr(lanes_module.Flusher, "write", odd)
+    with BufferedWriter(things, max_age=SOON, max_flushes=1) as writer:
+        assert writer.publish(1).result(ENOUGH) is True
+        left[0] = 100
+        with pytest.raises(ValueError, match="too many values"):
+            writer.publish(2).result(ENOUGH)
+        assert left[0] == 100 - lanes_module.MOST_ODD - 1
+        left[0] = 0
+        with pytest.raises(NotWritten):
+            writer.flush()
+        assert writer.publish(3).result(ENOUGH) is True
+    transfer_all()
+    assert log_values(things) == [1, 3]
+
+
+def test_a_thread_that_could_not_be_started_leaves_the_lane_as_it_was(things, monkeypatch):
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        if thread.name.startswith("django_events writer"):
+            monkeypatch.setattr(threading.Thread, "start", start)
+            start(thread)
+            raise KeyboardInterrupt
+        start(thread)
+
+    with BufferedWriter(things, max_age=SOON, max_flushes=1) as writer:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.publish("interrupted")
+        assert results([writer.publish(n) for n in range(200)]) == [True] * 200
+    transfer_all()
+    assert log_values(things) == list(range(200))
+
+
+def test_a_batch_is_as_large_as_all_that_its_events_say(things):
+    with BufferedWriter(things, max_bytes=4_000, max_age=LONG, max_flushes=1) as writer:
+        writer.publish(1, key="ü" * 500)
+        writer.publish(2, key="ä" * 500)
+        writer.publish(3, key="ö" * 500)
+        wait_until(lambda: batches() == [[1], [2]] or batches() == [[1]], what="a batch that is closed")
+    transfer_all()
+    assert log_values(things) == [1, 2, 3]
 
 
 def test_async_code_awaits_futures(things):

@@ -16,10 +16,13 @@ from django_events.management.events.subcommand import (
 from django_events.management.reporting import Report, table
 from django_events.models import ScheduledEvent
 from django_events.phrases import count
+from django_events.publishing.encoding import EARLIEST, LATEST
 
 
 def scheduled(using: str, *, topic: str | None, key: str | None, limit: int, **options: Any) -> Report:
-    rows = ScheduledEvent.objects.using(using).select_related("topic").order_by("publish_at", "id")
+    # Plain SQL may say times that no program reads.
+    readable = ScheduledEvent.objects.using(using).filter(publish_at__gte=EARLIEST, publish_at__lte=LATEST)
+    rows = readable.select_related("topic").order_by("publish_at", "id")
     if topic is not None:
         rows = rows.filter(topic=existing(using, topic))
     if key is not None:

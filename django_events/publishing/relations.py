@@ -1,0 +1,70 @@
+"""Many-to-many relations: whose changed, and by what, from whichever side it was done."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import ForeignKey, Model, QuerySet
+
+from django_events.publishing.fields import Concrete, written
+
+Pairs = dict[Any, list[Any]]  # whose relation, and those that came or went, by the values that the rows between have
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A many-to-many field, from the side of the model that has it."""
+
+    name: str
+    through: type[Model]
+    here: "ForeignKey[Any, Any]"  # of the rows between, to the model that has the field
+    there: "ForeignKey[Any, Any]"  # and to the other one
+    symmetrical: bool
+
+    def value_of(self, owner: Model) -> Any:
+        """What the rows between have of an instance: its primary key, or another field."""
+        return getattr(owner, self._field(self.here).attname)
+
+    def pairs(self, instance: Model, reverse: bool, others: Iterable[Any]) -> Pairs:
+        """What these others are to an instance."""
+        others = list(others)
+        value = getattr(instance, self._field(self.there if reverse else self.here).attname)
+        if reverse:
+            return {other: [value] for other in others}
+        mirrored = {other: [value] for other in others} if self.symmetrical else {}
+        return {**mirrored, value: others}
+
+    def standing_pairs(self, instance: Model, reverse: bool, others: Iterable[Any] | None, using: str) -> Pairs:
+        """What of it is there to be removed, by nobody else at the same time."""
+        here, there = (self.there, self.here) if reverse else (self.here, self.there)
+        value = getattr(instance, self._field(here).attname)
+        rows: QuerySet[Any] = QuerySet(self.through, using=using).filter(**{here.attname: value})
+        if others is not None:
+            rows = rows.filter(**{f"{there.attname}__in": list(others)})
+        found = rows.select_for_update().order_by("pk").values_list(there.attname, flat=True)
+        return self.pairs(instance, reverse, found)
+
+    def owners(self, pairs: Pairs, using: str) -> Sequence[Model]:
+        """The instances whose relation changed."""
+        name, model = self._field(self.here).attname, self.here.related_model
+        return list(QuerySet(model, using=using).filter(**{f"{name}__in": list(pairs)}).order_by("pk"))
+
+    def written(self, others: Iterable[Any]) -> list[Any]:
+        """Those that came or went, as an event has them."""
+        return sorted(written(self._field(self.there), other) for other in others)
+
+    def _field(self, key: "ForeignKey[Any, Any]") -> Concrete:
+        target: Concrete = key.target_field
+        return target
+
+
+def relations_of(model: type[Model], names: Iterable[str]) -> list[Relation]:
+    """The relations of these names, once all models are there. Wrong names are a check's business."""
+    found = []
+    for one in model._meta.many_to_many:
+        if one.name in names:
+            through: Any = one.remote_field.through
+            here = through._meta.get_field(one.m2m_field_name())
+            there = through._meta.get_field(one.m2m_reverse_field_name())
+            found.append(Relation(one.name, through, here, there, bool(one.remote_field.symmetrical)))
+    return found
