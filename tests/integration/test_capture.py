@@ -7,11 +7,12 @@ from decimal import Decimal
 import pgtrigger
 import pytest
 from django.core.management import call_command
-from django.db import connection, models, transaction
+from django.db import IntegrityError, connection, models, transaction
 from django.db.models import F
 from django.test.utils import isolate_apps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.sql import SQL, Composed, Identifier
 
 from django_events import capture, declarations, event_context, suppress
 from django_events.exceptions import InvalidCapture, InvalidEvent
@@ -19,7 +20,7 @@ from django_events.models import BufferedEvent
 from django_events.publishing.capture import Capture
 from django_events.testing import published
 from tests.conftest import assert_dense, transfer_all
-from tests.publishing_app.models import Account, Captured, Everything, SavingsAccount, Shelf, Tag
+from tests.publishing_app.models import Account, Awkward, Captured, Everything, SavingsAccount, Shelf, Tag
 
 rolled_back = pytest.mark.django_db
 committing = pytest.mark.django_db(transaction=True)
@@ -478,8 +479,6 @@ def test_an_anonymous_block_has_the_context():
 
 @rolled_back
 def test_an_error_within_a_context_is_the_statements_own():
-    from django.db import IntegrityError
-
     with event_context(user=7):
         Shelf.objects.create(code="a")
         with pytest.raises(IntegrityError), transaction.atomic():
@@ -519,6 +518,81 @@ def test_reading_within_a_context_is_what_it_was(django_assert_num_queries):
         assert len(list(Account.objects.iterator(chunk_size=2))) == 5
         assert Account.objects.update(note="x") == 5
         assert Account.objects.filter(note="x").exists()
+
+
+@rolled_back
+def test_columns_may_be_called_like_anything(caplog):
+    Awkward.objects.create(shown="secret", r=1, n=2, o=3, kind="k", type="t", old_values=4, metadata="m", topic_id=5)
+    Awkward.objects.update(shown="secret 2", r=10)
+    Awkward.objects.create(kind="100%% of %")
+    row = {"r": 1, "n": 2, "o": 3, "kind": "k", "type": "t", "old_values": 4, "metadata": "m", "topic_id": 5}
+    (_, _, created), (_, _, updated) = events("captured")
+
+    assert created == {"id": created["id"], **row}
+    assert updated == {"id": created["id"], **row, "r": 10, "changed": {"r": {"old": 1, "new": 10}}}
+
+
+# The statements of others
+
+
+@committing
+def test_a_procedure_that_commits_goes_on_doing_so():
+    execute("CREATE PROCEDURE commits() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
+    try:
+        with event_context(user=7):
+            execute("CALL commits()")
+            execute("DO $$ BEGIN COMMIT; END $$")
+    finally:
+        execute("DROP PROCEDURE commits")
+
+
+@committing
+def test_statements_of_psycopg_and_bytes_are_what_they_say():
+    with event_context(user=7), connection.cursor() as cursor:
+        cursor.execute(Composed([SQL("VACUUM "), Identifier("publishing_app_account")]))
+        cursor.execute(SQL("INSERT INTO {} (balance) VALUES (%s)").format(Identifier("publishing_app_account")), [5])
+        cursor.execute(b"INSERT INTO publishing_app_account (balance) VALUES (6)")
+        cursor.execute("EXPLAIN ANALYZE INSERT INTO publishing_app_account (balance) VALUES (7)")
+        assert "Insert on publishing_app_account" in cursor.fetchone()[0]
+
+    assert [(event.value["balance"], event.metadata) for event in published("accounts")] == [
+        (f"{n}.00", {"user": 7}) for n in (5, 6, 7)
+    ]
+
+
+@rolled_back
+def test_an_error_of_many_that_a_savepoint_undoes_leaves_the_transaction_usable():
+    with event_context(user=7), connection.cursor() as cursor:
+        savepoint = transaction.savepoint()
+        with pytest.raises(IntegrityError):
+            cursor.executemany(
+                "INSERT INTO publishing_app_shelf (code, is_open, label) VALUES (%s, true, '')", [["a"]] * 2
+            )
+        transaction.savepoint_rollback(savepoint)
+        Account.objects.create(note="goes on")
+
+    assert [event.metadata for event in published("accounts")] == [{"user": 7}]
+
+
+@rolled_back
+def test_other_wrappers_see_statements_as_they_were():
+    seen = []
+
+    def look(execute, statement, parameters, many, context):
+        seen.append(statement)
+        return execute(statement, parameters, many, context)
+
+    with event_context(user=7), connection.execute_wrapper(look):
+        Account.objects.filter(pk=0).update(note="x")
+    assert [statement.split()[0] for statement in seen] == ["UPDATE"]
+
+
+def test_the_first_word_of_a_statement_is_found_behind_comments_in_no_time():
+    from django_events.publishing.telling import _first_word
+
+    assert _first_word("/*a*/" * 50_000 + " -- b\n (SELECT 1)") == "select"
+    assert _first_word("  InSeRt INTO x") == "insert"
+    assert [_first_word(text) for text in ("", "--", "/* ", ";", "/**/")] == [""] * 5
 
 
 # Declarations

@@ -555,8 +555,8 @@ def test_flush_gives_up_waiting_and_the_writer_goes_on(things, blocked):
         with pytest.raises(NotWritten) as caught:
             writer.flush(timeout=timedelta(milliseconds=50))
         assert str(caught.value) == (
-            "3 of 3 events for topic 'things' were not written. 3 still wait for the database 'default': none was settled for 0.05 s. "
-            "The writer goes on trying."
+            "3 of 3 events for topic 'things' were not written. 3 still wait for the database 'default': "
+            "none was settled for 0.05 s. The writer goes on trying."
         )
         blocked.commit()
         writer.flush()

@@ -167,3 +167,65 @@ class Seat(models.Model):
 
     class Meta:
         triggers = capture("captured")
+
+
+class Lowered(models.CharField):
+    """What is stored is not what was assigned."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        value = super().get_prep_value(value)
+        return None if value is None else value.lower()
+
+
+@outbox("library", watch=["email", "rate", "settings", "doubled"], m2m=["friends"])
+class Person(models.Model):
+    """Fields whose values change on their way, an order by another table, and friends who are each other's."""
+
+    email = Lowered(max_length=50, blank=True)
+    rate = models.DecimalField(max_digits=6, decimal_places=2, default=0)
+    settings = models.JSONField(default=dict)
+    doubled = models.GeneratedField(
+        expression=models.F("rate") * 2,
+        output_field=models.DecimalField(max_digits=7, decimal_places=2),
+        db_persist=True,
+    )
+    mentor = models.ForeignKey("self", models.SET_NULL, null=True, related_name="pupils")
+    friends = models.ManyToManyField("self")
+
+    class Meta:
+        ordering = ("mentor__email", "pk")
+
+
+@outbox("drafts", key="name", watch=["note"], created="named", updated="renamed", deleted=None)
+class Named(models.Model):
+    """A primary key that people choose."""
+
+    name = models.CharField(max_length=10, primary_key=True)
+    note = models.CharField(max_length=10, blank=True)
+
+
+def titles(book: Any) -> dict[str, Any]:
+    return {"title": book.title, "pages": book.pages}
+
+
+@outbox("drafts", key=None, value=titles, created="told", updated="told", deleted="told")
+class Told(models.Model):
+    title = models.CharField(max_length=20)
+    pages = models.IntegerField(default=0)
+
+
+class Awkward(models.Model):
+    """Columns that are called like what a trigger might use itself."""
+
+    shown = models.CharField(max_length=20, blank=True)
+    r = models.IntegerField(default=0)
+    n = models.IntegerField(default=0)
+    o = models.IntegerField(default=0)
+    kind = models.CharField(max_length=20, blank=True)
+    type = models.CharField(max_length=20, blank=True)
+    old_values = models.IntegerField(default=0)
+    metadata = models.CharField(max_length=20, blank=True)
+    topic_id = models.IntegerField(default=0)
+
+    class Meta:
+        triggers = capture("captured", exclude=["shown"], condition=~pgtrigger.Q(new__kind="100%% of %"), deleted=None)
