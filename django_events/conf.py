@@ -84,10 +84,12 @@ class _Current:
             # Unknown keys are a system check's business: they must not stop a process.
             known = {key: value for key, value in configured().items() if key in KEYS}
             self._settings = Settings(**known)
+            vars(self).update(vars(self._settings))  # the next time it is found without this function
         return getattr(self._settings, key)
 
     def forget(self, *, setting: str, **kwargs: Any) -> None:
         if setting == "DJANGO_EVENTS":
+            vars(self).clear()
             self._settings = None
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import merge
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from django.db import transaction
 
@@ -28,7 +28,7 @@ from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import writable
 from django_events.drafts import UNSET, Draft
 from django_events.exceptions import FilteredOut, InvalidEvent
-from django_events.publishing.encoding import encode, to_json
+from django_events.publishing.encoding import Row, encode, to_json
 from django_events.workers.draining import Drain, HandlerRaised
 
 __all__ = ["PublishedEvent", "assert_published", "deliver", "drain", "isolate_declarations", "published"]
@@ -284,7 +284,8 @@ def _received(
         return ReceivedEvent(event.topic, event.columns, consumer=consumer.name, attempt=event.attempt)
     if isinstance(event, Draft):
         topic = declarations.registry.get(consumer.topics[0])
-        row = encode(topic, event.value, event.body, event.type, event.key, event.metadata, event.partition)
+        encoded = encode(topic, event.value, event.body, event.type, event.key, event.metadata, event.partition)
+        row = cast("Row", encoded)  # it is handed over now, whatever time or dedup key it has
         partition, now = event.partition or 0, datetime.now(UTC)
         columns = (place, partition, place, row.type, row.key, row.value, row.body, row.metadata, now, now)
         return ReceivedEvent(topic.name, columns, consumer=consumer.name)

@@ -5,7 +5,8 @@ with transaction.atomic():
     publish("orders", {"id": order.pk}, type="order.placed", key=str(order.pk))
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
@@ -18,7 +19,7 @@ from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent, NotInTransaction
 from django_events.models import BufferedEvent
-from django_events.publishing.encoding import Row, encode
+from django_events.publishing.encoding import Encoded, Row, encode
 from django_events.publishing.storing import copy, explained, store, store_one
 
 FEW = 100  # drafts
@@ -46,8 +47,8 @@ def publish(
     unless its `dedup_key` was used within its window: then the receipt is not `new`.
     """
     declared = registry.get(topic)
-    row = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
-    return store_one(_writable(using), declared, row)
+    event = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
+    return store_one(_writable(using), declared, event)
 
 
 async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
@@ -64,17 +65,18 @@ def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | No
     """
     declared = registry.get(topic)
     drafts = list(drafts)
-    rows = (_encode_draft(declared, index, draft) for index, draft in enumerate(drafts))
-    # A savepoint for a few would cost more than to encode them all before the first is sent.
-    at_first = list(rows) if len(drafts) <= FEW or not all(map(_is_plain, drafts)) else None
     using = _writable(using)
     if not drafts:
         return 0
-    with explained(using, declared), transaction.atomic(using, savepoint=at_first is None):
-        if at_first is None:
-            copy(using, declared, rows)
-            return len(drafts)
-        return len(drafts) - len(store(using, declared, at_first))
+    with explained(using, declared):
+        # A savepoint for a few would cost more than to encode them all before the first is sent.
+        if len(drafts) > FEW:
+            with suppress(_NotPlain), transaction.atomic(using):
+                copy(using, declared, _plain_rows(declared, drafts))
+                return len(drafts)
+        events = [_encode_draft(declared, index, draft) for index, draft in enumerate(drafts)]
+        with transaction.atomic(using, savepoint=False):
+            return len(drafts) - len(store(using, declared, events))
 
 
 async def apublish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
@@ -94,7 +96,19 @@ def cancel(topic: Topic | str, ticket: int, *, using: str | None = None) -> bool
         return bool(sql.fetch(using, sql.statement("cancel"), topic=declared.name, ticket=ticket))
 
 
-def _encode_draft(topic: Topic, index: int, draft: Draft) -> Row:
+class _NotPlain(Exception):
+    """One of many is for later, or has a dedup key: they can't be sent while they are encoded."""
+
+
+def _plain_rows(topic: Topic, drafts: Sequence[Draft]) -> Iterator[Row]:
+    for index, draft in enumerate(drafts):
+        event = _encode_draft(topic, index, draft)
+        if type(event) is not Row:
+            raise _NotPlain
+        yield event
+
+
+def _encode_draft(topic: Topic, index: int, draft: Draft) -> Encoded:
     if not isinstance(draft, Draft):
         raise InvalidEvent(f"drafts[{index}] is {draft!r:.60}, expected a Draft, like Draft(value={{'id': 7}}).")
     try:
@@ -112,12 +126,6 @@ def _encode_draft(topic: Topic, index: int, draft: Draft) -> Row:
         )
     except InvalidEvent as error:
         raise InvalidEvent(f"drafts[{index}]: {error}") from error
-
-
-def _is_plain(draft: Draft) -> bool:
-    if not isinstance(draft, Draft):
-        return True  # it will be refused
-    return draft.publish_at is None and draft.dedup_key is None and draft.dedup_window is None
 
 
 def _writable(using: str | None) -> str:

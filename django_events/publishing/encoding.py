@@ -11,7 +11,7 @@ from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
-from django_events.publishing.context import with_context
+from django_events.publishing.context import has_context, with_context
 
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
@@ -26,7 +26,7 @@ _encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
 
 
 class Row(NamedTuple):
-    """An encoded event: its columns in the order of copy.sql, then when it is published, and whether only once."""
+    """An encoded event that is published now and each time, in the order of copy.sql."""
 
     value: str | None
     type: str
@@ -34,20 +34,31 @@ class Row(NamedTuple):
     body: bytes | None
     metadata: str
     partition: int | None
-    publish_at: datetime | None = None
-    dedup_key: str | None = None
-    dedup_window: timedelta | None = None
 
     @property
     def bytes(self) -> int:
         """How large it is, at least nearly: where a text is not ASCII, its characters count as the longest."""
-        texts = (self.value, self.type, self.key, self.metadata, self.dedup_key)
+        texts = (self.value, self.type, self.key, self.metadata)
         return len(self.body or b"") + sum(len(t) if t.isascii() else 4 * len(t) for t in texts if t)
 
 
-COLUMNS = 6  # of a row
+class Conditional(NamedTuple):
+    """An encoded event that is published at a time to come, or only if its dedup key is not taken."""
+
+    row: Row
+    publish_at: datetime | None
+    dedup_key: str | None
+    dedup_window: timedelta | None
+
+    @property
+    def bytes(self) -> int:
+        return self.row.bytes + 4 * len(self.dedup_key or "")
+
+
+Encoded = Row | Conditional
+
 # The rest of an event that has a value, a type and a key.
-PLAIN = (None, "{}", None, None, None, None)
+PLAIN = (None, "{}", None)
 
 
 def encode(
@@ -61,14 +72,15 @@ def encode(
     publish_at: datetime | None = None,
     dedup_key: str | None = None,
     dedup_window: timedelta | None = None,
-) -> Row:
+) -> Encoded:
     """Check one event and encode it for the buffer. InvalidEvent says what is wrong with it."""
     if (value is UNSET) is (body is UNSET):
         raise InvalidEvent(
             "An event has exactly one of value and body, "
             f"got {'neither' if value is UNSET else 'both'}. Use value for JSON (None is JSON null), body for bytes."
         )
-    metadata = with_context(metadata)
+    if has_context():
+        metadata = with_context(metadata)
     _check_text("type", type, MAX_TYPE_LENGTH)
     if key is not None:
         _check_text("key", key, MAX_KEY_LENGTH)
@@ -84,12 +96,14 @@ def encode(
         "{}" if not metadata and metadata in (None, {}) else _metadata(metadata),
         partition,
     )
-    if (most := settings.MAX_PAYLOAD_BYTES) is not None:
+    # A character has 4 bytes at most, so most events need no closer look.
+    most = settings.MAX_PAYLOAD_BYTES
+    if most is not None and (len(row.value or "") + len(row.body or b"") + len(row.metadata)) * 4 > most:
         _check_size(row, most)
     if publish_at is None and dedup_key is None and dedup_window is None:
         return row
     _check_time(publish_at)
-    return row._replace(publish_at=publish_at, dedup_key=dedup_key, dedup_window=_window(dedup_key, dedup_window))
+    return Conditional(row, publish_at, dedup_key, _window(dedup_key, dedup_window))
 
 
 def to_json(field: str, value: Any) -> str:
@@ -163,9 +177,7 @@ def _check_partition(topic: Topic, partition: Any) -> None:
 
 def _check_size(row: Row, most: int) -> None:
     for field, text in (("value", row.value), ("body", row.body), ("metadata", row.metadata)):
-        if text is None or len(text) * 4 <= most:  # a character has 4 bytes at most
-            continue
-        size = len(text.encode() if isinstance(text, str) else text)
+        size = len(text.encode() if isinstance(text, str) else text or b"")
         if size > most:
             raise InvalidEvent(
                 f"{field} has {size:,} bytes, at most {most:,} are allowed by DJANGO_EVENTS['MAX_PAYLOAD_BYTES']. "

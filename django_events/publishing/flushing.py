@@ -1,7 +1,7 @@
 """A batch becomes one transaction, and is committed once however often it has to be tried.
 
 flusher.begin()
-repeated = flusher.write(rows)   # again, until it doesn't raise
+repeated = flusher.write(events, progress)   # again, until it doesn't raise
 """
 
 import os
@@ -17,7 +17,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import sql
 from django_events.declarations import Topic
-from django_events.publishing.encoding import Row
+from django_events.publishing.encoding import Encoded
 from django_events.publishing.storing import explained, store
 
 # A mark is forgotten with the next batch, or this long after a process was killed. If the database is away for longer
@@ -45,7 +45,7 @@ class Flusher:
         self._count += 1
         self._mark = f"{self._name}/{self._count}"
 
-    def write(self, rows: Sequence[Row], progress: Callable[[bool], None]) -> set[int]:
+    def write(self, events: Sequence[Encoded], progress: Callable[[bool], None]) -> set[int]:
         """Commit the batch, unless an attempt before did; returns the places of events that were known already.
 
         It tells when it knows that none did, and when it is going to.
@@ -54,7 +54,7 @@ class Flusher:
         with explained(self.using, self.topic), transaction.atomic(self.using):
             if self._is_new():
                 progress(False)
-                self._repeated = store(self.using, self.topic, rows)
+                self._repeated = store(self.using, self.topic, events)
                 progress(True)
         self._last_mark = self._mark
         return self._repeated

@@ -18,7 +18,7 @@ from django.db import DataError
 from django_events import sql
 from django_events.declarations import Topic
 from django_events.exceptions import EventsError, NotWritten
-from django_events.publishing.encoding import Row
+from django_events.publishing.encoding import Encoded
 from django_events.publishing.flushing import Flusher, Wire
 from django_events.retries import Backoff
 
@@ -29,7 +29,7 @@ PAUSES = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
 MOST_ODD = 5  # times that an error without a meaning is tried again
 READ_ONLY = "25006"  # what was the server is a standby now: the other one is found by connecting again
 
-Item = tuple[Row, "Future[bool]"]
+Item = tuple[Encoded, "Future[bool]", int]  # and its size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,9 @@ class Lane:
     def bytes(self) -> int:
         return self.filling.bytes + (self.in_flight.bytes if self.in_flight else 0)
 
-    def add(self, row: Row, future: "Future[bool]") -> bool:
+    def add(self, event: Encoded, future: "Future[bool]", size: int) -> bool:
         """Take an event in, if there is room; otherwise what fills goes as soon as it can."""
-        if self.filling.items and self.filling.bytes + row.bytes > self._limits.max_bytes:
+        if self.filling.items and self.filling.bytes + size > self._limits.max_bytes:
             self.close_batch()
         batch = self.filling
         if batch.closed:
@@ -104,9 +104,9 @@ class Lane:
             batch.since = time.monotonic()
             self._work.notify()
         # A signal's handler may raise after any call: the last two lines are one step, with no call in between.
-        batch.bytes += row.bytes
+        batch.bytes += size
         self.accepted += 1
-        batch.items.append((row, future))
+        batch.items.append((event, future, size))
         if len(batch.items) >= self._limits.max_items or batch.bytes >= self._limits.max_bytes:
             self.close_batch()
         return True
@@ -201,7 +201,7 @@ class Lane:
             repeated: set[int] = set()
             error: Exception | None = None
             try:
-                repeated = self._commit([row for row, _ in piece])
+                repeated = self._commit([event for event, _, _ in piece])
             except GivenUp:
                 return
             except Exception as refused:
@@ -213,7 +213,7 @@ class Lane:
                 failed, first_error = failed + len(piece), first_error or error
             if not self._free(batch, piece, last=not pieces):
                 return
-            for place, (_, future) in enumerate(piece):
+            for place, (_, future, _) in enumerate(piece):
                 settle(future, place not in repeated, error)
             with self._lock:
                 if not self.given_up:
@@ -232,7 +232,7 @@ class Lane:
             self.trouble = None
             self._committing = self._in_doubt = False
             del batch.items[: len(piece)]
-            batch.bytes -= sum(row.bytes for row, _ in piece)
+            batch.bytes -= sum(size for _, _, size in piece)
             if last:
                 self.in_flight = None
                 if self.filling.closed:
@@ -240,13 +240,13 @@ class Lane:
                 self._moved.notify_all()
             return True
 
-    def _commit(self, rows: list[Row]) -> set[int]:
+    def _commit(self, events: list[Encoded]) -> set[int]:
         """Try until the events are written, refused, or given up: the database may be away for long."""
         failures = odd = 0
         self._flusher.begin()
         while True:
             try:
-                return self._flusher.write(rows, self._progress)
+                return self._flusher.write(events, self._progress)
             except GivenUp:
                 raise
             except Exception as error:

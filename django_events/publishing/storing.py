@@ -5,8 +5,9 @@ with explained(using, topic), transaction.atomic(using):
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NoReturn, cast
 
 from django.db import DatabaseError, connections, transaction
 
@@ -15,7 +16,7 @@ from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import Receipt
 from django_events.exceptions import NotReady, TopicNotReady, tables_missing
-from django_events.publishing.encoding import COLUMNS, PLAIN, Row
+from django_events.publishing.encoding import PLAIN, Conditional, Encoded, Row
 from django_events.signals import event_published
 
 # What the SQL functions raise for a topic without a row.
@@ -23,38 +24,53 @@ _TOPIC_MISSING = "DE001"
 _UNDEFINED = {"42P01", "42883", "3F000"}
 
 
-def store_one(using: str, topic: Topic, row: Row) -> Receipt:
+def store_one(using: str, topic: Topic, event: Encoded) -> Receipt:
     """Store one event with one statement, in the caller's transaction or in one of its own."""
-    wake = settings.WAKE_UPS
-    with explained(using, topic):
-        if row[3:] == PLAIN and wake is None:
-            [[ticket]] = sql.fetch(
-                using, sql.statement("publish_value"), topic=topic.name, value=row.value, type=row.type, key=row.key
-            )
-        elif is_plain(row):
-            columns = dict(zip(Row._fields[:COLUMNS], row, strict=False))
-            [[ticket]] = sql.fetch(using, sql.statement("publish"), topic=topic.name, wake=wake, **columns)
-        else:
-            tickets = sql.fetch(
-                using, sql.statement("publish_later_or_once"), topic=topic.name, wake=wake, **row._asdict()
-            )
-            ticket = tickets[0][0] if tickets else None
-    if ticket is not None:
-        _announce(using, topic, [row])
+    try:
+        ticket = _ticket(using, topic, event)
+    except DatabaseError as error:
+        _raise_explained(error, using, topic)
+    if ticket is not None and event_published.receivers:
+        _announce(using, topic, [event])
     return Receipt(topic.name, ticket, new=ticket is not None)
 
 
-def store(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
+def _ticket(using: str, topic: Topic, event: Encoded) -> int | None:
+    wake = settings.WAKE_UPS
+    if isinstance(event, Conditional):
+        tickets = sql.fetch(
+            using,
+            sql.statement("publish_later_or_once"),
+            topic=topic.name,
+            wake=wake,
+            publish_at=event.publish_at,
+            dedup_key=event.dedup_key,
+            dedup_window=event.dedup_window,
+            **event.row._asdict(),
+        )
+    elif event[3:] == PLAIN and wake is None:
+        tickets = sql.fetch(
+            using, sql.statement("publish_value"), topic=topic.name, value=event.value, type=event.type, key=event.key
+        )
+    else:
+        row = event
+        tickets = sql.fetch(using, sql.statement("publish"), topic=topic.name, wake=wake, **row._asdict())
+    return tickets[0][0] if tickets else None
+
+
+def store(using: str, topic: Topic, events: Sequence[Encoded]) -> set[int]:
     """Store events in their order, in the caller's transaction; returns the places of those that are known already."""
-    if all(map(is_plain, rows)):
-        copy(using, topic, rows)
+    conditional = {place: event for place, event in enumerate(events) if isinstance(event, Conditional)}
+    if not conditional:
+        copy(using, topic, cast("Sequence[Row]", events))
         return set()
-    repeated = _repeated(using, topic, rows)
-    new = [row for place, row in enumerate(rows) if place not in repeated]
-    copy(using, topic, [row for row in new if row.publish_at is None])
-    if scheduled := [row for row in new if row.publish_at is not None]:
-        rows_of_table = ((*row[:COLUMNS], row.publish_at) for row in scheduled)
-        _copy(using, sql.statement("copy_scheduled"), _open(using, topic), rows_of_table)
+    repeated = _repeated(using, topic, conditional)
+    new = [event for place, event in enumerate(events) if place not in repeated]
+    now = [event if isinstance(event, Row) else event.row for event in new if not _is_scheduled(event)]
+    copy(using, topic, now)
+    if scheduled := [event for event in new if isinstance(event, Conditional) and _is_scheduled(event)]:
+        rows = ((*event.row, event.publish_at) for event in scheduled)
+        _copy(using, sql.statement("copy_scheduled"), _open(using, topic), rows)
         _announce(using, topic, scheduled)
     return repeated
 
@@ -63,18 +79,17 @@ def copy(using: str, topic: Topic, rows: Iterable[Row]) -> None:
     """Store plain events in their order. They may be made while the server takes in those before."""
     if event_published.receivers:
         rows = list(rows)
-    _copy(using, sql.statement("copy"), _open(using, topic), (row[:COLUMNS] for row in rows))
+    _copy(using, sql.statement("copy"), _open(using, topic), rows)
     _announce(using, topic, rows)
 
 
-def is_plain(row: Row) -> bool:
-    """Whether it is published now and each time."""
-    return row[COLUMNS:] == (None, None, None)
+def _is_scheduled(event: Encoded) -> bool:
+    return isinstance(event, Conditional) and event.publish_at is not None
 
 
-def _repeated(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
+def _repeated(using: str, topic: Topic, events: Mapping[int, Conditional]) -> set[int]:
     """Take the dedup keys, in an order that all share, lest two wait for each other; the first of a key counts."""
-    keyed = sorted((row.dedup_key, place) for place, row in enumerate(rows) if row.dedup_key is not None)
+    keyed = sorted((event.dedup_key, place) for place, event in events.items() if event.dedup_key is not None)
     if not keyed:
         return set()
     new = sql.fetch(
@@ -83,16 +98,16 @@ def _repeated(using: str, topic: Topic, rows: Sequence[Row]) -> set[int]:
         topic=topic.name,
         places=[place for _, place in keyed],
         keys=[key for key, _ in keyed],
-        windows=[rows[place].dedup_window for _, place in keyed],
+        windows=[events[place].dedup_window for _, place in keyed],
     )
     return {place for _, place in keyed}.difference(place for (place,) in new)
 
 
-def _announce(using: str, topic: Topic, rows: Iterable[Row]) -> None:
+def _announce(using: str, topic: Topic, events: Iterable[Encoded]) -> None:
     """Send the signal after the commit: an error that a receiver hides would be the end of the transaction."""
     if not event_published.receivers:
         return
-    counts = Counter(row.type for row in rows)
+    counts = Counter((event.row if isinstance(event, Conditional) else event).type for event in events)
 
     def tell() -> None:
         for name, count in counts.items():
@@ -117,27 +132,30 @@ def _copy(using: str, statement: sql.Statement, topic_id: int, rows: Iterable[tu
 
 @contextmanager
 def explained(using: str, topic: Topic) -> Iterator[None]:
-    """Raise errors of the database again, saying what to do where its own words don't.
-
-    The database has given the transaction up. Django must know, because who catches an EventsError
-    may not expect it: without the mark, leaving atomic() would look like a commit.
-    """
+    """Raise errors of the database again, saying what to do where its own words don't."""
     try:
         yield
     except DatabaseError as error:
-        if connections[using].in_atomic_block:
-            transaction.set_rollback(True, using)
-        given_up = "The transaction can only be rolled back."
-        if connections[using].vendor != "postgresql":
-            raise NotReady(
-                f"Events can't be published to {using!r}, which is {connections[using].vendor}: they go to PostgreSQL. "
-                f"Publish what is saved elsewhere by hand, to an alias of PostgreSQL. {given_up}"
-            ) from error
-        if sql.state(error) == _TOPIC_MISSING:
-            raise TopicNotReady(
-                f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
-                f"Run: manage.py migrate --database {using}. {given_up}"
-            ) from error
-        if sql.state(error) in _UNDEFINED:
-            raise NotReady(f"{tables_missing(using)}. {given_up}") from error
-        raise
+        _raise_explained(error, using, topic)
+
+
+def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn:
+    """The database has given the transaction up. Django must know, because who catches an EventsError may not expect
+    it: without the mark, leaving atomic() would look like a commit.
+    """
+    if connections[using].in_atomic_block:
+        transaction.set_rollback(True, using)
+    given_up = "The transaction can only be rolled back."
+    if connections[using].vendor != "postgresql":
+        raise NotReady(
+            f"Events can't be published to {using!r}, which is {connections[using].vendor}: they go to PostgreSQL. "
+            f"Publish what is saved elsewhere by hand, to an alias of PostgreSQL. {given_up}"
+        ) from error
+    if sql.state(error) == _TOPIC_MISSING:
+        raise TopicNotReady(
+            f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
+            f"Run: manage.py migrate --database {using}. {given_up}"
+        ) from error
+    if sql.state(error) in _UNDEFINED:
+        raise NotReady(f"{tables_missing(using)}. {given_up}") from error
+    raise error

@@ -20,13 +20,20 @@ from django_events.drafts import UNSET, Unset
 from django_events.exceptions import NotWritten, WriterClosed, WriterFull
 from django_events.models import BufferedEvent
 from django_events.publishing import open_writers
-from django_events.publishing.encoding import Row, encode
+from django_events.publishing.encoding import Conditional, Encoded, encode
 from django_events.publishing.lanes import Item, Lane, Limits, one_line, settle
 
 MAX_ITEMS = 100_000
 MAX_BYTES = 1 << 30
 MAX_FLUSHES = 64
 JOINING = 1.0  # seconds for a thread that was given up to let its connection go
+
+
+class Taken(Future[bool]):
+    """What was taken in can't be taken back."""
+
+    def cancel(self) -> bool:
+        return False
 
 
 class BufferedWriter:
@@ -99,9 +106,8 @@ class BufferedWriter:
         In a transaction of the writer's own, whatever becomes of the caller's. It waits for room for `max_wait` at
         most, then it raises WriterFull. Publishing the same again publishes a second event.
         """
-        row = encode(self._topic, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
-        future: Future[bool] = Future()
-        future.set_running_or_notify_cancel()  # what was taken in can't be taken back
+        event = encode(self._topic, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
+        size, future = event.bytes, Taken()
         until: float | None = None
         # The lock itself, not a condition: a signal's handler may raise after the call of a method written in Python,
         # and the lock would stay taken.
@@ -109,11 +115,11 @@ class BufferedWriter:
             while True:
                 if self._closed:
                     raise WriterClosed(f"The writer for topic {self._topic.name!r} is closed. Make a new one.")
-                lane = self._lane_of(row)
-                if lane.add(row, future):
+                lane = self._lane_of(event)
+                if lane.add(event, future, size):
                     self._taken += 1
                     return future
-                if not self._lane_of(row).filling.closed:
+                if not self._lane_of(event).filling.closed:
                     continue  # there is another one, with room
                 if threading.current_thread() in [lane.thread for lane in self._lanes]:
                     raise self._full() from lane.trouble  # a callback: while it waits, nothing makes room
@@ -185,7 +191,8 @@ class BufferedWriter:
         name = f"django_events writer {self._topic.name}/{number}"
         return Lane(name, self._using, self._topic, self._limits, self._lock, self._moved, self._note_failure)
 
-    def _lane_of(self, row: Row) -> Lane:
+    def _lane_of(self, event: Encoded) -> Lane:
+        row = event.row if isinstance(event, Conditional) else event
         if row.key is not None:
             return self._lanes[crc32(row.key.encode()) % len(self._lanes)]
         if row.partition is not None:
@@ -231,7 +238,7 @@ class BufferedWriter:
 
     def _refuse(self, items: list[Item], why: str) -> None:
         error = NotWritten(f"The event for topic {self._topic.name!r} {why}")
-        for _, future in items:
+        for _, future, _ in items:
             settle(future, False, error)
 
     def _note_failure(self, events: int, error: BaseException) -> None:

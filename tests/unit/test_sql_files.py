@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from django_events import sql
-from django_events.publishing.encoding import COLUMNS, Row
+from django_events.publishing.encoding import Row
 
 PACKAGE = Path(sql.__file__).parents[1]
 FILES = sorted(path.stem for path in (PACKAGE / "sql").glob("*.sql"))
@@ -126,12 +126,12 @@ def statement_names(node: ast.expr) -> list[str]:
 
 
 def keywords(call: ast.Call) -> frozenset[str]:
-    """The names given; the only `**` are an encoded event and its columns."""
-    return frozenset(name for k in call.keywords for name in ([k.arg] if k.arg else of_a_row(ast.dump(k.value))))
-
-
-def of_a_row(given: str) -> tuple[str, ...]:
-    return Row._fields if "'row'" in given else Row._fields[:COLUMNS] if "'columns'" in given else ()
+    """The names given; the only `**` is that of an encoded event."""
+    return frozenset(
+        name
+        for k in call.keywords
+        for name in ([k.arg] if k.arg else Row._fields if "'row'" in ast.dump(k.value) else [])
+    )
 
 
 def parts_of(name: str) -> set[str]:
