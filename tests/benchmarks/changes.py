@@ -161,12 +161,12 @@ def with_many_scheduled(effort: Effort) -> Iterator[Row]:
         return timed(repeat) / TRANSACTIONS
 
     def move() -> float:
-        truncate(BUFFER)
+        truncate(BUFFER, LOG)
         fill(BUFFER, [topic_id], moved)
         transfer = Transfer("default")
 
         def everything() -> None:
-            while transfer.move():
+            while transfer.move() or transfer.left:
                 pass
 
         return moved / timed(everything)
