@@ -563,7 +563,7 @@ def test_statements_of_psycopg_and_bytes_are_what_they_say():
 @rolled_back
 def test_an_error_of_many_that_a_savepoint_undoes_leaves_the_transaction_usable():
     with event_context(user=7), connection.cursor() as cursor:
-        savepoint = transaction.savepoint()
+        savepoint = connection.savepoint()
         with pytest.raises(IntegrityError):
             cursor.executemany(
                 "INSERT INTO publishing_app_shelf (code, is_open, label) VALUES (%s, true, '')", [["a"]] * 2

@@ -306,7 +306,7 @@ def test_a_savepoint_that_is_rolled_back_does_not_bring_a_block_back(block):
         try:
             with block(), connection.cursor() as cursor:
                 Account.objects.create(note="inside")
-                savepoint = transaction.savepoint()
+                savepoint = connection.savepoint()
                 cursor.execute("SELECT 1 / 0")
         except DatabaseError:
             transaction.savepoint_rollback(savepoint)
