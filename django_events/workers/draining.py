@@ -227,7 +227,7 @@ def _undone_if_broken(using: str) -> Iterator[None]:
     if not connections[using].in_atomic_block:
         yield
         return
-    savepoint = connections[using].savepoint()
+    savepoint = str(connections[using].savepoint())
     try:
         yield
     except BaseException:
