@@ -150,13 +150,13 @@ def updates(effort: Effort) -> Iterator[Row]:
 def with_many_scheduled(effort: Effort) -> Iterator[Row]:
     truncate(BUFFER, LOG, "django_events_scheduledevent")
     scheduled, moved = effort.events(SCHEDULED), effort.events(100_000)
-    [[topic_id]] = execute("SELECT id FROM django_events_topic WHERE name = 'orders'")
+    [[topic_id]] = execute("SELECT id FROM django_events_topic WHERE name = 'stock'")
 
     def publish_one() -> float:
         def repeat() -> None:
             for n in range(TRANSACTIONS):
                 with transaction.atomic():
-                    publish("orders", value(n), type=TYPE, key=key(n))
+                    publish("stock", value(n), type=TYPE, key=key(n))
 
         return timed(repeat) / TRANSACTIONS
 
