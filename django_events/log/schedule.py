@@ -41,6 +41,10 @@ class Schedule:
         """The time from which on to look for the next one."""
         self._asked_at = time.monotonic()
         self._looks_back = self._asked_at >= self._look_back_at
+        return self._from_when
+
+    @property
+    def _from_when(self) -> str:
         return "-infinity" if self._looks_back else self._passed
 
     def answered(self, seconds: float | None) -> None:
@@ -53,7 +57,7 @@ class Schedule:
 
     @property
     def is_due(self) -> bool:
-        return self._due_at is not None and self._due_at <= time.monotonic()
+        return self.pause is not None and self.pause <= 0
 
     @property
     def pause(self) -> float | None:
@@ -65,10 +69,9 @@ class Schedule:
 
         There are none if another transfer is at it, or if somebody holds a lock on them: it will be asked again.
         """
-        from_when = "-infinity" if self._looks_back else self._passed
         question = (
             sql.statement("publish_due"),
-            {"lock": LOCK, "scheduled_from": from_when, "ahead": self._ahead, "limit": limit},
+            {"lock": LOCK, "scheduled_from": self._from_when, "ahead": self._ahead, "limit": limit},
         )
         with sql.batch(self.using, question) as [[(events, passed)]]:
             pass

@@ -32,6 +32,7 @@ from django_events.publishing.fields import (
     named,
     pk_fields,
     problem_of_names,
+    problems_of_keys,
 )
 from django_events.publishing.telling import names_of
 
@@ -126,14 +127,10 @@ class Declared:
                     f"{what} has {operation}={given!r:.60}, expected at most {MAX_TYPE_LENGTH} characters, "
                     "without $ and U+0000."
                 )
-        if self.types["updated"] is not None:
-            shown = [field for field in chosen(model, self.fields, self.exclude) if field.attname in own]
-            if (problem := problem_of_names(what, shown)) is not None:
-                yield problem
-        secret = {one.attname for one in (*chosen(model, self.exclude), *chosen(model, self.mask))}
-        for one in keys:
-            if one.attname in secret:
-                yield f"{what} hides {one.attname!r}, which is its key, and keys are shown. Say another key."
+        problem = problem_of_names(what, self.payload(model))
+        if problem is not None and self.types["updated"] is not None:
+            yield problem
+        yield from problems_of_keys(what, keys, [*chosen(model, self.exclude), *chosen(model, self.mask)])
         if self.condition is not None:
             try:
                 condition = self.resolved(model)
@@ -156,6 +153,11 @@ class Declared:
 
     def resolved(self, model: type[Model]) -> str:
         return "true" if self.condition is None else str(self.condition.resolve(model))  # type: ignore[no-untyped-call]  # not ours
+
+    def payload(self, model: type[Model]) -> list[Concrete]:
+        """The fields that its events contain."""
+        own = _Columns(model).fields
+        return [one for one in chosen(model, self.fields, self.exclude) if one.attname in own]
 
     def type_of(self, model: type[Model], operation: Operation) -> str | None:
         given = self.types[operation]
@@ -212,12 +214,12 @@ class Capture(pgtrigger.Trigger):
             rows=_REFERENCING[self.of].get("new", "old_values"),
             type=self._type(model, self.of),
             key=_part(columns.key("r", self.declared.key)),
-            shown=_part(columns.shown("r", self._payload(model), self._masked(model))),
+            shown=_part(columns.shown("r", self.declared.payload(model), self._masked(model))),
             condition=_part(self._condition(model, old="r", new="r")),
         )
 
     def _changes(self, model: type[Model]) -> sql.Statement:
-        columns, payload, masked = _Columns(model), self._payload(model), self._masked(model)
+        columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
         watched = chosen(model, self.declared.watch) if self.declared.watch else payload
         unshown = [*payload, *chosen(model, self.declared.exclude)]
         return sql.statement("capture_changes").on(
@@ -238,10 +240,6 @@ class Capture(pgtrigger.Trigger):
     def _type(self, model: type[Model], operation: Operation) -> sql.Statement:
         name = self.declared.type_of(model, operation)
         return _part("NULL::varchar" if name is None else f"{_literal(name)}::varchar")
-
-    def _payload(self, model: type[Model]) -> list[Concrete]:
-        own = _Columns(model).fields
-        return [one for one in chosen(model, self.declared.fields, self.declared.exclude) if one.attname in own]
 
     def _masked(self, model: type[Model]) -> list[Concrete]:
         return chosen(model, self.declared.mask)
@@ -274,10 +272,7 @@ class _Columns:
         return " AND ".join(f"{self._column('o', field)} = {self._column('n', field)}" for field in self.pk)
 
     def shown(self, row: str, fields: list[Concrete], masked: list[Concrete]) -> str:
-        return ", ".join(
-            f"{self._masked(row, field) if field in masked else self._written(row, field)} AS {_quoted(field.attname)}"
-            for field in fields
-        )
+        return ", ".join(f"{self._shown(row, field, masked)} AS {_quoted(field.attname)}" for field in fields)
 
     def changed(self, fields: list[Concrete], masked: list[Concrete]) -> str:
         """An object of those that changed, from what to what; the empty one too, where there is none."""

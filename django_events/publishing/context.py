@@ -50,7 +50,7 @@ def current_context() -> dict[str, Any]:
 
 
 def with_context(metadata: Any) -> Any:
-    """The metadata of an event that is published here."""
-    if not has_context() or not (metadata is None or isinstance(metadata, Mapping)):
+    """The metadata of an event that is published where there is a context."""
+    if not (metadata is None or isinstance(metadata, Mapping)):
         return metadata
     return {**current_context(), **(metadata or {})}

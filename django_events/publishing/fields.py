@@ -7,7 +7,7 @@ times are ISO 8601 in UTC; durations are seconds; bytes are base64. All else is 
 import base64
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -82,6 +82,14 @@ def problem_of_names(what: str, shown: Iterable[Concrete]) -> str | None:
     if CHANGED not in {field.attname for field in shown}:
         return None
     return f"{what} shows a field {CHANGED!r}, and events say under this name what changed. Exclude the field."
+
+
+def problems_of_keys(what: str, keys: Iterable[Concrete], hidden: Iterable[Concrete]) -> Iterator[str]:
+    """Yield a sentence for each field that is hidden in the value and shown as the key."""
+    secret = {field.attname for field in hidden}
+    for key in keys:
+        if key.attname in secret:
+            yield f"{what} hides {key.attname!r}, which is its key, and keys are shown. Say another key."
 
 
 def written(field: Concrete, value: Any) -> Any:

@@ -16,7 +16,15 @@ from django.db.models import Model
 from django_events import declarations
 from django_events.drafts import UNSET, Unset
 from django_events.publishing.changes import connect, declared
-from django_events.publishing.fields import Concrete, chosen, concrete_fields, key_fields, named, problem_of_names
+from django_events.publishing.fields import (
+    Concrete,
+    chosen,
+    concrete_fields,
+    key_fields,
+    named,
+    problem_of_names,
+    problems_of_keys,
+)
 
 M = TypeVar("M", bound=type[Model])
 What = Literal["created", "updated", "deleted"]
@@ -65,11 +73,8 @@ class Outbox:
             others = [one for one in declared if one.model is self.model and one.topic == self.topic]
             if len(others) > 1 and others[0] is self:
                 yield f"{what} is there {len(others)} times, so each change would be as many events."
-        secret = {one.attname for one in self.hidden(model)}
         if isinstance(self.key, str):
-            for one in key_fields(model, self.key):
-                if one.attname in secret:
-                    yield f"{what} hides {one.attname!r}, which is its key, and keys are shown. Say another key."
+            yield from problems_of_keys(what, key_fields(model, self.key), self.hidden(model))
         if isinstance(self.key, str) and not key_fields(model, self.key) and not hasattr(model, self.key):
             yield f"{what} has key={self.key!r}, which is neither a field nor another attribute. {there}"
 

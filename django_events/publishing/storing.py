@@ -30,7 +30,7 @@ def store_one(using: str, topic: Topic, event: Encoded) -> Receipt:
         ticket = _ticket(using, topic, event)
     except DatabaseError as error:
         _raise_explained(error, using, topic)
-    if ticket is not None and event_published.receivers:
+    if ticket is not None:
         _announce(using, topic, [event])
     return Receipt(topic.name, ticket, new=ticket is not None)
 

@@ -88,7 +88,8 @@ def suppress(*what: declarations.Topic | str | type[Model]) -> Iterator[None]:
 
 
 def is_suppressed(topic: declarations.Topic | str, model: type[Model]) -> bool:
-    return not _suppressed.get().isdisjoint(names_of(topic, model))
+    suppressed = _suppressed.get()
+    return bool(suppressed) and not suppressed.isdisjoint(names_of(topic, model))
 
 
 def names_of(topic: declarations.Topic | str, model: type[Model]) -> list[str]:
