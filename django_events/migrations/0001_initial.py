@@ -159,16 +159,9 @@ $function$;
 -- A transaction that takes the same key waits for the one that took it first: only its end says which is new.
 CREATE FUNCTION django_events_is_new(topic text, dedup_key text, dedup_window interval) RETURNS boolean
 LANGUAGE plpgsql AS $function$
-DECLARE
-    topic_id integer;
 BEGIN
-    SELECT t.id INTO topic_id FROM django_events_topic AS t WHERE t.name = topic;
-    IF topic_id IS NULL THEN
-        RAISE EXCEPTION 'There is no topic "%" in this database.', topic
-            USING ERRCODE = 'DE001', HINT = 'Declare it in an app''s events.py and run manage.py migrate.';
-    END IF;
     INSERT INTO django_events_dedupkey AS taken (topic_id, key, expires_at)
-    VALUES (topic_id, dedup_key, clock_timestamp() + dedup_window)
+    VALUES (django_events_open(topic, false), dedup_key, clock_timestamp() + dedup_window)
     ON CONFLICT ON CONSTRAINT django_events_dedupkey_pkey DO UPDATE SET expires_at = clock_timestamp() + dedup_window
     WHERE taken.expires_at <= clock_timestamp();
     RETURN FOUND;
