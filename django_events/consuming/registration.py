@@ -19,7 +19,7 @@ from django_events.exceptions import (
     UnknownTopic,
     did_you_mean,
 )
-from django_events.log.segments import log_table
+from django_events.statements import log_table
 
 ALL = models.Position.ALL
 

@@ -66,6 +66,7 @@ def rewind(
     """
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
+    _refuse_queries(rows)
     if len(rows) > 1 and isinstance(to, int):
         topics = ", ".join(row.topic.name for row in rows)
         raise PositionRefused(
@@ -113,6 +114,7 @@ def pause(
     using = writable(using)
     with sql.committed(using):
         rows = [row for row in registered(using, consumer, topic=topic) if row.paused_at is None]
+        _refuse_queries(rows)
         for row in rows:
             models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
             record(using, row, "pause", by=by)
@@ -201,6 +203,15 @@ def _lock(using: str, row: models.Consumer) -> None:
     """Have the row of a queue consumer for oneself, before its positions, its deliveries and its dead letters."""
     fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).get(pk=row.pk)
     row.live, row.filled_until = fresh.live, fresh.filled_until
+
+
+def _refuse_queries(rows: Sequence[models.Consumer]) -> None:
+    for row in rows:
+        if row.mode == "spark":
+            raise ConsumerInUse(
+                f"Consumer {row} is a streaming query of Spark, and its checkpoint decides what it reads. Nothing was "
+                "changed. Stop the query, or start it with another checkpoint."
+            )
 
 
 def _refuse_declared(row: models.Consumer) -> None:

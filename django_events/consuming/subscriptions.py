@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django_events import declarations, models, sql
 from django_events.consuming.matching import condition
 from django_events.exceptions import ConsumerNotReady
-from django_events.log.segments import log_table
+from django_events.statements import log_table
 
 # How many events a worker reads at once for a handler that takes one at a time.
 READ_AHEAD = 100

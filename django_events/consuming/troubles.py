@@ -7,8 +7,8 @@ from typing import NamedTuple
 from django_events import declarations, models, sql
 from django_events.consuming.lag import Standing
 from django_events.log.inventory import NextScheduled, Waiting
-from django_events.log.segments import log_table
 from django_events.phrases import count, duration, moment
+from django_events.statements import log_table
 
 LATE = timedelta(seconds=10)
 UNSERVED = timedelta(seconds=60)
@@ -111,7 +111,7 @@ def _unregistered(using: str, declared: Declared, standings: list[Standing]) -> 
 
 def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
     for one in standings:
-        if (one.consumer, one.topic) not in declared:
+        if one.mode != "spark" and (one.consumer, one.topic) not in declared:
             what = f"no installed app declares it: nobody handles its events, and {one.topic} is kept for it."
             remedy = f"If it is gone for good: manage.py events unregister {one.consumer} --topic {one.topic}"
             yield _of_all(one, "undeclared", what, remedy)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.exceptions import UnknownTopic, did_you_mean
-from django_events.log.segments import log_table
+from django_events.statements import log_table
 
 COUNTED = 10_000  # events in the buffer; more are not counted
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time

@@ -10,8 +10,8 @@ from django.db import OperationalError
 
 from django_events import sql
 from django_events.models import Topic
+from django_events.statements import log_table
 
-ROOT = "django_events_event"
 LOCK_TIMEOUT = "200ms"
 
 
@@ -21,11 +21,6 @@ class Segment(NamedTuple):
     table: str
     first: int
     end: int
-
-
-def log_table(topic_id: int) -> str:
-    """The name of a topic's own log, for statements that must not open every topic's tables."""
-    return f"{ROOT}_{topic_id:d}"
 
 
 def segments(using: str, topic_id: int) -> list[Segment]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from django_events import declarations, models, sql
 from django_events.exceptions import TopicChangeRefused
 from django_events.log import segments
+from django_events.statements import log_table
 
 OPTIONS = ("partitions", "retention", "segment_size", "timeline")
 
@@ -85,7 +86,7 @@ def _refuse(using: str, declared: declarations.Topic, rows: Rows, logs: Logs) ->
 
 
 def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Topic) -> None:
-    log = segments.log_table(orphan)
+    log = log_table(orphan)
     [[highest]] = sql.fetch(using, sql.statement("highest_partition").on(log=log))
     if highest is not None and highest >= declared.partitions:
         raise TopicChangeRefused(

@@ -24,6 +24,7 @@ from django_events.log import segments
 from django_events.log.mark import Horizon
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
+from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.transfer")
 
@@ -350,9 +351,7 @@ class Transfer:
 
     def _ends_of(self, topic_ids: Iterable[int]) -> sql.Question:
         ends = [
-            sql.statement("last").on(
-                log=segments.log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id
-            )
+            sql.statement("last").on(log=log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id)
             for topic_id in topic_ids
         ]
         return sql.union_all(ends), {}
@@ -371,7 +370,7 @@ class Transfer:
                 known.numbers[0] = max(number or 0, known.numbers.get(0, 0))
             elif last_id > known.last_id:
                 statement = sql.statement("numbers").on(
-                    log=segments.log_table(topic_id), partitions=partitions, since=known.last_id
+                    log=log_table(topic_id), partitions=partitions, since=known.last_id
                 )
                 known.numbers.update(sql.fetch(self.using, statement))
             known.last_id = last_id

@@ -364,6 +364,77 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="SinkBatch",
+            fields=[
+                ("sink", models.CharField(max_length=63, primary_key=True, serialize=False, verbose_name="sink")),
+                ("batch", models.BigIntegerField(verbose_name="batch")),
+                ("events", models.BigIntegerField(verbose_name="events")),
+                (
+                    "query",
+                    models.TextField(
+                        blank=True, default="", help_text="Where it keeps its checkpoint.", verbose_name="query"
+                    ),
+                ),
+                (
+                    "published_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="published at",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "batch of a sink",
+                "verbose_name_plural": "batches of sinks",
+            },
+        ),
+        migrations.CreateModel(
+            name="StagedEvent",
+            fields=[
+                ("partition", models.IntegerField(blank=True, null=True, verbose_name="partition")),
+                ("type", models.CharField(blank=True, db_default="", max_length=200, verbose_name="type")),
+                ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
+                ("body", models.BinaryField(null=True, verbose_name="body")),
+                (
+                    "metadata",
+                    models.JSONField(
+                        blank=True, db_default=models.Value({}, models.JSONField()), verbose_name="metadata"
+                    ),
+                ),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("attempt", models.UUIDField(help_text="Of a task: one of them is published.", verbose_name="attempt")),
+                (
+                    "staged_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="staged at",
+                    ),
+                ),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "staged event",
+                "verbose_name_plural": "staged events",
+                "indexes": [
+                    models.Index(fields=["attempt", "id"], name="django_events_staged_attempt"),
+                    models.Index(fields=["staged_at"], name="django_events_staged_age"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="ScheduledEvent",
             fields=[
                 ("partition", models.IntegerField(blank=True, null=True, verbose_name="partition")),
@@ -495,7 +566,7 @@ class Migration(migrations.Migration):
                 (
                     "mode",
                     models.CharField(
-                        choices=[("stream", "stream"), ("queue", "queue")],
+                        choices=[("stream", "stream"), ("queue", "queue"), ("spark", "Spark")],
                         default="stream",
                         max_length=6,
                         verbose_name="mode",

@@ -30,7 +30,10 @@ class Consumer(models.Model):
         _("key expressions"), null=True, blank=True, editable=False, help_text=_("The patterns among the keys.")
     )
     mode = models.CharField(
-        _("mode"), max_length=6, default="stream", choices=[("stream", _("stream")), ("queue", _("queue"))]
+        _("mode"),
+        max_length=6,
+        default="stream",
+        choices=[("stream", _("stream")), ("queue", _("queue")), ("spark", _("Spark"))],
     )
     ordered = models.BooleanField(_("ordered"), default=False)
     delay = models.DurationField(_("delay"), null=True, blank=True)

@@ -7,66 +7,18 @@ Parameters are named. Identifiers are composed here and nowhere else, and quoted
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections, transaction
-from psycopg import sql
 
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement of a file in this folder. Only these reach a cursor, so no f-string does."""
-
-    name: str
-    text: str
-
-    def on(self, **names: "str | int | sql.Literal | Statement") -> "Statement":
-        """The same statement about other tables: `{log}` in the file becomes a quoted name, a number
-        itself, and a part of a statement what it says."""
-        # A file is code of ours, read from the package: psycopg wants to be told.
-        return Statement(
-            self.name, sql.SQL(self.text).format(**{k: _composed(v) for k, v in names.items()}).as_string()
-        )
-
+from django_events.statements import Statement as Statement
+from django_events.statements import all_of as all_of
+from django_events.statements import literal as literal
+from django_events.statements import statement as statement
+from django_events.statements import union_all as union_all
 
 Question = tuple[Statement, dict[str, Any]]  # with its parameters
 Rows = list[tuple[Any, ...]]
-
-
-def literal(value: str | int | float | list[str] | list[int]) -> sql.Literal:
-    """A value for a place where SQL takes no parameter, quoted."""
-    return sql.Literal(value)
-
-
-def _composed(name: "str | int | sql.Literal | Statement") -> sql.Composable:
-    if isinstance(name, Statement):
-        return sql.SQL(name.text)
-    if isinstance(name, str):
-        return sql.Identifier(name)
-    quoted = name if isinstance(name, sql.Literal) else literal(name)
-    # The statement is going to be given parameters, if only none: a percent sign would begin one.
-    return sql.SQL(quoted.as_string().replace("%", "%%"))
-
-
-@cache
-def statement(name: str) -> Statement:
-    """The statement in `<name>.sql`, without its header."""
-    text = resources.files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return Statement(name, "\n".join(lines).strip())
-
-
-def union_all(statements: list[Statement]) -> Statement:
-    """One statement that answers with the rows of all of them."""
-    return Statement(statements[0].name, "\nUNION ALL\n".join(f"({s.text})" for s in statements))
-
-
-def all_of(conditions: list[Statement]) -> Statement:
-    """One condition that holds when all of them do."""
-    return Statement("all", " AND ".join(f"({s.text})" for s in conditions) or "true")
 
 
 def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:

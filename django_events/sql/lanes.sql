@@ -9,7 +9,7 @@
 SELECT
     p.id, p.consumer_id, p.partition,
     CASE
-        WHEN c.mode = 'stream' THEN p.position
+        WHEN c.mode <> 'queue' THEN p.position
         WHEN p.stopped_at IS NULL AND pending.events > 0 THEN p.position
         WHEN c.live THEN coalesce(log.ends_at, 0)
         ELSE c.filled_until
@@ -25,7 +25,7 @@ SELECT
     coalesce(hand.holder, p.holder) AS holder,
     coalesce(pending.events > %(most_pending)s::bigint, false) AS more,
     CASE
-        WHEN c.mode = 'stream'
+        WHEN c.mode <> 'queue'
             THEN greatest(coalesce(log.ends_at, 0) - CASE WHEN p.partition = -1 THEN p.position ELSE p.number END, 0)
         ELSE
             least(pending.events, %(most_pending)s::bigint)

@@ -4,6 +4,7 @@ from django_events.conf import settings
 from django_events.consuming.now_and_then import NowAndThen
 from django_events.log.transfer import Transfer
 from django_events.publishing.dedup import forget_expired
+from django_events.publishing.staging import forget_staged
 from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
@@ -30,7 +31,7 @@ class TransferWorker:
         if connect_for_work(self.using):
             self.reset()
         if self._more_to_forget or self._time_to_forget:
-            self._more_to_forget = forget_expired(self.using)
+            self._more_to_forget = any([forget_expired(self.using), forget_staged(self.using)])
         moved = self._transfer.move(until=lambda: stop.requested)
         if moved and self._moved_before:
             self._wake_ups.busy()

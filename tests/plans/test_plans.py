@@ -7,8 +7,8 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, publish_many, sql
-from django_events.log.segments import log_table
 from django_events.models import Event, Topic
+from django_events.statements import log_table
 from tests.conftest import transfer_all
 
 pytestmark = pytest.mark.django_db(transaction=True)

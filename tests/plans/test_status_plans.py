@@ -10,9 +10,9 @@ from django.db import connection
 from django_events import models, sql
 from django_events.consuming import lag
 from django_events.log import inventory
-from django_events.log.segments import log_table
 from django_events.models import Consumer, DeadLetter, Position, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.statements import log_table
 from tests.plans.test_plans import explain, large, scans, statistics
 
 __all__ = ["large", "statistics"]  # fixtures

@@ -51,7 +51,9 @@ class Use:
 def uses() -> list[Use]:
     found = []
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        found += uses_of_tables(module)
+        for node in ast.walk(module):
             if isinstance(node, ast.Call):
                 found += uses_in(node)
             elif isinstance(node, ast.FunctionDef):
@@ -79,23 +81,43 @@ def uses_in_question(pair: ast.Tuple) -> list[Use]:
     return [Use(name, parameters=given) for name in statement_names(bare(pair.elts[0]))]
 
 
+def uses_of_tables(module: ast.Module) -> list[Use]:
+    """Statements that a module keeps in a dict, and completes where it takes one out."""
+    kept = [
+        name
+        for node in module.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+        for value in node.value.values
+        for name in statement_names(value)
+    ]
+    return [
+        Use(name, identifiers=keywords(node))
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "on"
+        if isinstance(node.func.value, ast.Subscript)
+        for name in kept
+    ]
+
+
 def uses_of_variables(function: ast.FunctionDef) -> list[Use]:
-    """A statement that has a name of its own in a function, and is fetched by it."""
+    """A statement that has a name of its own in a function, and is completed or fetched by it."""
     nodes = list(ast.walk(function))
     named = {
-        target.id: name
+        target.id: statement_names(bare(value))
         for node in nodes
         if isinstance(node, ast.Assign)
         for target, value in assignments(node)
         if isinstance(target, ast.Name)
-        for name in statement_names(bare(value))
     }
-    return [
-        Use(named[node.args[1].id], parameters=keywords(node))
-        for node in nodes
-        if isinstance(node, ast.Call) and called(node) == "fetch" and len(node.args) == 2
-        if isinstance(node.args[1], ast.Name) and node.args[1].id in named
-    ]
+    found = []
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        if called(node) == "fetch" and len(node.args) == 2 and isinstance(node.args[1], ast.Name):
+            found += [Use(name, parameters=keywords(node)) for name in named.get(node.args[1].id, [])]
+        if called(node) == "on" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            found += [Use(name, identifiers=keywords(node)) for name in named.get(node.func.value.id, [])]
+    return found
 
 
 def assignments(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:

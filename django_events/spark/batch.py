@@ -1,0 +1,57 @@
+"""Reading a part of the log once."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from django_events.exceptions import InvalidOption
+from django_events.spark import topics
+from django_events.spark.filters import translated
+from django_events.spark.options import ReadOptions
+from django_events.spark.ranges import Range, split
+from django_events.statements import Statement
+
+
+class BatchReader(DataSourceReader):
+    """Decides on the driver what to read; the executors read ranges that don't overlap."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.conditions: tuple[Statement, ...] = ()
+
+    def partitions(self) -> list[InputPartition]:
+        try:
+            return list(split(self._whole(), least=self.options.min_partitions))
+        except NotImplementedError as error:
+            # Spark would take this one for a source that has no partitions, and read nothing without a word.
+            raise RuntimeError(f"What to read can't be planned: {error}") from error
+
+    def _whole(self) -> list[Range]:
+        options, fail = self.options, self.options.fail_on_data_loss
+        with options.dsn.connected() as connection:
+            found = topics.find(connection, options.subscription)
+            for boundary in (options.start, options.end):
+                boundary.refuse_others(found)
+            whole = []
+            for topic in found:
+                start = options.start.of(topic, fail_on_data_loss=fail)
+                end = options.end.of(topic, fail_on_data_loss=fail)
+                if start > end and options.start.is_said_of(topic) and options.end.is_said_of(topic):
+                    raise InvalidOption(
+                        f"Topic {topic.name!r} is to be read from {start} to before {end}: the end is before the start."
+                    )
+                whole.append(Range(topic.name, topic.id, start, max(start, end)))
+        return whole
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self.options.reader(self.conditions).read(partition)
+
+
+class FilteringReader(BatchReader):
+    """One that leaves to the server what Spark would leave out. Spark has to be told to hand its filters down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        conditions, left = translated(filters)
+        self.conditions = tuple(conditions)
+        return left

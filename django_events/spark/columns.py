@@ -1,0 +1,56 @@
+"""The columns of an event in Spark: named as in the Kafka source where they mean the same."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+ARROW: dict[DataType, pa.DataType] = {
+    BinaryType(): pa.binary(),
+    IntegerType(): pa.int32(),
+    LongType(): pa.int64(),
+    StringType(): pa.string(),
+    TimestampType(): pa.timestamp("us", "UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its type, and what it is called in the table. `topic` is in none: the range knows it."""
+
+    type: DataType
+    source: str
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return ARROW[self.type]
+
+
+TOPIC = "topic"
+COLUMNS = {
+    TOPIC: Column(StringType(), ""),
+    "partition": Column(IntegerType(), "partition"),
+    "offset": Column(LongType(), "id"),
+    "number": Column(LongType(), "number"),
+    "timestamp": Column(TimestampType(), "logged_at"),
+    "type": Column(StringType(), "type"),
+    "key": Column(StringType(), "key"),
+    "value": Column(StringType(), "value"),
+    "body": Column(BinaryType(), "body"),
+    "metadata": Column(StringType(), "metadata"),
+    "published_at": Column(TimestampType(), "published_at"),
+}
+
+
+def struct(columns: dict[str, Column], names: tuple[str, ...]) -> StructType:
+    """The schema of these columns, in this order."""
+    return StructType([StructField(name, columns[name].type) for name in names])

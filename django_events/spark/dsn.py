@@ -1,0 +1,119 @@
+"""Where the database is: an address that can be shown, because its password is not."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from django_events.exceptions import InvalidOption, NotReady
+from django_events.statements import Statement
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+SECRET = {"password", "sslpassword", "passfile", "sslkey"}
+HIDDEN = "***"
+T = TypeVar("T")
+
+
+class Dsn:
+    """A connection string of PostgreSQL, or a URL. Whatever prints it prints no password."""
+
+    def __init__(self, text: str, *, option: str = "dsn") -> None:
+        try:
+            self._parameters: Mapping[str, Any] = conninfo_to_dict(text)
+        except psycopg.Error:
+            # What PostgreSQL says about it may quote the password.
+            raise InvalidOption(
+                f"Option {option!r} is no address of a PostgreSQL database, expected "
+                "'postgresql://user:password@host:5432/name' or 'host=… dbname=… user=…'. A character like @, / or : "
+                "in a password is written as %40, %2F or %3A in a URL. The text is not shown: it may hold a password."
+            ) from None
+
+        if any("@" in str(self._parameters.get(name, "")) for name in ("host", "hostaddr", "port")):
+            raise InvalidOption(
+                f"Option {option!r} has an @ in the host: one in a password is written as %40 in a URL. The text is "
+                "not shown: it may hold a password."
+            )
+
+    def __str__(self) -> str:
+        return make_conninfo("", **{k: v for k, v in self._parameters.items() if k not in SECRET})
+
+    def __repr__(self) -> str:
+        return f"Dsn({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dsn) and self._parameters == other._parameters
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """A connection in which every statement is a transaction, closed at the end."""
+        mine = {"client_encoding": "utf8", "application_name": "django_events spark", "connect_timeout": "10"}
+        try:
+            connection = psycopg.connect("", autocommit=True, prepare_threshold=None, **{**mine, **self._parameters})
+        except psycopg.OperationalError as error:
+            raise psycopg.OperationalError(f"The database {self} can't be reached. {self.masked(error)}") from None
+        with connection, explained(self):
+            yield connection
+
+    def masked(self, error: BaseException) -> str:
+        """What an error says, without what must not be shown."""
+        said = str(error).strip()
+        for name in SECRET:
+            if secret := self._parameters.get(name):
+                said = re.sub(rf"(?<!\w){re.escape(str(secret))}(?!\w)", HIDDEN, said)
+        return said
+
+
+@contextmanager
+def explained(dsn: Dsn) -> Iterator[None]:
+    """Say what is missing where the server's words don't."""
+    try:
+        yield
+    except psycopg.errors.UndefinedTable as error:
+        raise NotReady(
+            f"The tables of django_events are not in the database {dsn}, or were removed meanwhile: "
+            f"{str(error).splitlines()[0]}. Run: manage.py migrate"
+        ) from error
+
+
+class Session:
+    """A connection that is kept for a query, and opened again when it is lost. It doesn't travel to executors."""
+
+    def __init__(self, dsn: Dsn) -> None:
+        self.dsn = dsn
+        self._stack = ExitStack()
+        self._connection: Connection | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dsn": self.dsn}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["dsn"])  # type: ignore[misc]  # as new
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Do something that may be done twice: once more, if the connection turns out to be lost."""
+        if self._connection is not None:
+            try:
+                return work(self._connection)
+            except psycopg.OperationalError:
+                if not self._connection.closed:
+                    raise
+                self.close()
+        if self._connection is None:
+            self._connection = self._stack.enter_context(self.dsn.connected())
+        return work(self._connection)
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._stack.close()
+        self._connection = None
+
+
+def fetch(connection: Connection, statement: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
+    """Run a statement and return its rows."""
+    return connection.execute(statement.text.encode(), parameters).fetchall()

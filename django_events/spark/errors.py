@@ -1,0 +1,58 @@
+"""What went wrong in Spark, in a sentence: the cause stands somewhere in pages of two languages' stacks."""
+
+import re
+
+# The errors of this package, as they arrive from workers in other processes.
+OURS = re.compile(
+    r"(?:django_events\.exceptions|psycopg)\.(?:errors\.)?(\w+): (.+?)(?=\n\s*(?:at |SQLSTATE|\n|$)|\Z| SQLSTATE)", re.S
+)
+# What Spark writes around its own sentences, for programs.
+CODES = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: \w{5}$")
+CAUSES = [
+    (
+        r"No space left on device",
+        "The disk is full. What was finished stays; make room and run the same again, and the rest is written.",
+    ),
+    (
+        r"Permission denied|Mkdirs failed|AccessDenied",
+        "The folder can't be written there: permission denied. Say another, or run as who may.",
+    ),
+    (
+        r"ParentNotDirectoryException|NotDirectoryException|is not a directory|Parent path is not a directory",
+        "There is a file where a folder is to be made. Say another path.",
+    ),
+    (
+        r"No FileSystem for scheme|UnsupportedFileSystemException",
+        "Spark knows no file system of that kind. Give it the package for it, for example in spark-defaults.conf.",
+    ),
+    (
+        r"Failed to find (?:the )?data source: (\S+?)[.\s]|DATA_SOURCE_NOT_FOUND",
+        "Spark doesn't know that format. Give it the package for it, for example in spark-defaults.conf.",
+    ),
+    (
+        r"PACKAGE_NOT_INSTALLED",
+        "Spark Connect needs packages that are not installed. Run: pip install 'pyspark[connect]'",
+    ),
+    (
+        r"ModuleNotFoundError: No module named '(\S+)'",
+        "A module is missing on the machines of Spark: {0}. Install it there, or ship it with --py-files.",
+    ),
+]
+
+
+def told(error: BaseException) -> str:
+    """The cause of an error of Spark, as people need it."""
+    text = str(error)
+    if found := OURS.search(text):
+        return " ".join(found[2].split())
+    for pattern, said in CAUSES:
+        if found := re.search(pattern, text):
+            return said.format(*found.groups())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return CODES.sub("", lines[0]) if lines else type(error).__name__
+
+
+def kind(error: BaseException) -> str:
+    """The name of the error of this package that an error of Spark carries; nothing for others."""
+    found = OURS.search(str(error))
+    return found[1] if found else ""

@@ -1,0 +1,179 @@
+"""Exporting a part of the log to files, exactly once: run it again and what is there is not written twice.
+
+    export(spark, Export(dsn=dsn, topics=("orders",), path="/data/events"))
+
+A run writes down which parts it is going to write, each with its bounds, writes each into a folder of its own, and
+writes down that it is complete. Killed anywhere, the next run writes the same parts again, over what was left.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from django_events.exceptions import DataLost, ExportRefused
+from django_events.spark import files, topics
+from django_events.spark.dsn import Connection, Dsn, fetch
+from django_events.spark.journal import Journal, Part, exists
+from django_events.spark.offsets import EARLIEST, LATEST, Boundary
+from django_events.spark.options import Subscription
+from django_events.spark.ranges import Range
+from django_events.spark.reading import RangeReader
+from django_events.spark.topics import TopicLog
+from django_events.statements import statement
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BEGINNING, END = Boundary(place=EARLIEST), Boundary(place=LATEST)
+EVENTS_PER_PART = 5_000_000
+SAMPLE = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What to export, and how."""
+
+    dsn: str = field(repr=False)
+    topics: tuple[str, ...]
+    path: str
+    format: str = "parquet"
+    by: tuple[str, ...] = ("day",)
+    since: Boundary = BEGINNING
+    until: Boundary = END
+    target_size: int = files.TARGET
+    events_per_part: int = EVENTS_PER_PART
+    resume: bool = False
+    allow_loss: bool = False
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run has written: parts and events, and how many events the folder holds now."""
+
+    parts: int
+    events: int
+    total: int
+
+
+def refuse_stream(spark: "SparkSession", path: str) -> None:
+    """ExportRefused where a stream writes: readers could not tell whose folders are whose."""
+    if exists(spark, f"{path}/batch={0:012d}"):
+        raise ExportRefused(f"{path} holds what stream_events writes. Export to another folder.")
+
+
+Tell = Callable[[int, int, Part], None]  # events done, of how many, and the part that is being written
+
+
+def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
+    """Export what is not there yet; ExportRefused if another run is at it."""
+    dsn = Dsn(wanted.dsn)
+    with dsn.connected() as connection, _alone(connection, wanted.path):
+        refuse_stream(spark, wanted.path)
+        journal = Journal(spark, wanted.path)
+        found = topics.find(connection, Subscription(names=wanted.topics))
+        for topic in found:
+            journal.refuse_other(topic.name, topic.incarnation, wanted.format, wanted.by)
+        parts = [part for part in journal.unfinished if part.topic in wanted.topics]
+        new = [] if wanted.resume else list(_new_parts(found, wanted, journal))
+        if new:
+            journal.plan(new)
+        parts += new
+        ids = {topic.name: topic.id for topic in found}
+        total, done = sum(map(len, parts)), 0
+        for part in parts:
+            tell(done, total, part)
+            rows = _write(spark, wanted, part, _bytes_per_row(dsn, part, ids[part.topic]))
+            journal.finish(part, rows)
+            done += len(part)
+        if parts:
+            tell(done, total, parts[-1])
+    return Summary(len(parts), sum(journal.done[part] for part in parts), sum(journal.done.values()))
+
+
+def _new_parts(found: list[TopicLog], wanted: Export, journal: Journal) -> Iterator[Part]:
+    for boundary in (wanted.since, wanted.until):
+        boundary.refuse_others(found)
+    for topic in found:
+        _refuse_gap(topic, wanted, journal)
+        start = wanted.since.of(topic, fail_on_data_loss=not wanted.allow_loss)
+        end = wanted.until.of(topic, fail_on_data_loss=not wanted.allow_loss)
+        for first, last in journal.missing(topic.name, start, end):
+            for begin in range(first, last, wanted.events_per_part):
+                yield _part(topic, begin, min(begin + wanted.events_per_part, last), wanted)
+
+
+def _refuse_gap(topic: TopicLog, wanted: Export, journal: Journal) -> None:
+    """DataLost if events that the next run was to export are removed: it would begin behind them without a word."""
+    ends = [part.end for part in journal.planned if part.topic == topic.name]
+    if ends and wanted.since is BEGINNING and max(ends) < topic.first and not wanted.allow_loss:
+        raise DataLost(
+            f"Topic {topic.name!r} was exported up to {max(ends) - 1}, and its log begins at {topic.first}: what was "
+            "between them is removed. Export what is left with --allow-loss."
+        )
+
+
+def _part(topic: TopicLog, start: int, end: int, wanted: Export) -> Part:
+    return Part(
+        topic=topic.name, incarnation=topic.incarnation, start=start, end=end, format=wanted.format, by=wanted.by
+    )
+
+
+def _write(spark: "SparkSession", wanted: Export, part: Part, bytes_per_row: float) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    frame = (
+        spark.read.format("django_events")
+        .option("dsn", wanted.dsn)
+        .option("subscribe", part.topic)
+        .option("startingOffsets", f'{{"{part.topic}": {part.start}}}')
+        .option("endingOffsets", f'{{"{part.topic}": {part.end}}}')
+        .option("failOnDataLoss", str(not wanted.allow_loss).lower())
+        .load()
+        .drop("topic")
+        .observe(seen, f.count(f.lit(1)).alias("rows"))
+    )
+    frame = files.arranged(
+        frame,
+        part.by,
+        rows=len(part),
+        bytes_per_row=bytes_per_row,
+        target=wanted.target_size,
+        least=_parallelism(spark),
+    )
+    files.writer(frame, part.format, files.folders(part.by)).save(f"{wanted.path}/{part.folder}")
+    rows = int(seen.get["rows"])
+    if rows != len(part) and not wanted.allow_loss:
+        raise ExportRefused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
+    return rows
+
+
+def _bytes_per_row(dsn: Dsn, part: Part, topic_id: int) -> float:
+    """How large events are in memory, from some in the middle."""
+    start = max(part.start, (part.start + part.end - SAMPLE) // 2)
+    reader = RangeReader(
+        dsn=dsn, columns=("value", "body", "metadata", "key", "type"), fetch_size=SAMPLE, fail_on_data_loss=False
+    )
+    batches = list(reader.read(Range(part.topic, topic_id, start, min(start + SAMPLE, part.end))))
+    rows = sum(batch.num_rows for batch in batches)
+    return sum(batch.nbytes for batch in batches) / rows if rows else 1
+
+
+def _parallelism(spark: "SparkSession") -> int:
+    try:
+        return spark.sparkContext.defaultParallelism
+    except Exception:  # Spark Connect has none to ask
+        return 8
+
+
+@contextmanager
+def _alone(connection: Connection, path: str) -> Iterator[None]:
+    """No other run exports to the same folder meanwhile. The lock goes with the connection, whatever happens."""
+    with connection.transaction():
+        fetch(connection, statement("let_idle"))
+        [[mine]] = fetch(connection, statement("lock_export"), path=path)
+        if not mine:
+            raise ExportRefused(f"Another export to {path} is running. Wait for it, or stop it first.")
+        yield

@@ -1,0 +1,108 @@
+"""How events lie in files: formats, folders by day or type, and sizes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from django_events.exceptions import InvalidOption, did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, DataFrameWriter
+
+FORMATS = ("parquet", "json", "orc")
+# Columns that Spark would have to name again, because a folder is called like one, stay in the files.
+OPTIONS = {
+    "parquet": {"compression": "zstd"},
+    "orc": {"compression": "zstd"},
+    "json": {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC", "ignoreNullFields": "false"},
+}
+TARGET = 128 << 20
+COMPRESSED = 5  # about how much smaller a file is than what is read
+
+
+def _day() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.expr("date_from_unix_date(cast(floor(unix_micros(timestamp) / 86400000000D) as int))")
+
+
+def _hour() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.expr("lpad(cast(pmod(cast(floor(unix_micros(timestamp) / 3600000000D) as bigint), 24) as string), 2, '0')")
+
+
+def _month() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.substring(_day().cast("string"), 1, 7)
+
+
+def _type() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.col("type")
+
+
+# By name: what the folders are called, and their value. Times are of UTC, whatever the zone of the session is.
+BY: dict[str, tuple[str, Callable[[], "Column"]]] = {
+    "month": ("month", _month),
+    "day": ("day", _day),
+    "hour": ("hour", _hour),
+    "type": ("event_type", _type),
+}
+
+
+def parse_by(text: str) -> tuple[str, ...]:
+    """`day,type` as names; InvalidOption for one that is none."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip() and part.strip() != "none")
+    for name in names:
+        if name not in BY:
+            raise InvalidOption(f"Events can't be put into folders by {name!r}. {did_you_mean(name, BY)}")
+    if len(set(names)) < len(names):
+        raise InvalidOption(f"Each of {text!r} can be said once.")
+    return names
+
+
+def parse_format(name: str) -> str:
+    """InvalidOption if events can't be written in this format."""
+    if name not in FORMATS:
+        raise InvalidOption(f"There is no format {name!r}. Known are: {', '.join(FORMATS)}.")
+    return name
+
+
+def parse_size(text: str) -> int:
+    """`128MB` in bytes."""
+    units = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+    number, unit = text[:-2].strip(), text[-2:].upper()
+    if unit not in units or not number.isdigit() or not int(number):
+        raise InvalidOption(f"{text!r} is no size, expected one like 128MB.")
+    return int(number) * units[unit]
+
+
+def arranged(
+    frame: "DataFrame", by: tuple[str, ...], *, rows: int, bytes_per_row: float, target: int, least: int
+) -> "DataFrame":
+    """The same events with columns for their folders, in so many tasks that files get their size."""
+    frame = with_folders(frame, by)
+    if "type" in by:  # types are mixed in every range of ids: bring those of a folder together
+        return frame.hint("rebalance", *folders(by))
+    size = rows * bytes_per_row / COMPRESSED
+    return frame.coalesce(max(int(size // target) + 1, min(least, int(size // (8 << 20)) + 1)))
+
+
+def with_folders(frame: "DataFrame", by: tuple[str, ...]) -> "DataFrame":
+    """With a column for each level of folders."""
+    for name in by:
+        folder, value = BY[name]
+        frame = frame.withColumn(folder, value())
+    return frame
+
+
+def folders(by: tuple[str, ...]) -> list[str]:
+    """What the levels of folders are called."""
+    return [BY[name][0] for name in by]
+
+
+def writer(frame: "DataFrame", format: str, folders: list[str]) -> "DataFrameWriter":
+    """Writes over what an interrupted run left in the same place."""
+    return frame.write.mode("overwrite").format(format).options(**OPTIONS[format]).partitionBy(*folders)

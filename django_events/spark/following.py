@@ -1,0 +1,41 @@
+"""A streaming query as a consumer: people see its lag, and retention waits for it."""
+
+from collections.abc import Mapping
+
+from django_events.exceptions import InvalidOption
+from django_events.spark.dsn import Connection, fetch
+from django_events.statements import statement
+
+
+class Follower:
+    """Tells the database how far a query is. Its checkpoint decides; this is what the others see of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._told: dict[int, int] = {}
+
+    def tell(self, connection: Connection, offsets: Mapping[int, int]) -> None:
+        """Everything before these offsets of topics is done. What was told already costs nothing."""
+        for topic_id, offset in sorted(offsets.items()):
+            if self._told.get(topic_id) == offset:
+                continue
+            known = topic_id in self._told
+            if not (known and self._moved(connection, topic_id, offset)):  # new, or unregistered by somebody
+                self._register(connection, topic_id, offset)
+            self._told[topic_id] = offset
+
+    def _moved(self, connection: Connection, topic_id: int, offset: int) -> bool:
+        asked = statement("follow_on")
+        return bool(fetch(connection, asked, name=self.name, topic_id=topic_id, position=offset - 1))
+
+    def _register(self, connection: Connection, topic_id: int, offset: int) -> None:
+        name, position = self.name, offset - 1
+        with connection.transaction():
+            fetch(connection, statement("lock_head"), topic_id=topic_id)
+            [[mode]] = fetch(connection, statement("follow"), name=name, topic_id=topic_id, position=position)
+            if mode != "spark":
+                raise InvalidOption(
+                    f"Option 'consumer' is {self.name!r}, which is a {mode} consumer of Django. Take another name."
+                )
+            fetch(connection, statement("step_back"), name=name, topic_id=topic_id, position=position)
+        self._moved(connection, topic_id, offset)

@@ -1,0 +1,64 @@
+"""What jobs read: the log through the source or files that were exported from it, and the tables beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from django_events.exceptions import InvalidOption
+from django_events.spark.columns import COLUMNS, struct
+from django_events.spark.jobs.registry import Job
+
+ENDING = r"\.(json|orc)(\.[a-z0-9]+)?$"
+# A line that isn't JSON fails the job: it would be an event that nobody misses.
+JSON = {"mode": "FAILFAST", "timeZone": "UTC"}
+ALL_TOPICS = ".*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Where events are: in the database, or at a path. No topics are all of them."""
+
+    spark: SparkSession
+    dsn: str
+    topics: Sequence[str] = ()
+    path: str | None = None
+
+    def of(self, job: Job) -> list[DataFrame]:
+        """What a job's function takes."""
+        return [self._events(job.columns) if name == "events" else self._table(name) for name in job.reads]
+
+    def _events(self, columns: Sequence[str]) -> DataFrame:
+        if self.path is not None:
+            return self._chosen(self._files(self.path, columns))
+        subscription = {"subscribe": ",".join(self.topics)} if self.topics else {"subscribePattern": ALL_TOPICS}
+        return self._source(columns=",".join(columns), **subscription)
+
+    def _table(self, name: str) -> DataFrame:
+        return self._chosen(self._source(table=name))
+
+    def _source(self, **options: str) -> DataFrame:
+        return self.spark.read.format("django_events").options(dsn=self.dsn, **options).load()
+
+    def _chosen(self, frame: DataFrame) -> DataFrame:
+        return frame.where(frame.topic.isin(*self.topics)) if self.topics else frame
+
+    def _files(self, path: str, columns: Sequence[str]) -> DataFrame:
+        """Parquet, or what the names of files say."""
+        kind = self._format(path)
+        # JSON doesn't say what its columns are; an object in place of a text is taken as its text then.
+        reader = self.spark.read if kind != "json" else self.spark.read.schema(struct(COLUMNS, tuple(COLUMNS)))
+        frame = reader.format(kind).options(**(JSON if kind == "json" else {})).load(path)
+        if missing := [name for name in columns if name not in frame.columns]:
+            raise InvalidOption(
+                f"The files in {path!r} have no column {', '.join(map(repr, missing))}, expected those of events: "
+                f"{', '.join(COLUMNS)}. They have {', '.join(frame.columns)}."
+            )
+        return frame.select(*columns)
+
+    def _format(self, path: str) -> str:
+        found = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path).select("path")
+        named = f.regexp_extract("path", ENDING, 1).alias("format")
+        other = found.select(named).where("format <> ''").first()
+        return other["format"] if other else "parquet"

@@ -1,0 +1,23 @@
+"""What becomes of what a job computed: rows here, or files somewhere."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+FORMATS = ("parquet", "json", "csv")
+# Other readers of the files don't know the zone of the session.
+AS_TEXT = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """All rows, with times that know their zone."""
+    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return found
+
+
+def write(frame: DataFrame, path: str, format: str) -> None:
+    """Into a new folder of files; one that is there already is left alone, and refused."""
+    options = {} if format == "parquet" else AS_TEXT
+    if format == "csv":
+        options = {**options, "header": "true"}
+    frame.write.format(format).options(**options).save(path)

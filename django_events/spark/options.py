@@ -1,0 +1,230 @@
+"""What one may say to the source and the sink: every option is known by name, and refused by name."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from django_events.exceptions import InvalidOption, did_you_mean
+from django_events.spark.columns import COLUMNS
+from django_events.spark.dsn import Dsn
+from django_events.spark.offsets import EARLIEST, LATEST, Boundary
+from django_events.spark.reading import RangeReader
+from django_events.spark.tables import TABLES
+from django_events.statements import Statement
+
+ADDRESS = ("dsn", "databaseUrl")
+SUBSCRIPTIONS = ("subscribe", "subscribePattern")
+STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+READING = (*ADDRESS, *SUBSCRIPTIONS, *STARTS, "failOnDataLoss", "minPartitions", "columns", "fetchSize")
+BATCH = (*READING, *ENDS, "pushdown", "table")
+STREAM = (*READING, "maxOffsetsPerTrigger", "consumer")
+SINK = (*ADDRESS, "topic", "sink", "batchId")
+# Spark hands its own options of a query on to the sink.
+OF_SPARK = ("checkpointLocation", "queryName", "path")
+
+FETCH_SIZE = 100_000
+NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscription:
+    """Which topics: by their names, or all that a pattern matches."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What to read, from where to where, and how."""
+
+    dsn: Dsn
+    subscription: Subscription
+    start: Boundary
+    end: Boundary
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool
+    min_partitions: int
+    fetch_size: int
+    pushdown: bool
+    table: str | None
+    max_offsets_per_trigger: int | None
+    consumer: str | None
+
+    def reader(self, conditions: tuple[Statement, ...] = ()) -> RangeReader:
+        """What reads ranges as these options say."""
+        return RangeReader(
+            dsn=self.dsn,
+            columns=self.columns,
+            fetch_size=self.fetch_size,
+            fail_on_data_loss=self.fail_on_data_loss,
+            conditions=conditions,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """Where to publish, and under which name a batch is remembered."""
+
+    dsn: Dsn
+    topic: str | None
+    sink: str | None
+    batch_id: int | None
+    checkpoint: str
+
+
+def for_batch(options: Mapping[str, str]) -> ReadOptions:
+    return _reading(_Given(options, BATCH, "a batch read"), start="earliest")
+
+
+def for_stream(options: Mapping[str, str]) -> ReadOptions:
+    return _reading(_Given(options, STREAM, "a stream"), start="latest")
+
+
+def for_sink(options: Mapping[str, str]) -> SinkOptions:
+    given = _Given(options, SINK, "a sink", also=OF_SPARK)
+    sink = given.name("sink")
+    batch_id = given.number("batchId", least=0)
+    if batch_id is not None and sink is None:
+        raise InvalidOption("Option 'batchId' needs option 'sink': the name under which the batch is remembered.")
+    checkpoint = given.text("checkpointLocation") or ""
+    return SinkOptions(dsn=given.dsn(), topic=given.text("topic"), sink=sink, batch_id=batch_id, checkpoint=checkpoint)
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that are asked for; they are the schema."""
+    given = _Given(options, {*BATCH, *STREAM}, "a read")
+    if (table := given.one_of_names("table", TABLES)) is not None:
+        return tuple(TABLES[table].columns)
+    return given.listed("columns", COLUMNS) or tuple(COLUMNS)
+
+
+def _reading(given: "_Given", *, start: str) -> ReadOptions:
+    table = given.one_of_names("table", TABLES)
+    if table is not None:
+        given.refuse_beside("table", *SUBSCRIPTIONS, *STARTS, *ENDS, "columns", "pushdown")
+    return ReadOptions(
+        dsn=given.dsn(),
+        subscription=given.subscription(needed=table is None),
+        start=given.boundary(STARTS, otherwise=start),
+        end=given.boundary(ENDS, otherwise="latest"),
+        columns=given.listed("columns", COLUMNS) or tuple(COLUMNS),
+        fail_on_data_loss=given.flag("failOnDataLoss", otherwise=True),
+        min_partitions=given.number("minPartitions", least=1) or 1,
+        fetch_size=given.number("fetchSize", least=1) or FETCH_SIZE,
+        pushdown=given.flag("pushdown", otherwise=False),
+        table=table,
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", least=1),
+        consumer=given.name("consumer"),
+    )
+
+
+class _Given:
+    """The options as they came: names in any case, values as text."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], reader: str, also: Iterable[str] = ()) -> None:
+        self._values = {name.lower(): value for name, value in dict(options).items()}
+        names = sorted(known)
+        everywhere = {name.lower() for name in (*BATCH, *STREAM, *SINK)}
+        for name in self._values.keys() - {name.lower() for name in (*names, *also)}:
+            if name == "path":
+                raise InvalidOption("An event log has no path: call load() and save() without one.")
+            spelled = next((k for k in (*BATCH, *STREAM, *SINK) if k.lower() == name), name)
+            if name in everywhere:
+                raise InvalidOption(f"Option {spelled!r} is not for {reader}. It takes {', '.join(names)}.")
+            raise InvalidOption(f"There is no option {spelled!r}. {did_you_mean(spelled, names)}")
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        return None if value is None or not value.strip() else value.strip()
+
+    def dsn(self) -> Dsn:
+        option = self._only_one(ADDRESS, "The address of the database")
+        if option is None:
+            raise InvalidOption(
+                "Option 'dsn' is missing, expected the address of the database: 'postgresql://user:password@host/name'."
+            )
+        return Dsn(self._values[option.lower()], option=option)
+
+    def subscription(self, *, needed: bool) -> Subscription:
+        option = self._only_one(SUBSCRIPTIONS, "What to read")
+        value = self.text(option) if option else None
+        if value is None:
+            if needed:
+                raise InvalidOption(
+                    "Option 'subscribe' is missing, expected topics like 'orders, payments'; or 'subscribePattern', "
+                    "a regular expression for the whole of a name, or 'table'."
+                )
+            return Subscription()
+        if option == "subscribePattern":
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise InvalidOption(
+                    f"Option 'subscribePattern' is {value!r}, expected a regular expression: {error}."
+                ) from None
+            return Subscription(pattern=value)
+        names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+        if not names:
+            raise InvalidOption(f"Option 'subscribe' is {value!r}, expected names of topics like 'orders, payments'.")
+        return Subscription(names=names)
+
+    def boundary(self, options: tuple[str, ...], *, otherwise: str) -> Boundary:
+        option = self._only_one(options, "One end of what to read")
+        if option is None:
+            return Boundary(place=EARLIEST if otherwise == "earliest" else LATEST)
+        return Boundary.parsed(option, self._values[option.lower()].strip())
+
+    def listed(self, name: str, known: Iterable[str]) -> tuple[str, ...]:
+        value = self.text(name)
+        if value is None:
+            return ()
+        wanted = tuple(part.strip() for part in value.split(",") if part.strip())
+        for part in wanted:
+            if part not in known:
+                raise InvalidOption(f"Option {name!r} has {part!r}. {did_you_mean(part, known)}")
+        if len(set(wanted)) < len(wanted) or not wanted:
+            raise InvalidOption(f"Option {name!r} is {value!r}, expected each name once, separated by commas.")
+        return wanted
+
+    def one_of_names(self, name: str, known: Iterable[str]) -> str | None:
+        value = self.text(name)
+        if value is not None and value not in known:
+            raise InvalidOption(f"Option {name!r} is {value!r}. {did_you_mean(value, known)}")
+        return value
+
+    def flag(self, name: str, *, otherwise: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return otherwise
+        if value.lower() not in ("true", "false"):
+            raise InvalidOption(f"Option {name!r} is {value!r}, expected 'true' or 'false'.")
+        return value.lower() == "true"
+
+    def number(self, name: str, *, least: int) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < least:
+            raise InvalidOption(f"Option {name!r} is {value!r}, expected a whole number from {least} on.")
+        return int(value)
+
+    def name(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is not None and not NAME.fullmatch(value):
+            raise InvalidOption(
+                f"Option {name!r} is {value!r}, expected a letter, and up to 62 of a-z, 0-9, '_', '.' and '-'."
+            )
+        return value
+
+    def refuse_beside(self, name: str, *others: str) -> None:
+        for other in others:
+            if self.text(other) is not None:
+                raise InvalidOption(f"Option {other!r} is not for option {name!r}, which is read as a whole.")
+
+    def _only_one(self, options: Iterable[str], what: str) -> str | None:
+        given = [option for option in options if self.text(option) is not None]
+        if len(given) > 1:
+            raise InvalidOption(f"{what} is said more than once: by {' and '.join(map(repr, given))}. Say it once.")
+        return given[0] if given else None

@@ -1,0 +1,246 @@
+"""Publishing what Spark computed: tasks stage their rows, and the driver's commit publishes all of them at once.
+
+A task that is tried again has staged twice, and one of its attempts is published. A batch that is tried again is found
+under the name of its sink, and changes nothing.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, StringType, StructType
+
+from django_events.exceptions import InvalidEvent, InvalidOption, SinkRefused
+from django_events.spark import topics
+from django_events.spark.dsn import Connection, fetch
+from django_events.spark.options import SinkOptions
+from django_events.statements import statement
+
+TEXT, WHOLE = (StringType,), (ShortType, IntegerType, LongType)
+ACCEPTED = {
+    "topic": TEXT,
+    "partition": WHOLE,
+    "type": TEXT,
+    "key": TEXT,
+    "value": TEXT,
+    "body": (BinaryType,),
+    "metadata": TEXT,
+}
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one attempt of a task has staged."""
+
+    attempt: str
+    events: int
+    topics: frozenset[str]
+
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+class Sink:
+    """Both writers: what they stage is the same, and so is how it is published."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidOption("An event log is only ever added to. Expected mode('append').")
+        _refuse_columns(schema, topic_given=options.topic is not None)
+        self.options = options
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Write the rows of one task where nobody reads them yet, in their order."""
+        attempt, events, used = str(uuid.uuid4()), 0, set()
+        with self.options.dsn.connected() as connection:
+            ids = {name: topic_id for name, topic_id, *_ in fetch(connection, statement("topics"))}
+            try:
+                with connection.cursor() as cursor, cursor.copy(statement("stage").text.encode()) as copying:
+                    for batch in batches:
+                        for topic, *row in self._rows(batch):
+                            if topic not in ids:
+                                topics.refuse_unknown([topic], ids)
+                            used.add(topic)
+                            events += 1
+                            copying.write_row((attempt, ids[topic], *row))
+            except psycopg.DataError as error:
+                raise SinkRefused(
+                    f"PostgreSQL refused a row: {str(error).strip()} The column 'value' holds JSON as text, like "
+                    "to_json(struct(…)) makes it, and so does 'metadata'. Nothing was published."
+                ) from None
+        return Staged(attempt, events, frozenset(used))
+
+    def publish(self, messages: Messages, sink: str | None, batch: int) -> None:
+        """Publish what was staged, once: in one transaction with the note that this batch is published."""
+        staged = _of_events(messages)
+        for tried in range(TRIES):
+            try:
+                with self.options.dsn.connected() as connection, connection.transaction():
+                    self._publish(connection, staged, sink, batch, again=tried > 0)
+                return
+            except psycopg.OperationalError:
+                # It may have been committed, and the answer lost. The next try waits until that is decided.
+                if tried == TRIES - 1:
+                    raise
+
+    def forget(self, messages: Messages) -> None:
+        """Delete what was staged, because another task failed."""
+        with self.options.dsn.connected() as connection:
+            _unstage(connection, _of_events(messages))
+
+    def _publish(
+        self, connection: Connection, staged: list[Staged], sink: str | None, batch: int, *, again: bool
+    ) -> None:
+        attempts = [message.attempt for message in staged]
+        events = sum(message.events for message in staged)
+        fetch(connection, statement("lock_attempts"), attempts=attempts)
+        if sink is not None and self._is_published(connection, sink, batch, events):
+            _unstage(connection, staged)
+            return
+        for topic in sorted({topic for message in staged for topic in message.topics}):
+            fetch(connection, statement("open"), topic=topic, wake=None)
+        [[published]] = fetch(connection, statement("publish_staged"), attempts=attempts)
+        if published != events and not (again and published == 0):
+            raise SinkRefused(
+                f"{published} of {events} events that tasks staged are still there, so nothing was published. "
+                "What is not published within a week is deleted."
+            )
+
+    def _is_published(self, connection: Connection, sink: str, batch: int, events: int) -> bool:
+        query = self.options.checkpoint
+        [[last, had, of]] = fetch(connection, statement("lock_sink"), sink=sink, query=query)
+        if of != query:
+            raise SinkRefused(
+                f"Sink {sink!r} belongs to another query, whose checkpoint is {of!r}; this one's is {query!r}. Its "
+                "batches have the same numbers, so each query needs a name of its own: option 'sink'. Nothing was "
+                "published."
+            )
+        if batch == last and events != had:
+            raise SinkRefused(
+                f"Sink {sink!r} has published batch {batch} with {had} events, and now it has {events}: it is another "
+                "one. A query with a new checkpoint begins at 0 again: give it another name by option 'sink'. Nothing "
+                "was published."
+            )
+        if batch < last:
+            raise SinkRefused(
+                f"Sink {sink!r} has published batch {last}, and this is batch {batch}, so it can't be told what of it "
+                "is published already. A query with a new checkpoint begins at 0 again: give it another name by "
+                "option 'sink'. Nothing was published."
+            )
+        if batch > last:
+            fetch(connection, statement("note_batch"), sink=sink, batch=batch, events=events)
+        return bool(batch == last)
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        given = {name: batch.column(name) for name in batch.schema.names}
+        _refuse_rows(given, batch.num_rows)
+        count = batch.num_rows
+        topic = [self.options.topic] * count if self.options.topic is not None else given["topic"].to_pylist()
+        columns = [_values(given, name, count) for name in ("partition", "type", "key", "value", "body", "metadata")]
+        return zip(topic, *columns, strict=True)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: once per job, or, with the options sink and batchId, once per batch."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        self.sink = Sink(options, schema, overwrite=overwrite)
+        if options.sink is not None and options.batch_id is None:
+            raise InvalidOption(
+                "Option 'sink' needs option 'batchId' in a batch write: a number that grows with each, like a date."
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return self.sink.stage(iterator)
+
+    def commit(self, messages: Messages) -> None:
+        options = self.sink.options
+        self.sink.publish(messages, options.sink, options.batch_id or 0)
+
+    def abort(self, messages: Messages) -> None:
+        self.sink.forget(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: once per micro-batch."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if options.sink is None:
+            raise InvalidOption(
+                "Option 'sink' is missing, expected a name for this query. Its batches are remembered under it, so "
+                "that one that is tried again is published once."
+            )
+        if options.batch_id is not None:
+            raise InvalidOption("Option 'batchId' is not for a stream: Spark numbers its batches.")
+        self.name = options.sink
+        self.sink = Sink(options, schema, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return self.sink.stage(iterator)
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  # Spark's name
+        self.sink.publish(messages, self.name, batchId)
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        self.sink.forget(messages)
+
+
+def _of_events(messages: Messages) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged) and message.events]
+
+
+def _unstage(connection: Connection, staged: list[Staged]) -> None:
+    fetch(connection, statement("unstage"), attempts=[message.attempt for message in staged])
+
+
+def _refuse_columns(schema: StructType, *, topic_given: bool) -> None:
+    for field in schema.fields:
+        if field.name not in ACCEPTED:
+            raise InvalidOption(
+                f"Column {field.name!r} can't be published. Select what an event is made of: {', '.join(ACCEPTED)}."
+            )
+        if not isinstance(field.dataType, ACCEPTED[field.name]):
+            raise InvalidOption(
+                f"Column {field.name!r} is {field.dataType.simpleString()}, expected "
+                f"{' or '.join(kind.typeName() for kind in ACCEPTED[field.name])}. Cast it; JSON of a struct is made "
+                "by to_json()."
+            )
+    names = schema.fieldNames()
+    if not topic_given and "topic" not in names:
+        raise InvalidOption("Option 'topic' is missing, and there is no column 'topic' either: say where to publish.")
+    if "value" not in names and "body" not in names:
+        raise InvalidOption("There is no column 'value' (JSON as text) and no column 'body' (bytes): nothing to say.")
+
+
+def _refuse_rows(given: dict[str, pa.Array], count: int) -> None:
+    def is_null(name: str) -> pa.Array:
+        return given[name].is_null() if name in given else pa.repeat(pa.scalar(value=True), count)
+
+    if pc.any(pc.equal(is_null("value"), is_null("body"))).as_py():
+        raise InvalidEvent(
+            "A row has both a value and a body, or neither. An event has exactly one of them; the JSON of nothing is "
+            "the text 'null'. Nothing was published."
+        )
+    if "topic" in given and given["topic"].null_count:
+        raise InvalidEvent("A row has no topic. Nothing was published.")
+    if "partition" in given and pc.any(pc.less(given["partition"], 0)).as_py():
+        raise InvalidEvent("A row has a partition below 0. Nothing was published.")
+    if "metadata" in given and not pc.all(pc.match_substring_regex(given["metadata"], r"^\s*\{")).as_py():
+        raise InvalidEvent("A row has metadata that is no JSON object. Nothing was published.")
+
+
+# What an event has where a row says nothing.
+OTHERWISE = {"type": "", "metadata": "{}"}
+
+
+def _values(given: dict[str, pa.Array], name: str, count: int) -> list[Any]:
+    if name not in given:
+        return [OTHERWISE.get(name)] * count
+    values: list[Any] = given[name].to_pylist()
+    return [OTHERWISE[name] if v is None else v for v in values] if name in OTHERWISE else values

@@ -1,0 +1,54 @@
+"""What Spark finds under format("django_events")."""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from django_events.exceptions import InvalidOption
+from django_events.spark import options
+from django_events.spark.batch import BatchReader, FilteringReader
+from django_events.spark.columns import COLUMNS, struct
+from django_events.spark.sink import BatchWriter, StreamWriter
+from django_events.spark.streaming import StreamReader
+from django_events.spark.tables import TABLES, TableReader
+
+
+class EventsSource(DataSource):
+    """The log of django_events: read it in batches or as a stream, publish to it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "django_events"
+
+    def schema(self) -> StructType:
+        table = self.options.get("table")
+        return struct(TABLES[table].columns if table in TABLES else COLUMNS, options.columns_of(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        read = options.for_batch(self.options)
+        self._refuse_other(schema)
+        if read.table is not None:
+            return TableReader(read.dsn, read.table)
+        return FilteringReader(read) if read.pushdown else BatchReader(read)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's names
+        self._refuse_other(schema)
+        return StreamReader(options.for_stream(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(options.for_sink(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(options.for_sink(self.options), schema, overwrite=overwrite)
+
+    def _refuse_other(self, schema: StructType) -> None:
+        if schema != self.schema():
+            raise InvalidOption(
+                f"A schema of {schema.fieldNames()} was given, but the columns of events are fixed: "
+                f"{self.schema().simpleString()}. Leave schema() out and choose some with option 'columns'."
+            )

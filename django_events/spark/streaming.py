@@ -1,0 +1,158 @@
+"""Reading the log as it grows: a micro-batch is the range of each topic from one offset to another.
+
+Ids are dense and in commit order, so that nothing is ever added below an offset that was read. What is checkpointed
+is, of each topic, the next offset and the incarnation: a topic that was made anew begins again at 1, and is another.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TypedDict
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from django_events.exceptions import DataLost
+from django_events.spark import topics
+from django_events.spark.dsn import Session
+from django_events.spark.following import Follower
+from django_events.spark.options import ReadOptions
+from django_events.spark.ranges import Range, split
+from django_events.spark.topics import TopicLog
+
+logger = logging.getLogger("django_events.spark")
+
+PAUSE = 0.5  # seconds before another look at logs that have nothing new
+
+
+class Checkpointed(TypedDict):
+    """How far a query is in one topic: the next offset, and of which incarnation."""
+
+    offset: int
+    incarnation: str
+
+
+Offsets = dict[str, Checkpointed]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver; the executors read ranges that don't overlap."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._until: dict[str, int] | None = None  # where a query that reads what is available now ends
+        self._session = Session(options.dsn)
+        self._follower = Follower(options.consumer) if options.consumer else None
+
+    def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's names, here and below
+        start, fail = self.options.start, self.options.fail_on_data_loss
+        found = self._found(fail=True)  # nothing can be lost yet: a name that is no topic is a mistake
+        start.refuse_others(found)
+        return {t.name: {"offset": start.of(t, fail_on_data_loss=fail), "incarnation": t.incarnation} for t in found}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._until = {topic.name: topic.end for topic in self._found()}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        """Where the next micro-batch ends: the ends of the topics, or a fair share of the limit of each."""
+        found = self._found()
+        if self._until is None and {t.name: t.end for t in found} == {n: known["offset"] for n, known in start.items()}:
+            time.sleep(PAUSE)  # Spark asks again at once
+            found = self._found()
+        self._refuse_missing(start, found)
+        begins = {topic.name: self._begin(topic, start.get(topic.name)) for topic in found}
+        if follower := self._follower:
+            offsets = {topic.id: begins[topic.name] for topic in found}
+            self._session.run(lambda connection: follower.tell(connection, offsets))
+        ends = {topic.name: self._end(topic, begins[topic.name]) for topic in found}
+        if isinstance(limit, ReadMaxRows):
+            ends = shared(begins, ends, limit.max_rows)
+        return {topic.name: {"offset": ends[topic.name], "incarnation": topic.incarnation} for topic in found}
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        return {topic.name: {"offset": topic.end, "incarnation": topic.incarnation} for topic in self._found()}
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """The ranges of a micro-batch, which may be one that was begun before a restart."""
+        found = {topic.name: topic for topic in self._found()}
+        whole = []
+        for name, until in end.items():
+            topic = found.get(name)
+            if topic is None or topic.incarnation != until["incarnation"]:
+                self._lost(f"Topic {name!r} is gone, or was made anew, before offset {until['offset']} of it was read.")
+            elif until["offset"] > topic.end:
+                self._lost(f"The log of topic {name!r} ends at {topic.end - 1}, before offset {until['offset']}.")
+            else:
+                begin = self._begin(topic, start.get(name))
+                whole.append(Range(name, topic.id, begin, max(begin, until["offset"])))
+        return list(split(whole, least=self.options.min_partitions))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self.options.reader().read(partition)
+
+    def commit(self, end: Offsets) -> None:
+        if follower := self._follower:
+            offsets = {topic.id: end[topic.name]["offset"] for topic in self._found() if topic.name in end}
+            self._session.run(lambda connection: follower.tell(connection, offsets))
+
+    def stop(self) -> None:
+        self._session.close()
+
+    def _found(self, *, fail: bool | None = None) -> list[TopicLog]:
+        subscription, fail = self.options.subscription, self.options.fail_on_data_loss if fail is None else fail
+        return self._session.run(lambda connection: topics.find(connection, subscription, fail=fail))
+
+    def _refuse_missing(self, start: Offsets, found: list[TopicLog]) -> None:
+        for name in start.keys() - {topic.name for topic in found}:
+            self._lost(f"Topic {name!r}, which this query was reading, is gone, or not subscribed to any more.")
+
+    def _begin(self, topic: TopicLog, known: Checkpointed | None) -> int:
+        """Where to go on in a topic: at its oldest event if it is new to this query."""
+        if known is None:
+            return topic.first
+        if known["incarnation"] != topic.incarnation:
+            self._lost(f"Topic {topic.name!r} was made anew: its offsets began again since this query read it.")
+            return topic.first
+        if known["offset"] < topic.first:
+            self._lost(
+                f"Topic {topic.name!r} begins at {topic.first}: the events from {known['offset']} on were removed "
+                "before this query read them."
+            )
+            return topic.first
+        if known["offset"] > topic.end:
+            self._lost(
+                f"Topic {topic.name!r} ends at {topic.end - 1}, and this query has read up to {known['offset'] - 1}: "
+                "the database is older than the checkpoint."
+            )
+            return topic.end
+        return known["offset"]
+
+    def _end(self, topic: TopicLog, begin: int) -> int:
+        if self._until is None:
+            return topic.end
+        return max(begin, min(topic.end, self._until.get(topic.name, begin)))
+
+    def _lost(self, what: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLost(
+                f"{what} Go on with what is there by failOnDataLoss=false, or begin again with a new checkpoint."
+            )
+        logger.warning(what)
+
+
+def shared(begins: dict[str, int], ends: dict[str, int], most: int) -> dict[str, int]:
+    """Ends for at most so many events: each topic gets its share of what there is to read."""
+    waiting = {name: ends[name] - begins[name] for name in ends}
+    total = sum(waiting.values())
+    if total <= most:
+        return ends
+    shares = {name: most * count // total for name, count in waiting.items()}
+    hungry = sorted((name for name in waiting if shares[name] < waiting[name]), key=waiting.__getitem__)
+    for name in hungry[: most - sum(shares.values())]:  # what rounding left over goes to the smallest
+        shares[name] += 1
+    return {name: begins[name] + shares[name] for name in ends}

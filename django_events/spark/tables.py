@@ -1,0 +1,95 @@
+"""What goes on beside the log, for jobs: dead letters, how far consumers are, what queues have processed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, TimestampType
+
+from django_events.spark.columns import Column
+from django_events.spark.dsn import Dsn
+from django_events.spark.reading import read_table
+from django_events.statements import Statement, statement
+
+INT, LONG, TEXT = Column(IntegerType(), ""), Column(LongType(), ""), Column(StringType(), "")
+TIME, BYTES = Column(TimestampType(), ""), Column(BinaryType(), "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A statement of `sql/`, and what it answers with."""
+
+    asked: Statement
+    columns: dict[str, Column]
+
+
+TABLES = {
+    "dead_letters": Table(
+        statement("spark_dead_letters"),
+        {
+            "consumer": TEXT,
+            "topic": TEXT,
+            "offset": LONG,
+            "partition": INT,
+            "type": TEXT,
+            "key": TEXT,
+            "value": TEXT,
+            "body": BYTES,
+            "metadata": TEXT,
+            "published_at": TIME,
+            "timestamp": TIME,
+            "attempts": INT,
+            "error": TEXT,
+            "dead_at": TIME,
+            "redrive_at": TIME,
+        },
+    ),
+    "history": Table(
+        statement("spark_history"),
+        {
+            "consumer": TEXT,
+            "topic": TEXT,
+            "offset": LONG,
+            "received_at": TIME,
+            "first_at": TIME,
+            "last_at": TIME,
+            "processed_at": TIME,
+            "attempts": INT,
+            "delivered": INT,
+            "outcome": TEXT,
+            "worker": TEXT,
+        },
+    ),
+    "positions": Table(
+        statement("spark_positions"),
+        {
+            "consumer": TEXT,
+            "topic": TEXT,
+            "mode": TEXT,
+            "partition": INT,
+            "position": LONG,
+            "lag": LONG,
+            "handled": LONG,
+            "failed": LONG,
+            "discarded": LONG,
+            "dead_lettered": LONG,
+            "served_at": TIME,
+        },
+    ),
+}
+
+
+class TableReader(DataSourceReader):
+    """Reads one of these as a whole, in one task."""
+
+    def __init__(self, dsn: Dsn, table: str) -> None:
+        self.dsn, self.table = dsn, table
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(self.table)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        table = TABLES[self.table]
+        with self.dsn.connected() as connection:
+            yield from read_table(connection, table.asked, table.columns)

@@ -1,0 +1,69 @@
+"""The topics of a database, and where their logs begin and end."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django_events.exceptions import UnknownTopic, did_you_mean
+from django_events.spark.dsn import Connection, fetch
+from django_events.statements import log_table, statement, union_all
+
+if TYPE_CHECKING:
+    from django_events.spark.options import Subscription
+
+
+@dataclass(frozen=True)
+class TopicLog:
+    """A topic as it is now: `first` is the oldest event that is there, `end` the next one that comes."""
+
+    name: str
+    id: int
+    incarnation: str
+    first: int
+    end: int
+    connection: Connection = field(repr=False, compare=False)
+
+    def first_since(self, moment: datetime) -> int:
+        """The first event at or after a moment. Times never decrease along ids, so halving finds it."""
+        before = statement("logged_before")
+
+        def has_come(id: int) -> bool:
+            asked = before.on(log=log_table(self.id), topic_id=self.id, id=id)
+            [[earlier]] = fetch(self.connection, asked, moment=moment)
+            return not earlier
+
+        return self.first + bisect_left(range(self.first, self.end), True, key=has_come)
+
+
+def find(connection: Connection, subscription: "Subscription", *, fail: bool = True) -> list[TopicLog]:
+    """The topics that are meant, in the order of their names; UnknownTopic for a name that is none."""
+    rows = {name: row for name, *row in fetch(connection, statement("topics"))}
+    if subscription.pattern is not None:
+        wanted = {name for name in rows if re.fullmatch(subscription.pattern, name)}
+    else:
+        wanted = set(subscription.names)
+        if fail:
+            refuse_unknown(wanted, rows)
+    known = sorted(wanted & rows.keys())
+    if not known:
+        return []
+    extents = union_all(
+        [statement("bounds").on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known]
+    )
+    ends = {topic_id: (first, last) for topic_id, first, last in fetch(connection, extents)}
+    found = []
+    for name in known:
+        topic_id, incarnation, floor = rows[name]
+        first, last = ends[topic_id]
+        end = max(last or 0, floor) + 1
+        found.append(TopicLog(name, topic_id, incarnation, first or end, end, connection))
+    return found
+
+
+def refuse_unknown(wanted: Iterable[str], known: Iterable[str]) -> None:
+    """UnknownTopic if one of these is no topic of the database."""
+    for name in sorted(set(wanted) - set(known)):
+        raise UnknownTopic(f"There is no topic {name!r} in the database. {did_you_mean(name, known)}")

@@ -1,0 +1,4 @@
+-- Part of a condition: a column is above a value.
+--
+-- Literals: value. Identifiers: column.
+{column} > {value}

@@ -1,0 +1,4 @@
+-- Part of a condition: a column has a value.
+--
+-- Literals: value. Identifiers: column.
+{column} = {value}

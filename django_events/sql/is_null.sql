@@ -1,0 +1,4 @@
+-- Part of a condition: a column has no value.
+--
+-- Identifiers: column.
+{column} IS NULL
