@@ -2,11 +2,15 @@
 
 import base64
 import json
+import os
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from django.core.management.base import BaseCommand
 
 from django_events.phrases import duration, moment
 
@@ -27,6 +31,17 @@ class Report:
         return json.dumps(self.data, default=_plain, ensure_ascii=False, indent=2)
 
 
+def show(command: BaseCommand, report: Report, *, as_json: bool) -> None:
+    """Print a report, unless whoever reads has seen enough."""
+    try:
+        command.stdout.write(report.as_json() if as_json else report.text)
+        for note in report.notes:
+            command.stderr.write(note)
+        command.stdout.flush()
+    except BrokenPipeError:  # the interpreter flushes once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _plain(value: Any) -> Any:
     """Times in UTC as ISO 8601, durations in seconds, bytes in base 64."""
     if isinstance(value, datetime):
@@ -43,7 +58,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int =
     rows = list(rows)
     cells = [[cell(value) for value in row] for row in rows]
     by_column = list(zip(*rows, strict=True)) or [()] * len(columns)
-    numeric = [any(isinstance(value, int) and not isinstance(value, bool) for value in column) for column in by_column]
+    numeric = [any(isinstance(v, int | float) and not isinstance(v, bool) for v in column) for column in by_column]
     texts = [any(isinstance(value, str) for value in column) for column in by_column]
     widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
     _fit(widths, [len(column) for column in columns], texts, width)
@@ -60,6 +75,8 @@ def cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:.3g}"
     if isinstance(value, datetime):
         return moment(value)
     if isinstance(value, timedelta):

@@ -1,6 +1,5 @@
 """`manage.py events SUBCOMMAND`: look at events and consumers, and repair what went wrong."""
 
-import os
 import sys
 from argparse import SUPPRESS
 from typing import Any
@@ -10,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_events.exceptions import did_you_mean
 from django_events.management.databases import explained, named
 from django_events.management.events import ALL, SUBCOMMANDS
+from django_events.management.reporting import show
 from django_events.workers.loop import Exit
 
 
@@ -51,13 +51,7 @@ class Command(_Unchecked):
                 report = SUBCOMMANDS[subcommand].report(using, **options)
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)
-        try:
-            self.stdout.write(report.as_json() if options["format"] == "json" else report.text)
-            for note in report.notes:
-                self.stderr.write(note)
-            self.stdout.flush()
-        except BrokenPipeError:  # whoever reads has seen enough; the interpreter flushes once more when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        show(self, report, as_json=options["format"] == "json")
 
 
 def _unknown_subcommand(arguments: list[str]) -> str | None:

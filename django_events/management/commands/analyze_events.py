@@ -1,0 +1,98 @@
+"""`manage.py analyze_events counts orders`: compute something from the log, with Spark."""
+
+import sys
+from argparse import SUPPRESS
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_events.exceptions import did_you_mean
+from django_events.management.analyzing import SHOWN, Analysis
+from django_events.management.databases import named
+from django_events.management.events.subcommand import at_least_one
+from django_events.management.reporting import show
+from django_events.management.spark import add_spark, explained
+from django_events.spark.jobs.registry import ALL, JOBS, Job
+from django_events.workers.loop import Exit
+
+
+class Command(BaseCommand):
+    help = "Compute something from the events of the log, with Spark."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        subparsers = parser.add_subparsers(title="jobs", dest="job", metavar="JOB")
+        # Django's options may stand behind the job too, and say nothing there if they don't.
+        common = BaseCommand().create_parser("manage.py", "analyze_events", add_help=False, argument_default=SUPPRESS)
+        for job in ALL:
+            own = subparsers.add_parser(job.name, help=job.help, description=job.help, parents=[common])
+            _add_arguments(own, job)
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        if unknown := _unknown_job(argv[2:]):
+            self.stderr.write(f"There is no job {unknown!r}. {did_you_mean(unknown, JOBS)}")
+            sys.exit(Exit.USAGE)
+        super().run_from_argv(argv)
+
+    def handle(self, *args: Any, job: str | None, **options: Any) -> None:
+        if job is None:
+            self.print_help("manage.py", "analyze_events")
+            return
+        analysis = Analysis(
+            job=JOBS[job],
+            using=named(options["database"]),
+            options={option.name: options[option.name] for option in JOBS[job].options},
+            topics=options["topics"],
+            source=options.get("source"),
+            target=options["target"],
+            format=_format(options["format"], options["target"]),
+            limit=options["limit"],
+        )
+        with explained():
+            try:
+                report = analysis.run(master=options["master"], remote=options["remote"])
+            except KeyboardInterrupt:  # an answer has no finished part that stays
+                sys.exit(Exit.FAILED)
+        show(self, report, as_json=report.data is not None and analysis.format == "json")
+
+
+def _add_arguments(parser: CommandParser, job: Job) -> None:
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="Which topics; by default all.")
+    for option in job.options:
+        said = option.default if isinstance(option.default, str) else ",".join(option.default or ())
+        parser.add_argument(
+            f"--{option.name}",
+            type=option.type,
+            default=option.default,
+            required=option.required,
+            help=f"{option.help} By default {said}." if said else option.help,
+        )
+    if "events" in job.reads:
+        parser.add_argument(
+            "--from", dest="source", metavar="PATH", help="Read events from these files, as exported, not the log."
+        )
+    parser.add_argument("--to", dest="target", metavar="PATH", help="Write files into this folder, which must be new.")
+    parser.add_argument(
+        "--format",
+        choices=["table", "json", "csv", "parquet"],
+        help="For people, or for programs. By default a table, and Parquet with --to.",
+    )
+    parser.add_argument(
+        "--limit", type=at_least_one, metavar="N", help=f"How many rows. By default {SHOWN} in a table, and else all."
+    )
+    add_spark(parser)
+
+
+def _unknown_job(arguments: list[str]) -> str | None:
+    """The first word, if it is none of ours: the parser would list them all, but not say which one was meant."""
+    parser = BaseCommand().create_parser("manage.py", "analyze_events", add_help=False)
+    parser.add_argument("job", nargs="?")
+    word = parser.parse_known_args(arguments)[0].job
+    return None if word is None or word in JOBS else str(word)
+
+
+def _format(format: str | None, target: str | None) -> str:
+    if target is None and format == "parquet":
+        raise CommandError("Parquet is not for a terminal: say where to write it, by --to.", returncode=Exit.USAGE)
+    if target is not None and format == "table":
+        raise CommandError("A table is for people. Expected --format parquet, json or csv.", returncode=Exit.USAGE)
+    return format or ("table" if target is None else "parquet")

@@ -1,0 +1,109 @@
+"""`manage.py stream_events orders --to /data/live`: follow the log into files or another system."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_events.management.databases import named
+from django_events.management.spark import add_spark, dsn_of, explained, local, usage
+from django_events.phrases import duration
+from django_events.workers.stopping import stop_on_signals
+
+GRACE = 20.0  # seconds
+
+
+class Command(BaseCommand):
+    help = "Follow the log with Spark into files or another system, until stopped. It goes on where it stopped."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("topics", nargs="+", metavar="TOPIC", help="Which topics.")
+        where = parser.add_mutually_exclusive_group(required=True)
+        where.add_argument("--to", metavar="PATH", help="A folder, or what Spark knows: s3a://, hdfs://.")
+        where.add_argument("--to-format", metavar="FORMAT", help="A sink of Spark, like kafka, with its --option.")
+        parser.add_argument(
+            "--option", action="append", default=[], metavar="K=V", help="An option of the sink; as often as needed."
+        )
+        parser.add_argument("--format", default="parquet", help="Of files: parquet, json or orc; parquet by default.")
+        parser.add_argument("--by", default="day", help="Folders: month, day, hour, type, or none; day by default.")
+        parser.add_argument("--checkpoint", metavar="PATH", help="Where it keeps how far it is; in --to by default.")
+        parser.add_argument("--from", dest="start", default="earliest", help="earliest or latest, the first time.")
+        parser.add_argument("--every", type=int, default=60, metavar="SECONDS", help="A batch so often; 60 by default.")
+        parser.add_argument("--most", type=int, metavar="EVENTS", help="At most so many events in a batch.")
+        parser.add_argument("--once", action="store_true", help="Write what is there now, and exit.")
+        parser.add_argument("--consumer", metavar="NAME", help="Be a consumer, whose lag is seen.")
+        parser.add_argument(
+            "--allow-loss", action="store_true", help="Go on where retention has removed events before they were read."
+        )
+        add_spark(parser)
+
+    def handle(self, *args: Any, topics: list[str], verbosity: int, **options: Any) -> None:
+        using = named(options["database"])
+        with explained():
+            from django_events.spark import files
+            from django_events.spark.session import session
+            from django_events.spark.stream_export import Follow, follow
+
+            if options["to"] and options["option"]:
+                raise usage("--option is for --to-format.")
+            if options["to_format"] and not options["checkpoint"]:
+                raise usage("--to-format needs --checkpoint PATH: there it keeps how far it is.")
+            if options["start"] not in ("earliest", "latest"):
+                raise usage(f"--from is {options['start']!r}, expected earliest or latest.")
+            elsewhere = options["master"] or options["remote"]
+            wanted = Follow(
+                dsn=dsn_of(using),
+                topics=tuple(dict.fromkeys(topics)),
+                path=local(options["to"], elsewhere=elsewhere) if options["to"] else None,
+                format=files.parse_format(options["format"]),
+                by=files.parse_by(options["by"]),
+                sink=options["to_format"],
+                sink_options=dict(map(_option, options["option"])),
+                checkpoint=local(options["checkpoint"], elsewhere=elsewhere) if options["checkpoint"] else None,
+                start=options["start"],
+                every=f"{options['every']} seconds",
+                once=options["once"],
+                most=options["most"],
+                consumer=options["consumer"],
+                allow_loss=options["allow_loss"],
+            )
+            with (
+                session("stream_events", master=options["master"], remote=options["remote"]) as spark,
+                stop_on_signals() as stop,  # PySpark has set a handler of its own
+            ):
+                query = follow(spark, wanted)
+                if verbosity and not options["once"]:
+                    self.stderr.write(
+                        f"Following {', '.join(topics)} of {using!r} to {wanted.path or wanted.sink}, every "
+                        f"{duration(timedelta(seconds=options['every']))}. Ctrl-C stops."
+                    )
+                told = events = 0
+                deadline = None
+                while True:
+                    over = query.awaitTermination(1) if not stop.requested else not query.isActive
+                    for progress in query.recentProgress:
+                        if progress.batchId >= told and progress.numInputRows:
+                            told = progress.batchId + 1
+                            events += progress.numInputRows
+                            if verbosity > 1:
+                                self.stderr.write(f"Batch {progress.batchId}: {progress.numInputRows:,} events.")
+                    if over:
+                        break
+                    if stop.requested and deadline is None:
+                        deadline = time.monotonic() + GRACE
+                    # A batch that is running is finished; cut off, it is written again the next time.
+                    if deadline and (time.monotonic() > deadline or not query.status["isTriggerActive"]):
+                        query.stop()
+                    elif deadline:
+                        time.sleep(0.02)
+                query.awaitTermination()  # an error comes out here
+        if verbosity:
+            self.stdout.write(f"Events written: {events:,}.")
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise usage(f"--option is {text!r}, expected K=V.")
+    return name, value

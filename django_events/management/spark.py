@@ -1,0 +1,141 @@
+"""What the commands that use Spark share: the address of the database, what goes wrong, how far it is."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import psycopg
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.db import connections
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from django_events.exceptions import EventsError, InvalidOption, UnknownTopic
+from django_events.phrases import duration
+from django_events.workers.loop import Exit
+
+PACKAGES = {"pyspark", "pyarrow", "pandas", "numpy", "py4j"}
+USAGE = {"InvalidOption", "UnknownTopic"}
+
+
+def add_spark(parser: CommandParser) -> None:
+    """Where Spark runs, and which database is read."""
+    parser.add_argument("--master", help="A cluster, like spark://host:7077; by default Spark runs in this process.")
+    parser.add_argument("--remote", help="A server of Spark Connect, like sc://host:15002.")
+    parser.add_argument("--database", help="The database alias; by default where events are written.")
+
+
+def dsn_of(using: str) -> str:
+    """The address of an alias as Spark's workers need it. It holds the password: show it to nobody."""
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} - {"client_encoding"}
+    parameters = {k: v for k, v in connections[using].get_connection_params().items() if k in known}
+    if role := connections[using].settings_dict["OPTIONS"].get("assume_role"):
+        # Django says SET ROLE when it has connected.
+        escaped = re.sub(r"([\\\s])", r"\\\1", role)
+        parameters["options"] = f"{parameters.get('options') or ''} -c role={escaped}".strip()
+    return make_conninfo("", **parameters)
+
+
+def local(path: str, *, elsewhere: str | None) -> str:
+    """A path on this machine in full, looked at before Spark starts; others as they are."""
+    if elsewhere or re.match(r"[a-z0-9+]+:/", path):
+        return path.rstrip("/")
+    folder = Path(path).resolve()
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    if not existing.is_dir():
+        raise usage(f"{existing} is a file: events can't be exported into it.")
+    return str(folder)
+
+
+def usage(message: str) -> CommandError:
+    """What was said on the command line can't be meant."""
+    return CommandError(message, returncode=Exit.USAGE)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what goes wrong with Spark into a sentence, with the exit code that says what to do about it."""
+    try:
+        yield
+    except (InvalidOption, UnknownTopic) as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
+    except EventsError as error:
+        raise CommandError(str(error), returncode=Exit.FAILED) from error
+    except psycopg.OperationalError as error:
+        raise CommandError(str(error), returncode=Exit.UNREACHABLE) from error
+    except ModuleNotFoundError as error:
+        if error.name not in PACKAGES:
+            raise
+        message = f"{error.name} is not installed. Run: pip install 'django-events-pg[spark]'"
+        raise CommandError(message, returncode=Exit.FAILED) from error
+    except KeyboardInterrupt:
+        message = "Interrupted. What was finished stays; run the same again, and the rest is written."
+        raise CommandError(message, returncode=Exit.FAILED) from None
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+            raise
+        from django_events.spark.errors import kind, told
+
+        found = kind(error)
+        code = Exit.USAGE if found in USAGE else Exit.UNREACHABLE if found == "OperationalError" else Exit.FAILED
+        raise CommandError(told(error), returncode=code) from error
+
+
+class Progress:
+    """How far a run is: rows, rate and the time that is left; a line that changes, or one now and then."""
+
+    EVERY = 0.5
+
+    def __init__(self, spark: Any, out: OutputWrapper, *, quiet: bool) -> None:
+        self._tracker = getattr(spark, "_jsc", None) and spark.sparkContext.statusTracker()
+        self._out, self._quiet = out, quiet
+        self._started = time.monotonic()
+        self._done = self._total = self._part = 0
+        self._name = ""
+        self._over = Event()
+        self._thread = Thread(target=self._watch, name="django_events progress", daemon=True)
+
+    def __enter__(self) -> "Progress":
+        if not self._quiet and self._out.isatty():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+            self._show("\r\033[K")
+
+    def __call__(self, done: int, total: int, part: Any) -> None:
+        """A part begins, or ended."""
+        self._done, self._total, self._part, self._name = done, total, len(part), part.topic
+        if not self._quiet and not self._out.isatty() and done:
+            self._show(f"{self._line(done)}\n")
+
+    def _watch(self) -> None:
+        while not self._over.wait(self.EVERY):
+            self._show(f"\r\033[K{self._line(self._done + int(self._part * self._share()))}")
+            self._out.flush()
+
+    def _show(self, text: str) -> None:
+        self._out.write(text, style_func=str, ending="")  # it is no error, which standard error is coloured for
+
+    def _share(self) -> float:
+        """How much of the part is done, by the tasks of what Spark is doing now."""
+        tracker = self._tracker
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
+        tasks = sum(stage.numTasks for stage in stages if stage)
+        return sum(stage.numCompletedTasks for stage in stages if stage) / tasks if tasks else 0.0
+
+    def _line(self, done: int) -> str:
+        done = min(done, self._total)
+        passed = time.monotonic() - self._started
+        rate = done / passed if passed else 0.0
+        left = f", {duration(timedelta(seconds=round((self._total - done) / rate)))} left" if rate else ""
+        share = 100 * done // self._total if self._total else 100
+        return f"{self._name}: {done:,} of {self._total:,} events ({share} %), {rate:,.0f}/s{left}"
