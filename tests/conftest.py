@@ -9,10 +9,10 @@ import pytest
 from django.db import connection, connections
 
 from django_events import declarations
-from django_events.log.segments import log_table
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Topic
+from django_events.statements import log_table
 
 pytest_plugins = [
     "django_events.pytest_plugin",

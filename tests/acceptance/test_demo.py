@@ -39,6 +39,8 @@ def check_table(output: str) -> None:
     failed, dead = (int(number.replace(",", "")) for number in consumers[-1][2:4])
     assert failed == 3 * dead > 0
     assert "Each order has one receipt." in output
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:00 +[\d,]+ +[\d,]+\.\d\d$", output, re.MULTILINE)
+    assert "PostgreSQL comes to the same sum from the log." in output
 
 
 @pytest.mark.parametrize("binaries", available_binaries(), ids=lambda folder: f"PostgreSQL {major_version(folder)}")

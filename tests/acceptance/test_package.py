@@ -70,7 +70,11 @@ def test_it_holds_nothing_else(names):
     """No tests, no testproject, no caches, no stray top-level package."""
     folders = {name.split("/")[0] for name in names}
 
-    assert folders == {"django_events", f"django_events_pg-{django_events.__version__}.dist-info"}
+    assert folders == {
+        "django_events",
+        "pyspark_django_events",
+        f"django_events_pg-{django_events.__version__}.dist-info",
+    }
     assert {name for name in names if "test" in name.lower()} == {
         "django_events/testing.py",
         "django_events/pytest_plugin.py",

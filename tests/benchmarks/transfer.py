@@ -12,6 +12,7 @@ from django_events.declarations import Topic
 from django_events.log import segments
 from django_events.log import topics as log_topics
 from django_events.log.transfer import Transfer
+from django_events.statements import log_table
 from tests.benchmarks.database import connect, count, settle, truncate
 from tests.benchmarks.harness import Effort, Row, at_least, figure, interleave, timed
 from tests.benchmarks.samples import fill
@@ -62,7 +63,7 @@ def declared(*declarations_: Topic) -> Iterator[list[int]]:
 def _drop(topic: Topic) -> None:
     for row in models.Topic.objects.filter(name=topic.name):
         with connection.cursor() as cursor:
-            cursor.execute(f"DROP TABLE IF EXISTS {segments.log_table(row.pk)}")
+            cursor.execute(f"DROP TABLE IF EXISTS {log_table(row.pk)}")
         row.delete()
 
 

@@ -10,15 +10,19 @@ from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db.models import Count, Max
+from django.db.models import Count, DecimalField, Max, Sum
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
 
 from django_events import lag, redrive
 from django_events.consuming.lag import Progress, progress
+from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
 from django_events.workers.crew import Crew, Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events
 from testproject.shop.models import FullMailbox, Order, Payment, SearchEntry
+from testproject.shop.revenue import revenue_by_hour
 from testproject.shop.simulation import Simulation
 
 TOPICS = [events.orders, events.payments, events.stock]
@@ -32,8 +36,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--customers", type=int, default=4, help="How many shop at the same time.")
         parser.add_argument("--orders", type=int, default=750, help="How many orders each of them tries.")
+        parser.add_argument("--keep", metavar="PATH", help="Where to leave the exported files.")
 
-    def handle(self, *args: Any, customers: int, orders: int, **options: Any) -> None:
+    def handle(self, *args: Any, customers: int, orders: int, keep: str | None, **options: Any) -> None:
         self.stdout.write("Preparing the database …")
         call_command("migrate", verbosity=0)
         before, counts_before = {topic.name: last_id(topic.name) for topic in TOPICS}, counts()
@@ -53,6 +58,7 @@ class Command(BaseCommand):
         self._report(simulation, before)
         self._report_consumers(counts_before, seconds)
         self._report_receipts(dead)
+        self._report_revenue(keep)
 
     def _watch(self, simulation: Simulation, before: dict[str, int]) -> None:
         """A line that changes, or on a file a line a second."""
@@ -152,6 +158,25 @@ class Command(BaseCommand):
             "dead letters, kept nobody else's waiting, and were redriven when the mailboxes were empty. The longest\n"
             f"took {longest.total_seconds():.1f} s, says the consumer's history."
         )
+
+    def _report_revenue(self, keep: str | None) -> None:
+        self.stdout.write("")
+        self.stdout.write("Spark exports the orders to Parquet and adds them up by the hour …")
+        with explained(), revenue_by_hour(keep) as (summary, path, hours):
+            size = sum(file.stat().st_size for file in path.rglob("*.parquet"))
+            self.stdout.write(
+                f"{summary.events:,} events are new in the files, which hold {summary.total:,} now, in {size:,} bytes."
+            )
+        self.stdout.write("")
+        self.stdout.write(f"{'hour (UTC)':<18}{'orders':>10}{'revenue':>16}")
+        for hour, orders, revenue in hours:
+            self.stdout.write(f"{hour:<18}{orders:>10,}{revenue:>16,.2f}")
+        placed = Event.objects.of("orders").filter(type="order.placed")
+        totals = placed.aggregate(revenue=Sum(Cast(KT("value__total"), DecimalField(max_digits=12, decimal_places=2))))
+        if summary.total != last_id("orders") or sum(revenue for *_, revenue in hours) != totals["revenue"]:
+            raise CommandError("What Spark read from the files is not what the log holds.")
+        self.stdout.write("")
+        self.stdout.write("PostgreSQL comes to the same sum from the log.")
 
 
 @contextmanager

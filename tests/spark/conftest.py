@@ -1,0 +1,85 @@
+"""A Spark session for all of these tests that a process runs, and the log that they read."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from psycopg.conninfo import make_conninfo
+
+from django_events import Draft, publish_many
+from django_events.exceptions import JavaMissing
+from django_events.log.transfer import Transfer
+from django_events.spark.session import session
+from tests.conftest import TopicFactory
+
+PASSWORD = "s3cret-of-the-tests"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    settings = {
+        "spark.driver.extraJavaOptions": "-Duser.timezone=America/Chicago",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patched:
+            # The zones of workers, of the JVM and of sessions are all others than UTC: nothing may depend on them.
+            patched.setenv("TZ", "Asia/Kolkata")
+            try:
+                started = stack.enter_context(session("tests", master="local[2]", settings=settings))
+            except JavaMissing as error:
+                if os.environ.get("CI"):
+                    raise
+                pytest.skip(str(error))
+        yield started
+
+
+@pytest.fixture
+def transactional_db(committed_db: None) -> None:
+    """Spark has connections of its own, so what it is to read has to be committed."""
+
+
+@pytest.fixture
+def dsn(transactional_db: None) -> str:
+    """The test's database, as Spark is told it."""
+    parameters = connection.get_connection_params()
+    for django_only in ("cursor_factory", "context", "client_encoding", "prepare_threshold"):
+        parameters.pop(django_only, None)
+    return make_conninfo("", **parameters)
+
+
+@pytest.fixture
+def log(make_topic: TopicFactory) -> Callable[..., Any]:
+    """Make a topic with events in its log."""
+
+    def fill(*drafts: Draft, topic: Any = None, **options: Any) -> Any:
+        topic = topic or make_topic(**options)
+        with transaction.atomic():
+            publish_many(topic, drafts)
+        move()
+        return topic
+
+    return fill
+
+
+def move() -> None:
+    """Everything that is published into the log."""
+    transfer = Transfer("default")
+    while transfer.move() or transfer.left:
+        pass
+
+
+@pytest.fixture
+def read(spark: Any, dsn: str) -> Callable[..., Any]:
+    """Read the log: the options besides the address."""
+
+    def load(topic: Any = None, **options: Any) -> Any:
+        if topic is not None:
+            options["subscribe"] = str(topic)
+        return spark.read.format("django_events").option("dsn", dsn).options(**options).load()
+
+    return load

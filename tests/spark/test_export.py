@@ -1,0 +1,474 @@
+"""Exports: each event once in the files, whatever is killed, tried again or asked for twice."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_events import Draft
+from django_events.models import Event
+from django_events.spark.journal import Journal, Part
+from tests.spark.test_batch import HOSTILE, collected, drop_first_segment, publish, stored
+from tests.spark.test_streaming import make_anew
+
+pytestmark = pytest.mark.usefixtures("transactional_db", "spark")
+
+
+def run(*arguments: Any, command: str = "export_events", **options: Any) -> str:
+    out, err = StringIO(), StringIO()
+    call_command(command, *map(str, arguments), stdout=out, stderr=err, **options)
+    return out.getvalue()
+
+
+def exported(spark: Any, path: Path, format: str = "parquet") -> list[dict[str, Any]]:
+    """What readers of the files see, in order, with the columns that the log has."""
+    columns = ("topic", "partition", "offset", "number", "timestamp", "type", "key", "value", "body", "metadata")
+    frame = spark.read.format(format).load(str(path))
+    if "_corrupt_record" in frame.columns or not frame.columns:
+        return []
+    return collected(frame.select(*columns, "published_at"))
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.requirement("H8")
+@pytest.mark.parametrize("by", ["day", "day,type", "month,hour,type", "none"])
+def test_files_hold_what_postgresql_holds(spark: Any, log: Callable[..., Any], tmp_path: Path, by: str) -> None:
+    types = ("order.placed", "", "2026", "with space/and=more%", "\N{SNOWMAN}")
+    drafts = [Draft(value=value, type=types[n % 5], key=str(n)) for n, value in enumerate(HOSTILE * 3)]
+    topic = log(*drafts, Draft(body=b"\0\xff"), partitions=3)
+
+    said = run(topic, "--to", tmp_path, "--by", by, "--part", 20)
+
+    assert exported(spark, tmp_path) == stored(topic)
+    assert said.startswith(f"Exported {len(drafts) + 1} events to {tmp_path} in ")
+
+
+@pytest.mark.parametrize("format", ["json", "orc"])
+def test_other_formats_hold_the_same(spark: Any, log: Callable[..., Any], tmp_path: Path, format: str) -> None:
+    topic = log(*(Draft(value=value, key="k") for value in HOSTILE), Draft(body=b"\0\xff"))
+
+    run(topic, "--to", tmp_path, "--format", format)
+
+    if format == "orc":
+        assert exported(spark, tmp_path, "orc") == stored(topic)
+    else:
+        lines = [json.loads(line) for path in tmp_path.rglob("part-*.json") for line in path.read_text().splitlines()]
+        lines.sort(key=lambda line: line["offset"])
+        assert [line["value"] for line in lines] == [row["value"] for row in stored(topic)]
+        assert lines[-1]["body"] == "AP8="
+        moment = Event.objects.at(topic, 1).logged_at.astimezone(UTC)
+        assert lines[0]["timestamp"] == f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def test_running_it_again_adds_nothing(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    run(topic, "--to", tmp_path)
+    files = sorted(tmp_path.rglob("*.parquet"))
+
+    assert run(topic, "--to", tmp_path).startswith("Nothing to export: all of that is in")
+    assert sorted(tmp_path.rglob("*.parquet")) == files
+    publish(topic, *range(5))
+    assert run(topic, "--to", tmp_path).startswith("Exported 5 events")
+    assert exported(spark, tmp_path) == stored(topic)
+
+
+def test_ranges_that_overlap_are_exported_once(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(50)))
+    for since, until in ((10, 20), (15, 30), (40, 45), (1, 51)):
+        run(topic, "--to", tmp_path, "--since", since, "--until", until)
+
+    assert exported(spark, tmp_path) == stored(topic)
+
+
+def test_a_time_bounds_an_export(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    publish(topic, *range(5))
+    moment = Event.objects.at(topic, 6).logged_at.astimezone(UTC)
+
+    run(topic, "--to", tmp_path / "a", "--since", moment.isoformat())
+    run(topic, "--to", tmp_path / "b", "--until", f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}")
+    assert [row["offset"] for row in exported(spark, tmp_path / "a")] == [6, 7, 8, 9, 10]
+    assert [row["offset"] for row in exported(spark, tmp_path / "b")] == [1, 2, 3, 4, 5]
+    assert run(topic, "--to", tmp_path / "c", "--until", "2020-01-01").startswith("Nothing to export")
+
+
+def test_several_topics_go_to_one_folder(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        log(*(Draft(value=f"{name}{n}") for n in range(3)), name=name)
+
+    run("a", "b", "a", "--to", tmp_path)
+
+    assert exported(spark, tmp_path) == stored("a") + stored("b")
+
+
+def test_days_are_of_utc_whatever_the_zones_are(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(Draft(value=1))
+    moment = Event.objects.at(topic, 1).logged_at.astimezone(UTC)
+    for zone in ("Pacific/Kiritimati", "Pacific/Niue"):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            run(topic, "--to", tmp_path / zone, "--by", "day,hour")
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+        [file] = (tmp_path / zone).rglob("*.parquet")
+        assert file.parent.name == f"hour={moment:%H}"
+        assert file.parent.parent.name == f"day={moment:%Y-%m-%d}"
+        assert exported(spark, tmp_path / zone) == stored(topic)
+
+
+def test_other_readers_see_the_same_moments(log: Callable[..., Any], tmp_path: Path, spark: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    topic = log(Draft(value=1))
+    run(topic, "--to", tmp_path)
+    [file] = tmp_path.rglob("*.parquet")
+    table = pq.ParquetFile(file).read()
+
+    assert table.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    assert table["timestamp"][0].as_py() == Event.objects.at(topic, 1).logged_at
+    assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["thing"], 2, "There is no topic 'thing' in the database. Did you mean 'things'?"),
+        (["things", "--by", "dya"], 2, "Events can't be put into folders by 'dya'. Did you mean 'day'?"),
+        (["things", "--format", "csv"], 2, "There is no format 'csv'. Known are: parquet, json, orc."),
+        (["things", "--since", "yesterday"], 2, "expected an id, a day like 2026-11-20"),
+        (["things", "--since", "2026-11-20T18:00:00"], 2, "a time with its zone"),
+        (["things", "--since", "9"], 2, "whose next event will be 3"),
+        (["things", "others", "--since", "2"], 2, "is another event in each of things, others"),
+        (["things", "--target-size", "large"], 2, "'large' is no size, expected one like 128MB."),
+        (["things", "--part", "0"], 2, "--part is at least 1."),
+        (["things", "--database", "nowhere"], 2, "There is no database 'nowhere'."),
+    ],
+)
+def test_what_cannot_be_exported_is_said(
+    log: Callable[..., Any], tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    log(Draft(value=1), Draft(value=2))
+
+    with pytest.raises(CommandError) as raised:
+        run(*arguments, "--to", tmp_path)
+
+    assert said in str(raised.value)
+    assert raised.value.returncode == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_said(log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(Draft(value=1))
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(CommandError, match=r"file is a file: events can't be exported into it"):
+        run(topic, "--to", tmp_path / "file/below")
+
+
+def test_a_full_disk_is_said_and_finished_later(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("Only root can mount a disk that is small enough to be full.")
+    topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("This machine mounts nothing, so no disk can be made full.")
+    try:
+        with pytest.raises(CommandError, match="The disk is full") as raised:
+            run(topic, "--to", small, "--part", 20)
+        assert raised.value.returncode == 1
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        run(topic, "--to", small, "--resume")
+        assert exported(spark, small) == stored(topic)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_another_way_needs_another_folder(log: Callable[..., Any], tmp_path: Path, make_topic: Any) -> None:
+    topic = log(Draft(value=1))
+    run(topic, "--to", tmp_path)
+
+    with pytest.raises(CommandError, match="tells of files in format parquet, by day"):
+        run(topic, "--to", tmp_path, "--by", "type")
+    make_anew(topic, make_topic)
+    publish(topic, 1, 2)
+    with pytest.raises(CommandError, match="was made anew since it was exported"):
+        run(topic, "--to", tmp_path)
+
+
+def test_what_retention_removed_is_said(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
+    journal = Journal(spark, str(tmp_path))
+    journal.plan(
+        [Part(topic="things", incarnation=incarnation(topic), start=1, end=151, format="parquet", by=("day",))]
+    )
+    drop_first_segment(topic)
+
+    with pytest.raises(CommandError, match="whose log begins at 101: what was before it is removed"):
+        run(topic, "--to", tmp_path)
+    run(topic, "--to", tmp_path, "--allow-loss")
+    assert [row["offset"] for row in exported(spark, tmp_path)] == list(range(101, 251))
+
+
+def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:
+    from django_events.spark.dsn import Dsn
+    from django_events.spark.export import _alone
+
+    topic = log(Draft(value=1))
+    with (
+        Dsn(dsn).connected() as connection,
+        _alone(connection, str(tmp_path)),
+        pytest.raises(CommandError, match="Another export to"),
+    ):
+        run(topic, "--to", tmp_path)
+    assert run(topic, "--to", tmp_path).startswith("Exported 1 events")
+
+
+def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    assert run(topic, "--to", tmp_path, "--resume").startswith("Nothing to export")
+    journal = Journal(spark, str(tmp_path))
+    part = Part(topic="things", incarnation=incarnation(topic), start=3, end=6, format="parquet", by=("day",))
+    journal.plan([part])
+    left = tmp_path / part.folder / "day=2020-01-01"
+    left.mkdir(parents=True)
+    (left / "part-from-a-run-that-was-killed.parquet").write_bytes(b"nonsense")
+
+    run(topic, "--to", tmp_path, "--resume")
+
+    assert [row["offset"] for row in exported(spark, tmp_path)] == [3, 4, 5]
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("command", "kills", "parts", "again"),
+    [
+        ("export_events", 6, ("--part", 1_000), "topic=*/ids=*/_SUCCESS"),
+        ("stream_events", 4, ("--once", "--most", 1_000), "batch=*/_SUCCESS"),
+    ],
+)
+def test_killed_anywhere_each_event_is_written_once(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, command: str, kills: int, parts: Any, again: str
+) -> None:
+    topic = log(*(Draft(value=n, type=f"t{n % 3}") for n in range(30_000)))
+    arguments = [topic.name, "--to", tmp_path / "out", "--by", "day,type", *parts]
+    words = [sys.executable, "testproject/manage.py", command, *map(str, arguments), "--master", "local[1]"]
+    environment = {**os.environ, "DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": "."}
+    rng, killed = random.Random(7), 0
+
+    def whole() -> list[str]:
+        """The parts that are complete, as a careful reader takes them."""
+        return [str(marker.parent) for marker in (tmp_path / "out").glob(again)]
+
+    for _ in range(kills):
+        process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+        # After one to three more parts, and then somewhere in the midst of the next.
+        enough = len(whole()) + rng.choice([1, 2, 3])
+        wait_for(lambda enough=enough: len(whole()) >= enough, process)
+        for _ in range(rng.randrange(500)):
+            whole()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            killed += 1
+        process.wait()
+        if found := whole():
+            seen = spark.read.option("basePath", str(tmp_path / "out")).parquet(*found).select("offset").collect()
+            assert len(seen) == len(set(seen))
+    assert killed >= kills // 2
+    run(*arguments, command=command)
+    assert exported(spark, tmp_path / "out") == stored(topic)
+
+
+def wait_for(condition: Callable[[], bool], process: Any) -> None:
+    deadline = time.monotonic() + 200
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def url(parameters: dict[str, Any]) -> str:
+    user, password = quote(parameters.get("user") or ""), quote(parameters.get("password") or "")
+    where = f"{parameters.get('host', '')}:{parameters.get('port', '')}"
+    return f"postgresql://{user}:{password}@{where}/{parameters['dbname']}"
+
+
+def incarnation(topic: Any) -> str:
+    from django_events.models import Topic
+
+    return str(Topic.objects.get(name=str(topic)).incarnation)
+
+
+def test_files_get_the_size_that_is_wanted(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(30_000)))
+
+    run(topic, "--to", tmp_path)
+
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+@pytest.mark.requirement("X1")
+def test_a_stream_writes_each_event_once(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=value, type="a/b") for value in HOSTILE), partitions=2)
+    arguments = (topic, "--to", tmp_path, "--once", "--most", 5, "--by", "day,type")
+
+    assert run(*arguments, command="stream_events") == f"Events written: {len(HOSTILE)}.\n"
+    publish(topic, 1, 2)
+    assert run(*arguments, command="stream_events") == "Events written: 2.\n"
+    assert exported(spark, tmp_path) == stored(topic)
+    # A driver that died before it noted its last batch writes it again, into the same folder.
+    last = max((tmp_path / "_django_events/checkpoint/commits").glob("[0-9]"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    run(*arguments, command="stream_events")
+    assert exported(spark, tmp_path) == stored(topic)
+
+
+def test_a_stream_feeds_other_formats(spark: Any, log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(7)))
+
+    run(
+        *(
+            topic,
+            "--to-format",
+            "csv",
+            "--option",
+            f"path={tmp_path / 'out'}",
+            "--checkpoint",
+            tmp_path / "c",
+            "--once",
+        ),
+        command="stream_events",
+    )
+
+    assert spark.read.csv(str(tmp_path / "out")).count() == 7
+
+
+def test_what_was_removed_between_two_runs_is_said(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(50)), segment_size=100)
+    run(topic, "--to", tmp_path)
+    publish(topic, *range(200))
+    drop_first_segment(topic)
+
+    with pytest.raises(CommandError, match="was exported up to 50, and its log begins at 101"):
+        run(topic, "--to", tmp_path)
+    assert run(topic, "--to", tmp_path, "--allow-loss").startswith("Exported 150 events")
+
+
+def test_a_topic_made_anew_is_not_resumed(spark: Any, log: Callable[..., Any], tmp_path: Path, make_topic: Any) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    part = Part(topic="things", incarnation=incarnation(topic), start=1, end=6, format="parquet", by=("day",))
+    Journal(spark, str(tmp_path)).plan([part])
+    make_anew(topic, make_topic)
+    publish(topic, *range(10))
+
+    with pytest.raises(CommandError, match="was made anew since it was exported"):
+        run(topic, "--to", tmp_path, "--resume")
+    with pytest.raises(CommandError, match="There is no topic 'thing'"):
+        run("thing", "--to", tmp_path, "--resume")
+
+
+def test_a_stream_and_an_export_keep_apart(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(Draft(value=1))
+    run(topic, "--to", tmp_path / "export")
+    run(topic, "--to", tmp_path / "stream", "--once", command="stream_events")
+
+    with pytest.raises(CommandError, match="holds what stream_events writes"):
+        run(topic, "--to", tmp_path / "stream")
+    with pytest.raises(CommandError, match="holds what export_events writes"):
+        run(topic, "--to", tmp_path / "export", "--once", command="stream_events")
+
+
+def test_a_new_query_does_not_write_over_another(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    run(topic, "--to", tmp_path, "--once", command="stream_events")
+    shutil.rmtree(tmp_path / "_django_events")
+
+    with pytest.raises(CommandError, match="a new one would write over them"):
+        run(topic, "--to", tmp_path, "--once", command="stream_events")
+    assert exported(spark, tmp_path) == stored(topic)
+
+
+def test_events_take_the_shape_of_kafka(spark: Any, log: Callable[..., Any], read: Callable[..., Any]) -> None:
+    from django_events.spark.stream_export import for_kafka
+
+    topic = log(Draft(value={"a": 1}, key="k", type="t", metadata={"m": 1}), Draft(body=b"\0\xff"))
+    rows = for_kafka(read(topic).orderBy("offset")).collect()
+
+    assert [(row.topic, row.key, bytes(row.value)) for row in rows] == [
+        ("things", "k", b'{"a": 1}'),
+        ("things", None, b"\0\xff"),
+    ]
+    assert {header.key: bytes(header.value) for header in rows[0].headers}.items() >= {
+        "offset": b"1",
+        "type": b"t",
+        "metadata": b'{"m": 1}',
+    }.items()
+
+
+@pytest.mark.timeout(300)
+def test_a_stream_stops_on_a_signal_and_goes_on(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    words = [sys.executable, "testproject/manage.py", "stream_events", topic.name, "--to", str(tmp_path / "out")]
+    environment = {**os.environ, "DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": "."}
+    for end in (signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen([*words, "--every", "1"], env=environment, stdout=subprocess.PIPE, text=True)
+        found = len(list(tmp_path.glob("out/batch=*/_SUCCESS")))
+        publish(topic, *range(5))
+        wait_for(lambda found=found: len(list(tmp_path.glob("out/batch=*/_SUCCESS"))) > found, process)
+        process.send_signal(end)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert said.startswith("Events written: ")
+    run(topic, "--to", tmp_path / "out", "--once", command="stream_events")
+    assert exported(spark, tmp_path / "out") == stored(topic)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--to-format", "csv", "--once"], "--to-format needs --checkpoint PATH"),
+        (["--to", "x", "--option", "a=b"], "--option is for --to-format."),
+        (["--to-format", "csv", "--checkpoint", "x", "--option", "a"], "--option is 'a', expected K=V."),
+        (["--to", "x", "--from", "start"], "--from is 'start', expected earliest or latest."),
+        (["--to-format", "nothing", "--checkpoint", "x", "--once"], "Spark doesn't know that format."),
+    ],
+)
+def test_what_cannot_be_followed_is_said(
+    log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    topic = log(Draft(value=1))
+
+    with pytest.raises(CommandError) as raised:
+        run(topic, *arguments, command="stream_events")
+
+    assert said in str(raised.value)
+
+
+def test_an_unreachable_database_is_told_apart(tmp_path: Path, log: Callable[..., Any], monkeypatch: Any) -> None:
+    from django_events.management.commands import export_events
+
+    log(Draft(value=1))
+    monkeypatch.setattr(export_events, "dsn_of", lambda using: "host=127.0.0.1 port=1 dbname=x password=hush")
+
+    with pytest.raises(CommandError, match="can't be reached") as raised:
+        run("things", "--to", tmp_path)
+    assert raised.value.returncode == 75
+    assert "hush" not in str(raised.value)

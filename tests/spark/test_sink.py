@@ -1,0 +1,321 @@
+"""Publishing from Spark: all of a batch once, or nothing, whatever fails and is tried again."""
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from django.db import connection
+
+from django_events import Draft
+from django_events.exceptions import SinkRefused
+from django_events.models import BufferedEvent, Event, SinkBatch, StagedEvent
+from django_events.spark.options import for_sink
+from django_events.spark.sink import BatchWriter, Sink, StreamWriter
+from tests.spark.conftest import move
+from tests.spark.test_batch import HOSTILE, publish
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+
+@pytest.fixture(autouse=True)
+def nothing_staged(transactional_db: None) -> Any:
+    yield
+    left = StagedEvent.objects.count()
+    StagedEvent.objects.all().delete()
+    SinkBatch.objects.all().delete()
+    assert left == 0
+
+
+@pytest.fixture
+def write(spark: Any, dsn: str) -> Callable[..., None]:
+    def save(frame: Any, mode: str = "append", **options: Any) -> None:
+        frame.write.format("django_events").option("dsn", dsn).options(**options).mode(mode).save()
+        move()
+
+    return save
+
+
+def logged(topic: Any) -> list[tuple[Any, ...]]:
+    move()
+    events = Event.objects.since(topic)
+    return [(e.type, e.key, e.value, None if e.body is None else bytes(e.body), e.metadata) for e in events]
+
+
+@pytest.mark.requirement("X1")
+def test_rows_become_events(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    topic = make_topic(partitions=2)
+    rows = [
+        ("a", "k", json.dumps(value), None, json.dumps({"n": n})) for n, value in enumerate(HOSTILE) if value != 1e308
+    ] + [
+        (None, None, None, b"\0\xff", None),
+        ("", "", None, b"", "{}"),
+    ]
+    frame = spark.createDataFrame(rows, "type string, key string, value string, body binary, metadata string")
+
+    write(frame.coalesce(1), topic="things")
+
+    assert logged(topic) == [
+        (
+            type or "",
+            key,
+            json.loads(value) if value else None,
+            None if body is None else bytes(body),
+            json.loads(meta or "{}"),
+        )
+        for type, key, value, body, meta in rows
+    ]
+
+
+def test_a_row_may_name_its_topic_and_partition(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    for name in ("a", "b"):
+        make_topic(name, partitions=3)
+    frame = spark.createDataFrame(
+        [("a", 2, "1"), ("b", 0, "2"), ("a", None, "3")], "topic string, partition int, value string"
+    )
+
+    write(frame.coalesce(1))
+
+    assert [(e.partition, e.value) for e in Event.objects.since("a")][:1] == [(2, 1)]
+    assert [e.value for e in Event.objects.since("a")] == [1, 3]
+    assert [(e.partition, e.value) for e in Event.objects.since("b")] == [(0, 2)]
+
+
+def test_the_order_of_the_tasks_is_kept(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    topic = make_topic()
+
+    write(spark.range(0, 5_000, 1, 4).selectExpr("cast(id as string) as value"), topic="things")
+
+    assert [row[2] for row in logged(topic)] == list(range(5_000))
+
+
+def test_nothing_to_publish_is_fine(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    topic = make_topic()
+
+    write(spark.range(0).selectExpr("cast(id as string) as value"), topic="things")
+
+    assert logged(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        ("'1' as value", {}, "Option 'topic' is missing"),
+        ("'1' as value", {"topic": "thing"}, "There is no topic 'thing' in the database. Did you mean 'things'?"),
+        ("'1' as value", {"topic": "things", "batchId": "1"}, "Option 'batchId' needs option 'sink'"),
+        ("'1' as value", {"topic": "things", "sink": "s"}, "Option 'sink' needs option 'batchId'"),
+        ("'1' as value", {"topic": "things", "subscribe": "x"}, "Option 'subscribe' is not for a sink"),
+        ("'1' as key", {"topic": "things"}, "There is no column 'value'"),
+        ("1 as value", {"topic": "things"}, "Column 'value' is int, expected string"),
+        ("'1' as value, 1L as offset", {"topic": "things"}, "Column 'offset' can't be published"),
+        ("'{nonsense' as value", {"topic": "things"}, "PostgreSQL refused a row"),
+        ("'\"\\\\u0000\"' as value", {"topic": "things"}, "PostgreSQL refused a row"),
+        ("repeat('k', 513) as key, '1' as value", {"topic": "things"}, "PostgreSQL refused a row"),
+        ("cast(null as string) as value", {"topic": "things"}, "both a value and a body, or neither"),
+        ("'1' as value, X'00' as body", {"topic": "things"}, "both a value and a body, or neither"),
+        ("'1' as value, '[]' as metadata", {"topic": "things"}, "metadata that is no JSON object"),
+        ("'1' as value, -1 as partition", {"topic": "things"}, "a partition below 0"),
+        ("'1' as value, cast(null as string) as topic", {}, "A row has no topic"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(
+    spark: Any, write: Callable[..., None], make_topic: Any, columns: str, options: dict[str, str], said: str
+) -> None:
+    topic = make_topic()
+
+    with pytest.raises(Exception, match="django_events") as raised:
+        write(spark.sql(f"SELECT {columns} UNION ALL SELECT {columns}"), **options)
+
+    assert said in str(raised.value)
+    assert logged(topic) == []
+
+
+def test_a_log_is_not_overwritten(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    make_topic()
+    with pytest.raises(Exception, match="An event log is only ever added to"):
+        write(spark.sql("SELECT '1' AS value"), mode="overwrite", topic="things")
+
+
+def test_a_failing_task_publishes_nothing(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    topic = make_topic()
+    frame = spark.range(0, 4_000, 1, 4).selectExpr("if(id = 3999, '{', cast(id as string)) as value")
+
+    with pytest.raises(Exception, match="PostgreSQL refused a row"):
+        write(frame, topic="things")
+
+    assert logged(topic) == []
+    StagedEvent.objects.all().delete()  # of tasks that ended while the job was given up
+
+
+def test_a_named_batch_is_published_once(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    topic = make_topic()
+    frame = spark.sql("SELECT '1' AS value")
+
+    for batch in (20261120, 20261120, 20261121):
+        write(frame, topic="things", sink="daily", batchId=batch)
+    assert len(logged(topic)) == 2
+    with pytest.raises(Exception, match="Sink 'daily' has published batch 20261121, and this is batch 20261119"):
+        write(frame, topic="things", sink="daily", batchId=20261119)
+    assert len(logged(topic)) == 2
+
+
+@pytest.mark.requirement("X1")
+def test_a_stream_is_published_once_over_restarts(
+    spark: Any, dsn: str, tmp_path: Path, log: Callable[..., Any], make_topic: Any
+) -> None:
+    source = log(*(Draft(value=n) for n in range(20)), name="source")
+    make_topic("target")
+
+    def run(checkpoint: str = "checkpoint") -> None:
+        frame = spark.readStream.format("django_events").options(
+            dsn=dsn, subscribe="source", startingOffsets="earliest", maxOffsetsPerTrigger=7
+        )
+        frame.load().selectExpr("value", "key").writeStream.format("django_events").options(
+            dsn=dsn, topic="target", sink="copy", checkpointLocation=str(tmp_path / checkpoint)
+        ).trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    assert sorted(row[2] for row in logged("target")) == list(range(20))
+    # As if the driver had died after publishing and before Spark noted it: the last batch comes again.
+    last = max((tmp_path / "checkpoint/commits").glob("[0-9]"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    run()
+    assert sorted(row[2] for row in logged("target")) == list(range(20))
+    publish(source, *range(20, 25))
+    run()
+    assert sorted(row[2] for row in logged("target")) == list(range(25))
+    with pytest.raises(Exception, match="belongs to another query, whose checkpoint is"):
+        run("another")
+    shutil.rmtree(tmp_path / "checkpoint")  # the same path, and not the same query
+    with pytest.raises(Exception, match="A query with a new checkpoint begins at 0 again"):
+        run()
+    assert len(logged("target")) == 25
+
+
+def test_a_first_batch_that_is_another_one_is_not_taken_for_the_same(spark: Any, dsn: str, make_topic: Any) -> None:
+    topic = make_topic()
+    options = for_sink({"dsn": dsn, "topic": "things", "sink": "s"})
+
+    def writer() -> StreamWriter:
+        return StreamWriter(options, schema(spark, "value string"), overwrite=False)
+
+    writer().commit([staged(writer().sink, "1")], 0)
+    writer().commit([staged(writer().sink, "1")], 0)
+    another = staged(writer().sink, "2", "3")
+    with pytest.raises(SinkRefused, match="has published batch 0 with 1 events, and now it has 2"):
+        writer().commit([another], 0)
+    assert len(logged(topic)) == 1
+    writer().abort([another], 0)
+
+
+def test_a_stream_needs_a_name(spark: Any, dsn: str, tmp_path: Path, log: Callable[..., Any]) -> None:
+    log(Draft(value=1))
+    frame = spark.readStream.format("django_events").options(dsn=dsn, subscribe="things", startingOffsets="earliest")
+
+    with pytest.raises(Exception, match="Option 'sink' is missing"):
+        frame.load().select("value").writeStream.format("django_events").options(
+            dsn=dsn, topic="things", checkpointLocation=str(tmp_path)
+        ).trigger(availableNow=True).start().awaitTermination()
+
+
+def schema(spark: Any, ddl: str) -> Any:
+    return spark.createDataFrame([], ddl).schema
+
+
+def staged(sink: Sink, *values: str) -> Any:
+    return sink.stage(iter([pa.record_batch({"value": list(values)})]))
+
+
+def test_a_task_that_is_tried_again_is_published_once(spark: Any, dsn: str, make_topic: Any) -> None:
+    topic = make_topic()
+    writer = BatchWriter(for_sink({"dsn": dsn, "topic": "things"}), schema(spark, "value string"), overwrite=False)
+    lost = staged(writer.sink, "1", "2")  # its answer never arrived
+    again = staged(writer.sink, "1", "2")
+
+    writer.commit([again])
+
+    assert [row[2] for row in logged(topic)] == [1, 2]
+    writer.abort([lost])
+
+
+def test_a_commit_whose_answer_is_lost_is_not_repeated(
+    spark: Any, dsn: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic()
+    writer = StreamWriter(
+        for_sink({"dsn": dsn, "topic": "things", "sink": "s"}), schema(spark, "value string"), overwrite=False
+    )
+    plain = BatchWriter(for_sink({"dsn": dsn, "topic": "things"}), schema(spark, "value string"), overwrite=False)
+    really, tries = Sink._publish, []
+
+    def committed_and_lost(self: Sink, used: Any, *args: Any, **kwargs: Any) -> None:
+        really(self, used, *args, **kwargs)
+        tries.append(1)
+        if len(tries) % 2:
+            used.execute("COMMIT")
+            raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(Sink, "_publish", committed_and_lost)
+    for commit in (
+        lambda: writer.commit([staged(writer.sink, "1")], 0),
+        lambda: plain.commit([staged(plain.sink, "2")]),
+    ):
+        commit()
+
+    assert [row[2] for row in logged(topic)] == [1, 2]
+    assert len(tries) == 4
+
+
+def test_a_commit_that_failed_is_repeated(
+    spark: Any, dsn: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic()
+    writer = BatchWriter(for_sink({"dsn": dsn, "topic": "things"}), schema(spark, "value string"), overwrite=False)
+    really, tries = Sink._publish, []
+
+    def lost(self: Sink, used: Any, *args: Any, **kwargs: Any) -> None:
+        really(self, used, *args, **kwargs)
+        tries.append(1)
+        if len(tries) == 1:
+            raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(Sink, "_publish", lost)
+    writer.commit([staged(writer.sink, "1")])
+
+    assert [row[2] for row in logged(topic)] == [1]
+
+
+def test_staged_rows_that_are_gone_are_missed(spark: Any, dsn: str, make_topic: Any) -> None:
+    topic = make_topic()
+    writer = BatchWriter(for_sink({"dsn": dsn, "topic": "things"}), schema(spark, "value string"), overwrite=False)
+    message = staged(writer.sink, "1", "2")
+    StagedEvent.objects.filter(value=1).delete()
+
+    with pytest.raises(SinkRefused, match="1 of 2 events that tasks staged are still there"):
+        writer.commit([message])
+    assert logged(topic) == []
+    writer.abort([message])
+
+
+def test_what_nobody_publishes_is_forgotten(dsn: str, make_topic: Any) -> None:
+    from django_events.publishing.staging import forget_staged
+
+    make_topic()
+    for age in ("8 days", "6 days"):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO django_events_stagedevent (attempt, topic_id, value, metadata, staged_at) "
+                "SELECT %s, id, '1', '{}', now() - %s::interval FROM django_events_topic WHERE name = 'things'",
+                [uuid.uuid4(), age],
+            )
+
+    assert forget_staged("default") is False
+    assert StagedEvent.objects.count() == 1
+    StagedEvent.objects.all().delete()
+    assert not BufferedEvent.objects.exclude(topic__name__in=["payments", "stock"]).exists()

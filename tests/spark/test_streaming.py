@@ -1,0 +1,270 @@
+"""Reading the log as a stream: each offset once, across restarts, late commits and lost data."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_events import Draft, rewind
+from django_events.consuming.lag import lag
+from django_events.exceptions import EventsError
+from django_events.models import Consumer, Intervention, Position, Topic
+from tests.conftest import Connect
+from tests.spark.conftest import move
+from tests.spark.test_batch import drop_first_segment, publish, topic_id
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+Stream = Callable[..., list[int]]
+
+
+@pytest.fixture
+def followers() -> Iterator[None]:
+    """Forget the consumers that queries register."""
+    yield
+    Consumer.objects.filter(mode="spark").delete()
+
+
+@pytest.fixture
+def stream(spark: Any, dsn: str, tmp_path: Path) -> Stream:
+    """Read what is there as a stream, into files, going on where the checkpoint says; returns all offsets in order."""
+
+    def run(topic: Any, *, checkpoint: str = "checkpoint", **options: Any) -> list[int]:
+        options = {"startingOffsets": "earliest", "subscribe": str(topic), **options}
+        frame = spark.readStream.format("django_events").option("dsn", dsn).options(**options).load()
+        query = (
+            frame.select("topic", "offset", "value")
+            .writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"), format="parquet")
+        )
+        run.query = query  # type: ignore[attr-defined]
+        query.awaitTermination()
+        return sorted(row.offset for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    return run
+
+
+@pytest.mark.requirement("X1")
+def test_a_stream_goes_on_where_it_stopped(log: Callable[..., Any], stream: Stream) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+
+    assert stream(topic) == list(range(1, 11))
+    assert stream(topic) == list(range(1, 11))
+    publish(topic, *range(5))
+    assert stream(topic) == list(range(1, 16))
+
+
+def test_a_batch_has_at_most_so_many_events(log: Callable[..., Any], stream: Stream) -> None:
+    topic = log(*(Draft(value=n) for n in range(25)))
+
+    assert stream(topic, maxOffsetsPerTrigger=10) == list(range(1, 26))
+    sizes = [progress["numInputRows"] for progress in stream.query.recentProgress]  # type: ignore[attr-defined]
+    assert [size for size in sizes if size] == [10, 10, 5]
+
+
+def test_a_stream_begins_with_what_comes(log: Callable[..., Any], stream: Stream) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+
+    assert stream(topic, startingOffsets="latest") == []
+    publish(topic, 1, 2)
+    assert stream(topic, startingOffsets="latest") == [6, 7]
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.requirement("E4")
+def test_what_commits_late_is_not_passed_over(log: Callable[..., Any], stream: Stream, connect: Connect) -> None:
+    topic = log(Draft(value=0))
+    late = [connect() for _ in range(5)]
+    for n, session in enumerate(late):
+        session.publish(topic, f"late {n}")
+    published = 1
+    for session in reversed(late):
+        publish(topic, "between")
+        assert stream(topic, maxOffsetsPerTrigger=2) == list(range(1, published + 2))
+        session.commit()
+        move()
+        published += 2
+    assert stream(topic) == list(range(1, 12))
+
+
+def test_a_topic_that_is_new_to_a_pattern_is_read_from_its_beginning(
+    log: Callable[..., Any], spark: Any, dsn: str, tmp_path: Path
+) -> None:
+    log(*(Draft(value=n) for n in range(3)), name="orders.a")
+
+    def run() -> list[tuple[str, int]]:
+        frame = spark.readStream.format("django_events").options(
+            dsn=dsn, subscribePattern=r"orders\..*", startingOffsets="latest", columns="topic,offset"
+        )
+        frame.load().writeStream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "c")).start(
+            str(tmp_path / "out"), format="parquet"
+        ).awaitTermination()
+        return sorted((row.topic, row.offset) for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    assert run() == []
+    log(*(Draft(value=n) for n in range(2)), name="orders.b")
+    assert run() == [("orders.b", 1), ("orders.b", 2)]
+
+
+def test_what_was_removed_before_it_was_read_stops_the_query(log: Callable[..., Any], stream: Stream) -> None:
+    topic = log(*(Draft(value=n) for n in range(50)), segment_size=100)
+    stream(topic)
+    publish(topic, *range(200))
+    drop_first_segment(topic)
+
+    with pytest.raises(Exception, match="Topic 'things' begins at 101: the events from 51 on were removed"):
+        stream(topic)
+    assert stream(topic, failOnDataLoss="false") == [*range(1, 51), *range(101, 251)]
+
+
+def test_a_topic_made_anew_stops_the_query(log: Callable[..., Any], stream: Stream, make_topic: Any) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    stream(topic)
+    make_anew(topic, make_topic)
+    publish(topic, *range(7))
+
+    with pytest.raises(Exception, match="Topic 'things' was made anew"):
+        stream(topic)
+    assert stream(topic, failOnDataLoss="false") == sorted([*range(1, 6), *range(1, 8)])
+
+
+def test_a_database_older_than_the_checkpoint_stops_the_query(log: Callable[..., Any], stream: Stream) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    stream(topic)
+    with connection.cursor() as cursor:  # as a backup from before would be
+        cursor.execute("ALTER TABLE django_events_event DISABLE TRIGGER ALL")
+        cursor.execute("DELETE FROM django_events_event WHERE topic_id = %s AND id > 3", [topic_id(topic)])
+        cursor.execute("ALTER TABLE django_events_event ENABLE TRIGGER ALL")
+
+    with pytest.raises(Exception, match="the database is older than the checkpoint"):
+        stream(topic)
+
+
+def test_a_name_that_is_no_topic_is_refused_at_once(log: Callable[..., Any], stream: Stream) -> None:
+    log(Draft(value=1))
+
+    with pytest.raises(Exception, match="There is no topic 'thing' in the database"):
+        stream("thing", failOnDataLoss="false")
+
+
+def test_a_topic_that_is_gone_stops_the_query(log: Callable[..., Any], stream: Stream, spark: Any) -> None:
+    from tests.conftest import drop_topics
+
+    topic = log(Draft(value=1))
+    stream(topic)
+    drop_topics([topic.name])
+
+    with pytest.raises(Exception, match="There is no topic 'things' in the database"):
+        stream(topic)
+
+
+def test_a_query_can_be_a_consumer(log: Callable[..., Any], stream: Stream, followers: None) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+
+    stream(topic, consumer="warehouse", maxOffsetsPerTrigger=4)
+    consumer = Consumer.objects.get(name="warehouse")
+    assert consumer.mode == "spark"
+    position = Position.objects.get(consumer=consumer)
+    assert (position.partition, position.position, position.handled) == (-1, 10, 10)
+    publish(topic, 1, 2, 3)
+    assert lag("warehouse") == 3
+    stream(topic, consumer="warehouse")
+    assert lag("warehouse") == 0
+
+
+def test_a_query_that_begins_again_says_so(log: Callable[..., Any], stream: Stream, followers: None) -> None:
+    topic = log(*(Draft(value=n) for n in range(10)))
+    stream(topic, consumer="warehouse")
+
+    stream(topic, consumer="warehouse", checkpoint="another", startingOffsets='{"things": 4}')
+
+    noted = Intervention.objects.get(consumer="warehouse")
+    assert (noted.action, noted.by, noted.details["before"], noted.details["after"]) == ("rewind", "spark", 10, 3)
+    assert Position.objects.get(consumer__name="warehouse").position == 10
+
+
+def test_a_consumer_of_django_is_no_query(log: Callable[..., Any], stream: Stream, make_consumer: Any) -> None:
+    topic = log(Draft(value=1))
+    make_consumer(topic, name="taken", handler=print)
+
+    with pytest.raises(Exception, match=r"is a stream consumer of Django\. Take another name"):
+        stream(topic, consumer="taken")
+
+
+def test_a_query_is_not_steered_from_here(log: Callable[..., Any], stream: Stream, followers: None) -> None:
+    topic = log(Draft(value=1))
+    stream(topic, consumer="warehouse")
+
+    with pytest.raises(EventsError, match="its checkpoint decides"):
+        rewind("warehouse", to="beginning")
+
+
+def test_an_idle_query_waits_between_its_looks(log: Callable[..., Any], dsn: str) -> None:
+    import time
+
+    from django_events.spark import streaming
+    from django_events.spark.options import for_stream
+
+    topic = log(Draft(value=1))
+    reader = streaming.StreamReader(for_stream({"dsn": dsn, "subscribe": topic.name}))
+    start = reader.initialOffset()
+    paused = []
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(time, "sleep", paused.append)
+            assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+            assert paused == [streaming.PAUSE]
+            publish(topic, 2)
+            assert reader.latestOffset(start, reader.getDefaultReadLimit())[topic.name]["offset"] == 3
+            assert paused == [streaming.PAUSE]
+    finally:
+        reader.stop()
+
+
+def test_a_lost_connection_is_opened_again(log: Callable[..., Any], dsn: str) -> None:
+    from django_events.spark.options import for_stream
+    from django_events.spark.streaming import StreamReader
+
+    topic = log(Draft(value=1))
+    reader = StreamReader(for_stream({"dsn": dsn, "subscribe": topic.name, "startingOffsets": "earliest"}))
+    try:
+        start = reader.initialOffset()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'django_events spark' AND datname = current_database()"
+            )
+        assert reader.reportLatestOffset()[topic.name]["offset"] == 2
+        assert start[topic.name]["offset"] == 1
+    finally:
+        reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "most", "expected"),
+    [
+        ({"a": 10, "b": 10}, 100, {"a": 10, "b": 10}),
+        ({"a": 10, "b": 10}, 10, {"a": 5, "b": 5}),
+        ({"a": 999, "b": 1}, 10, {"a": 9, "b": 1}),
+        ({"a": 1, "b": 1, "c": 1}, 1, {"a": 1, "b": 0, "c": 0}),
+        ({"a": 0, "b": 5}, 3, {"a": 0, "b": 3}),
+    ],
+)
+def test_a_limit_is_shared(backlogs: dict[str, int], most: int, expected: dict[str, int]) -> None:
+    from django_events.spark.streaming import shared
+
+    ends = shared(dict.fromkeys(backlogs, 100), {name: 100 + count for name, count in backlogs.items()}, most)
+
+    assert {name: end - 100 for name, end in ends.items()} == expected
+
+
+def make_anew(topic: Any, make_topic: Any) -> None:
+    from tests.conftest import drop_topics
+
+    drop_topics([topic.name])
+    with transaction.atomic():
+        assert not Topic.objects.filter(name=topic.name).exists()
+    make_topic(topic.name)
