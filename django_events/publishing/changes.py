@@ -4,6 +4,7 @@ A class has the outboxes that it was given, those of the abstract models it is m
 rows are a part of it. A row that an instance only inherits is deleted under a signal of its own.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,11 +24,9 @@ from django_events.publishing.telling import is_suppressed
 if TYPE_CHECKING:
     from django_events.publishing.outbox import Outbox, What
 
-# Attributes of an instance's state.
-_SAVES = "django_events_saves"
-_GOING = "django_events_going"
-_RAW = "django_events_raw"
+_RAW = "django_events_raw"  # an attribute of an instance's state
 _WRAPPED = "_django_events_watches_saves"
+_PENDING = "_django_events_pending"  # an attribute of a connection
 
 declared: list["Outbox"] = []
 
@@ -81,7 +80,6 @@ class Publisher:
 class Before:
     """What was known of a row before it was saved."""
 
-    existed: bool | None = None  # None: Django will say
     row: Mapping[str, Any] | None = None
     nothing: bool = False  # that is watched is going to be saved
 
@@ -90,13 +88,23 @@ class Before:
 class Save:
     """A save that is going on."""
 
+    instance: Model
     updates: bool  # by force
     before: list[Before] = field(default_factory=list)
-    wrote: bool = False
+    updated: dict[type[Model], bool] = field(default_factory=dict)  # whether the row was there, of each table
+    stored: Mapping[str, Any] = field(default_factory=dict)  # the attributes that were written
     told: bool = False
 
 
+class _Saving(threading.local):
+    """The saves of this thread: a state of the instance would be copied and pickled with it."""
+
+    def __init__(self) -> None:
+        self.saves: list[Save] = []
+
+
 _publishers: dict[type[Model], list[Publisher]] = {}
+_saving = _Saving()
 
 
 def connect(outbox: "Outbox") -> None:
@@ -187,11 +195,11 @@ def _watch_saves(model: type[Model]) -> None:
             save_base(self, *args, using=alias, **kwargs)
 
     @wraps(save_table)
-    def noted_save(self: Model, *args: Any, **kwargs: Any) -> Any:
-        result = save_table(self, *args, **kwargs)
-        for save in _saves(self)[-1:]:
-            save.wrote = True
-        return result
+    def noted_save(self: Model, raw: bool = False, cls: Any = None, *args: Any, **kwargs: Any) -> Any:
+        updated = save_table(self, raw, cls, *args, **kwargs)
+        if (save := _save_of(self)) is not None:
+            save.updated[cls], save.stored = bool(updated), dict(self.__dict__)
+        return updated
 
     model.save_base = watched_save  # type: ignore[method-assign]
     model._save_table = noted_save  # type: ignore[attr-defined]
@@ -201,8 +209,8 @@ def _watch_saves(model: type[Model]) -> None:
 @contextmanager
 def _save(instance: Model, using: str, *, updates: bool) -> Iterator[None]:
     """A save in a transaction. Where a receiver's error keeps its events back, nobody can commit the row."""
-    save, saves = Save(updates), _saves(instance)
-    saves.append(save)  # they may be nested: a receiver may save the instance again
+    save = Save(instance, updates)
+    _saving.saves.append(save)  # they may be nested: a receiver may save the instance again
     try:
         if connections[using].in_atomic_block:
             yield
@@ -210,16 +218,26 @@ def _save(instance: Model, using: str, *, updates: bool) -> Iterator[None]:
             with transaction.atomic(using):
                 yield
     except BaseException:
-        if save.wrote and not save.told and connections[using].in_atomic_block:
+        if save.updated and not save.told and connections[using].in_atomic_block:
             transaction.set_rollback(True, using)
         raise
     finally:
-        saves.remove(save)
+        _saving.saves.remove(save)
 
 
-def _saves(instance: Model) -> list[Save]:
-    saves: list[Save] = instance._state.__dict__.setdefault(_SAVES, [])
-    return saves
+def _save_of(instance: Model) -> Save | None:
+    return next((save for save in reversed(_saving.saves) if save.instance is instance), None)
+
+
+def _pending(using: str) -> dict[Any, Any]:
+    """What is known between the signals before a change and after it, of the transaction that is open."""
+    connection = connections[using]
+    block = connection.atomic_blocks[:1]
+    known, pending = getattr(connection, _PENDING, (None, {}))
+    if known != block:  # a transaction before may have failed between the signals
+        pending = {}
+        setattr(connection, _PENDING, (block, pending))
+    return pending
 
 
 @contextmanager
@@ -245,35 +263,27 @@ def _before_save(
     **kwargs: Any,
 ) -> None:
     setattr(instance._state, _RAW, raw)
-    for save in [] if raw else _saves(instance)[-1:]:
-        for publisher in _publishers.get(sender, ()):
-            save.before.append(_before(sender, publisher, instance, using, update_fields, updates=save.updates))
+    save = _save_of(instance)
+    if raw or save is None:
+        return
+    for publisher in _publishers.get(sender, ()):
+        save.before.append(_before(publisher, instance, using, update_fields, updates=save.updates))
 
 
 def _before(
-    sender: type[Model],
-    publisher: Publisher,
-    instance: Model,
-    using: str,
-    update_fields: frozenset[str] | None,
-    *,
-    updates: bool,
+    publisher: Publisher, instance: Model, using: str, update_fields: frozenset[str] | None, *, updates: bool
 ) -> Before:
     """Read and lock the row: what the instance was loaded with may be old, or was never committed."""
-    model, inherited = publisher.model, publisher.model is not sender._meta.concrete_model
-    if not publisher.watched and not (inherited and instance._state.adding):
-        return Before()
-    if publisher.event_type("updated") is None and not inherited:
+    model = publisher.model
+    if not publisher.watched or publisher.event_type("updated") is None:
         return Before()
     pk = _pk_of(model, instance)
     made = all(field.has_default() or field.has_db_default() for field in pk_fields(model))
     if None in pk or (instance._state.adding and made and not updates):
-        return Before(existed=False if inherited else None)
-    if publisher.watched and not any(_is_saved(field, update_fields) for field in publisher.watched):
+        return Before()
+    if not any(_is_saved(field, update_fields) for field in publisher.watched):
         return Before(nothing=True)
-    row = _row(model, pk, publisher.wanted, using, lock=True)
-    # Of its own table Django knows better: somebody else may make the row a moment later.
-    return Before(existed=row is not None if inherited else None, row=row)
+    return Before(row=_row(model, pk, publisher.wanted, using, lock=True))
 
 
 def _after_save(
@@ -287,15 +297,16 @@ def _after_save(
 ) -> None:
     if raw:
         return
-    save = next(iter(_saves(instance)[-1:]), None)
-    before = save.before if save is not None else []
+    save = _save_of(instance)
+    before, stored = ([], instance.__dict__) if save is None else (save.before, save.stored)
     with _all_or_nothing(using):
         for place, publisher in enumerate(_publishers.get(sender, ())):
             known = before[place] if before else Before()
-            is_new = created if known.existed is None else not known.existed
+            # The row of a parent may be there although that of the child is new.
+            is_new = created if save is None else not save.updated.get(publisher.model, not created)
             event_type = publisher.event_type("created" if is_new else "updated")
             if event_type is not None and (is_new or not known.nothing):
-                _publish_saved(publisher, instance, event_type, known, using, update_fields, is_new=is_new)
+                _publish_saved(publisher, instance, stored, event_type, known, using, update_fields, is_new=is_new)
     if save is not None:
         save.told = True
 
@@ -303,6 +314,7 @@ def _after_save(
 def _publish_saved(
     publisher: Publisher,
     instance: Model,
+    stored: Mapping[str, Any],
     event_type: str,
     known: Before,
     using: str,
@@ -310,7 +322,7 @@ def _publish_saved(
     *,
     is_new: bool,
 ) -> None:
-    unknown = _unknown(publisher, instance, update_fields, is_new=is_new)
+    unknown = _unknown(publisher, instance, stored, update_fields, is_new=is_new)
     values = {field.attname: instance.__dict__.get(field.attname) for field in publisher.wanted}
     if unknown:
         values.update(_row(publisher.model, _pk_of(publisher.model, instance), publisher.wanted, using) or {})
@@ -337,7 +349,12 @@ def _changes(publisher: Publisher, before: Before, values: Mapping[str, Any]) ->
 
 
 def _unknown(
-    publisher: Publisher, instance: Model, update_fields: frozenset[str] | None, *, is_new: bool
+    publisher: Publisher,
+    instance: Model,
+    stored: Mapping[str, Any],
+    update_fields: frozenset[str] | None,
+    *,
+    is_new: bool,
 ) -> list[Concrete]:
     """The fields whose values in the row the instance doesn't know; those of a function may be any."""
     state = instance.__dict__
@@ -350,6 +367,7 @@ def _unknown(
         if one.column is not None
         and (
             one.attname not in state
+            or state[one.attname] is not stored.get(one.attname)  # a receiver before ours has set it
             or hasattr(state[one.attname], "resolve_expression")
             or (not is_new and isinstance(one, GeneratedField))
             or not (is_new or one.primary_key or _is_saved(one, update_fields))
@@ -368,7 +386,8 @@ def _is_saved(one: Concrete, update_fields: frozenset[str] | None) -> bool:
 
 def _before_delete(sender: type[Model], instance: Model, using: str, **kwargs: Any) -> None:
     """Look which rows there are: of two who delete a row, the one that locks it publishes that."""
-    going: list[tuple[Publisher, str, Any, dict[str, Any]]] = []
+    pending = _pending(using)
+    rows = pending[id(instance)] = []
     with _all_or_nothing(using):
         for publisher in _publishers.get(sender, ()):
             event_type = publisher.event_type("deleted")
@@ -379,14 +398,18 @@ def _before_delete(sender: type[Model], instance: Model, using: str, **kwargs: A
             if values is not None:
                 # A function gets the row as it is, not what was done to the instance since it was loaded.
                 row = instance if publisher.outbox.value is None else _instance(type(instance), pk, using) or instance
-                going.append((publisher, event_type, _value(publisher, row, values, {}), values))
-    setattr(instance._state, _GOING, going)
+                pending[publisher, pk] = (event_type, _value(publisher, row, values, {}), values)
+                rows.append((publisher, pk))
 
 
 def _after_delete(sender: type[Model], instance: Model, using: str, **kwargs: Any) -> None:
+    pending = _pending(using)
     with _all_or_nothing(using):
-        for publisher, event_type, value, values in instance._state.__dict__.pop(_GOING, ()):
-            _publish(publisher, event_type, value, instance, values, using)
+        for publisher, pk in pending.pop(id(instance), ()):
+            # One row may go twice: as that of a proxy and of a child, or because a receiver deletes it before Django.
+            if (publisher, pk) in pending:
+                event_type, value, values = pending.pop((publisher, pk))
+                _publish(publisher, event_type, value, instance, values, using)
 
 
 # Relations
@@ -401,18 +424,41 @@ def _relation_changes(
     using: str,
     **kwargs: Any,
 ) -> None:
+    """Look what there is before a change, and publish afterwards what came of it: a function sees the row as it is."""
     # A fixture says what its relations are; there is no flag for it.
-    if action not in ("post_add", "pre_remove", "pre_clear") or getattr(instance._state, _RAW, False):
+    if getattr(instance._state, _RAW, False):
         return
+    when, _, what = action.partition("_")
     for publisher in publishers():
         for relation in publisher.relations:
-            if relation.through is sender and (reverse or isinstance(instance, publisher.model)):
+            if relation.through is not sender or not (reverse or isinstance(instance, publisher.model)):
+                continue
+            # Django sends one and the same set before and after.
+            change = (publisher, relation, what, id(instance), id(pk_set))
+            if when == "pre":
+                _pending(using)[change] = _standing(publisher, relation, instance, reverse, pk_set, using)
+                continue
+            standing = _pending(using).pop(change, [])
+            others = [pk for pk in pk_set or () if pk not in standing] if what == "add" else standing
+            if others:
                 with _all_or_nothing(using):
-                    if action == "post_add":
-                        what, pairs = "added", relation.pairs(instance, reverse, pk_set or ())
-                    else:
-                        what, pairs = "removed", relation.standing_pairs(instance, reverse, pk_set, using)
-                    _publish_relation(publisher, relation, what, pairs, using)
+                    pairs = relation.pairs(instance, reverse, others)
+                    _publish_relation(publisher, relation, "added" if what == "add" else "removed", pairs, using)
+
+
+def _standing(
+    publisher: Publisher,
+    relation: Relation,
+    instance: Model,
+    reverse: bool,
+    pk_set: set[Any] | None,
+    using: str,
+) -> list[Any]:
+    """Of two who add or remove the same, one finds it done when the other has committed."""
+    if pk_set == set() or publisher.event_type("updated") is None:
+        return []
+    relation.lock(instance, reverse, pk_set, using)
+    return relation.standing(instance, reverse, pk_set, using)
 
 
 def _publish_relation(

@@ -4,10 +4,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
-_context: ContextVar[Mapping[str, Any]] = ContextVar("django_events_context", default=MappingProxyType({}))
+T = TypeVar("T")
+
+# One entry for each block, outermost first.
+_context: ContextVar[tuple[Mapping[str, Any], ...]] = ContextVar("django_events_context", default=())
 
 
 class Lazily:
@@ -33,11 +35,18 @@ class Lazily:
 @contextmanager
 def carrying(metadata: Mapping[str, Any]) -> Iterator[None]:
     """Let this be in the metadata of events, beside what is there already."""
-    token = _context.set({**_context.get(), **metadata})
+    with entered(_context, metadata):
+        yield
+
+
+@contextmanager
+def entered(blocks: ContextVar[tuple[T, ...]], entry: T) -> Iterator[None]:
+    """Let a block have an entry. It takes away its own only: those of generators don't end in the order they began."""
+    blocks.set((*blocks.get(), entry))
     try:
         yield
     finally:
-        _context.reset(token)
+        blocks.set(tuple(one for one in blocks.get() if one is not entry))
 
 
 def has_context() -> bool:
@@ -46,7 +55,8 @@ def has_context() -> bool:
 
 def current_context() -> dict[str, Any]:
     """What is in force here, with the values of functions."""
-    return {name: value.get() if isinstance(value, Lazily) else value for name, value in _context.get().items()}
+    merged = {name: value for entry in _context.get() for name, value in entry.items()}
+    return {name: value.get() if isinstance(value, Lazily) else value for name, value in merged.items()}
 
 
 def with_context(metadata: Any) -> Any:

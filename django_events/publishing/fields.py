@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import MAX_PREC, ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 else:  # at run time it takes no parameters
     Concrete = Field
 CHANGED = "changed"  # what of a value says which fields changed, from what to what
+
+_AS_POSTGRES_DOES = Context(prec=MAX_PREC, rounding=ROUND_HALF_UP)
 
 # What goes into JSON as it is.
 _PLAIN = (str, bool, int, Mapping)
@@ -105,8 +107,10 @@ def written(field: Concrete, value: Any) -> Any:
 
 
 def _rounded(value: Decimal, places: int) -> Decimal:
-    """As PostgreSQL does it."""
-    return value.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP) if value.is_finite() else value
+    if not value.is_finite():
+        return value
+    rounded = value.quantize(Decimal(1).scaleb(-places), context=_AS_POSTGRES_DOES)
+    return rounded or abs(rounded)  # which knows no negative zero
 
 
 def _in_json(value: Any) -> Any:

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from django.db import DataError
 
@@ -222,7 +223,8 @@ class Lane:
                         self._on_failure(len(piece), error)
                     self._moved.notify_all()
         if first_error is not None:
-            logger.error("%d events for topic %r were not written: %s", failed, self._topic.name, one_line(first_error))
+            said = "%d events for topic %r were not written: %s"
+            report(logging.ERROR, said, failed, self._topic.name, one_line(first_error))
 
     def _free(self, batch: Batch, piece: list[Item], *, last: bool) -> bool:
         """Make room for what comes; returns False if the events were given up meanwhile."""
@@ -275,7 +277,8 @@ class Lane:
             self.trouble = error
             given_up = self.given_up
         if not given_up:  # and without the lock: a handler of the log may publish, too
-            logger.warning(
+            report(
+                logging.WARNING,
                 "Events for topic %r wait for the database %r, next try in %.1f s. %s",
                 self._topic.name,
                 self._using,
@@ -320,4 +323,10 @@ def settle(future: "Future[bool]", new: bool, error: Exception | None) -> None:
         else:
             future.set_exception(error)
     except BaseException:  # a callback that ends in SystemExit, or a result that somebody else has set
-        logger.exception("A future of an event could not be settled.")
+        report(logging.ERROR, "A future of an event could not be settled.", exc_info=True)
+
+
+def report(level: int, message: str, *args: Any, exc_info: bool = False) -> None:
+    """Tell the log of the site. What a handler of it raises must not end the thread, or have good events refused."""
+    with suppress(BaseException):
+        logger.log(level, message, *args, exc_info=exc_info, stacklevel=2)

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Protocol
@@ -56,7 +57,8 @@ def close_quietly(writer: Writer, timeout: timedelta | None = None) -> None:
     try:
         writer.close(timeout)
     except EventsError as error:
-        logger.error("%s", error)
+        with suppress(Exception):  # of a handler of the log: other writers are to be closed, too
+            logger.error("%s", error)
 
 
 def _close_all() -> None:

@@ -34,20 +34,33 @@ class Relation:
         mirrored = {other: [value] for other in others} if self.symmetrical else {}
         return {**mirrored, value: others}
 
-    def standing_pairs(self, instance: Model, reverse: bool, others: Iterable[Any] | None, using: str) -> Pairs:
-        """What of it is there to be removed, by nobody else at the same time."""
+    def lock(self, instance: Model, reverse: bool, others: Iterable[Any] | None, using: str) -> None:
+        """Let nobody else change what these others, or all, are to an instance until the transaction ends."""
+        if others is not None:
+            rows = self._owners(self.pairs(instance, reverse, others), using).select_for_update(no_key=True)
+        else:  # whoever adds to an instance needs the key of its row, when it commits at the latest
+            own = self.there if reverse else self.here
+            name = self._field(own).attname
+            rows = QuerySet(own.related_model, using=using).filter(**{name: getattr(instance, name)}).order_by()
+            rows = rows.select_for_update()
+        list(rows.values_list("pk"))
+
+    def standing(self, instance: Model, reverse: bool, others: Iterable[Any] | None, using: str) -> list[Any]:
+        """Which of these others, or of all, are related to an instance."""
         here, there = (self.there, self.here) if reverse else (self.here, self.there)
         value = getattr(instance, self._field(here).attname)
         rows: QuerySet[Any] = QuerySet(self.through, using=using).filter(**{here.attname: value})
         if others is not None:
             rows = rows.filter(**{f"{there.attname}__in": list(others)})
-        found = rows.select_for_update().order_by("pk").values_list(there.attname, flat=True)
-        return self.pairs(instance, reverse, found)
+        return list(rows.select_for_update().order_by("pk").values_list(there.attname, flat=True))
 
     def owners(self, pairs: Pairs, using: str) -> Sequence[Model]:
         """The instances whose relation changed."""
+        return list(self._owners(pairs, using))
+
+    def _owners(self, pairs: Pairs, using: str) -> "QuerySet[Any]":
         name, model = self._field(self.here).attname, self.here.related_model
-        return list(QuerySet(model, using=using).filter(**{f"{name}__in": list(pairs)}).order_by("pk"))
+        return QuerySet(model, using=using).filter(**{f"{name}__in": list(pairs)}).order_by("pk")
 
     def written(self, others: Iterable[Any]) -> list[Any]:
         """Those that came or went, as an event has them."""

@@ -22,19 +22,21 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.sql import Composable
 
 from django_events import declarations, sql
-from django_events.publishing.context import Lazily, carrying, current_context, has_context
+from django_events.publishing.context import Lazily, carrying, current_context, entered, has_context
 from django_events.publishing.encoding import to_json
 
 ALL = "*"
 
 _FIRST_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
+# What others tell in front of a statement: pgtrigger.ignore() and pgtrigger.schema() do, and django-pghistory.
+_TOLD_BY_OTHERS = re.compile(r"select\s+set_config\s*\((?:[^;']|'[^']*')*+;", re.IGNORECASE)
 # What fires the triggers of rows. Others may not be allowed to share a message, or a transaction that failed.
 _WRITES = {"insert", "update", "delete", "merge", "with", "explain"}
 _MAY_COMMIT = {"call", "do"}  # outside of a transaction they must be alone
 
 _TOLD = "_django_events_told"  # the attribute of a connection that names a transaction in which something was told
 _BY_HAND = object()  # a transaction that Django doesn't know, and the one after it
-_suppressed: ContextVar[frozenset[str]] = ContextVar("django_events_suppressed", default=frozenset())
+_suppressed: ContextVar[tuple[frozenset[str], ...]] = ContextVar("django_events_suppressed", default=())
 
 
 @contextmanager
@@ -75,21 +77,23 @@ def suppress(*what: declarations.Topic | str | type[Model]) -> Iterator[None]:
     What is published by hand is published. Django doesn't see a COPY of your own: suppress that one inside of its
     transaction, not around it.
     """
-    names = {name for one in what for name in _names(one)} or {ALL}
-    token = _suppressed.set(_suppressed.get() | names)
+    names = frozenset(name for one in what for name in _names(one)) or frozenset({ALL})
     try:
-        for connection in _open_transactions():
-            with connection.cursor() as cursor:
-                cursor.execute(_telling(connection))
-        yield
+        with entered(_suppressed, names):
+            for connection in _open_transactions():
+                with connection.cursor() as cursor:
+                    cursor.execute(_telling(connection), ())
+            yield
     finally:
-        _suppressed.reset(token)
         _tell_at_the_end()
 
 
 def is_suppressed(topic: declarations.Topic | str, model: type[Model]) -> bool:
-    suppressed = _suppressed.get()
-    return bool(suppressed) and not suppressed.isdisjoint(names_of(topic, model))
+    return bool(_suppressed.get()) and not _suppressed_names().isdisjoint(names_of(topic, model))
+
+
+def _suppressed_names() -> set[str]:
+    return set().union(*_suppressed.get())
 
 
 def names_of(topic: declarations.Topic | str, model: type[Model]) -> list[str]:
@@ -149,15 +153,15 @@ def _tell_before(
     raw: Any = connection.connection
     together = isinstance(cursor.cursor, psycopg.ClientCursor) and raw.pgconn.pipeline_status == PipelineStatus.OFF
     if together and not many and word in _WRITES:
-        told = telling if parameters is None else telling.replace("%", "%%")
+        told = telling.replace("%%", "%") if parameters is None else telling
         result = execute(f"{told};\n{text}", parameters, many, context)
         cursor.nextset()  # what was asked for comes behind what was told
         return result
     if within:
-        cursor.execute(telling)
+        cursor.execute(telling, ())
         return execute(statement, parameters, many, context)
     with transaction.atomic(connection.alias):
-        cursor.execute(telling)
+        cursor.execute(telling, ())
         return execute(statement, parameters, many, context)
 
 
@@ -168,7 +172,7 @@ def _text_of(statement: Any, cursor: Any) -> str:
 
 
 def _first_word(text: str) -> str:
-    """The first word of a statement, in small letters, behind comments."""
+    """The first word of a statement, in small letters, behind comments and what others tell in front of it."""
     at = 0
     while at < len(text):
         if text[at].isspace() or text[at] == "(":
@@ -179,6 +183,8 @@ def _first_word(text: str) -> str:
         elif text.startswith("/*", at):
             end = text.find("*/", at + 2)
             at = len(text) if end < 0 else end + 2
+        elif told := _TOLD_BY_OTHERS.match(text, at):
+            at = told.end()
         else:
             break
     found = _FIRST_WORD.match(text, at)
@@ -186,7 +192,9 @@ def _first_word(text: str) -> str:
 
 
 def _transaction(connection: BaseDatabaseWrapper) -> object:
-    return connection.atomic_blocks[0] if connection.atomic_blocks else _BY_HAND
+    # With autocommit off, the transaction goes on when the outermost block has ended.
+    is_block = connection.atomic_blocks and connection.commit_on_exit
+    return connection.atomic_blocks[0] if is_block else _BY_HAND
 
 
 def _is_open(connection: BaseDatabaseWrapper) -> bool:
@@ -205,14 +213,14 @@ def _was_told(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _telling(connection: BaseDatabaseWrapper) -> str:
-    """The statement that tells what holds here, as it is: without parameters."""
+    """The statement that tells what holds here, to be run with parameters, if only none: others may add theirs."""
     setattr(connection, _TOLD, _transaction(connection))
     context = current_context()
     statement = sql.statement("tell").on(
         context=sql.literal(to_json("event_context()", context) if context else ""),
-        suppressed=sql.literal(",".join(sorted(_suppressed.get()))),
+        suppressed=sql.literal(",".join(sorted(_suppressed_names()))),
     )
-    return statement.text.replace("%%", "%")
+    return statement.text
 
 
 def _open_transactions() -> Iterator[BaseDatabaseWrapper]:
@@ -229,4 +237,4 @@ def _tell_at_the_end() -> None:
     for connection in _open_transactions():
         if _was_told(connection):
             with ignoring(DatabaseError), connection.cursor() as cursor:
-                cursor.execute(_telling(connection))
+                cursor.execute(_telling(connection), ())

@@ -1,6 +1,7 @@
 """`capture()`: what statements do to a table is published by the table, whoever sends them."""
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
@@ -587,11 +588,34 @@ def test_other_wrappers_see_statements_as_they_were():
     assert [statement.split()[0] for statement in seen] == ["UPDATE"]
 
 
+@pytest.mark.parametrize("within", [nullcontext, transaction.atomic])
+@pytest.mark.parametrize(
+    "others",
+    [lambda: pgtrigger.ignore("publishing_app.Shelf:capture_shelves_updated"), lambda: pgtrigger.schema("public")],
+)
+@committing
+def test_what_others_tell_in_front_of_a_statement_does_not_hide_it(within, others):
+    with within(), event_context(user="100 %"), others():
+        Account.objects.create(note="in a context")
+        Account.objects.bulk_create([Account(note="another")])
+        with suppress():
+            Account.objects.create(note="suppressed")
+            Account.objects.update(note="suppressed")
+
+    assert [(event.value["note"], event.metadata) for event in published("accounts")] == [
+        ("in a context", {"user": "100 %"}),
+        ("another", {"user": "100 %"}),
+    ]
+
+
 def test_the_first_word_of_a_statement_is_found_behind_comments_in_no_time():
     from django_events.publishing.telling import _first_word
 
     assert _first_word("/*a*/" * 50_000 + " -- b\n (SELECT 1)") == "select"
     assert _first_word("  InSeRt INTO x") == "insert"
+    assert _first_word("SELECT set_config('a', 'b;''c', true), set_config('d', %s, true); UPDATE x") == "update"
+    assert _first_word("SELECT set_config('a', 'b', true)") == "select"
+    assert _first_word("SELECT set_config(" + "'a'," * 50_000) == "select"
     assert [_first_word(text) for text in ("", "--", "/* ", ";", "/**/")] == [""] * 5
 
 

@@ -16,7 +16,6 @@ from django_events import Backoff, Draft, declarations, publish, publish_many
 from django_events.consuming import troubles
 from django_events.consuming.replay import pause
 from django_events.log import inventory
-from django_events.log.segments import log_table
 from django_events.management.commands.events import Command
 from django_events.management.events import ALL, peeking, status
 from django_events.models import (
@@ -30,6 +29,7 @@ from django_events.models import (
     Topic,
 )
 from django_events.models.functions import ClockTimestamp
+from django_events.statements import log_table
 from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, lease_of, position_of, positions, reached, serve_due
 

@@ -20,6 +20,7 @@ from django_events.models import BufferedEvent
 from django_events.publishing import changes
 from django_events.testing import published
 from tests.conftest import assert_dense, transfer_all
+from tests.processes import wait_until
 from tests.publishing_app.models import AudioBook, Book, Everything, Fine, Loan, Manuscript, PaperBook, Seat, Tag
 
 rolled_back = pytest.mark.django_db
@@ -484,6 +485,14 @@ def test_a_child_is_an_event_of_its_parents_row_once():
 
 
 @rolled_back
+def test_a_row_that_goes_as_a_proxys_and_a_childs_is_deleted_once():
+    book = AudioBook.objects.create(title="Emma", minutes=90)
+    PaperBook.objects.get(pk=book.pk).delete()
+
+    assert types() == ["book.created", "book.deleted"]
+
+
+@rolled_back
 def test_a_child_that_is_added_to_a_row_does_not_create_that():
     book = Book.objects.create(title="Emma")
     audio = AudioBook(book_ptr=book, minutes=90)
@@ -493,6 +502,20 @@ def test_a_child_that_is_added_to_a_row_does_not_create_that():
 
     assert types() == ["book.created", "book.updated"]
     assert Book.objects.exists()
+
+
+@pytest.mark.parametrize("watch", [[], ["title"]])
+@rolled_back
+def test_a_child_that_was_given_all_of_its_parent_does_not_create_that(declare, watch):
+    declare(Book, "drafts", watch=watch)
+    book = Book.objects.create(title="Emma")
+    audio = AudioBook(book_ptr=book, minutes=90)
+    audio.__dict__.update(book.__dict__)  # the state too, which says that it is not new
+    audio.title = "Emma, read aloud"
+    audio.save()
+
+    assert types("drafts") == ["book.created", "book.updated"]
+    assert [value["title"] for _, _, value in events("drafts")] == ["Emma", "Emma, read aloud"]
 
 
 @rolled_back
@@ -551,6 +574,110 @@ def test_relations_that_are_changed_from_the_other_side_are_those_of_each_row():
         (str(books[0].pk), {"removed": [novel.pk]}),
         (str(books[1].pk), {"removed": [novel.pk]}),
     ]
+
+
+@rolled_back
+def test_a_function_sees_relations_as_they_are_after_the_change(declare):
+    declare(Book, "drafts", value=lambda book: {"tags": [tag.name for tag in book.tags.all()]}, m2m=["tags"])
+    book, novel = Book.objects.create(title="Emma"), Tag.objects.create(name="novel")
+    changes.connect_relations()
+    forget()
+    book.tags.add(novel)
+    book.tags.remove(novel)
+    book.tags.set([novel])
+    novel.books.clear()
+
+    assert [value["tags"] for _, _, value in events("drafts")] == [["novel"], [], ["novel"], []]
+
+
+@pytest.mark.parametrize("from_there", [False, True])
+@committing
+def test_of_two_who_add_the_same_one_publishes_it(in_thread, from_there):
+    book, novel, comedy = (
+        Book.objects.create(title="Emma"),
+        Tag.objects.create(name="novel"),
+        Tag.objects.create(name="comedy"),
+    )
+
+    def second():
+        if from_there:
+            for tag in (novel, comedy):
+                tag.books.add(Book.objects.get())
+        else:
+            Book.objects.get().tags.add(novel, comedy)
+
+    with transaction.atomic():
+        book.tags.add(novel)
+        other = in_thread(second)
+        wait_until_blocked()
+    other.result(30)
+
+    assert [value["changed"]["tags"] for _, _, value in events()[1:]] == [{"added": [novel.pk]}, {"added": [comedy.pk]}]
+
+
+def wait_until_blocked(unless=lambda: False):
+    def waits():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))")
+            return cursor.fetchone() or unless()
+
+    wait_until(waits, seconds=20, what="another one to wait")
+
+
+@pytest.mark.parametrize("way", ["clear", "remove", "clear from there"])
+@committing
+def test_what_another_one_adds_in_the_meantime_is_not_removed_in_silence(in_thread, way):
+    book, novel, comedy = (
+        Book.objects.create(title="Emma"),
+        Tag.objects.create(name="novel"),
+        Tag.objects.create(name="comedy"),
+    )
+    remove, added, tag = {
+        "clear": (book.tags.clear, book, comedy),
+        "remove": (lambda: book.tags.remove(novel, comedy), book, comedy),
+        "clear from there": (novel.books.clear, Book.objects.create(title="Persuasion"), novel),
+    }[way]
+    book.tags.add(novel)
+    forget()
+    others = []
+
+    def add(action, **kwargs):
+        if action in ("pre_clear", "pre_remove"):
+            others.append(in_thread(added.tags.add, tag))
+            wait_until_blocked(unless=others[0].done)
+
+    models.signals.m2m_changed.connect(add, sender=Book.tags.through)
+    try:
+        remove()
+    finally:
+        models.signals.m2m_changed.disconnect(add, sender=Book.tags.through)
+    others[0].result(30)
+
+    told = {(key, what, *pks) for _, key, value in events() for what, pks in value["changed"]["tags"].items()}
+    assert told == {(str(book.pk), "removed", novel.pk), (str(added.pk), "added", tag.pk)}
+    assert [*added.tags.all()] == [tag]
+
+
+@rolled_back
+def test_a_receiver_that_changes_the_same_relation_in_between_is_told_apart():
+    def add_more(instance, action, pk_set, **kwargs):
+        if action == "pre_add" and pk_set == {novel.pk}:
+            instance.tags.add(comedy)
+        if action == "pre_add":
+            pk_set.discard(drama.pk)  # which is then not added
+
+    book = Book.objects.create(title="Emma")
+    novel, comedy, drama = (Tag.objects.create(name=name) for name in ("novel", "comedy", "drama"))
+    forget()
+    models.signals.m2m_changed.connect(add_more, sender=Book.tags.through)
+    try:
+        book.tags.add(novel)
+        book.tags.add(drama)
+    finally:
+        models.signals.m2m_changed.disconnect(add_more, sender=Book.tags.through)
+
+    assert [value["changed"]["tags"] for _, _, value in events()] == [{"added": [comedy.pk]}, {"added": [novel.pk]}]
+    assert {*book.tags.all()} == {novel, comedy}
 
 
 @committing

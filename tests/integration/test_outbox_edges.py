@@ -1,7 +1,11 @@
 """Where an instance and its row differ, and where others take part in a save: each was once an event lost or wrong."""
 
+import copy
+import pickle
 from datetime import datetime
 from decimal import Decimal
+from threading import Barrier
+from uuid import uuid4
 
 import pytest
 from django.core import serializers
@@ -11,9 +15,21 @@ from django.db.models import F
 from django_events import event_context, outbox, suppress
 from django_events.exceptions import UnknownTopic
 from django_events.models import BufferedEvent
+from django_events.publishing.fields import written
 from django_events.testing import published
 from tests.processes import wait_until
-from tests.publishing_app.models import Book, Everything, Loan, Named, Person, Tag, Timestamped, Told
+from tests.publishing_app.models import (
+    Book,
+    Everything,
+    Fine,
+    Loan,
+    Manuscript,
+    Named,
+    Person,
+    Tag,
+    Timestamped,
+    Told,
+)
 
 rolled_back = pytest.mark.django_db
 committing = pytest.mark.django_db(transaction=True)
@@ -79,6 +95,15 @@ def test_values_are_those_of_the_row_however_they_were_assigned():
     assert events() == [], "nothing changed"
 
 
+def test_numbers_of_fixed_precision_are_rounded_as_postgresql_does_however_long():
+    field = models.DecimalField(max_digits=1_000, decimal_places=2)
+
+    assert written(field, Decimal("123456789012345678901234567890.125")) == "123456789012345678901234567890.13"
+    assert written(field, Decimal("-" + "9" * 900)) == "-" + "9" * 900 + ".00"
+    assert written(field, Decimal("1E+40")) == "1" + "0" * 40 + ".00"
+    assert written(field, Decimal("-0.001")) == "0.00"
+
+
 @rolled_back
 def test_a_generated_field_that_is_watched_follows_the_fields_that_are_saved():
     person = Person.objects.create(rate=1)
@@ -122,6 +147,19 @@ def test_a_function_gets_what_is_in_the_row():
 
 
 @rolled_back
+def test_what_an_earlier_receiver_sets_and_does_not_save_is_not_shown(before_ours):
+    def mark(instance, **kwargs):
+        instance.title = "never saved"
+
+    for model in (Book, Told):
+        before_ours(mark, model)
+    Book.objects.create(title="Emma")
+    Told.objects.create(title="Emma")
+
+    assert [value["title"] for topic in ("library", "drafts") for _, _, value in events(topic)] == ["Emma", "Emma"]
+
+
+@rolled_back
 def test_a_model_that_is_ordered_by_another_table_locks_its_own_row_only(django_assert_num_queries):
     person = Person.objects.create(email="a")
     person.email = "b"
@@ -148,6 +186,30 @@ def test_an_error_of_an_earlier_receiver_does_not_keep_the_event_of_a_row_that_i
         assert connection.needs_rollback
     assert not Book.objects.exists()
     assert events() == []
+
+
+@committing
+def test_with_autocommit_off_an_atomic_undoes_what_an_error_leaves_half_done(on):
+    def fail(instance, action="post_delete", **kwargs):
+        if action == "post_delete" or action == "post_remove":
+            raise ValueError("theirs")
+
+    book, novel = Book.objects.create(title="Emma"), Tag.objects.create(name="novel")
+    book.tags.add(novel)
+    before = events()
+    connection.set_autocommit(False)
+    on(models.signals.post_delete, fail, Book)
+    on(models.signals.m2m_changed, fail, Book.tags.through)
+    try:
+        for change in (lambda: book.tags.remove(novel), book.delete):
+            with pytest.raises(ValueError, match="theirs"), transaction.atomic():
+                change()
+        connection.commit()
+    finally:
+        connection.set_autocommit(True)
+
+    assert [*Book.objects.get().tags.all()] == [novel]
+    assert events() == before
 
 
 @rolled_back
@@ -184,6 +246,45 @@ def test_a_save_that_fails_within_another_one_does_not_confuse_that(on):
     assert [value["changed"] for _, _, value in events()] == [{"email": {"old": "a", "new": "outer"}}]
 
 
+@committing
+def test_copies_that_are_saved_at_the_same_time_are_told_apart(on, in_thread):
+    def wait(instance, **kwargs):
+        both.wait(30)
+
+    one = Manuscript.objects.create(code="one")
+    one.save()
+    other = copy.copy(one)
+    other.pk, other.code, other.status = uuid4(), "other", "of the other"
+    other.save(force_insert=True)
+    forget()
+    both = Barrier(2)
+    on(models.signals.pre_save, wait, Manuscript)
+    one.status = other.status = "sent"
+    for future in [in_thread(one.save), in_thread(other.save)]:
+        future.result(60)
+
+    assert {key: value["changed"] for _, key, value in events("drafts")} == {
+        "one": {"status": {"old": "new", "new": "sent"}},
+        "other": {"status": {"old": "of the other", "new": "sent"}},
+    }
+
+
+@rolled_back
+def test_what_a_receiver_pickles_is_the_instance_alone(on):
+    kept = []
+    on(models.signals.post_save, lambda instance, **kwargs: kept.append(pickle.dumps(instance)), Manuscript)
+    on(models.signals.pre_delete, lambda instance, **kwargs: kept.append(pickle.dumps(instance)), Fine)
+    draft = Manuscript.objects.create(code="M-1", status="what the row had")
+    draft.status = "sent"
+    draft.save()
+    Fine.objects.create(
+        loan=Loan.objects.create(book=Book.objects.create(title="Emma"), reader="Ada"), amount=1
+    ).delete()
+
+    assert not any(b"what the row had" in one for one in kept[1:])
+    assert [type(pickle.loads(one)) for one in kept] == [Manuscript, Manuscript, Fine]
+
+
 @rolled_back
 def test_a_signal_that_is_sent_by_hand_does_no_harm():
     person = Person.objects.create(email="a")
@@ -203,6 +304,40 @@ def test_a_receiver_that_saves_before_the_delete_is_told_before_it(on):
     book.delete()
 
     assert types() == ["book.created", "book.updated", "book.deleted"]
+
+
+@rolled_back
+def test_a_receiver_that_deletes_what_is_going_to_be_deleted_is_told_once(on):
+    def leave_nothing_behind(instance, **kwargs):
+        Loan.objects.filter(book_id=instance.pk).delete()
+
+    book = Book.objects.create(title="Emma")
+    Loan.objects.create(book=book, reader="Ada")
+    on(models.signals.pre_delete, leave_nothing_behind, Book)
+    book.delete()
+
+    assert types("lending") == ["loan.created", "loan.deleted"]
+
+
+@rolled_back
+def test_a_delete_that_failed_leaves_nothing_to_be_told_later(on):
+    def fail(instance, **kwargs):
+        raise ValueError("theirs")
+
+    def delete():
+        with transaction.atomic():
+            book.delete()
+
+    book = Book.objects.create(title="Emma")
+    forget()
+    on(models.signals.pre_delete, fail, Book)
+    with pytest.raises(ValueError, match="theirs"):
+        delete()
+    models.signals.pre_delete.disconnect(fail, sender=Book)
+    with suppress():
+        delete()
+
+    assert events() == []
 
 
 @committing
@@ -296,6 +431,25 @@ def test_a_block_ends_also_in_a_transaction_that_django_does_not_know():
 
 @pytest.mark.parametrize("block", [lambda: suppress(), lambda: event_context(user=7)])
 @committing
+def test_a_block_ends_in_a_transaction_that_outlives_the_atomic_within(block):
+    from tests.publishing_app.models import Account
+
+    connection.set_autocommit(False)
+    try:
+        with block():
+            Account.objects.bulk_create([Account(note="inside")])
+            Book.objects.create(title="Emma")
+        Account.objects.create(note="after")
+        connection.commit()
+    finally:
+        connection.set_autocommit(True)
+
+    assert published("accounts")[-1].value["note"] == "after"
+    assert published("accounts")[-1].metadata == {}
+
+
+@pytest.mark.parametrize("block", [lambda: suppress(), lambda: event_context(user=7)])
+@committing
 def test_a_savepoint_that_is_rolled_back_does_not_bring_a_block_back(block):
     from django.db import DatabaseError
 
@@ -313,6 +467,32 @@ def test_a_savepoint_that_is_rolled_back_does_not_bring_a_block_back(block):
         Account.objects.create(note="after")
 
     assert ("after", {}) in [(event.value["note"], event.metadata) for event in published("accounts")]
+
+
+@rolled_back
+def test_blocks_of_generators_end_in_any_order():
+    def importing(topic, n):
+        with suppress(topic), event_context(**{topic: n}):
+            yield
+            yield
+
+    first, second = importing("library", 1), importing("drafts", 2)
+    for _ in zip(first, second, strict=False):
+        Book.objects.create(title="suppressed")
+    # The first has ended, and the second not yet.
+    Book.objects.create(title="between")
+    Told.objects.create(title="suppressed")
+    second.close()
+    Book.objects.create(title="after")
+    Told.objects.create(title="after")
+
+    assert [
+        (event.value["title"], event.metadata) for topic in ("library", "drafts") for event in published(topic)
+    ] == [
+        ("between", {"drafts": 2}),
+        ("after", {}),
+        ("after", {}),
+    ]
 
 
 @rolled_back

@@ -20,6 +20,7 @@ from django_events.log import segments
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
+from django_events.statements import log_table
 from django_events.syncing import sync_after_migrate
 from tests.conftest import assert_dense, drop_topics, log_values, transfer_all
 
@@ -66,7 +67,7 @@ def everything():
 def indexes(topic):
     """The columns of the indexes of a topic's log."""
     with connection.cursor() as cursor:
-        constraints = connection.introspection.get_constraints(cursor, segments.log_table(row(topic).pk))
+        constraints = connection.introspection.get_constraints(cursor, log_table(row(topic).pk))
     return sorted(tuple(c["columns"]) for c in constraints.values() if c["index"] or c["primary_key"])
 
 
@@ -163,7 +164,7 @@ def test_a_name_in_a_comment_is_quoted(name):
     segments.create_log("default", topic)
 
     with connection.cursor() as cursor:
-        cursor.execute("SELECT obj_description(to_regclass(%s), 'pg_class')", [segments.log_table(topic.pk)])
+        cursor.execute("SELECT obj_description(to_regclass(%s), 'pg_class')", [log_table(topic.pk)])
         assert cursor.fetchone() == (name,)
 
 
@@ -449,15 +450,15 @@ def test_after_a_flush_topics_are_there_and_ids_begin_anew(make_topic, reset_seq
 def test_after_a_flush_that_restarts_identities_new_topics_get_ids_of_their_own(make_topic):
     """Logs of topics that nobody declares any more keep their tables."""
     things, gone = make_topic("things"), make_topic("gone")
-    tables = {segments.log_table(row(topic).pk) for topic in (things, gone)}
-    gone_table = segments.log_table(row(gone).pk)
+    tables = {log_table(row(topic).pk) for topic in (things, gone)}
+    gone_table = log_table(row(gone).pk)
     declarations.registry.discard(gone)
     try:
         call_command("flush", interactive=False, verbosity=0, reset_sequences=True)
         assert not Topic.objects.filter(name="gone").exists()
         for n in range(5):
             new = make_topic(f"new{n}")
-            assert segments.log_table(row(new).pk) not in tables
+            assert log_table(row(new).pk) not in tables
             publish(new, n)
         transfer_all()
         assert [log_values(f"new{n}") for n in range(5)] == [[n] for n in range(5)]
@@ -494,7 +495,7 @@ def test_a_log_that_was_dropped_is_made_again_and_its_ids_begin_anew(lanes):
     before = row(lanes)
     TopicHead.objects.filter(topic=before).update(id_floor=20, number_floors=[5, 5, 5, 5])
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP TABLE {segments.log_table(before.pk)}")
+        cursor.execute(f"DROP TABLE {log_table(before.pk)}")
 
     assert sync("default") == ["Topic lanes: its tables were missing, made again."]
     assert row(lanes).incarnation != before.incarnation

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from django_events import Draft, publish, publish_many
 from django_events.log import transfer
-from django_events.log.segments import log_table, segments
+from django_events.log.segments import segments
 from django_events.log.transfer import LOG_CHANNEL, Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
+from django_events.statements import log_table
 from tests.conftest import assert_dense, log_values, transfer_all
 
 pytestmark = pytest.mark.django_db(transaction=True)

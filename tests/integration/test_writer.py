@@ -777,6 +777,56 @@ def test_a_handler_of_the_log_may_publish(things, proxy, blocked):
     assert sorted(log_values(things)) == ["connected", "goes on", *["of the log"] * len(told)]
 
 
+@pytest.fixture
+def failing_log():
+    """A handler of the log that raises, and what it was told."""
+    told = []
+
+    class Failing(logging.Handler):
+        def emit(self, record):
+            told.append(record.getMessage())
+            raise SystemExit("the log is away") if len(told) % 2 else RuntimeError("the log is away")
+
+    handler = Failing()
+    logging.getLogger("django_events.writer").addHandler(handler)
+    yield told
+    logging.getLogger("django_events.writer").removeHandler(handler)
+
+
+def test_a_handler_of_the_log_that_fails_ends_no_thread_and_refuses_nothing(things, proxy, long_numbers, failing_log):
+    def fail(future):
+        raise SystemExit("of a callback")
+
+    with BufferedWriter(things, max_age=SOON, max_flushes=1, using="wired") as writer:
+        for number in range(2):
+            assert writer.publish(number).result(ENOUGH)
+            thread = writer_threads()
+            assert isinstance(writer.publish(10**200_000).exception(ENOUGH), DatabaseError)
+            proxy.lose_next_commit()
+            future = writer.publish("not lost")
+            future.add_done_callback(fail)
+            assert future.result(ENOUGH)
+        with pytest.raises(NotWritten, match="2 of 6 events"):
+            writer.flush()
+        assert writer_threads() == thread
+    assert ["not written" in one or "wait for" in one or "settled" in one for one in failing_log] == [True] * 6
+    transfer_all()
+    assert log_values(things) == [0, "not lost", 1, "not lost"]
+
+
+def test_a_handler_of_the_log_that_fails_does_not_replace_an_error_of_the_body(things, blocked, failing_log):
+    failing_log.append("the next one is an Exception")
+    with (
+        pytest.raises(ZeroDivisionError),
+        BufferedWriter(things, max_wait=BRIEF, max_flushes=1) as writer,
+    ):
+        writer.publish(1)
+        raise ZeroDivisionError
+    assert len(failing_log) > 1
+    blocked.commit()
+    wait_until(lambda: flushes_waiting() == 0, what="the backend to notice")
+
+
 def test_a_lost_answer_and_a_refusal_say_that_nobody_knows(things, proxy, monkeypatch):
     with BufferedWriter(things, max_age=SOON, max_flushes=1, using="wired") as writer:
         writer.publish("connected").result(ENOUGH)
