@@ -53,9 +53,12 @@ class ConsumerWorker:
         self._unsettled: list[Held] = []
         self._queues: dict[int, QueueServer] = {}
 
+    def connect(self) -> None:
+        connect_for_work(self.using)
+        self._give_up()
+
     def work(self, stop: Stop) -> int:
         """Serve what is due until events were handled or nothing is; returns how many events were passed."""
-        self._connect()
         pool = self._pool
         while not stop.requested:
             if not pool.agenda.look(period=pool.poll):
@@ -77,13 +80,13 @@ class ConsumerWorker:
                 with pool.keeper.keeping(lease):
                     passed = self._serve(due, lease, stop)
                 until = lease.position if isinstance(lease, Lease) else None
-                pool.suspected.discard(due.position_id)
+                pool.proven.add(due.position_id)
             except LeaseLost as error:
                 logger.warning("%s", error)
                 give_up(self.using, [lease.token])  # what is under it still, others need not wait for
             except BaseException:
                 self._unsettled.append(lease)
-                pool.suspected.add(due.position_id)
+                pool.proven.discard(due.position_id)
                 self._give_up_if_reachable()
                 raise
             finally:
@@ -96,9 +99,10 @@ class ConsumerWorker:
     def _claim(self, due: Due) -> Lease | Hand | None:
         """A lease of this process that ran out is not for this process: its handler is still at work.
 
-        Where a handler lost its connection before, it may have crashed the server: that must not undo the claim.
+        A handler may crash the server: that must not undo the claim, or nobody counts how often it did so. What this
+        process has served well since its connection was made is trusted not to; the rest is waited for.
         """
-        pool, hurry = self._pool, due.position_id not in self._pool.suspected
+        pool, hurry = self._pool, due.position_id in self._pool.proven
         if not due.subscription.is_queue:
             return None if pool.keeper.holds(due.position_id) else claim(*due, holder=self._holder, hurry=hurry)
         server = self._queue(due)
@@ -126,16 +130,13 @@ class ConsumerWorker:
         pool.bell.wait(stop, pool.agenda.seconds_to_next(period=pool.poll))
 
     def reset(self) -> None:
+        self._pool.proven.clear()
         self._pool.agenda.notice_all()
 
     def close(self) -> None:
         self._give_up_if_reachable()
         self._write_counts()
         self._tell_others()
-
-    def _connect(self) -> None:
-        connect_for_work(self.using)
-        self._give_up()
 
     def _give_up_if_reachable(self) -> None:
         """Spare others the wait for the end of a lease, if the database can be reached."""
@@ -199,7 +200,7 @@ class ConsumerPool:
         self.handlers: dict[str, BoundHandler] = {}
         self.broken: list[HandlerNotFound] = []
         self.bell = Bell()
-        self.suspected: set[int] = set()  # positions
+        self.proven: set[int] = set()  # positions, see ConsumerWorker._claim
         self._consumers = consumers
         self._listener = listener
         self._errors: list[BaseException] = []

@@ -39,6 +39,9 @@ class Worker(Protocol):
     def left(self) -> bool:
         """Whether the last work had to leave something for now."""
 
+    def connect(self) -> None:
+        """Be connected to the database; asked before each work."""
+
     def work(self, stop: Stop) -> int:
         """Do what there is to do now, and say how much it was."""
 
@@ -64,25 +67,25 @@ def run(
     A database that goes away is waited for, with a back-off. One that can't be reached at the start, or
     goes away with `once`, raises Unreachable, so that a supervisor sees it.
     """
-    total, failures, started = 0, 0, False
-    at_first = connections[worker.using].connection
+    total, failures, reached = 0, 0, False
     while not stop.requested:
         try:
+            worker.connect()
+            reached = True
             done = worker.work(stop)
         except (DatabaseError, InterfaceError) as error:
             if not sql.passes_by_itself(error):
                 raise
-            started = started or connections[worker.using].connection is not at_first  # then it was reached
             connections[worker.using].close()
             worker.reset()
-            if sql.is_lost(error) and (once or not started):
+            if sql.is_lost(error) and (once or not reached):
                 raise Unreachable(str(error).strip()) from error
             failures += 1
             _back_off(worker, stop, failures, error)
             continue
         if failures:
             logger.info("The database %r works again, after %d tries.", worker.using, failures)
-        failures, started = 0, True
+        failures = 0
         total += done
         on_progress(done)
         if done:

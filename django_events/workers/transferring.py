@@ -26,10 +26,12 @@ class TransferWorker:
         self._more_to_forget = False
         self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
 
-    def work(self, stop: Stop) -> int:
-        """Give every topic that has events one turn."""
+    def connect(self) -> None:
         if connect_for_work(self.using):
             self.reset()
+
+    def work(self, stop: Stop) -> int:
+        """Give every topic that has events one turn."""
         if self._more_to_forget or self._time_to_forget:
             self._more_to_forget = any([forget_expired(self.using), forget_staged(self.using)])
         moved = self._transfer.move(until=lambda: stop.requested)

@@ -8,9 +8,10 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psycopg
 from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
@@ -115,6 +116,12 @@ def crash_the_server() -> None:
     connection.connection.execute("SELECT 1")
 
 
+def crash_the_server_and_exit() -> None:
+    with suppress(psycopg.OperationalError):
+        crash_the_server()
+    os._exit(3)
+
+
 DEEDS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(3),
     "segfault": lambda: ctypes.string_at(0),
@@ -122,4 +129,5 @@ DEEDS: dict[str, Callable[[], object]] = {
     "loop": loop_for_ever,
     "end backend": end_own_backend,
     "crash the server": crash_the_server,
+    "crash the server and exit": crash_the_server_and_exit,
 }

@@ -29,9 +29,14 @@ class Script:
     using = "default"
     left = False
 
-    def __init__(self, *steps):
+    def __init__(self, *steps, connects=()):
         self.steps = list(steps)
+        self.connects = list(connects)
         self.waits = self.resets = 0
+
+    def connect(self):
+        if self.connects and (error := self.connects.pop(0)):
+            raise error
 
     def work(self, stop):
         step = self.steps.pop(0)
@@ -107,19 +112,19 @@ def test_progress_is_told_each_time(stop):
 def test_a_database_out_of_reach_at_the_start_is_told_to_the_supervisor(stop, sqlstate):
     error = failure(sqlstate)
     with pytest.raises(Unreachable, match="failed with") as caught:
-        run(Script(error, 1), stop)
+        run(Script(1, connects=[error]), stop)
 
     assert caught.value.__cause__ is error
     assert stop.pauses == []
 
 
-def test_a_database_that_was_reached_and_goes_away_in_the_first_work_is_waited_for(stop, monkeypatch):
-    connection = SimpleNamespace(connection=None, close=lambda: None)
-    monkeypatch.setattr(loop, "connections", {"default": connection})
-    worker = Script(failure("57P01"), 3)
-    worker.work = lambda stop: (setattr(connection, "connection", object()), Script.work(worker, stop))[1]
+@pytest.mark.parametrize("sqlstate", LOST)
+def test_a_database_that_was_reached_and_goes_away_in_the_first_work_is_waited_for(stop, sqlstate):
+    """Also where it is still out of reach when the worker connects anew."""
+    worker = Script(failure(sqlstate), 3, connects=[None, failure(sqlstate), failure(sqlstate), None])
 
     assert run(worker, stop) == 3
+    assert worker.resets == 3
 
 
 @pytest.mark.parametrize("sqlstate", LOST)

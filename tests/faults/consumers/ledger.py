@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from tests.fault_app.files import Gate, Journal
+from tests.processes import wait_until
 
 ONCE = ["single", "batched", "whole", "kept", "queued", "in_order", "in_order_batched"]
 AT_LEAST_ONCE = ["outside", "outside_batched", "queued_outside"]
@@ -41,13 +42,18 @@ class Ledger:
         self._connection: psycopg.Connection[Any] | None = None
 
     def ask(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Run a query, on a new connection if the server has ended the last one."""
+        """Run a query, on a new connection if the server has ended the last one: as soon as it takes one again."""
         if self._connection is not None:
             with suppress(psycopg.OperationalError):
                 return self._connection.execute(query, parameters).fetchall()
             self._connection.close()
-        self._connection = psycopg.connect(self._url, autocommit=True, application_name="ledger")
+        self._connection = wait_until(self._connect, what="a server that can be reached")
         return self._connection.execute(query, parameters).fetchall()
+
+    def _connect(self) -> psycopg.Connection[Any] | None:
+        with suppress(psycopg.OperationalError):
+            return psycopg.connect(self._url, autocommit=True, application_name="ledger")
+        return None
 
     def tell(self, query: str, *parameters: Any) -> None:
         """Run a statement that answers nothing."""

@@ -44,8 +44,9 @@ def test_a_killer_ends_as_a_dead_letter_and_its_neighbours_are_handled(
 
 @pytest.mark.requirement("X8", "E10")
 @pytest.mark.usefixtures("transfer")
-def test_an_event_that_crashes_the_server_is_a_dead_letter_before_long(processes: Processes, ledger: Ledger):
-    """The crash takes back what was not on disk yet, the claim too: after the first one, that is waited for."""
+@pytest.mark.parametrize("deed", ["crash the server", "crash the server and exit"])
+def test_an_event_that_crashes_the_server_is_a_dead_letter_before_long(processes: Processes, ledger: Ledger, deed: str):
+    """The crash takes back what was not on disk yet: a claim is, where a process has not served the position well."""
 
     def handled() -> bool:
         with suppress(psycopg.OperationalError):  # the server is not back yet
@@ -54,9 +55,12 @@ def test_an_event_that_crashes_the_server_is_a_dead_letter_before_long(processes
 
     fleet = Fleet(processes, ledger, "doomed_bare")
     worker = fleet.start()
-    ledger.publish("stock", 1, 2, {"do": "crash the server"}, 3, 4, key="k")
+    ledger.publish("stock", 1, 2, {"do": deed}, 3, 4, key="k")
     fleet.wait_until(handled, what="a partition that goes on")
-    assert worker.poll() is None
+    if deed == "crash the server":
+        assert worker.poll() is None, "who lost its connection stays, also when that was in its first work"
+    else:
+        assert fleet.exits == {3: 3}, "once for nobody, and for each of two attempts"
     fleet.stop()
 
     [address] = ledger.ask("SELECT 'stock/' || id FROM django_events_event WHERE value ? 'do'")
