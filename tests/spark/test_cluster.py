@@ -1,5 +1,6 @@
-"""Away from this process: a standalone master with two workers, and executors that have a bundle only."""
+"""Away from this process: a standalone master with two workers, a server of Spark Connect, executors with a bundle."""
 
+import json
 import os
 import socket
 import subprocess
@@ -85,6 +86,18 @@ def master(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture
+def server(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
+    """The address of a server of Spark Connect."""
+    port, said = free_port(), tmp_path / "server.log"
+    settings = {"spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2}
+    words = [str(HOME / "bin/spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    words += ["--master", "local[2]", *(f"--conf={key}={value}" for key, value in settings.items()), "spark-internal"]
+    with running(words, said, environment) as process:
+        wait_for_port(port, process, said)
+        yield f"sc://127.0.0.1:{port}"
+
+
 def manage(environment: dict[str, str], *words: Any) -> str:
     done = subprocess.run(
         [sys.executable, "testproject/manage.py", *map(str, words)],
@@ -108,10 +121,30 @@ def test_a_cluster_exports_and_follows(
     assert manage(environment, "export_events", topic, "--to", tmp_path / "out", *parts).startswith("Exported 3,000")
     assert exported(spark, tmp_path / "out") == stored(topic)
     live = ("stream_events", topic, "--to", tmp_path / "live", "--once", "--master", master)
-    assert manage(environment, *live) == "Events written: 3000.\n".replace("3000", "3,000")
+    assert manage(environment, *live) == "Events written: 3,000.\n"
     publish(topic, *range(10))
     assert manage(environment, *live) == "Events written: 10.\n"
     assert exported(spark, tmp_path / "live") == stored(topic)
+
+
+@pytest.mark.requirement("X1")
+def test_a_server_of_spark_connect_exports_follows_and_counts(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, server: str, environment: dict[str, str]
+) -> None:
+    topic = log(*(Draft(value=n, type=f"t{n % 3}") for n in range(3_000)), partitions=2)
+    client = {**environment, "JAVA_HOME": str(tmp_path / "none")}
+    export = ("export_events", topic, "--to", tmp_path / "out", "--part", 2_000, "--by", "day,type", "--remote", server)
+
+    assert manage(client, *export).startswith("Exported 3,000")
+    assert manage(client, *export).startswith("Nothing to export")
+    assert exported(spark, tmp_path / "out") == stored(topic)
+    live = ("stream_events", topic, "--to", tmp_path / "live", "--once", "--remote", server)
+    assert manage(client, *live) == "Events written: 3,000.\n"
+    publish(topic, *range(10))
+    assert manage(client, *live) == "Events written: 10.\n"
+    assert exported(spark, tmp_path / "live") == stored(topic)
+    counted = manage(client, "analyze_events", "counts", topic, "--remote", server, "--format", "json")
+    assert sum(row["events"] for row in json.loads(counted)) == 3_010
 
 
 def test_executors_run_on_a_bundle(
