@@ -83,7 +83,9 @@ class Flusher:
         if not wrapper.get_autocommit():  # a site may switch it off: nothing would commit
             wrapper.set_autocommit(True)
         if self._lost:
-            sql.fetch(self.using, sql.statement("end_holder"), token=self._token)
+            with transaction.atomic(self.using):
+                end_holder = sql.statement("end_holder"), {"token": self._token}
+                sql.fetch_each(self.using, sql.locally(UNLIMITED), end_holder)
             self._lost = False
 
     def _is_new(self) -> bool:
