@@ -11,9 +11,9 @@ from typing import NamedTuple
 from django.db import DatabaseError, connections
 
 from django_events import models, sql
-from django_events.consuming.matching import condition
 from django_events.consuming.subscriptions import Subscription
 from django_events.log.quarantine import quarantine
+from django_events.matching import condition
 
 AT_ONCE = 5_000  # ids of the log
 LONGEST = 0.2  # seconds: then it is seen whether there is something else to do

@@ -11,7 +11,6 @@ from django.db import DatabaseError, transaction
 
 from django_events import declarations, models, sql
 from django_events.consuming import places
-from django_events.consuming.matching import expression, is_pattern
 from django_events.exceptions import (
     ConsumerChangeRefused,
     ConsumerInUse,
@@ -19,6 +18,7 @@ from django_events.exceptions import (
     UnknownTopic,
     did_you_mean,
 )
+from django_events.matching import expression, is_pattern
 from django_events.statements import log_table
 
 ALL = models.Position.ALL

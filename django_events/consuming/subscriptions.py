@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django_events import declarations, models, sql
-from django_events.consuming.matching import condition
 from django_events.exceptions import ConsumerNotReady
+from django_events.matching import condition
 from django_events.statements import log_table
 
 # How many events a worker reads at once for a handler that takes one at a time.

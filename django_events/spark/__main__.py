@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).parents[1]
-BESIDE = ("__init__.py", "exceptions.py", "statements.py")
+BESIDE = ("__init__.py", "exceptions.py", "matching.py", "statements.py")
 
 
 def bundle(path: Path) -> int:

@@ -1,16 +1,14 @@
 """Reading a part of the log once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from django_events.exceptions import InvalidOption
 from django_events.spark import topics
-from django_events.spark.filters import translated
 from django_events.spark.options import ReadOptions
 from django_events.spark.ranges import Range, split
-from django_events.statements import Statement
 
 
 class BatchReader(DataSourceReader):
@@ -18,7 +16,6 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self.conditions: tuple[Statement, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
         try:
@@ -30,6 +27,7 @@ class BatchReader(DataSourceReader):
     def _whole(self) -> list[Range]:
         options, fail = self.options, self.options.fail_on_data_loss
         with options.dsn.connected() as connection:
+            options.filter.refuse_unusable(connection)
             found = topics.find(connection, options.subscription)
             for boundary in (options.start, options.end):
                 boundary.refuse_others(found)
@@ -45,13 +43,4 @@ class BatchReader(DataSourceReader):
         return whole
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.options.reader(self.conditions).read(partition)
-
-
-class FilteringReader(BatchReader):
-    """One that leaves to the server what Spark would leave out. Spark has to be told to hand its filters down."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        conditions, left = translated(filters)
-        self.conditions = tuple(conditions)
-        return left
+        return self.options.reader().read(partition)

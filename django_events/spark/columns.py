@@ -51,6 +51,6 @@ COLUMNS = {
 }
 
 
-def struct(columns: dict[str, Column], names: tuple[str, ...]) -> StructType:
+def struct(columns: dict[str, Column]) -> StructType:
     """The schema of these columns, in this order."""
-    return StructType([StructField(name, columns[name].type) for name in names])
+    return StructType([StructField(name, column.type) for name, column in columns.items()])

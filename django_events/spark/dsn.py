@@ -12,7 +12,8 @@ from django_events.exceptions import InvalidOption, NotReady
 from django_events.statements import Statement
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-SECRET = {"password", "sslpassword", "passfile", "sslkey"}
+# Of all that can be said, this is where the database is, and as whom. The rest may be secret.
+SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service")
 HIDDEN = "***"
 T = TypeVar("T")
 
@@ -31,14 +32,14 @@ class Dsn:
                 "in a password is written as %40, %2F or %3A in a URL. The text is not shown: it may hold a password."
             ) from None
 
-        if any("@" in str(self._parameters.get(name, "")) for name in ("host", "hostaddr", "port")):
+        if _is_cut_wrongly(self._parameters, url="://" in text):
             raise InvalidOption(
-                f"Option {option!r} has an @ in the host: one in a password is written as %40 in a URL. The text is "
-                "not shown: it may hold a password."
+                f"Option {option!r} has an @ behind the host, or a port that is no number: in a URL, a character like "
+                "@, / or : in a password is written as %40, %2F or %3A. The text is not shown: it may hold a password."
             )
 
     def __str__(self) -> str:
-        return make_conninfo("", **{k: v for k, v in self._parameters.items() if k not in SECRET})
+        return make_conninfo("", **{name: self._parameters[name] for name in SHOWN if name in self._parameters})
 
     def __repr__(self) -> str:
         return f"Dsn({str(self)!r})"
@@ -63,10 +64,17 @@ class Dsn:
     def masked(self, error: BaseException) -> str:
         """What an error says, without what must not be shown."""
         said = str(error).strip()
-        for name in SECRET:
-            if secret := self._parameters.get(name):
-                said = re.sub(rf"(?<!\w){re.escape(str(secret))}(?!\w)", HIDDEN, said)
+        for name in self._parameters.keys() - set(SHOWN):
+            if "password" in name or "secret" in name or "key" in name:
+                said = re.sub(rf"(?<!\w){re.escape(str(self._parameters[name]))}(?!\w)", HIDDEN, said)
         return said
+
+
+def _is_cut_wrongly(parameters: Mapping[str, Any], *, url: bool) -> bool:
+    """Whether parts of a password may be where other things belong: it has a character that ends it in a URL."""
+    given = {name: str(parameters.get(name, "")) for name in SHOWN}
+    port = re.fullmatch(r"[0-9]*(,[0-9]*)*", given["port"])
+    return port is None or any("@" in given[name] for name in ("host", "hostaddr", *(("dbname",) if url else ())))
 
 
 @contextmanager

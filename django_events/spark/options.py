@@ -1,22 +1,28 @@
 """What one may say to the source and the sink: every option is known by name, and refused by name."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import psycopg
 
 from django_events.exceptions import InvalidOption, did_you_mean
-from django_events.spark.columns import COLUMNS
-from django_events.spark.dsn import Dsn
+from django_events.matching import condition
+from django_events.spark.columns import COLUMNS, Column
+from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
 from django_events.spark.reading import RangeReader
 from django_events.spark.tables import TABLES
-from django_events.statements import Statement
+from django_events.statements import statement
 
 ADDRESS = ("dsn", "databaseUrl")
 SUBSCRIPTIONS = ("subscribe", "subscribePattern")
 STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-READING = (*ADDRESS, *SUBSCRIPTIONS, *STARTS, "failOnDataLoss", "minPartitions", "columns", "fetchSize")
+FILTERS = ("types", "keys", "where")
+READING = (*ADDRESS, *SUBSCRIPTIONS, *STARTS, *FILTERS, "failOnDataLoss", "minPartitions", "columns", "fetchSize")
 BATCH = (*READING, *ENDS, "pushdown", "table")
 STREAM = (*READING, "maxOffsetsPerTrigger", "consumer")
 SINK = (*ADDRESS, "topic", "sink", "batchId")
@@ -36,6 +42,35 @@ class Subscription:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which events are read, in the words of a consumer."""
+
+    types: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    where: str | None = None
+
+    def __bool__(self) -> bool:
+        return (self.types, self.keys, self.where) != (None, None, None)
+
+    def refuse_unusable(self, connection: Connection) -> None:
+        """InvalidOption if PostgreSQL can't read the predicate, or if nothing would match it."""
+        if self.where is None:
+            return
+        try:
+            answers = fetch(connection, statement("try_predicate"), where=self.where)
+        except psycopg.DatabaseError as error:
+            problem = str(error).strip().splitlines()[0]
+            raise InvalidOption(
+                f"Option 'where' is {self.where!r}, which PostgreSQL can't use as a jsonpath predicate: {problem}."
+            ) from None
+        if all(answer is None for (answer,) in answers) and not self.where.startswith("strict"):
+            raise InvalidOption(
+                f"Option 'where' is {self.where!r}, which is neither true nor false for any value, so no event would "
+                "match. A predicate compares: '$.total > 100', '$.paid == true'."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """What to read, from where to where, and how."""
 
@@ -47,19 +82,19 @@ class ReadOptions:
     fail_on_data_loss: bool
     min_partitions: int
     fetch_size: int
-    pushdown: bool
+    filter: Filter
     table: str | None
     max_offsets_per_trigger: int | None
     consumer: str | None
 
-    def reader(self, conditions: tuple[Statement, ...] = ()) -> RangeReader:
+    def reader(self) -> RangeReader:
         """What reads ranges as these options say."""
         return RangeReader(
             dsn=self.dsn,
             columns=self.columns,
             fetch_size=self.fetch_size,
             fail_on_data_loss=self.fail_on_data_loss,
-            conditions=conditions,
+            condition=condition(self.filter) if self.filter else None,
         )
 
 
@@ -92,18 +127,18 @@ def for_sink(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(dsn=given.dsn(), topic=given.text("topic"), sink=sink, batch_id=batch_id, checkpoint=checkpoint)
 
 
-def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+def columns_of(options: Mapping[str, str]) -> dict[str, Column]:
     """The columns that are asked for; they are the schema."""
     given = _Given(options, {*BATCH, *STREAM}, "a read")
     if (table := given.one_of_names("table", TABLES)) is not None:
-        return tuple(TABLES[table].columns)
-    return given.listed("columns", COLUMNS) or tuple(COLUMNS)
+        return TABLES[table].columns
+    return {name: COLUMNS[name] for name in given.listed("columns", COLUMNS) or COLUMNS}
 
 
 def _reading(given: "_Given", *, start: str) -> ReadOptions:
     table = given.one_of_names("table", TABLES)
     if table is not None:
-        given.refuse_beside("table", *SUBSCRIPTIONS, *STARTS, *ENDS, "columns", "pushdown")
+        given.refuse_beside("table", *(name for name in BATCH if name not in ("table", *ADDRESS)))
     return ReadOptions(
         dsn=given.dsn(),
         subscription=given.subscription(needed=table is None),
@@ -113,7 +148,7 @@ def _reading(given: "_Given", *, start: str) -> ReadOptions:
         fail_on_data_loss=given.flag("failOnDataLoss", otherwise=True),
         min_partitions=given.number("minPartitions", least=1) or 1,
         fetch_size=given.number("fetchSize", least=1) or FETCH_SIZE,
-        pushdown=given.flag("pushdown", otherwise=False),
+        filter=given.filter(),
         table=table,
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", least=1),
         consumer=given.name("consumer"),
@@ -193,6 +228,34 @@ class _Given:
         if value is not None and value not in known:
             raise InvalidOption(f"Option {name!r} is {value!r}. {did_you_mean(value, known)}")
         return value
+
+    def filter(self) -> Filter:
+        """What the server leaves out."""
+        if self.flag("pushdown", otherwise=False):
+            raise InvalidOption(
+                "Option 'pushdown' is 'true', but Spark confuses the filters that it hands down: what one query leaves "
+                "out is missing in the next one on the same frame. Say what to read by options 'types', 'keys' and "
+                "'where': by these the server filters."
+            )
+        return Filter(types=self.texts("types"), keys=self.texts("keys"), where=self.text("where"))
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """Texts between commas, or a list in JSON."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.startswith("["):
+            found: list[Any] = [part.strip() for part in value.split(",") if part.strip()]
+        else:
+            try:
+                found = json.loads(value)
+            except ValueError:
+                found = []
+        if not found or not all(isinstance(one, str) and "\0" not in one for one in found):
+            raise InvalidOption(
+                f"Option {name!r} is {value!r}, expected texts between commas, or a list of texts in JSON."
+            )
+        return tuple(found)
 
     def flag(self, name: str, *, otherwise: bool) -> bool:
         value = self.text(name)

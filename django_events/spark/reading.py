@@ -51,7 +51,7 @@ class RangeReader:
     columns: tuple[str, ...]
     fetch_size: int
     fail_on_data_loss: bool
-    conditions: tuple[Statement, ...] = ()
+    condition: Statement | None = None
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a range, in order; DataLost if some of them are not there any more."""
@@ -98,14 +98,14 @@ class RangeReader:
             piece=piece,
             columns=listed([_named(name, column) for name, column in self._wanted.items()]),
             gathered=_gathering(connection, self._wanted),
-            conditions=all_of([*self.conditions]),
+            condition=self.condition or all_of([]),
         )
 
     def _check(self, connection: Connection, part: Range, start: int, end: int, seen: int) -> None:
         """Fewer than there are ids: were they left out, or are they gone?"""
         log = log_table(part.topic_id)
         [[first]] = fetch(connection, statement("first_id").on(log=log, topic_id=part.topic_id))
-        if first is not None and first <= start and (self.conditions or seen == end - start):
+        if first is not None and first <= start and (self.condition or seen == end - start):
             return
         said = (
             f"Topic {part.topic!r} was to be read from {start} to {end - 1}, but its log begins at "

@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 
 from django_events.exceptions import InvalidOption
 from django_events.spark import options
-from django_events.spark.batch import BatchReader, FilteringReader
-from django_events.spark.columns import COLUMNS, struct
+from django_events.spark.batch import BatchReader
+from django_events.spark.columns import struct
 from django_events.spark.sink import BatchWriter, StreamWriter
 from django_events.spark.streaming import StreamReader
-from django_events.spark.tables import TABLES, TableReader
+from django_events.spark.tables import TableReader
 
 
 class EventsSource(DataSource):
@@ -26,15 +26,14 @@ class EventsSource(DataSource):
         return "django_events"
 
     def schema(self) -> StructType:
-        table = self.options.get("table")
-        return struct(TABLES[table].columns if table in TABLES else COLUMNS, options.columns_of(self.options))
+        return struct(options.columns_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         read = options.for_batch(self.options)
         self._refuse_other(schema)
         if read.table is not None:
             return TableReader(read.dsn, read.table)
-        return FilteringReader(read) if read.pushdown else BatchReader(read)
+        return BatchReader(read)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's names
         self._refuse_other(schema)

@@ -1,7 +1,7 @@
 -- Hand over a range of a topic's log, in order, for spark/reading.py: a row for each piece of the range.
 --
 -- The bounds stand there twice: as literals, so that no other segments are opened, and those of the piece.
--- Literals: topic_id, start, end, piece (ids in a row). Identifiers: log. Parts: columns, gathered, conditions.
+-- Literals: topic_id, start, end, piece (ids in a row). Identifiers: log. Parts: columns, gathered, condition.
 -- Relies on: the primary key of the log.
 COPY (
     SELECT piece.*
@@ -14,7 +14,7 @@ COPY (
             WHERE e.topic_id = {topic_id}
                 AND e.id >= {start} AND e.id < {end}
                 AND e.id >= s.first AND e.id < s.first + {piece}
-                AND {conditions}
+                AND {condition}
             ORDER BY e.id
             OFFSET 0
         ) AS event

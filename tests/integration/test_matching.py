@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from django_events import Consumer, sql
-from django_events.consuming.matching import condition, matches
+from django_events.matching import condition, matches
 from tests.unit.test_matching import TABLE
 
 pytestmark = pytest.mark.django_db

@@ -1,5 +1,7 @@
 """Reading the log in batches: what Spark gets is what PostgreSQL has, whatever it is and wherever it is cut."""
 
+import json
+import re
 from collections.abc import Callable
 from datetime import UTC, timedelta
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from django_events import Draft, publish_many
 from django_events.models import Event
 from django_events.spark.ranges import Range, split
+from tests.conftest import TopicFactory
 from tests.spark.conftest import move
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -255,23 +258,23 @@ def test_what_retention_removed_is_not_passed_over_in_silence(
     assert offsets(read(topic, startingOffsets='{"things": 50}', failOnDataLoss="false")) == list(range(101, 251))
 
 
-@pytest.mark.parametrize("pushdown", ["true", "false"])
+@pytest.mark.parametrize("filtered", [True, False])
 def test_what_is_removed_between_planning_and_reading_is_noticed(
-    log: Callable[..., Any], dsn: str, pushdown: str
+    log: Callable[..., Any], dsn: str, filtered: bool
 ) -> None:
     from django_events.exceptions import DataLost
     from django_events.spark.dsn import Dsn
     from django_events.spark.reading import RangeReader
-    from django_events.statements import statement
+    from django_events.statements import all_of
 
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
     row_id = topic_id(topic)
     drop_first_segment(topic)
-    conditions = (statement("is_not_null").on(column="value"),) if pushdown == "true" else ()
+    condition = all_of([]) if filtered else None
 
     def reader(fail: bool) -> RangeReader:
         return RangeReader(
-            dsn=Dsn(dsn), columns=("offset",), fetch_size=1000, fail_on_data_loss=fail, conditions=conditions
+            dsn=Dsn(dsn), columns=("offset",), fetch_size=1000, fail_on_data_loss=fail, condition=condition
         )
 
     with pytest.raises(DataLost, match="begins at 101"):
@@ -280,44 +283,69 @@ def test_what_is_removed_between_planning_and_reading_is_noticed(
     assert left == list(range(101, 200))
 
 
-def test_filters_are_left_to_the_server_when_asked(log: Callable[..., Any], read: Callable[..., Any]) -> None:
+TYPES = ["a.b", "a.c", "d%_\\", "e'f", "{g,h}", "ü 漢"]
+
+
+@pytest.mark.requirement("X1")
+def test_the_server_filters_in_the_words_of_a_consumer(log: Callable[..., Any], read: Callable[..., Any]) -> None:
+    """And what it leaves out is what Spark would."""
     from pyspark.sql import functions as f
 
-    drafts = [Draft(value=n, type=["a.b", "a.c", "d%_\\"][n % 3], key=[None, "x", "y'z"][n % 3]) for n in range(60)]
-    topic = log(*drafts, partitions=4)
-    moment = Event.objects.at(topic, 1).logged_at
-    conditions = [
-        f.col("type") == "a.b",
-        f.col("type").isin("a.b", "d%_\\"),
-        f.col("type").startswith("a."),
-        f.col("type").startswith("d%"),
-        f.col("key").isNull(),
-        f.col("key") == "y'z",
-        (f.col("offset") > 10) & (f.col("offset") <= 20) & (f.col("number") < 5),
-        f.col("partition").isin(1, 2),
-        f.col("partition") == 3,
-        f.col("timestamp") >= f.lit(moment),
-        f.col("timestamp") < f.lit(moment),
-        f.col("value").contains("1") & f.col("key").isNotNull(),
-        f.col("type") > "a.b",
-        f.col("key") == "a\0b",
-    ]
+    keys = [None, "", "x.y", *TYPES]
+    drafts = [Draft(value={"n": n}, type=TYPES[n % 6], key=keys[n % 9]) for n in range(60)]
+    topic = log(*drafts, Draft(body=b"no value"), Draft(value=None), partitions=4)
+    everything = read(topic)
+    number = f.get_json_object("value", "$.n").cast("int")
+    for options, condition in [
+        ({"types": "a.b"}, f.col("type") == "a.b"),
+        ({"types": "a.*, d%_\\"}, f.col("type").isin("a.b", "a.c", "d%_\\")),
+        ({"types": json.dumps(TYPES[3:])}, f.col("type").isin(*TYPES[3:])),
+        ({"keys": json.dumps(["", "x.y"])}, f.col("key").isin("", "x.y")),
+        ({"keys": ">"}, f.col("key") != ""),
+        ({"where": "$.n >= 57"}, number >= 57),
+        (
+            {"types": "a.>", "keys": "x.y", "where": "$.n < 40"},
+            (f.col("type").startswith("a.")) & (f.col("key") == "x.y") & (number < 40),
+        ),
+        ({"types": "no.such"}, f.lit(False)),
+    ]:
+        assert collected(read(topic, **options)) == collected(everything.where(condition)), options
+    few = read(topic, types="a.b", columns="offset", minPartitions="7")
+    assert (few.count(), few.rdd.getNumPartitions()) == (10, 7)
 
-    for condition in conditions:
-        assert collected(read(topic, pushdown="true").where(condition)) == collected(read(topic).where(condition))
+
+def test_queries_on_one_frame_do_not_see_the_filters_of_others(
+    log: Callable[..., Any], read: Callable[..., Any]
+) -> None:
+    """Spark would confuse them if the source took any; it is asked to hand them down here."""
+    topic = log(*(Draft(value=n, type="ab"[n % 2]) for n in range(12)))
+    events = read(topic)
+
+    assert offsets(events.where("type = 'a'")) == [1, 3, 5, 7, 9, 11]
+    assert offsets(events) == list(range(1, 13))
+    assert sorted(row.offset for row in events.where("type = 'a'").union(events.where("type = 'b'")).collect()) == list(
+        range(1, 13)
+    )
 
 
-def test_filtered_rows_do_not_leave_the_server(log: Callable[..., Any], dsn: str) -> None:
-    from pyspark.sql.datasource import EqualTo
-
-    from django_events.spark.batch import FilteringReader
-    from django_events.spark.options import for_batch
-
-    topic = log(*(Draft(value=n, type="ab"[n % 2]) for n in range(20)))
-    reader = FilteringReader(for_batch({"dsn": dsn, "subscribe": topic.name}))
-
-    assert list(reader.pushFilters([EqualTo(("type",), "a")])) == []
-    assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 10
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pushdown": "true"}, "Say what to read by options 'types', 'keys' and 'where'"),
+        ({"types": " , "}, "expected texts between commas, or a list of texts in JSON"),
+        ({"keys": "[1]"}, "expected texts between commas, or a list of texts in JSON"),
+        ({"where": "$.a >"}, "which PostgreSQL can't use as a jsonpath predicate: syntax error"),
+        ({"where": "$.a"}, "neither true nor false for any value"),
+        ({"table": "positions", "where": "$.a > 1"}, "Option 'where' is not for option 'table'"),
+        ({"table": "positions", "minPartitions": "2"}, "Option 'minPartitions' is not for option 'table'"),
+    ],
+)
+def test_a_filter_that_cannot_be_meant_is_refused(
+    make_topic: TopicFactory, read: Callable[..., Any], options: dict[str, str], said: str
+) -> None:
+    topic = make_topic()
+    with pytest.raises(Exception, match=re.escape(said)):
+        read(None if "table" in options else topic, **options).collect()
 
 
 def test_large_events_do_not_exceed_what_the_server_gathers(log: Callable[..., Any], read: Callable[..., Any]) -> None:

@@ -102,9 +102,11 @@ def test_the_password_is_shown_nowhere(log: Callable[..., Any], dsn: str, tmp_pa
 def test_an_address_is_shown_without_its_password() -> None:
     dsn = Dsn("postgresql://user:s%40crt@host:5432/name?sslpassword=hidden")
 
-    assert str(dsn) == "user=user dbname=name host=host port=5432"
+    assert str(dsn) == "host=host port=5432 dbname=name user=user"
     assert "s@crt" not in f"{dsn!r}{dsn}{vars(type(dsn))}"
     assert pickle.loads(pickle.dumps(dsn)) == dsn
+    rare = "host=h dbname=a@b scram_client_key=s3cret options='-c app.password=s3cret'"
+    assert str(Dsn(rare)) == "host=h dbname=a@b"
     assert dsn.masked(ValueError("it was s@crt and hidden")) == "it was *** and ***"
 
 
@@ -115,6 +117,9 @@ def test_an_address_is_shown_without_its_password() -> None:
         "host=h password=s3cret nonsense",
         "s3cret",
         "postgresql://u:hush@s3cret@host/db",
+        "postgresql://u:s3cret/Xyz@host:5432/db",
+        "postgresql://u:123/s3cret@host:5432/db",
+        "postgresql://u:s3cret,h:99/db",
     ],
 )
 def test_a_wrong_address_is_refused_without_being_shown(text: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_events.consuming.matching import matches
+from django_events.matching import matches
 
 YES, NO = True, False
 

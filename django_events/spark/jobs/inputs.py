@@ -48,7 +48,7 @@ class Inputs:
         """Parquet, or what the names of files say."""
         kind = self._format(path)
         # JSON doesn't say what its columns are; an object in place of a text is taken as its text then.
-        reader = self.spark.read if kind != "json" else self.spark.read.schema(struct(COLUMNS, tuple(COLUMNS)))
+        reader = self.spark.read if kind != "json" else self.spark.read.schema(struct(COLUMNS))
         frame = reader.format(kind).options(**(JSON if kind == "json" else {})).load(path)
         if missing := [name for name in columns if name not in frame.columns]:
             raise InvalidOption(

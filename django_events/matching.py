@@ -1,13 +1,13 @@
 """Which events of its topics are for a consumer: patterns of types and keys, and a predicate on the value.
 
-Filters run in the database, on events of the log under the name `e`.
+Filters run in the database, on events of the log under the name `e`. Spark's reads have the same ones.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from django_events import sql
+from django_events.statements import Statement, all_of, literal, statement
 
 ONE, REST = "*", ">"
 
@@ -25,20 +25,20 @@ class Filter(Protocol):
     def where(self) -> str | None: ...
 
 
-def condition(consumer: Filter) -> sql.Statement:
+def condition(consumer: Filter) -> Statement:
     """The condition that an event `e` has to meet."""
     conditions = []
     for column, patterns in (("type", consumer.types), ("key", consumer.keys)):
         if patterns is None:
             continue
         if any(map(is_pattern, patterns)):
-            expressions = sql.literal([expression(pattern) for pattern in patterns])
-            conditions.append(sql.statement("match_pattern").on(column=column, expressions=expressions))
+            expressions = literal([expression(pattern) for pattern in patterns])
+            conditions.append(statement("match_pattern").on(column=column, expressions=expressions))
         else:
-            conditions.append(sql.statement("match_text").on(column=column, texts=sql.literal(list(patterns))))
+            conditions.append(statement("match_text").on(column=column, texts=literal(list(patterns))))
     if consumer.where is not None:
-        conditions.append(sql.statement("match_value").on(where=sql.literal(consumer.where)))
-    return sql.all_of(conditions)
+        conditions.append(statement("match_value").on(where=literal(consumer.where)))
+    return all_of(conditions)
 
 
 def is_pattern(text: str) -> bool:

@@ -1,4 +1,0 @@
--- Part of a condition: a text is one of several.
---
--- Literals: values. Identifiers: column.
-{column} = ANY({values})

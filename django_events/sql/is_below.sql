@@ -1,4 +1,0 @@
--- Part of a condition: a column is below a value.
---
--- Literals: value. Identifiers: column.
-{column} < {value}

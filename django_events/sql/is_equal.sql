@@ -1,4 +1,0 @@
--- Part of a condition: a column has a value.
---
--- Literals: value. Identifiers: column.
-{column} = {value}
