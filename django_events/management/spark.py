@@ -77,7 +77,9 @@ def explained() -> Iterator[None]:
         message = "Interrupted. What was finished stays; run the same again, and the rest is written."
         raise CommandError(message, returncode=Exit.FAILED) from None
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+        if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")) and not isinstance(
+            error, ConnectionError
+        ):
             raise
         from django_events.spark.errors import kind, told
 

@@ -8,6 +8,12 @@ OURS = re.compile(
 )
 # What Spark writes around its own sentences, for programs.
 CODES = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: \w{5}$")
+# Where a stack of the JVM says what was behind it: the last one is the cause.
+BEHIND = re.compile(r"^(?:Caused by)?: (?:[\w.$]*\.)?([\w$]+)(?:: (.*))?$", re.M)
+ENDED = (
+    "Spark's Java process has ended: it was killed, or had no memory left. What was finished stays; run the same "
+    "again, and the rest is written."
+)
 CAUSES = [
     (
         r"No space left on device",
@@ -22,7 +28,7 @@ CAUSES = [
         "There is a file where a folder is to be made. Say another path.",
     ),
     (
-        r"No FileSystem for scheme|UnsupportedFileSystemException",
+        r"No FileSystem for scheme|UnsupportedFileSystemException|Class org\.apache\.hadoop\.fs\.\S+ not found",
         "Spark knows no file system of that kind. Give it the package for it, for example in spark-defaults.conf.",
     ),
     (
@@ -33,6 +39,7 @@ CAUSES = [
         r"PACKAGE_NOT_INSTALLED",
         "Spark Connect needs packages that are not installed. Run: pip install 'pyspark[connect]'",
     ),
+    (r"trying to connect to the Java server|Answer from Java side is empty|Error while sending or receiving", ENDED),
     (
         r"ModuleNotFoundError: No module named '(\S+)'",
         "A module is missing on the machines of Spark: {0}. Install it there, or ship it with --py-files.",
@@ -42,12 +49,17 @@ CAUSES = [
 
 def told(error: BaseException) -> str:
     """The cause of an error of Spark, as people need it."""
+    if isinstance(error, ConnectionError):
+        return ENDED
     text = str(error)
     if found := OURS.search(text):
         return " ".join(found[2].split())
     for pattern, said in CAUSES:
         if found := re.search(pattern, text):
             return said.format(*found.groups())
+    if behind := BEHIND.findall(text):
+        name, said = behind[-1]
+        return f"{said} ({name})" if said else name
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return CODES.sub("", lines[0]) if lines else type(error).__name__
 

@@ -4,6 +4,7 @@ Offsets are per topic, because ids are: an event's partition is a column, not a 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -106,7 +107,7 @@ def _offset(option: str, topic: str, place: Any) -> int:
 def _moment(option: str, value: Any) -> datetime:
     """Milliseconds since 1970, as Kafka's source has them, or a time in ISO 8601."""
     try:
-        if not isinstance(value, str) or value.lstrip("-").isdigit():
+        if type(value) is int or (isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value)):
             return EPOCH + timedelta(milliseconds=int(value))
         moment = datetime.fromisoformat(value)
     except (ValueError, TypeError, OverflowError):

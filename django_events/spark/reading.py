@@ -107,10 +107,11 @@ class RangeReader:
         [[first]] = fetch(connection, statement("first_id").on(log=log, topic_id=part.topic_id))
         if first is not None and first <= start and (self.condition or seen == end - start):
             return
-        said = (
-            f"Topic {part.topic!r} was to be read from {start} to {end - 1}, but its log begins at "
-            f"{first or 'its end'}: what was before it is removed."
-        )
+        said = f"Topic {part.topic!r} was to be read from {start} to {end - 1}, but "
+        if first is None or first > start:
+            said += f"its log begins at {first or 'its end'}: what was before it is removed."
+        else:
+            said += f"only {seen} of these events are there: somebody has removed some by hand."
         if self.fail_on_data_loss:
             raise DataLost(f"{said} Read what is left with failOnDataLoss=false.")
         logger.warning(said)

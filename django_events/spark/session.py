@@ -1,11 +1,17 @@
 """A Spark session for this project's commands: local by default, on a cluster or through Spark Connect by one word."""
 
+import logging
 import os
+import re
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from django_events.exceptions import InvalidOption, NotReady
 from django_events.spark import java
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+MASTER = re.compile(r"local(\[[\d*, ]+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 SETTINGS = {
     # Whatever the zones of the machines are: an hour is an hour of UTC, also for other readers of the files.
     "spark.sql.session.timeZone": "UTC",
@@ -30,6 +37,8 @@ OF_A_LOCAL_ONE = {
     "spark.sql.shuffle.partitions": "8",
 }
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+CONNECT_PORT = 15002
+REACH, GRACE = 10.0, 30.0  # seconds
 QUIET = Path(__file__).with_name("quiet.properties")
 
 
@@ -44,6 +53,8 @@ def session(
         raise NotReady("PySpark is not installed. Run: pip install 'django-events-pg[spark]'") from None
     if master and remote:
         raise InvalidOption("Say where Spark is once: --master for a cluster, or --remote for Spark Connect.")
+    if master and not MASTER.fullmatch(master):
+        raise InvalidOption(f"--master is {master!r}, expected one like spark://host:7077, yarn, k8s://… or local[4].")
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
@@ -51,21 +62,81 @@ def session(
     wanted = {**SETTINGS, **(settings or {})}
     builder = SparkSession.builder.appName(name)
     if remote:
+        _refuse_unreachable(remote)
         builder = builder.remote(remote)
     else:
         java.provide()
         if master is None or master.startswith("local"):
             wanted = {**OF_A_LOCAL_ONE, **wanted}
-            java_options = [wanted.get(JAVA_OPTIONS, ""), f"-Dlog4j2.configurationFile={QUIET.as_uri()}"]
-            wanted[JAVA_OPTIONS] = " ".join(java_options)
+            # Files of ORC have the times of the JVM's zone.
+            ours = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={QUIET.as_uri()}"
+            wanted[JAVA_OPTIONS] = f"{ours} {wanted.get(JAVA_OPTIONS, '')}".strip()
             # Workers start with this interpreter, and find what it finds.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         builder = builder.master(master or LOCAL)
     for key, value in wanted.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _quiet_calls():
+        with _interrupts_as_before():
+            try:
+                spark = builder.getOrCreate()
+            except FileNotFoundError as error:
+                raise NotReady(f"Spark can't be started: {error}. Where SPARK_HOME is set, unset it.") from None
+        try:
+            yield spark
+        finally:
+            _stop(spark)
+
+
+@contextmanager
+def _quiet_calls() -> Iterator[None]:
+    """Py4J logs a stack for each call that is interrupted or not answered; whoever made it is told anyway."""
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    loggers = logging.getLogger(), logging.getLogger("py4j.clientserver"), logging.getLogger("py4j.java_gateway")
+    for logger in loggers:
+        logger.addFilter(is_of_others)
     try:
-        yield spark
+        yield
     finally:
-        spark.stop()
+        for logger in loggers:
+            logger.removeFilter(is_of_others)
+
+
+@contextmanager
+def _interrupts_as_before() -> Iterator[None]:
+    """PySpark sets a handler that calls the JVM in the midst of another call to it."""
+    mine = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if mine and before is not None:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(spark: "SparkSession") -> None:
+    """In a thread of its own, which has a line of its own to the JVM: this one's may have been cut in the midst."""
+
+    def stop() -> None:
+        with suppress(Exception):  # the JVM may be gone, and whoever used the session has been told
+            spark.stop()
+
+    stopping = threading.Thread(target=stop, name="django_events stops Spark", daemon=True)
+    stopping.start()
+    stopping.join(GRACE)
+
+
+def _refuse_unreachable(remote: str) -> None:
+    """Spark Connect would try for many minutes, and say nothing."""
+    found = urlsplit(remote)
+    try:
+        if found.scheme != "sc" or not found.hostname:
+            raise ValueError("it has no host")
+        with socket.create_connection((found.hostname, found.port or CONNECT_PORT), timeout=REACH):
+            pass
+    except ValueError as error:
+        raise InvalidOption(f"--remote is {remote!r}, expected one like sc://host:15002: {error}.") from None
+    except OSError as error:
+        raise NotReady(f"There is no Spark Connect at {remote}: {error}.") from None

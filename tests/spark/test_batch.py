@@ -216,6 +216,8 @@ def test_what_comes_later_is_not_part_of_a_planned_batch(log: Callable[..., Any]
         ({"subscribe": "things", "startingOffsets": '{"things": 9}'}, "whose next event will be 3"),
         ({"subscribe": "things", "startingTimestamp": "2026-11-20T18:00:00"}, "a time with its zone"),
         ({"subscribe": "things", "startingTimestamp": "yesterday"}, "a time with its zone"),
+        ({"subscribe": "things", "startingOffsetsByTimestamp": '{"things": true}'}, "a time with its zone"),
+        ({"subscribe": "things", "startingOffsetsByTimestamp": '{"things": 1.5}'}, "a time with its zone"),
         ({"subscribe": "things", "startingOffsets": "latest", "startingTimestamp": "0"}, "more than once"),
         (
             {"subscribe": "things", "startingOffsets": '{"things": 2}', "endingOffsets": '{"things": 1}'},
