@@ -55,6 +55,14 @@ def test_a_java_that_has_ended_is_told() -> None:
     assert told(ConnectionRefusedError(111, "Connection refused")) == ENDED
 
 
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open one would be used, whatever is said."""
+    sessions = pytest.importorskip("pyspark.sql").SparkSession
+    monkeypatch.setattr(sessions, "getActiveSession", classmethod(lambda cls: None))
+
+
+@pytest.mark.usefixtures("no_session")
 @pytest.mark.parametrize(
     ("where", "error", "said"),
     [
