@@ -372,7 +372,10 @@ class Migration(migrations.Migration):
                 (
                     "query",
                     models.TextField(
-                        blank=True, default="", help_text="Where it keeps its checkpoint.", verbose_name="query"
+                        blank=True,
+                        default="",
+                        help_text="Its id, from its checkpoint; empty outside of a stream.",
+                        verbose_name="query",
                     ),
                 ),
                 (

@@ -32,7 +32,9 @@ class SinkBatch(models.Model):
     sink = models.CharField(_("sink"), max_length=63, primary_key=True)
     batch = models.BigIntegerField(_("batch"))
     events = models.BigIntegerField(_("events"))
-    query = models.TextField(_("query"), blank=True, default="", help_text=_("Where it keeps its checkpoint."))
+    query = models.TextField(
+        _("query"), blank=True, default="", help_text=_("Its id, from its checkpoint; empty outside of a stream.")
+    )
     published_at = models.DateTimeField(_("published at"), db_default=ClockTimestamp(), editable=False)
 
     class Meta:

@@ -106,7 +106,6 @@ class SinkOptions:
     topic: str | None
     sink: str | None
     batch_id: int | None
-    checkpoint: str
 
 
 def for_batch(options: Mapping[str, str]) -> ReadOptions:
@@ -123,8 +122,7 @@ def for_sink(options: Mapping[str, str]) -> SinkOptions:
     batch_id = given.number("batchId", least=0)
     if batch_id is not None and sink is None:
         raise InvalidOption("Option 'batchId' needs option 'sink': the name under which the batch is remembered.")
-    checkpoint = given.text("checkpointLocation") or ""
-    return SinkOptions(dsn=given.dsn(), topic=given.text("topic"), sink=sink, batch_id=batch_id, checkpoint=checkpoint)
+    return SinkOptions(dsn=given.dsn(), topic=given.text("topic"), sink=sink, batch_id=batch_id)
 
 
 def columns_of(options: Mapping[str, str]) -> dict[str, Column]:

@@ -1,7 +1,8 @@
 """Publishing what Spark computed: tasks stage their rows, and the driver's commit publishes all of them at once.
 
 A task that is tried again has staged twice, and one of its attempts is published. A batch that is tried again is found
-under the name of its sink, and changes nothing.
+under the name of its sink, and changes nothing: a batch is a number of a streaming query, and Spark keeps the id of the
+query in its checkpoint.
 """
 
 import uuid
@@ -12,6 +13,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, StringType, StructType
 
@@ -32,15 +34,17 @@ ACCEPTED = {
     "metadata": TEXT,
 }
 TRIES = 3
+QUERY = "sql.streaming.queryId"  # Spark's name for it among the local properties of a task
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one attempt of a task has staged."""
+    """What one attempt of a task has staged, and for which streaming query; `query` is empty outside of one."""
 
     attempt: str
     events: int
     topics: frozenset[str]
+    query: str
 
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -74,11 +78,13 @@ class Sink:
                     f"PostgreSQL refused a row: {str(error).strip()} The column 'value' holds JSON as text, like "
                     "to_json(struct(…)) makes it, and so does 'metadata'. Nothing was published."
                 ) from None
-        return Staged(attempt, events, frozenset(used))
+        return Staged(attempt, events, frozenset(used), _query())
 
     def publish(self, messages: Messages, sink: str | None, batch: int) -> None:
         """Publish what was staged, once: in one transaction with the note that this batch is published."""
         staged = _of_events(messages)
+        if not staged:
+            return
         for tried in range(TRIES):
             try:
                 with self.options.dsn.connected() as connection, connection.transaction():
@@ -100,7 +106,7 @@ class Sink:
         attempts = [message.attempt for message in staged]
         events = sum(message.events for message in staged)
         fetch(connection, statement("lock_attempts"), attempts=attempts)
-        if sink is not None and self._is_published(connection, sink, batch, events):
+        if sink is not None and self._is_published(connection, sink, batch, staged[0].query, events):
             _unstage(connection, staged)
             return
         for topic in sorted({topic for message in staged for topic in message.topics}):
@@ -112,30 +118,32 @@ class Sink:
                 "What is not published within a week is deleted."
             )
 
-    def _is_published(self, connection: Connection, sink: str, batch: int, events: int) -> bool:
-        query = self.options.checkpoint
+    def _is_published(self, connection: Connection, sink: str, batch: int, query: str, events: int) -> bool:
+        """Whether this batch was published before; it is noted if it wasn't."""
         [[last, had, of]] = fetch(connection, statement("lock_sink"), sink=sink, query=query)
         if of != query:
             raise SinkRefused(
-                f"Sink {sink!r} belongs to another query, whose checkpoint is {of!r}; this one's is {query!r}. Its "
-                "batches have the same numbers, so each query needs a name of its own: option 'sink'. Nothing was "
-                "published."
-            )
-        if batch == last and events != had:
-            raise SinkRefused(
-                f"Sink {sink!r} has published batch {batch} with {had} events, and now it has {events}: it is another "
-                "one. A query with a new checkpoint begins at 0 again: give it another name by option 'sink'. Nothing "
-                "was published."
-            )
-        if batch < last:
-            raise SinkRefused(
-                f"Sink {sink!r} has published batch {last}, and this is batch {batch}, so it can't be told what of it "
-                "is published already. A query with a new checkpoint begins at 0 again: give it another name by "
-                "option 'sink'. Nothing was published."
+                f"Sink {sink!r} belongs to {_called(of)}, not to {_called(query)}. A query with a new checkpoint "
+                "is another query. Batches of both have the same numbers, so each needs a name of its own: give it "
+                "another one by option 'sink'. Nothing was published."
             )
         if batch > last:
             fetch(connection, statement("note_batch"), sink=sink, batch=batch, events=events)
-        return bool(batch == last)
+            return False
+        if query:  # its batches are committed in their order, and one that comes again may count otherwise
+            return True
+        if batch < last:
+            raise SinkRefused(
+                f"Sink {sink!r} has published batch {last}, and this is batch {batch}, so it can't be told what of it "
+                "is published already. Expected a number that grows with each batch, by option 'batchId'. Nothing was "
+                "published."
+            )
+        if events != had:
+            raise SinkRefused(
+                f"Sink {sink!r} has published batch {batch} with {had} events, and now it has {events}: it is another "
+                "one. Give it a higher number by option 'batchId'. Nothing was published."
+            )
+        return True
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
         given = {name: batch.column(name) for name in batch.schema.names}
@@ -185,10 +193,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self.sink.stage(iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  # Spark's name
+        if not all(message.query for message in _of_events(messages)):
+            raise SinkRefused(
+                f"Spark doesn't say which query publishes to sink {self.name!r}: its tasks have no property {QUERY!r}, "
+                "so a batch that comes again would not be known. Publish in foreachBatch, with the options 'sink' and "
+                "'batchId'. Nothing was published."
+            )
         self.sink.publish(messages, self.name, batchId)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         self.sink.forget(messages)
+
+
+def _query() -> str:
+    context = TaskContext.get()
+    return (context and context.getLocalProperty(QUERY)) or ""
+
+
+def _called(query: str) -> str:
+    return f"query {query}" if query else "writes outside of a streaming query"
 
 
 def _of_events(messages: Messages) -> list[Staged]:

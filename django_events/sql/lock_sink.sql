@@ -1,7 +1,7 @@
 -- The last batch that a sink has published, -1 for a new one, with its number of events and the query it was of.
 --
 -- Nobody else publishes for the sink until this transaction ends.
--- Parameters: sink, query.
+-- Parameters: sink, query (the id of a streaming query, or nothing).
 -- Relies on: the primary key of django_events_sinkbatch.
 INSERT INTO django_events_sinkbatch AS s (sink, batch, events, query)
 VALUES (%(sink)s, -1, 0, %(query)s)

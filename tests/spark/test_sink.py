@@ -4,6 +4,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,8 @@ def test_a_named_batch_is_published_once(spark: Any, write: Callable[..., None],
     assert len(logged(topic)) == 2
     with pytest.raises(Exception, match="Sink 'daily' has published batch 20261121, and this is batch 20261119"):
         write(frame, topic="things", sink="daily", batchId=20261119)
+    with pytest.raises(Exception, match="has published batch 20261121 with 1 events, and now it has 2"):
+        write(frame.union(frame), topic="things", sink="daily", batchId=20261121)
     assert len(logged(topic)) == 2
 
 
@@ -181,37 +184,81 @@ def test_a_stream_is_published_once_over_restarts(
 
     run()
     assert sorted(row[2] for row in logged("target")) == list(range(20))
-    # As if the driver had died after publishing and before Spark noted it: the last batch comes again.
-    last = max((tmp_path / "checkpoint/commits").glob("[0-9]"), key=lambda path: int(path.name))
-    last.unlink()
-    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    uncommit(tmp_path / "checkpoint")
     run()
     assert sorted(row[2] for row in logged("target")) == list(range(20))
     publish(source, *range(20, 25))
     run()
     assert sorted(row[2] for row in logged("target")) == list(range(25))
-    with pytest.raises(Exception, match="belongs to another query, whose checkpoint is"):
+    with pytest.raises(Exception, match=r"Sink 'copy' belongs to query [-0-9a-f]{36}, not to query [-0-9a-f]{36}"):
         run("another")
-    shutil.rmtree(tmp_path / "checkpoint")  # the same path, and not the same query
-    with pytest.raises(Exception, match="A query with a new checkpoint begins at 0 again"):
-        run()
     assert len(logged("target")) == 25
 
 
-def test_a_first_batch_that_is_another_one_is_not_taken_for_the_same(spark: Any, dsn: str, make_topic: Any) -> None:
+@pytest.mark.parametrize("by", ["format", "foreachBatch"])
+def test_a_query_is_known_by_its_checkpoint_wherever_that_is(
+    spark: Any, dsn: str, tmp_path: Path, log: Callable[..., Any], make_topic: Any, by: str
+) -> None:
+    log(*(Draft(value=n) for n in range(5)), name="source")
+    make_topic("target")
+    options = {"dsn": dsn, "topic": "target", "sink": "copy"}
+
+    def save(frame: Any, batch: int) -> None:
+        frame.write.format("django_events").options(**options, batchId=batch).mode("append").save()
+
+    def run(checkpoint: str) -> str:
+        frame = spark.readStream.format("django_events").options(
+            dsn=dsn, subscribe="source", startingOffsets="earliest"
+        )
+        written = frame.load().select("value").writeStream.queryName("copy")
+        written = written.foreachBatch(save) if by == "foreachBatch" else written.format("django_events")
+        spark.conf.set("spark.sql.streaming.checkpointLocation", checkpoint)  # it makes a folder called `copy` in it
+        try:
+            query = written.options(**options).trigger(availableNow=True).start()
+            query.awaitTermination()
+        finally:
+            spark.conf.unset("spark.sql.streaming.checkpointLocation")
+        return str(query.id)
+
+    name = run(str(tmp_path))
+    assert SinkBatch.objects.get().query == name
+    uncommit(tmp_path / "copy")
+    assert run(f"{tmp_path.as_uri()}/") == name
+    assert sorted(row[2] for row in logged("target")) == list(range(5))
+    shutil.rmtree(tmp_path / "copy")  # the same place and as many events, and not the same query
+    with pytest.raises(Exception, match="A query with a new checkpoint is another query"):
+        run(str(tmp_path))
+    assert len(logged("target")) == 5
+
+
+def uncommit(checkpoint: Path) -> None:
+    """As if the driver had died after publishing and before Spark noted it: the last batch comes again."""
+    last = max((checkpoint / "commits").glob("[0-9]"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_batch_of_a_query_that_comes_again_is_published_already(spark: Any, dsn: str, make_topic: Any) -> None:
     topic = make_topic()
     options = for_sink({"dsn": dsn, "topic": "things", "sink": "s"})
+    writer = StreamWriter(options, schema(spark, "value string"), overwrite=False)
 
-    def writer() -> StreamWriter:
-        return StreamWriter(options, schema(spark, "value string"), overwrite=False)
+    for batch, values in ((3, ["1"]), (3, ["2", "3"]), (2, ["4"]), (4, []), (4, ["5"])):
+        writer.commit([replace(staged(writer.sink, *values), query="q")], batch)
 
-    writer().commit([staged(writer().sink, "1")], 0)
-    writer().commit([staged(writer().sink, "1")], 0)
-    another = staged(writer().sink, "2", "3")
-    with pytest.raises(SinkRefused, match="has published batch 0 with 1 events, and now it has 2"):
-        writer().commit([another], 0)
-    assert len(logged(topic)) == 1
-    writer().abort([another], 0)
+    assert [row[2] for row in logged(topic)] == [1, 5]
+
+
+def test_nothing_is_published_for_a_query_that_is_not_known(spark: Any, dsn: str, make_topic: Any) -> None:
+    topic = make_topic()
+    options = for_sink({"dsn": dsn, "topic": "things", "sink": "s"})
+    writer = StreamWriter(options, schema(spark, "value string"), overwrite=False)
+    message = staged(writer.sink, "1")
+
+    with pytest.raises(SinkRefused, match="Spark doesn't say which query publishes to sink 's'"):
+        writer.commit([message], 0)
+    assert logged(topic) == []
+    writer.abort([message], 0)
 
 
 def test_a_stream_needs_a_name(spark: Any, dsn: str, tmp_path: Path, log: Callable[..., Any]) -> None:
@@ -263,7 +310,7 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(
 
     monkeypatch.setattr(Sink, "_publish", committed_and_lost)
     for commit in (
-        lambda: writer.commit([staged(writer.sink, "1")], 0),
+        lambda: writer.commit([replace(staged(writer.sink, "1"), query="q")], 0),
         lambda: plain.commit([staged(plain.sink, "2")]),
     ):
         commit()
