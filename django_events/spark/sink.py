@@ -33,6 +33,7 @@ ACCEPTED = {
     "body": (BinaryType,),
     "metadata": TEXT,
 }
+OBJECT = r"^\s*\{"
 TRIES = 3
 QUERY = "sql.streaming.queryId"  # Spark's name for it among the local properties of a task
 
@@ -254,7 +255,7 @@ def _refuse_rows(given: dict[str, pa.Array], count: int) -> None:
         raise InvalidEvent("A row has no topic. Nothing was published.")
     if "partition" in given and pc.any(pc.less(given["partition"], 0)).as_py():
         raise InvalidEvent("A row has a partition below 0. Nothing was published.")
-    if "metadata" in given and not pc.all(pc.match_substring_regex(given["metadata"], r"^\s*\{")).as_py():
+    if "metadata" in given and not pc.all(pc.match_substring_regex(given["metadata"], OBJECT), min_count=0).as_py():
         raise InvalidEvent("A row has metadata that is no JSON object. Nothing was published.")
 
 

@@ -73,6 +73,17 @@ def test_rows_become_events(spark: Any, write: Callable[..., None], make_topic: 
     ]
 
 
+def test_rows_may_say_nothing_but_their_values(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
+    topic = make_topic()
+    columns = ("type", "key", "metadata")
+
+    write(
+        spark.sql(f"SELECT '1' AS value, {', '.join(f'CAST(NULL AS string) AS {c}' for c in columns)}"), topic="things"
+    )
+
+    assert logged(topic) == [("", None, 1, None, {})]
+
+
 def test_a_row_may_name_its_topic_and_partition(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
     for name in ("a", "b"):
         make_topic(name, partitions=3)
