@@ -34,6 +34,8 @@ ACCEPTED = {
     "metadata": TEXT,
 }
 OBJECT = r"^\s*\{"
+LONGEST = {"type": 200, "key": 512}
+HIGHEST_PARTITION = 2**31 - 1
 TRIES = 3
 QUERY = "sql.streaming.queryId"  # Spark's name for it among the local properties of a task
 
@@ -243,6 +245,9 @@ def _refuse_columns(schema: StructType, *, topic_given: bool) -> None:
 
 
 def _refuse_rows(given: dict[str, pa.Array], count: int) -> None:
+    for name, array in given.items():
+        _refuse_no_text(name, array)
+
     def is_null(name: str) -> pa.Array:
         return given[name].is_null() if name in given else pa.repeat(pa.scalar(value=True), count)
 
@@ -253,10 +258,33 @@ def _refuse_rows(given: dict[str, pa.Array], count: int) -> None:
         )
     if "topic" in given and given["topic"].null_count:
         raise InvalidEvent("A row has no topic. Nothing was published.")
-    if "partition" in given and pc.any(pc.less(given["partition"], 0)).as_py():
-        raise InvalidEvent("A row has a partition below 0. Nothing was published.")
+    if "partition" in given:
+        _refuse_no_partition(given["partition"])
     if "metadata" in given and not pc.all(pc.match_substring_regex(given["metadata"], OBJECT), min_count=0).as_py():
         raise InvalidEvent("A row has metadata that is no JSON object. Nothing was published.")
+
+
+def _refuse_no_text(name: str, array: pa.Array) -> None:
+    """InvalidEvent for bytes that are no UTF-8, and for more characters than a column has room for."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        raise InvalidEvent(
+            f"A row has a {name} that is no UTF-8. Bytes are published in the column 'body', or decoded before, by "
+            "decode(). Nothing was published."
+        ) from None
+    if name in LONGEST and (count := pc.max(pc.utf8_length(array)).as_py() or 0) > LONGEST[name]:
+        raise InvalidEvent(
+            f"A row has a {name} of {count} characters, at most {LONGEST[name]} are possible. Nothing was published."
+        )
+
+
+def _refuse_no_partition(array: pa.Array) -> None:
+    for end in pc.min_max(array).as_py().values():
+        if end is not None and not 0 <= end <= HIGHEST_PARTITION:
+            raise InvalidEvent(
+                f"A row has partition {end}, expected one from 0 to {HIGHEST_PARTITION}. Nothing was published."
+            )
 
 
 # What an event has where a row says nothing.
