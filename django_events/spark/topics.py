@@ -32,8 +32,8 @@ class TopicLog:
 
         def has_come(id: int) -> bool:
             asked = before.on(log=log_table(self.id), topic_id=self.id, id=id)
-            [[earlier]] = fetch(self.connection, asked, moment=moment)
-            return not earlier
+            found = fetch(self.connection, asked, moment=moment)
+            return bool(found) and not found[0][0]  # what was removed meanwhile is older than what is left
 
         return self.first + bisect_left(range(self.first, self.end), True, key=has_come)
 
@@ -53,12 +53,11 @@ def find(connection: Connection, subscription: "Subscription", *, fail: bool = T
     extents = union_all(
         [statement("bounds").on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known]
     )
-    ends = {topic_id: (first, last) for topic_id, first, last in fetch(connection, extents)}
+    ends = {topic_id: (first, max(last or 0, floor) + 1) for topic_id, first, last, floor in fetch(connection, extents)}
     found = []
     for name in known:
-        topic_id, incarnation, floor = rows[name]
-        first, last = ends[topic_id]
-        end = max(last or 0, floor) + 1
+        topic_id, incarnation = rows[name]
+        first, end = ends[topic_id]
         found.append(TopicLog(name, topic_id, incarnation, first or end, end, connection))
     return found
 

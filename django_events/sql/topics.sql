@@ -1,6 +1,5 @@
 -- The topics of the database, by name.
 --
--- Relies on: the primary key of django_events_topichead.
-SELECT t.name, t.id, t.incarnation::text, h.id_floor
+-- Relies on: django_events_topic (name).
+SELECT t.name, t.id, t.incarnation::text
 FROM django_events_topic AS t
-JOIN django_events_topichead AS h ON h.topic_id = t.id

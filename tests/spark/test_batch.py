@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,8 +13,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from django_events import Draft, publish_many
-from django_events.models import Event
+from django_events.models import Event, TopicHead
+from django_events.spark import topics
+from django_events.spark.dsn import Connection, Dsn
+from django_events.spark.options import Subscription
 from django_events.spark.ranges import Range, split
+from django_events.statements import Statement
 from tests.conftest import TopicFactory
 from tests.spark.conftest import move
 
@@ -427,6 +431,38 @@ def topic_id(topic: Any) -> int:
     from django_events.models import Topic
 
     return Topic.objects.get(name=str(topic)).pk
+
+
+def test_a_time_is_found_while_the_oldest_events_are_removed(log: Callable[..., Any], dsn: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
+    with Dsn(dsn).connected() as used:
+        [found] = topics.find(used, Subscription(names=("things",)))
+        drop_first_segment(topic)
+
+        assert (found.first, found.end) == (1, 251)
+        assert found.first_since(datetime(2020, 1, 1, tzinfo=UTC)) == 101
+        assert found.first_since(datetime.now(UTC) + timedelta(days=1)) == 251
+
+
+def test_a_log_that_is_emptied_while_it_is_looked_for_ends_where_it_did(
+    log: Callable[..., Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
+    really = topics.fetch
+
+    def emptying(used: Connection, asked: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
+        rows = really(used, asked, **parameters)
+        if asked.name == "topics":
+            for _ in range(3):
+                drop_first_segment(topic)
+            TopicHead.objects.filter(topic__name="things").update(id_floor=250)
+        return rows
+
+    monkeypatch.setattr(topics, "fetch", emptying)
+    with Dsn(dsn).connected() as used:
+        [found] = topics.find(used, Subscription(names=("things",)))
+
+    assert (found.first, found.end) == (251, 251)
 
 
 def drop_first_segment(topic: Any) -> None:
