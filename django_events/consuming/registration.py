@@ -83,6 +83,7 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
     rows = models.Consumer.objects.using(using).select_related("topic")
     row = rows.filter(name=declared.name, topic=topic).first()
     if row is None:
+        _refuse_name_of_query(using, declared, topic)
         start = places.begin(using, topic, declared.start)
         row = models.Consumer(
             name=declared.name, topic=topic, mode=declared.mode, partitioned=declared.partitioned, **described
@@ -153,6 +154,18 @@ def _refuse_other_mode(row: models.Consumer, declared: declarations.Consumer) ->
             f"Consumer {row} is declared with mode={declared.mode!r}, at {declared.declared_at}, and was registered "
             f"with mode={row.mode!r}: how far it is can't be said in the other way. Nothing was changed. Declare "
             f"mode={row.mode!r} again, or give it another name."
+        )
+
+
+def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: models.Topic) -> None:
+    """A streaming query that has the name on another topic: whoever steers one of them would name both."""
+    rows = models.Consumer.objects.using(using).select_related("topic")
+    if query := rows.filter(name=declared.name, mode="spark").first():
+        raise ConsumerChangeRefused(
+            f"Consumer {declared} is declared for topic {topic.name!r}, at {declared.declared_at}, and a streaming "
+            f"query of Spark has the name, on topic {query.topic.name!r}. Nothing was changed. Give it another name, "
+            f"or, if the query is gone for good, run: manage.py events unregister {declared.name} --topic "
+            f"{query.topic.name} --execute"
         )
 
 

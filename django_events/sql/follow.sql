@@ -1,13 +1,13 @@
--- Register a streaming query of Spark as a consumer of a topic, unless it is; answers with the mode of the consumer.
+-- Register a streaming query of Spark as a consumer of a topic, unless it is; answers with the mode of who has the name.
 --
--- The caller holds the topic's head.
+-- That is another one than Spark's if it is a consumer of Django, of whatever topic. The caller holds the topic's head.
 -- Parameters: name, topic_id, position (the id up to which it has read).
 -- Relies on: django_events_consumer (name, topic_id).
 WITH consumer AS (
     INSERT INTO django_events_consumer (name, topic_id, partitioned, mode, ordered, live, filled_until)
     VALUES (%(name)s, %(topic_id)s, false, 'spark', false, false, 0)
     ON CONFLICT (name, topic_id) DO NOTHING
-    RETURNING id, mode
+    RETURNING id
 ), at AS (
     INSERT INTO django_events_position (
         consumer_id, partition, position, number, handled, failed, discarded, dead_lettered, attempts, careful_until,
@@ -15,6 +15,4 @@ WITH consumer AS (
     )
     SELECT id, -1, %(position)s, %(position)s, 0, 0, 0, 0, 0, 0, '', '' FROM consumer
 )
-SELECT mode FROM consumer
-UNION ALL
-SELECT mode FROM django_events_consumer WHERE name = %(name)s AND topic_id = %(topic_id)s
+SELECT coalesce((SELECT mode FROM django_events_consumer WHERE name = %(name)s AND mode <> 'spark' LIMIT 1), 'spark')

@@ -1,16 +1,22 @@
 """Reading the log as a stream: each offset once, across restarts, late commits and lost data."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from django_events import Draft, rewind
 from django_events.consuming.lag import lag
-from django_events.exceptions import EventsError
+from django_events.exceptions import ConsumerChangeRefused, EventsError
 from django_events.models import Consumer, Intervention, Position, Topic
+from django_events.spark.dsn import Dsn
+from django_events.spark.following import Follower
+from django_events.spark.options import for_stream
+from django_events.spark.streaming import StreamReader
 from tests.conftest import Connect
 from tests.spark.conftest import move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id
@@ -134,10 +140,7 @@ def test_a_topic_made_anew_stops_the_query(log: Callable[..., Any], stream: Stre
 def test_a_database_older_than_the_checkpoint_stops_the_query(log: Callable[..., Any], stream: Stream) -> None:
     topic = log(*(Draft(value=n) for n in range(5)))
     stream(topic)
-    with connection.cursor() as cursor:  # as a backup from before would be
-        cursor.execute("ALTER TABLE django_events_event DISABLE TRIGGER ALL")
-        cursor.execute("DELETE FROM django_events_event WHERE topic_id = %s AND id > 3", [topic_id(topic)])
-        cursor.execute("ALTER TABLE django_events_event ENABLE TRIGGER ALL")
+    cut_back(topic, 3)
 
     with pytest.raises(Exception, match="the database is older than the checkpoint"):
         stream(topic)
@@ -194,6 +197,29 @@ def test_a_consumer_of_django_is_no_query(log: Callable[..., Any], stream: Strea
         stream(topic, consumer="taken")
 
 
+def test_a_consumer_of_django_on_another_topic_is_no_query_either(
+    log: Callable[..., Any], stream: Stream, make_topic: Any, make_consumer: Any
+) -> None:
+    topic = log(Draft(value=1))
+    make_consumer(make_topic("others"), name="taken", handler=print)
+
+    with pytest.raises(Exception, match=r"is a stream consumer of Django\. Take another name"):
+        stream(topic, consumer="taken")
+    assert Consumer.objects.filter(name="taken").count() == 1
+
+
+def test_a_name_that_a_query_has_is_none_for_a_consumer_of_django(
+    log: Callable[..., Any], dsn: str, make_topic: Any, make_consumer: Any, followers: None
+) -> None:
+    topic = log(Draft(value=1))
+    with Dsn(dsn).connected() as used:
+        Follower("taken").tell(used, {topic_id(topic): 1})
+
+    with pytest.raises(ConsumerChangeRefused, match="a streaming query of Spark has the name, on topic 'things'"):
+        make_consumer(make_topic("others"), name="taken", handler=print)
+    assert Consumer.objects.filter(name="taken").count() == 1
+
+
 def test_a_query_is_not_steered_from_here(log: Callable[..., Any], stream: Stream, followers: None) -> None:
     topic = log(Draft(value=1))
     stream(topic, consumer="warehouse")
@@ -206,7 +232,6 @@ def test_an_idle_query_waits_between_its_looks(log: Callable[..., Any], dsn: str
     import time
 
     from django_events.spark import streaming
-    from django_events.spark.options import for_stream
 
     topic = log(Draft(value=1))
     reader = streaming.StreamReader(for_stream({"dsn": dsn, "subscribe": topic.name}))
@@ -225,8 +250,6 @@ def test_an_idle_query_waits_between_its_looks(log: Callable[..., Any], dsn: str
 
 
 def test_a_lost_connection_is_opened_again(log: Callable[..., Any], dsn: str) -> None:
-    from django_events.spark.options import for_stream
-    from django_events.spark.streaming import StreamReader
 
     topic = log(Draft(value=1))
     reader = StreamReader(for_stream({"dsn": dsn, "subscribe": topic.name, "startingOffsets": "earliest"}))
@@ -259,6 +282,26 @@ def test_a_limit_is_shared(backlogs: dict[str, int], most: int, expected: dict[s
     ends = shared(dict.fromkeys(backlogs, 100), {name: 100 + count for name, count in backlogs.items()}, most)
 
     assert {name: end - 100 for name, end in ends.items()} == expected
+
+
+@contextmanager
+def reading(dsn: str, topic: Any = None, **options: str) -> Iterator[StreamReader]:
+    """A reader as Spark's driver has it, without Spark."""
+    if topic is not None:
+        options["subscribe"] = str(topic)
+    reader = StreamReader(for_stream({"dsn": dsn, "startingOffsets": "earliest", **options}))
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def cut_back(topic: Any, last: int) -> None:
+    """As a database is that was restored from a backup."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_events_event DISABLE TRIGGER ALL")
+        cursor.execute("DELETE FROM django_events_event WHERE topic_id = %s AND id > %s", [topic_id(topic), last])
+        cursor.execute("ALTER TABLE django_events_event ENABLE TRIGGER ALL")
 
 
 def make_anew(topic: Any, make_topic: Any) -> None:
