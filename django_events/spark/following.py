@@ -17,10 +17,11 @@ class Follower:
     def tell(self, connection: Connection, offsets: Mapping[int, int]) -> None:
         """Everything before these offsets of topics is done. What was told already costs nothing."""
         for topic_id, offset in sorted(offsets.items()):
-            if self._told.get(topic_id) == offset:
+            told = self._told.get(topic_id)
+            if told == offset:
                 continue
-            known = topic_id in self._told
-            if not (known and self._moved(connection, topic_id, offset)):  # new, or unregistered by somebody
+            goes_on = told is not None and told < offset  # otherwise it is new, or goes back because its log was cut
+            if not (goes_on and self._moved(connection, topic_id, offset)):  # or unregistered by somebody
                 self._register(connection, topic_id, offset)
             self._told[topic_id] = offset
 

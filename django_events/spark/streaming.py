@@ -97,7 +97,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offsets) -> None:
         if follower := self._follower:
-            offsets = {topic.id: end[topic.name]["offset"] for topic in self._found() if topic.name in end}
+            # What the log doesn't have any more is not told: the next batch was planned from its end already.
+            offsets = {t.id: end[t.name]["offset"] for t in self._found() if _is_within(t, end.get(t.name))}
             self._session.run(lambda connection: follower.tell(connection, offsets))
 
     def stop(self) -> None:
@@ -143,6 +144,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{what} Go on with what is there by failOnDataLoss=false, or begin again with a new checkpoint."
             )
         logger.warning(what)
+
+
+def _is_within(topic: TopicLog, known: Checkpointed | None) -> bool:
+    return known is not None and known["incarnation"] == topic.incarnation and known["offset"] <= topic.end
 
 
 def shared(begins: dict[str, int], ends: dict[str, int], most: int) -> dict[str, int]:

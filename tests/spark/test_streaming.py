@@ -189,6 +189,23 @@ def test_a_query_that_begins_again_says_so(log: Callable[..., Any], stream: Stre
     assert Position.objects.get(consumer__name="warehouse").position == 10
 
 
+def test_a_query_whose_log_was_cut_back_says_so(
+    log: Callable[..., Any], dsn: str, followers: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(9)))
+    with reading(dsn, topic, consumer="warehouse", failOnDataLoss="false") as reader:
+        read = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        reader.latestOffset(read, ReadAllAvailable())
+        assert Position.objects.get(consumer__name="warehouse").position == 9
+        cut_back(topic, 3)
+        reader.latestOffset(read, ReadAllAvailable())
+        reader.commit(read)
+
+    assert Position.objects.get(consumer__name="warehouse").position == 3
+    assert Intervention.objects.get(consumer="warehouse").details["after"] == 3
+    assert "the database is older than the checkpoint" in caplog.text
+
+
 def test_a_consumer_of_django_is_no_query(log: Callable[..., Any], stream: Stream, make_consumer: Any) -> None:
     topic = log(Draft(value=1))
     make_consumer(topic, name="taken", handler=print)
