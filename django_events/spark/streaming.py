@@ -2,12 +2,13 @@
 
 Ids are dense and in commit order, so that nothing is ever added below an offset that was read. What is checkpointed
 is, of each topic, the next offset and the incarnation: a topic that was made anew begins again at 1, and is another.
+Where a batch doesn't begin where the last one ended, its own offset says so: done again, it has the same events.
 """
 
 import logging
 import time
 from collections.abc import Iterator
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,10 +28,15 @@ PAUSE = 0.5  # seconds before another look at logs that have nothing new
 
 
 class Checkpointed(TypedDict):
-    """How far a query is in one topic: the next offset, and of which incarnation."""
+    """How far a query is in one topic: the next offset, and of which incarnation.
+
+    `first` is where the batch that ends here began, if that is not the offset of the one before: in the first batch, in
+    a topic that is new to the query, and after a loss that was allowed.
+    """
 
     offset: int
     incarnation: str
+    first: NotRequired[int]
 
 
 Offsets = dict[str, Checkpointed]
@@ -49,7 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, fail = self.options.start, self.options.fail_on_data_loss
         found = self._found(fail=True)  # nothing can be lost yet: a name that is no topic is a mistake
         start.refuse_others(found)
-        return {t.name: {"offset": start.of(t, fail_on_data_loss=fail), "incarnation": t.incarnation} for t in found}
+        begins = {topic.name: start.of(topic, fail_on_data_loss=fail) for topic in found}
+        return {topic.name: _ended(topic, begins[topic.name], begins[topic.name], None) for topic in found}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self.options.max_offsets_per_trigger
@@ -72,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {topic.name: self._end(topic, begins[topic.name]) for topic in found}
         if isinstance(limit, ReadMaxRows):
             ends = shared(begins, ends, limit.max_rows)
-        return {topic.name: {"offset": ends[topic.name], "incarnation": topic.incarnation} for topic in found}
+        return {t.name: _ended(t, begins[t.name], ends[t.name], start.get(t.name)) for t in found}
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         return {topic.name: {"offset": topic.end, "incarnation": topic.incarnation} for topic in self._found()}
@@ -82,13 +89,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {topic.name: topic for topic in self._found()}
         whole = []
         for name, until in end.items():
+            if until == start.get(name):
+                continue
             topic = found.get(name)
             if topic is None or topic.incarnation != until["incarnation"]:
                 self._lost(f"Topic {name!r} is gone, or was made anew, before offset {until['offset']} of it was read.")
             elif until["offset"] > topic.end:
                 self._lost(f"The log of topic {name!r} ends at {topic.end - 1}, before offset {until['offset']}.")
             else:
-                begin = self._begin(topic, start.get(name))
+                begin = self._begin(topic, _began(start.get(name), until))
                 whole.append(Range(name, topic.id, begin, max(begin, until["offset"])))
         return list(split(whole, least=self.options.min_partitions))
 
@@ -144,6 +153,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{what} Go on with what is there by failOnDataLoss=false, or begin again with a new checkpoint."
             )
         logger.warning(what)
+
+
+def _began(known: Checkpointed | None, until: Checkpointed) -> Checkpointed | None:
+    """Where a batch begins in one topic. Spark asks anew where a first batch begins that is done again."""
+    return {"offset": until["first"], "incarnation": until["incarnation"]} if "first" in until else known
+
+
+def _ended(topic: TopicLog, begin: int, end: int, known: Checkpointed | None) -> Checkpointed:
+    """What a batch leaves behind in one topic, where `known` was before it."""
+    goes_on = known is not None and known["incarnation"] == topic.incarnation and known["offset"] == begin
+    if known is not None and goes_on and end == begin:
+        return known  # as it is: another one would be a batch to Spark
+    if known is not None and goes_on and known.get("first") != begin:
+        return {"offset": end, "incarnation": topic.incarnation}
+    return {"offset": end, "incarnation": topic.incarnation, "first": begin}
 
 
 def _is_within(topic: TopicLog, known: Checkpointed | None) -> bool:

@@ -11,12 +11,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from django_events import Draft, rewind
 from django_events.consuming.lag import lag
-from django_events.exceptions import ConsumerChangeRefused, EventsError
+from django_events.exceptions import ConsumerChangeRefused, DataLost, EventsError
 from django_events.models import Consumer, Intervention, Position, Topic
 from django_events.spark.dsn import Dsn
 from django_events.spark.following import Follower
 from django_events.spark.options import for_stream
-from django_events.spark.streaming import StreamReader
+from django_events.spark.ranges import Range
+from django_events.spark.streaming import Offsets, StreamReader
 from tests.conftest import Connect
 from tests.spark.conftest import move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id
@@ -113,6 +114,43 @@ def test_a_topic_that_is_new_to_a_pattern_is_read_from_its_beginning(
     assert run() == []
     log(*(Draft(value=n) for n in range(2)), name="orders.b")
     assert run() == [("orders.b", 1), ("orders.b", 2)]
+
+
+def test_a_topic_that_is_new_to_a_query_loses_nothing_in_silence(log: Callable[..., Any], dsn: str) -> None:
+    log(Draft(value=0), name="orders.a")
+    with reading(dsn, subscribePattern=r"orders\..*") as reader:
+        start = reader.initialOffset()
+        topic = log(*(Draft(value=n) for n in range(250)), name="orders.b", segment_size=100)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        drop_first_segment(topic)
+
+        with pytest.raises(DataLost, match=r"Topic 'orders.b' begins at 101: the events from 1 on were removed"):
+            reader.partitions(start, end)
+
+
+def test_a_first_batch_that_is_done_again_begins_where_it_did(log: Callable[..., Any], dsn: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    with reading(dsn, topic, startingOffsets="latest") as reader:
+        start = reader.initialOffset()
+        publish(topic, 1, 2)
+        end = reader.latestOffset(start, ReadAllAvailable())
+    publish(topic, 3)
+    with reading(dsn, topic, startingOffsets="latest") as again:
+        assert ranges(again, again.initialOffset(), end) == [("things", 6, 8)]
+        after = again.latestOffset(end, ReadAllAvailable())
+        assert ranges(again, end, after) == [("things", 8, 9)]
+        assert set(after["things"]) == {"offset", "incarnation"}
+
+
+def test_where_a_query_began_is_carried_until_it_reads(log: Callable[..., Any], dsn: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    with reading(dsn, topic) as reader:
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert end["things"].get("first") == 1
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert ranges(reader, end, end) == []
+        publish(topic, 1)
+        assert ranges(reader, end, reader.latestOffset(end, ReadAllAvailable())) == [("things", 6, 7)]
 
 
 def test_what_was_removed_before_it_was_read_stops_the_query(log: Callable[..., Any], stream: Stream) -> None:
@@ -311,6 +349,10 @@ def reading(dsn: str, topic: Any = None, **options: str) -> Iterator[StreamReade
         yield reader
     finally:
         reader.stop()
+
+
+def ranges(reader: StreamReader, start: Offsets, end: Offsets) -> list[tuple[str, int, int]]:
+    return [(part.topic, part.start, part.end) for part in reader.partitions(start, end) if isinstance(part, Range)]
 
 
 def cut_back(topic: Any, last: int) -> None:
