@@ -31,12 +31,14 @@ class Checkpointed(TypedDict):
     """How far a query is in one topic: the next offset, and of which incarnation.
 
     `first` is where the batch that ends here began, if that is not the offset of the one before: in the first batch, in
-    a topic that is new to the query, and after a loss that was allowed.
+    a topic that is new to the query, and after a loss that was allowed. `left` is there while the topic is gone or not
+    subscribed to, and that was allowed: should it come back, the query goes on where it stopped.
     """
 
     offset: int
     incarnation: str
     first: NotRequired[int]
+    left: NotRequired[bool]
 
 
 Offsets = dict[str, Checkpointed]
@@ -68,10 +70,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """Where the next micro-batch ends: the ends of the topics, or a fair share of the limit of each."""
         found = self._found()
-        if self._until is None and {t.name: t.end for t in found} == {n: known["offset"] for n, known in start.items()}:
+        if self._until is None and {t.name: t.end for t in found} == _offsets_in_use(start):
             time.sleep(PAUSE)  # Spark asks again at once
             found = self._found()
-        self._refuse_missing(start, found)
+        left = self._left(start, found)
         begins = {topic.name: self._begin(topic, start.get(topic.name)) for topic in found}
         if follower := self._follower:
             offsets = {topic.id: begins[topic.name] for topic in found}
@@ -79,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {topic.name: self._end(topic, begins[topic.name]) for topic in found}
         if isinstance(limit, ReadMaxRows):
             ends = shared(begins, ends, limit.max_rows)
-        return {t.name: _ended(t, begins[t.name], ends[t.name], start.get(t.name)) for t in found}
+        return left | {t.name: _ended(t, begins[t.name], ends[t.name], start.get(t.name)) for t in found}
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         return {topic.name: {"offset": topic.end, "incarnation": topic.incarnation} for topic in self._found()}
@@ -89,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {topic.name: topic for topic in self._found()}
         whole = []
         for name, until in end.items():
-            if until == start.get(name):
+            if "left" in until or until == start.get(name):
                 continue
             topic = found.get(name)
             if topic is None or topic.incarnation != until["incarnation"]:
@@ -117,9 +119,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         subscription, fail = self.options.subscription, self.options.fail_on_data_loss if fail is None else fail
         return self._session.run(lambda connection: topics.find(connection, subscription, fail=fail))
 
-    def _refuse_missing(self, start: Offsets, found: list[TopicLog]) -> None:
-        for name in start.keys() - {topic.name for topic in found}:
-            self._lost(f"Topic {name!r}, which this query was reading, is gone, or not subscribed to any more.")
+    def _left(self, start: Offsets, found: list[TopicLog]) -> Offsets:
+        """How far the query was in the topics that are missing; DataLost for those that were there until now."""
+        missing = sorted(start.keys() - {topic.name for topic in found})
+        for name in missing:
+            if "left" not in start[name]:
+                self._lost(f"Topic {name!r}, which this query was reading, is gone, or not subscribed to any more.")
+        return {name: {**start[name], "left": True} for name in missing}
 
     def _begin(self, topic: TopicLog, known: Checkpointed | None) -> int:
         """Where to go on in a topic: at its oldest event if it is new to this query."""
@@ -163,11 +169,15 @@ def _began(known: Checkpointed | None, until: Checkpointed) -> Checkpointed | No
 def _ended(topic: TopicLog, begin: int, end: int, known: Checkpointed | None) -> Checkpointed:
     """What a batch leaves behind in one topic, where `known` was before it."""
     goes_on = known is not None and known["incarnation"] == topic.incarnation and known["offset"] == begin
-    if known is not None and goes_on and end == begin:
+    if known is not None and goes_on and end == begin and "left" not in known:
         return known  # as it is: another one would be a batch to Spark
     if known is not None and goes_on and known.get("first") != begin:
         return {"offset": end, "incarnation": topic.incarnation}
     return {"offset": end, "incarnation": topic.incarnation, "first": begin}
+
+
+def _offsets_in_use(start: Offsets) -> dict[str, int]:
+    return {name: known["offset"] for name, known in start.items() if "left" not in known}
 
 
 def _is_within(topic: TopicLog, known: Checkpointed | None) -> bool:

@@ -1,5 +1,6 @@
 """Reading the log as a stream: each offset once, across restarts, late commits and lost data."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,6 +154,57 @@ def test_where_a_query_began_is_carried_until_it_reads(log: Callable[..., Any], 
         assert ranges(reader, end, reader.latestOffset(end, ReadAllAvailable())) == [("things", 6, 7)]
 
 
+def test_a_topic_that_was_left_out_for_a_while_goes_on_where_it_stopped(
+    log: Callable[..., Any], stream: Stream, spark: Any, tmp_path: Path
+) -> None:
+    a, b = (log(*(Draft(value=n) for n in range(3)), name=name) for name in "ab")
+
+    def read(topics: str, **options: Any) -> list[tuple[str, int]]:
+        stream(topics, **options)
+        return sorted((row.topic, row.offset) for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    assert read("a,b") == [(name, n) for name in "ab" for n in (1, 2, 3)]
+    publish(a, 4)
+    publish(b, 4)
+    with pytest.raises(Exception, match="Topic 'b', which this query was reading, is gone, or not subscribed to"):
+        read("a")
+    assert ("b", 4) not in read("a", failOnDataLoss="false")
+    publish(a, 5)
+    assert ("a", 5) in read("a")  # it is known by now that the other one was left out
+    assert read("a,b") == [("a", n) for n in range(1, 6)] + [("b", n) for n in range(1, 5)]
+
+
+def test_a_query_that_left_a_topic_out_waits_between_its_looks(
+    log: Callable[..., Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(time, "sleep", paused.append)
+    for name in "ab":
+        log(Draft(value=1), name=name)
+    with reading(dsn, "a,b") as reader:
+        both = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    with reading(dsn, "a", failOnDataLoss="false") as reader:
+        left = reader.latestOffset(both, ReadAllAvailable())
+        assert paused == []
+        assert reader.latestOffset(left, ReadAllAvailable()) == left
+        assert len(paused) == 1
+
+
+def test_a_topic_that_was_left_out_and_lost_events_stops_the_query(log: Callable[..., Any], dsn: str) -> None:
+    a = log(Draft(value=1), name="a")
+    b = log(*(Draft(value=n) for n in range(50)), name="b", segment_size=100)
+    with reading(dsn, "a,b") as reader:
+        both = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    with reading(dsn, "a", failOnDataLoss="false") as reader:
+        left = reader.latestOffset(both, ReadAllAvailable())
+    publish(b, *range(200))
+    drop_first_segment(b)
+    publish(a, 2)
+
+    with reading(dsn, "a,b") as reader, pytest.raises(DataLost, match="Topic 'b' begins at 101: the events from 51"):
+        reader.latestOffset(left, ReadAllAvailable())
+
+
 def test_what_was_removed_before_it_was_read_stops_the_query(log: Callable[..., Any], stream: Stream) -> None:
     topic = log(*(Draft(value=n) for n in range(50)), segment_size=100)
     stream(topic)
@@ -284,8 +336,6 @@ def test_a_query_is_not_steered_from_here(log: Callable[..., Any], stream: Strea
 
 
 def test_an_idle_query_waits_between_its_looks(log: Callable[..., Any], dsn: str) -> None:
-    import time
-
     from django_events.spark import streaming
 
     topic = log(Draft(value=1))
