@@ -37,7 +37,8 @@ OBJECT = r"^\s*\{"
 LONGEST = {"type": 200, "key": 512}
 HIGHEST_PARTITION = 2**31 - 1
 TRIES = 3
-QUERY = "sql.streaming.queryId"  # Spark's name for it among the local properties of a task
+# Spark's names for them among the local properties of a task.
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Sink:
                     f"PostgreSQL refused a row: {str(error).strip()} The column 'value' holds JSON as text, like "
                     "to_json(struct(…)) makes it, and so does 'metadata'. Nothing was published."
                 ) from None
-        return Staged(attempt, events, frozenset(used), _query())
+        return Staged(attempt, events, frozenset(used), _said(QUERY))
 
     def publish(self, messages: Messages, sink: str | None, batch: int) -> None:
         """Publish what was staged, once: in one transaction with the note that this batch is published."""
@@ -168,6 +169,7 @@ class BatchWriter(DataSourceArrowWriter):
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        _refuse_other_number(self.sink.options.batch_id)
         return self.sink.stage(iterator)
 
     def commit(self, messages: Messages) -> None:
@@ -208,9 +210,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.sink.forget(messages)
 
 
-def _query() -> str:
+def _said(name: str) -> str:
+    """What Spark says to this task, or nothing."""
     context = TaskContext.get()
-    return (context and context.getLocalProperty(QUERY)) or ""
+    return (context and context.getLocalProperty(name)) or ""
+
+
+def _refuse_other_number(batch: int | None) -> None:
+    """In `foreachBatch`, a number of the caller's own would have new events taken for a batch that comes again."""
+    if batch is not None and _said(QUERY) and str(batch) != _said(BATCH):
+        raise InvalidOption(
+            f"Option 'batchId' is {batch} in batch {_said(BATCH)} of a streaming query. Expected the number that "
+            "foreachBatch gives; to publish more than once in a batch, take a name for each by option 'sink'. Nothing "
+            "was published."
+        )
 
 
 def _called(query: str) -> str:

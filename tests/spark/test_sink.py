@@ -246,6 +246,23 @@ def test_a_query_is_known_by_its_checkpoint_wherever_that_is(
     assert len(logged("target")) == 5
 
 
+def test_a_batch_of_a_query_has_the_number_that_spark_gives_it(
+    spark: Any, dsn: str, tmp_path: Path, log: Callable[..., Any], make_topic: Any
+) -> None:
+    log(Draft(value=1), name="source")
+    make_topic("target")
+
+    def save(frame: Any, _batch: int) -> None:
+        options = {"dsn": dsn, "topic": "target", "sink": "copy", "batchId": 20261120}
+        frame.select("value").write.format("django_events").options(**options).mode("append").save()
+
+    frame = spark.readStream.format("django_events").options(dsn=dsn, subscribe="source", startingOffsets="earliest")
+    written = frame.load().writeStream.foreachBatch(save).option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match="Option 'batchId' is 20261120 in batch 0 of a streaming query"):
+        written.trigger(availableNow=True).start().awaitTermination()
+    assert logged("target") == []
+
+
 def uncommit(checkpoint: Path) -> None:
     """As if the driver had died after publishing and before Spark noted it: the last batch comes again."""
     last = max((checkpoint / "commits").glob("[0-9]"), key=lambda path: int(path.name))
