@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from django_events.exceptions import EventsError, InvalidOption, UnknownTopic
 from django_events.phrases import duration
+from django_events.spark.paths import PATTERN, spelled, split
 from django_events.workers.loop import Exit
 
 PACKAGES = {"pyspark", "pyarrow", "pandas", "numpy", "py4j"}
@@ -41,15 +42,44 @@ def dsn_of(using: str) -> str:
     return make_conninfo("", **parameters)
 
 
-def local(path: str, *, elsewhere: str | None) -> str:
-    """A path on this machine in full, looked at before Spark starts; others as they are."""
-    if elsewhere or re.match(r"[a-z0-9+]+:/", path):
-        return path.rstrip("/")
-    folder = Path(path).resolve()
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
+def local(path: str, *, option: str, master: str | None, remote: str | None) -> str:
+    """One spelling of a path: in full and looked at before Spark starts on this machine, as it is said elsewhere."""
+    scheme, machine, rest = split(path)
+    said = f"{option} is {path!r}"
+    if not path.strip():
+        raise usage(f"{said}, expected a folder. Is a variable not set?")
+    if (machine and scheme == "file") or re.match("file:(?!/)", path, re.I):
+        raise usage(f"{said}, expected a whole path behind file:, like file:///data/events.")
+    if remote or not (master or "local").startswith("local") or scheme not in ("", "file"):
+        if not scheme and not rest.startswith("/"):
+            raise usage(f"{said}: say the whole path. Spark runs elsewhere, where this folder is another one.")
+        place = spelled(path)
+    else:
+        place = str(_on_this_machine(rest, said))
+    if not machine and place.removeprefix(f"{scheme}:") in ("", "/"):
+        raise usage(f"{said}, the root of a file system: say a folder in it.")
+    if found := next((character for character in place if character in PATTERN), None):
+        raise usage(
+            f"{option} is {place!r}, and {found!r} in it is a pattern to Spark: it would not find what it wrote. Say a "
+            f"path without {' '.join(PATTERN)}"
+        )
+    return place
+
+
+def _on_this_machine(path: str, said: str) -> Path:
+    """In full; a usage error if no folder can be there."""
+    try:
+        folder = Path(re.sub("^//+", "/", path)).resolve()
+        existing = next(p for p in (folder, *folder.parents) if p.exists() or p.is_symlink())
+    except OSError as error:
+        raise usage(f"{said}: {error.strerror}.") from None
+    except RuntimeError:  # until Python 3.12
+        raise usage(f"{said}, a symbolic link that leads back to itself. Say where the folder is.") from None
+    if existing.is_symlink():
+        raise usage(f"{said}, a symbolic link that leads back to itself. Say where the folder is.")
     if not existing.is_dir():
         raise usage(f"{existing} is a file: events can't be exported into it.")
-    return str(folder)
+    return folder
 
 
 def usage(message: str) -> CommandError:

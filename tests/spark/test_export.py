@@ -446,6 +446,8 @@ def test_a_stream_stops_on_a_signal_and_goes_on(spark: Any, log: Callable[..., A
         (["--to-format", "csv", "--once"], "--to-format needs --checkpoint PATH"),
         (["--to", "x", "--option", "a=b"], "--option is for --to-format."),
         (["--to-format", "csv", "--checkpoint", "x", "--option", "a"], "--option is 'a', expected K=V."),
+        (["--to", ""], "--to is '', expected a folder."),
+        (["--to", "x", "--checkpoint", ""], "--checkpoint is '', expected a folder."),
         (["--to", "x", "--from", "start"], "--from is 'start', expected earliest or latest."),
         (["--to-format", "nothing", "--checkpoint", "x", "--once"], "Spark doesn't know that format."),
     ],

@@ -40,10 +40,11 @@ class Command(BaseCommand):
 
             if options["part"] < 1:
                 raise usage("--part is at least 1.")
+            where = {"master": options["master"], "remote": options["remote"]}
             wanted = Export(
                 dsn=dsn_of(using),
                 topics=tuple(dict.fromkeys(topics)),
-                path=local(to, elsewhere=options["master"] or options["remote"]),
+                path=local(to, option="--to", **where),
                 format=files.parse_format(options["format"]),
                 by=files.parse_by(options["by"]),
                 since=_place("--since", options["since"], topics) or BEGINNING,
@@ -55,7 +56,6 @@ class Command(BaseCommand):
             )
             started = time.monotonic()
             settings = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(wanted.target_size * files.COMPRESSED)}
-            where = {"master": options["master"], "remote": options["remote"]}
             with (
                 session("export_events", settings=settings, **where) as spark,
                 Progress(spark, self.stderr, quiet=verbosity < 1) as progress,

@@ -45,22 +45,23 @@ class Command(BaseCommand):
             from django_events.spark.session import session
             from django_events.spark.stream_export import Follow, follow
 
-            if options["to"] and options["option"]:
+            to, checkpoint = options["to"], options["checkpoint"]
+            if to is not None and options["option"]:
                 raise usage("--option is for --to-format.")
-            if options["to_format"] and not options["checkpoint"]:
+            if options["to_format"] and checkpoint is None:
                 raise usage("--to-format needs --checkpoint PATH: there it keeps how far it is.")
             if options["start"] not in ("earliest", "latest"):
                 raise usage(f"--from is {options['start']!r}, expected earliest or latest.")
-            elsewhere = options["master"] or options["remote"]
+            where = {"master": options["master"], "remote": options["remote"]}
             wanted = Follow(
                 dsn=dsn_of(using),
                 topics=tuple(dict.fromkeys(topics)),
-                path=local(options["to"], elsewhere=elsewhere) if options["to"] else None,
+                path=local(to, option="--to", **where) if to is not None else None,
                 format=files.parse_format(options["format"]),
                 by=files.parse_by(options["by"]),
                 sink=options["to_format"],
                 sink_options=dict(map(_option, options["option"])),
-                checkpoint=local(options["checkpoint"], elsewhere=elsewhere) if options["checkpoint"] else None,
+                checkpoint=local(checkpoint, option="--checkpoint", **where) if checkpoint is not None else None,
                 start=options["start"],
                 every=f"{options['every']} seconds",
                 once=options["once"],
@@ -69,7 +70,7 @@ class Command(BaseCommand):
                 allow_loss=options["allow_loss"],
             )
             with (
-                session("stream_events", master=options["master"], remote=options["remote"]) as spark,
+                session("stream_events", **where) as spark,
                 stop_on_signals() as stop,  # PySpark has set a handler of its own
             ):
                 query = follow(spark, wanted)
