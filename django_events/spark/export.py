@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from django_events.exceptions import DataLost, ExportRefused
 from django_events.spark import files, topics
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.journal import Journal, Part, exists
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
 from django_events.spark.options import Subscription
+from django_events.spark.paths import key
 from django_events.spark.ranges import Range
 from django_events.spark.reading import RangeReader
 from django_events.spark.topics import TopicLog
@@ -68,7 +71,7 @@ Tell = Callable[[int, int, Part], None]  # events done, of how many, and the par
 def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
     """Export what is not there yet; ExportRefused if another run is at it."""
     dsn = Dsn(wanted.dsn)
-    with dsn.connected() as connection, _alone(connection, wanted.path):
+    with dsn.connected() as connection, _alone(connection, wanted.path) as still_alone:
         refuse_stream(spark, wanted.path)
         journal = Journal(spark, wanted.path)
         found = topics.find(connection, Subscription(names=wanted.topics))
@@ -84,6 +87,7 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
         for part in parts:
             tell(done, total, part)
             rows = _write(spark, wanted, part, _bytes_per_row(dsn, part, ids[part.topic]))
+            still_alone()
             journal.finish(part, rows)
             done += len(part)
         if parts:
@@ -169,11 +173,27 @@ def _parallelism(spark: "SparkSession") -> int:
 
 
 @contextmanager
-def _alone(connection: Connection, path: str) -> Iterator[None]:
-    """No other run exports to the same folder meanwhile. The lock goes with the connection, whatever happens."""
+def _alone(connection: Connection, path: str) -> Iterator[Callable[[], None]]:
+    """No other run exports to the same folder meanwhile. What it gives makes sure that it is still so.
+
+    The lock goes with the connection, whatever happens.
+    """
+
+    def lock() -> bool:
+        [[mine]] = fetch(connection, statement("lock_export"), path=key(path))
+        return bool(mine)
+
+    def still_alone() -> None:
+        try:
+            lock()  # one's own is given again
+        except psycopg.Error as error:
+            raise ExportRefused(
+                f"The connection to the database was lost, and with it the lock on {path}. What was being written is "
+                "not noted as complete. Run the export again."
+            ) from error
+
     with connection.transaction():
         fetch(connection, statement("let_idle"))
-        [[mine]] = fetch(connection, statement("lock_export"), path=path)
-        if not mine:
+        if not lock():
             raise ExportRefused(f"Another export to {path} is running. Wait for it, or stop it first.")
-        yield
+        yield still_alone

@@ -14,6 +14,11 @@ def split(path: str) -> tuple[str, str, str]:
     return "", "", path
 
 
+def key(path: str) -> str:
+    """The same for all spellings of a place: a file system that is not said is mostly that of the machine."""
+    return spelled(path).removeprefix("file:")
+
+
 def spelled(path: str) -> str:
     """`FILE:///data//x/` as `file:/data/x`, and `//data/./x` as `/data/x`."""
     scheme, machine, rest = split(path)

@@ -233,11 +233,36 @@ def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) ->
     topic = log(Draft(value=1))
     with (
         Dsn(dsn).connected() as connection,
-        _alone(connection, str(tmp_path)),
+        _alone(connection, f"file://{tmp_path}/"),
         pytest.raises(CommandError, match="Another export to"),
     ):
         run(topic, "--to", tmp_path)
     assert run(topic, "--to", tmp_path).startswith("Exported 1 events")
+
+
+def test_a_lock_that_was_lost_notes_nothing(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_events.spark import export
+
+    def write_without_lock(*arguments: Any) -> int:
+        """Write a part, while the server ends the connection of the lock."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'django_events spark'"
+            )
+        return 1
+
+    topic = log(Draft(value=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(export, "_write", write_without_lock)
+        with pytest.raises(CommandError, match=r"and with it the lock on .* Run the export again") as raised:
+            run(topic, "--to", tmp_path)
+    assert raised.value.returncode == 1
+    assert Journal(spark, str(tmp_path)).done == {}
+    run(topic, "--to", tmp_path)
+    assert exported(spark, tmp_path) == stored(topic)
 
 
 def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:

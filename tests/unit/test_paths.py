@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError
 
 from django_events.management.spark import local
-from django_events.spark.paths import spelled
+from django_events.spark.paths import key, spelled
 
 CLUSTER = {"master": "spark://host:7077", "remote": None}
 CONNECT = {"master": None, "remote": "sc://host"}
@@ -28,6 +28,11 @@ HERE = {"master": None, "remote": None}
 )
 def test_a_place_has_one_spelling(said: str, meant: str) -> None:
     assert spelled(said) == meant
+
+
+def test_spellings_of_a_folder_share_a_key() -> None:
+    assert {key(path) for path in ("/p", "/p/", "//p", "/q/../p", "file:/p", "file:///p", "FILE:///p//")} == {"/p"}
+    assert key("s3a://p/p") == key("S3A://p//p/") != key("/p/p")
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[4]", "local[*]"])
