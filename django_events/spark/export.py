@@ -77,6 +77,7 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
         found = topics.find(connection, Subscription(names=wanted.topics))
         for topic in found:
             journal.refuse_other(topic.name, topic.incarnation, wanted.format, wanted.by)
+            _refuse_older(topic, wanted, journal)
         parts = [part for part in journal.unfinished if part.topic in wanted.topics]
         new = [] if wanted.resume else list(_new_parts(found, wanted, journal))
         if new:
@@ -93,6 +94,17 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
         if parts:
             tell(done, total, parts[-1])
     return Summary(len(parts), sum(journal.done[part] for part in parts), sum(journal.done.values()))
+
+
+def _refuse_older(topic: TopicLog, wanted: Export, journal: Journal) -> None:
+    """DataLost if ids that are exported are not given yet: other events will have them, or have them already."""
+    end = max((part.end for part in journal.planned if part.topic == topic.name), default=0)
+    if end > topic.end:
+        raise DataLost(
+            f"The database is older than the export: {wanted.path} has topic {topic.name!r} up to {end - 1}, and the "
+            f"next event of its log will be {topic.end}. From there on the same ids stand for other events. If this "
+            "is a replica that is behind, wait for it. After a restore, export to another folder."
+        )
 
 
 def _new_parts(found: list[TopicLog], wanted: Export, journal: Journal) -> Iterator[Part]:

@@ -215,9 +215,7 @@ def test_another_way_needs_another_folder(log: Callable[..., Any], tmp_path: Pat
 def test_what_retention_removed_is_said(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
     journal = Journal(spark, str(tmp_path))
-    journal.plan(
-        [Part(topic="things", incarnation=incarnation(topic), start=1, end=151, format="parquet", by=("day",))]
-    )
+    journal.plan([part_of(topic, 1, 151)])
     drop_first_segment(topic)
 
     with pytest.raises(CommandError, match="whose log begins at 101: what was before it is removed"):
@@ -269,7 +267,7 @@ def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..
     topic = log(*(Draft(value=n) for n in range(10)))
     assert run(topic, "--to", tmp_path, "--resume").startswith("Nothing to export")
     journal = Journal(spark, str(tmp_path))
-    part = Part(topic="things", incarnation=incarnation(topic), start=3, end=6, format="parquet", by=("day",))
+    part = part_of(topic, 3, 6)
     journal.plan([part])
     left = tmp_path / part.folder / "day=2020-01-01"
     left.mkdir(parents=True)
@@ -334,6 +332,10 @@ def url(parameters: dict[str, Any]) -> str:
     return f"postgresql://{user}:{password}@{where}/{parameters['dbname']}"
 
 
+def part_of(topic: Any, start: int, end: int) -> Part:
+    return Part(topic=str(topic), incarnation=incarnation(topic), start=start, end=end, format="parquet", by=("day",))
+
+
 def incarnation(topic: Any) -> str:
     from django_events.models import Topic
 
@@ -396,10 +398,20 @@ def test_what_was_removed_between_two_runs_is_said(spark: Any, log: Callable[...
     assert run(topic, "--to", tmp_path, "--allow-loss").startswith("Exported 150 events")
 
 
+@pytest.mark.parametrize("how", [(), ("--resume",), ("--allow-loss",), ("--since", 1)])
+def test_a_database_that_is_older_than_the_export_is_said(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, how: tuple[Any, ...]
+) -> None:
+    topic = log(Draft(value=1), Draft(value=2))
+    Journal(spark, str(tmp_path)).plan([part_of(topic, 1, 5)])
+
+    with pytest.raises(CommandError, match=r"has topic 'things' up to 4, and the next event of its log will be 3\."):
+        run(topic, "--to", tmp_path, *how)
+
+
 def test_a_topic_made_anew_is_not_resumed(spark: Any, log: Callable[..., Any], tmp_path: Path, make_topic: Any) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
-    part = Part(topic="things", incarnation=incarnation(topic), start=1, end=6, format="parquet", by=("day",))
-    Journal(spark, str(tmp_path)).plan([part])
+    Journal(spark, str(tmp_path)).plan([part_of(topic, 1, 6)])
     make_anew(topic, make_topic)
     publish(topic, *range(10))
 
