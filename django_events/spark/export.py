@@ -111,7 +111,7 @@ def _new_parts(found: list[TopicLog], wanted: Export, journal: Journal) -> Itera
     for boundary in (wanted.since, wanted.until):
         boundary.refuse_others(found)
     for topic in found:
-        _refuse_gap(topic, wanted, journal)
+        yield from _removed(topic, wanted, journal)
         start = wanted.since.of(topic, fail_on_data_loss=not wanted.allow_loss)
         end = wanted.until.of(topic, fail_on_data_loss=not wanted.allow_loss)
         for first, last in journal.missing(topic.name, start, end):
@@ -119,14 +119,22 @@ def _new_parts(found: list[TopicLog], wanted: Export, journal: Journal) -> Itera
                 yield _part(topic, begin, min(begin + wanted.events_per_part, last), wanted)
 
 
-def _refuse_gap(topic: TopicLog, wanted: Export, journal: Journal) -> None:
-    """DataLost if events that the next run was to export are removed: it would begin behind them without a word."""
-    ends = [part.end for part in journal.planned if part.topic == topic.name]
-    if ends and wanted.since is BEGINNING and max(ends) < topic.first and not wanted.allow_loss:
-        raise DataLost(
-            f"Topic {topic.name!r} was exported up to {max(ends) - 1}, and its log begins at {topic.first}: what was "
-            "between them is removed. Export what is left with --allow-loss."
-        )
+def _removed(topic: TopicLog, wanted: Export, journal: Journal) -> Iterator[Part]:
+    """Parts of which no event is left, with --allow-loss; DataLost without. The next run knows of them.
+
+    Between what earlier runs have planned and the log are events that this run was to export. With --since they are
+    not meant.
+    """
+    starts = [part.start for part in journal.planned if part.topic == topic.name]
+    if not starts or wanted.since is not BEGINNING:
+        return
+    for start, end in journal.missing(topic.name, min(starts), topic.first):
+        if not wanted.allow_loss:
+            raise DataLost(
+                f"Events {start} to {end - 1} of topic {topic.name!r} are removed and were never exported to "
+                f"{wanted.path}: its log begins at {topic.first}. Export what is left with --allow-loss."
+            )
+        yield _part(topic, start, end, wanted)
 
 
 def _part(topic: TopicLog, start: int, end: int, wanted: Export) -> Part:

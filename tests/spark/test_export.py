@@ -393,9 +393,15 @@ def test_what_was_removed_between_two_runs_is_said(spark: Any, log: Callable[...
     publish(topic, *range(200))
     drop_first_segment(topic)
 
-    with pytest.raises(CommandError, match="was exported up to 50, and its log begins at 101"):
+    with pytest.raises(CommandError, match="Events 51 to 100 of topic 'things' are removed") as raised:
         run(topic, "--to", tmp_path)
-    assert run(topic, "--to", tmp_path, "--allow-loss").startswith("Exported 150 events")
+    assert "its log begins at 101. Export what is left with --allow-loss." in str(raised.value)
+    assert run(topic, "--to", tmp_path, "--since", 240).startswith("Exported 11 events")
+    with pytest.raises(CommandError, match="Events 51 to 100 of topic 'things' are removed"):
+        run(topic, "--to", tmp_path)
+    assert run(topic, "--to", tmp_path, "--allow-loss").startswith("Exported 139 events")
+    assert run(topic, "--to", tmp_path).startswith("Nothing to export")
+    assert [row["offset"] for row in exported(spark, tmp_path)] == [*range(1, 51), *range(101, 251)]
 
 
 @pytest.mark.parametrize("how", [(), ("--resume",), ("--allow-loss",), ("--since", 1)])
