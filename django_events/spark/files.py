@@ -16,6 +16,8 @@ OPTIONS = {
     "json": {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC", "ignoreNullFields": "false"},
 }
 TARGET = 128 << 20
+LONGEST = 60  # characters of four bytes, or of one that Spark writes as three: with event_type= below 255 bytes
+FOR_NULL = "__HIVE_DEFAULT_PARTITION__"  # what Spark calls the folder of '' too
 COMPRESSED = 5  # about how much smaller a file is than what is read
 
 
@@ -38,9 +40,12 @@ def _month() -> "Column":
 
 
 def _type() -> "Column":
+    """The type, or what names a folder that any file system takes: a beginning and a digest."""
     from pyspark.sql import functions as f
 
-    return f.col("type")
+    name = f.col("type")
+    short = f.concat(f.substring(name, 1, 50), f.lit("~"), f.substring(f.sha2(name, 256), 1, 8))
+    return f.when((f.length(name) > LONGEST) | (name == FOR_NULL), short).otherwise(name)
 
 
 # By name: what the folders are called, and their value. Times are of UTC, whatever the zone of the session is.

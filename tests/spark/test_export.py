@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,18 @@ def test_files_hold_what_postgresql_holds(spark: Any, log: Callable[..., Any], t
 
     assert exported(spark, tmp_path) == stored(topic)
     assert said.startswith(f"Exported {len(drafts) + 1} events to {tmp_path} in ")
+
+
+def test_any_type_has_a_folder(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    long = ["\N{GRINNING FACE}" * 60, "\N{GRINNING FACE}" * 61, "/" * 60, "/" * 100, "/" * 101, "x" * 200]
+    topic = log(*(Draft(value=1, type=type) for type in ("", "__HIVE_DEFAULT_PARTITION__", *long)))
+
+    run(topic, "--to", tmp_path, "--by", "type")
+
+    assert exported(spark, tmp_path) == stored(topic)
+    folders = {path.name for path in tmp_path.glob("topic=things/ids=*/event_type=*")}
+    assert f"event_type={'x' * 50}~{sha256(b'x' * 200).hexdigest()[:8]}" in folders
+    assert len(folders) == 8
 
 
 @pytest.mark.parametrize("format", ["json", "orc"])
