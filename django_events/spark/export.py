@@ -157,7 +157,6 @@ def _write(spark: "SparkSession", wanted: Export, part: Part, bytes_per_row: flo
         .option("failOnDataLoss", str(not wanted.allow_loss).lower())
         .load()
         .drop("topic")
-        .observe(seen, f.count(f.lit(1)).alias("rows"))
     )
     frame = files.arranged(
         frame,
@@ -167,6 +166,7 @@ def _write(spark: "SparkSession", wanted: Export, part: Part, bytes_per_row: flo
         target=wanted.target_size,
         least=_parallelism(spark),
     )
+    frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))  # last: Spark forgets what is below nothing
     files.writer(frame, part.format, files.folders(part.by)).save(f"{wanted.path}/{part.folder}")
     rows = int(seen.get["rows"])
     if rows != len(part) and not wanted.allow_loss:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC
 from hashlib import sha256
 from io import StringIO
@@ -235,6 +236,21 @@ def test_what_retention_removed_is_said(spark: Any, log: Callable[..., Any], tmp
         run(topic, "--to", tmp_path)
     run(topic, "--to", tmp_path, "--allow-loss")
     assert [row["offset"] for row in exported(spark, tmp_path)] == list(range(101, 251))
+
+
+@pytest.mark.parametrize("by", ["type", "none"])
+def test_a_part_of_which_nothing_is_left_is_finished(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, by: str
+) -> None:
+    topic = log(*(Draft(value=n, type="t") for n in range(150)), segment_size=100)
+    part = replace(part_of(topic, 1, 51), by=() if by == "none" else (by,))
+    Journal(spark, str(tmp_path)).plan([part])
+    drop_first_segment(topic)
+
+    assert run(topic, "--to", tmp_path, "--by", by, "--allow-loss").startswith("Exported 50 events")
+
+    assert Journal(spark, str(tmp_path)).done[part] == 0
+    assert [row["offset"] for row in exported(spark, tmp_path)] == list(range(101, 151))
 
 
 def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:
