@@ -16,12 +16,13 @@ import psycopg
 from django_events.exceptions import DataLost, ExportRefused
 from django_events.spark import files, topics
 from django_events.spark.dsn import Connection, Dsn, fetch
-from django_events.spark.journal import Journal, Part, exists
+from django_events.spark.journal import Journal, Part
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
 from django_events.spark.options import Subscription
 from django_events.spark.paths import key
 from django_events.spark.ranges import Range
 from django_events.spark.reading import RangeReader
+from django_events.spark.records import exists
 from django_events.spark.topics import TopicLog
 from django_events.statements import statement
 

@@ -1,20 +1,17 @@
-"""What an export has written and what it is about to write: records beside the files, each added, none changed.
+"""What an export has written and what it is about to write: records beside the files."""
 
-They are read and written by Spark itself, so an export works on every file system and every cluster that Spark does.
-"""
-
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django_events.exceptions import ExportRefused
+from django_events.spark.records import Records, exists
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FOLDER = "_django_events"  # readers of data pass over names that begin like this
-VERSION = 1
+NAME = "journal"
+FIELDS = {"state": str, "topic": str, "incarnation": str, "start": int, "end": int, "format": str, "by": list}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,29 +33,21 @@ class Part:
         return self.end - self.start
 
 
-def exists(spark: "SparkSession", path: str) -> bool:
-    """Whether Spark finds something there."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        _ = spark.read.text(path).schema  # with Spark Connect nothing is looked at before
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return False
-    return True
-
-
 class Journal:
-    """The records of one export."""
+    """The records of one export; ExportRefused if they can't be all."""
 
     def __init__(self, spark: "SparkSession", path: str) -> None:
-        self._spark = spark
-        self._path = f"{path}/{FOLDER}/journal"
+        self._records = Records(spark, path, NAME)
         self.planned: list[Part] = []
         self.done: dict[Part, int] = {}
-        for record in self._records():
+        for record in self._records.read():
             self._take(record)
+        if self.done.keys() - set(self.planned):
+            raise self._records.damaged("a part is complete that was never planned")
+        if not self.planned and exists(spark, f"{path}/topic=*"):
+            raise ExportRefused(
+                f"{path} holds folders of topics, and no journal that says what is in them. Export to another folder."
+            )
 
     @property
     def unfinished(self) -> list[Part]:
@@ -68,12 +57,12 @@ class Journal:
     def plan(self, parts: Iterable[Part]) -> None:
         """Say what is going to be written, before anything is."""
         parts = list(parts)
-        self._add([{"state": "planned", **asdict(part)} for part in parts])
+        self._records.add({"state": "planned", **asdict(part)} for part in parts)
         self.planned += parts
 
     def finish(self, part: Part, rows: int) -> None:
         """Say that a part is complete."""
-        self._add([{"state": "done", "rows": rows, **asdict(part)}])
+        self._records.add([{"state": "done", "rows": rows, **asdict(part)}])
         self.done[part] = rows
 
     def missing(self, topic: str, start: int, end: int) -> list[tuple[int, int]]:
@@ -90,8 +79,9 @@ class Journal:
         for part in self.planned:
             if (part.format, part.by) != (format, by):
                 raise ExportRefused(
-                    f"{self._path} tells of files in format {part.format}, by {', '.join(part.by) or 'nothing'}. This "
-                    f"export is in format {format}, by {', '.join(by) or 'nothing'}. Export to another folder."
+                    f"{self._records.path} tells of files in format {part.format}, by "
+                    f"{', '.join(part.by) or 'nothing'}. This export is in format {format}, by "
+                    f"{', '.join(by) or 'nothing'}. Export to another folder."
                 )
             if part.topic == topic and part.incarnation != incarnation:
                 raise ExportRefused(
@@ -99,28 +89,17 @@ class Journal:
                     "another folder."
                 )
 
-    def _records(self) -> list[dict[str, object]]:
-        if not exists(self._spark, self._path):
-            return []
-        rows = self._spark.read.text(self._path).collect()
-        try:
-            records = [json.loads(row.value) for row in rows]
-            unknown = {record["version"] for record in records} - {VERSION}
-        except (ValueError, KeyError, TypeError):
-            raise ExportRefused(f"{self._path} is no journal of an export. Export to another folder.") from None
-        if unknown:
-            raise ExportRefused(f"{self._path} was written by a newer version. Upgrade, or export to another folder.")
-        return records
-
-    def _take(self, record: dict[str, object]) -> None:
-        of_part: dict[str, object] = {name: record[name] for name in Part.__dataclass_fields__}
-        by = of_part.pop("by")
-        part = Part(**of_part, by=tuple(by))  # type: ignore[arg-type]  # as they were written
-        if record["state"] == "done":
-            self.done[part] = int(str(record["rows"]))
-        else:
+    def _take(self, record: Mapping[str, Any]) -> None:
+        if not all(type(record.get(name)) is kind for name, kind in FIELDS.items()):
+            raise self._records.damaged(f"expected {', '.join(FIELDS)} in {dict(record)}")
+        names = Part.__dataclass_fields__
+        part = Part(**{name: record[name] for name in names if name != "by"}, by=tuple(map(str, record["by"])))
+        rows = record.get("rows")
+        if not 0 < part.start < part.end:
+            raise self._records.damaged(f"{dict(record)} has no ids")
+        if record["state"] == "planned":
             self.planned.append(part)
-
-    def _add(self, records: list[dict[str, object]]) -> None:
-        lines = [(json.dumps({"version": VERSION, **record}),) for record in records]
-        self._spark.createDataFrame(lines, "value string").coalesce(1).write.mode("append").text(self._path)
+        elif record["state"] == "done" and type(rows) is int and 0 <= rows <= len(part):
+            self.done[part] = rows
+        else:
+            raise self._records.damaged(f"{dict(record)} is neither planned nor done")

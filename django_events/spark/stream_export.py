@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from django_events.exceptions import ExportRefused
 from django_events.spark import files
-from django_events.spark.journal import FOLDER, exists
+from django_events.spark.records import FOLDER, exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

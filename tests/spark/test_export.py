@@ -226,6 +226,28 @@ def test_another_way_needs_another_folder(log: Callable[..., Any], tmp_path: Pat
         run(topic, "--to", tmp_path)
 
 
+def test_a_journal_that_is_lost_or_damaged_is_said(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(Draft(value=1))
+    run(topic, "--to", tmp_path)
+    journal = tmp_path / "_django_events/journal"
+    for text, why in (
+        ("", "a file in it is empty"),
+        ("\0" * 99, "a line in it is no record"),
+        ("[]\n", "is no record"),
+    ):
+        (journal / "part-of-a-power-cut.txt").write_text(text)
+        with pytest.raises(CommandError, match=f"journal is damaged, or something else wrote it: .*{why}"):
+            run(topic, "--to", tmp_path)
+    (journal / "part-of-a-power-cut.txt").write_text('{"version": 2}\n')
+    with pytest.raises(CommandError, match="was written by a newer version"):
+        run(topic, "--to", tmp_path)
+    shutil.rmtree(journal)
+
+    with pytest.raises(CommandError, match="holds folders of topics, and no journal that says what is in them"):
+        run(topic, "--to", tmp_path)
+    assert exported(spark, tmp_path) == stored(topic)
+
+
 def test_what_retention_removed_is_said(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
     journal = Journal(spark, str(tmp_path))
