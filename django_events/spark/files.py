@@ -1,6 +1,6 @@
 """How events lie in files: formats, folders by day or type, and sizes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from django_events.exceptions import InvalidOption, did_you_mean
@@ -106,6 +106,11 @@ def with_folders(frame: "DataFrame", by: tuple[str, ...]) -> "DataFrame":
 def folders(by: tuple[str, ...]) -> list[str]:
     """What the levels of folders are called."""
     return [BY[name][0] for name in by]
+
+
+def described(format: str, by: Sequence[str]) -> str:
+    """How files of a folder are, in words."""
+    return f"in format {format}, by {', '.join(by) or 'nothing'}"
 
 
 def writer(frame: "DataFrame", format: str, folders: list[str]) -> "DataFrameWriter":

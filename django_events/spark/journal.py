@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from django_events.exceptions import ExportRefused
+from django_events.spark.files import described
 from django_events.spark.records import Records, exists
 
 if TYPE_CHECKING:
@@ -79,9 +80,8 @@ class Journal:
         for part in self.planned:
             if (part.format, part.by) != (format, by):
                 raise ExportRefused(
-                    f"{self._records.path} tells of files in format {part.format}, by "
-                    f"{', '.join(part.by) or 'nothing'}. This export is in format {format}, by "
-                    f"{', '.join(by) or 'nothing'}. Export to another folder."
+                    f"{self._records.path} tells of files {described(part.format, part.by)}. This export is "
+                    f"{described(format, by)}. Export to another folder."
                 )
             if part.topic == topic and part.incarnation != incarnation:
                 raise ExportRefused(

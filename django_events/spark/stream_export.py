@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from django_events.exceptions import ExportRefused
 from django_events.spark import files
-from django_events.spark.records import FOLDER, exists
+from django_events.spark.records import FOLDER, Records, exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +52,7 @@ def follow(spark: "SparkSession", wanted: Follow) -> "StreamingQuery":
     checkpoint = wanted.checkpoint or f"{wanted.path}/{FOLDER}/checkpoint"
     if wanted.path is not None:
         _refuse_folder(spark, wanted.path, checkpoint)
+        _keep_way(Records(spark, wanted.path, "stream"), wanted)
     frame = spark.readStream.format("django_events").options(**options).load()
     name = f"stream_events {' '.join(wanted.topics)}"
     if wanted.sink is not None:
@@ -91,6 +92,22 @@ def _refuse_folder(spark: "SparkSession", path: str, checkpoint: str) -> None:
             f"{path} holds batches, and {checkpoint} doesn't say of which query: a new one would write over them. "
             "Follow the log into another folder, or say where the checkpoint is."
         )
+
+
+def _keep_way(records: Records, wanted: Follow) -> None:
+    """Note how the files are the first time; ExportRefused for others later: no reader could take them together."""
+    way = {"format": wanted.format, "by": list(wanted.by)}
+    noted = records.read()
+    for other in noted:
+        if other.keys() != way.keys() or type(other["by"]) is not list:
+            raise records.damaged(f"expected {', '.join(way)} in {other}")
+        if other != way:
+            raise ExportRefused(
+                f"{records.path} tells of files {files.described(other['format'], [*map(str, other['by'])])}. This "
+                f"query writes them {files.described(wanted.format, wanted.by)}. Follow the log into another folder."
+            )
+    if not noted:
+        records.add([way])
 
 
 class _Files:

@@ -489,6 +489,18 @@ def test_a_stream_and_an_export_keep_apart(spark: Any, log: Callable[..., Any], 
         run(topic, "--to", tmp_path / "export", "--once", command="stream_events")
 
 
+def test_a_stream_stays_as_it_was_begun(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
+    topic = log(Draft(value=1))
+    run(topic, "--to", tmp_path, "--once", command="stream_events")
+    publish(topic, 2)
+
+    for other in (("--by", "type"), ("--by", "none"), ("--format", "json")):
+        with pytest.raises(CommandError, match=r"tells of files in format parquet, by day\. This query writes"):
+            run(topic, "--to", tmp_path, "--once", *other, command="stream_events")
+    assert run(topic, "--to", tmp_path, "--once", command="stream_events") == "Events written: 1.\n"
+    assert exported(spark, tmp_path) == stored(topic)
+
+
 def test_a_new_query_does_not_write_over_another(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(5)))
     run(topic, "--to", tmp_path, "--once", command="stream_events")
