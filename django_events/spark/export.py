@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from django_events.exceptions import DataLost, ExportRefused
+from django_events.exceptions import DataLost, ExportRefused, InvalidOption
 from django_events.spark import files, topics
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.journal import Journal, Part
@@ -53,11 +53,12 @@ class Export:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run has written: parts and events, and how many events the folder holds now."""
+    """What a run has written: parts and events, how many the folder holds now, and how many the range has."""
 
     parts: int
     events: int
     total: int
+    meant: int
 
 
 def refuse_stream(spark: "SparkSession", path: str) -> None:
@@ -80,7 +81,8 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
             journal.refuse_other(topic.name, topic.incarnation, wanted.format, wanted.by)
             _refuse_older(topic, wanted, journal)
         parts = [part for part in journal.unfinished if part.topic in wanted.topics]
-        new = [] if wanted.resume else list(_new_parts(found, wanted, journal))
+        ranges = [] if wanted.resume else _ranges(found, wanted)
+        new = list(_new_parts(ranges, wanted, journal))
         if new:
             journal.plan(new)
         parts += new
@@ -94,7 +96,12 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
             done += len(part)
         if parts:
             tell(done, total, parts[-1])
-    return Summary(len(parts), sum(journal.done[part] for part in parts), sum(journal.done.values()))
+    return Summary(
+        parts=len(parts),
+        events=sum(journal.done[part] for part in parts),
+        total=sum(journal.done.values()),
+        meant=sum(max(end - start, 0) for _, start, end in ranges),
+    )
 
 
 def _refuse_older(topic: TopicLog, wanted: Export, journal: Journal) -> None:
@@ -108,13 +115,38 @@ def _refuse_older(topic: TopicLog, wanted: Export, journal: Journal) -> None:
         )
 
 
-def _new_parts(found: list[TopicLog], wanted: Export, journal: Journal) -> Iterator[Part]:
-    for boundary in (wanted.since, wanted.until):
+def _ranges(found: list[TopicLog], wanted: Export) -> list[tuple[TopicLog, int, int]]:
+    """What is meant of each topic, as far as it is in the log."""
+    since, until, fail = wanted.since, wanted.until, not wanted.allow_loss
+    for boundary in (since, until):
         boundary.refuse_others(found)
-    for topic in found:
+        for topic in found:
+            _refuse_beyond(boundary, topic, wanted)
+    return [
+        (topic, since.of(topic, fail_on_data_loss=fail), until.of(topic, fail_on_data_loss=fail)) for topic in found
+    ]
+
+
+def _refuse_beyond(boundary: Boundary, topic: TopicLog, wanted: Export) -> None:
+    """Say of an id that is not in the log what can be done with the options of the command."""
+    place = boundary.place
+    if boundary.by_topic is not None or not isinstance(place, int) or place < 0:  # a time, or an end
+        return
+    if place > topic.end:
+        raise InvalidOption(
+            f"{boundary.option} is {place}, and topic {topic.name!r} has no such event: the next one will be "
+            f"{topic.end}. Expected an id up to that, or a day like 2026-11-20."
+        )
+    if place < topic.first and not wanted.allow_loss:
+        raise DataLost(
+            f"{boundary.option} is {place}, and the log of topic {topic.name!r} begins at {topic.first}: what was "
+            "before it is removed. Export what is left with --allow-loss."
+        )
+
+
+def _new_parts(ranges: list[tuple[TopicLog, int, int]], wanted: Export, journal: Journal) -> Iterator[Part]:
+    for topic, start, end in ranges:
         yield from _removed(topic, wanted, journal)
-        start = wanted.since.of(topic, fail_on_data_loss=not wanted.allow_loss)
-        end = wanted.until.of(topic, fail_on_data_loss=not wanted.allow_loss)
         for first, last in journal.missing(topic.name, start, end):
             for begin in range(first, last, wanted.events_per_part):
                 yield _part(topic, begin, min(begin + wanted.events_per_part, last), wanted)

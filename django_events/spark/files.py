@@ -1,5 +1,6 @@
 """How events lie in files: formats, folders by day or type, and sizes."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,7 @@ def parse_size(text: str) -> int:
     """`128MB` in bytes."""
     units = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
     number, unit = text[:-2].strip(), text[-2:].upper()
-    if unit not in units or not number.isdigit() or not int(number):
+    if unit not in units or not re.fullmatch("[0-9]+", number) or not int(number):
         raise InvalidOption(f"{text!r} is no size, expected one like 128MB.")
     return int(number) * units[unit]
 

@@ -93,7 +93,7 @@ def test_running_it_again_adds_nothing(spark: Any, log: Callable[..., Any], tmp_
     run(topic, "--to", tmp_path)
     files = sorted(tmp_path.rglob("*.parquet"))
 
-    assert run(topic, "--to", tmp_path).startswith("Nothing to export: all of that is in")
+    assert run(topic, "--to", tmp_path).startswith("Nothing to export: all of that is there.")
     assert sorted(tmp_path.rglob("*.parquet")) == files
     publish(topic, *range(5))
     assert run(topic, "--to", tmp_path).startswith("Exported 5 events")
@@ -112,12 +112,15 @@ def test_a_time_bounds_an_export(spark: Any, log: Callable[..., Any], tmp_path: 
     topic = log(*(Draft(value=n) for n in range(5)))
     publish(topic, *range(5))
     moment = Event.objects.at(topic, 6).logged_at.astimezone(UTC)
+    nothing = "Nothing to export: the log has nothing in that range."
 
     run(topic, "--to", tmp_path / "a", "--since", moment.isoformat())
     run(topic, "--to", tmp_path / "b", "--until", f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}")
     assert [row["offset"] for row in exported(spark, tmp_path / "a")] == [6, 7, 8, 9, 10]
     assert [row["offset"] for row in exported(spark, tmp_path / "b")] == [1, 2, 3, 4, 5]
-    assert run(topic, "--to", tmp_path / "c", "--until", "2020-01-01").startswith("Nothing to export")
+    assert run(topic, "--to", tmp_path / "c", "--until", "2020-01-01").startswith(nothing)
+    assert run(topic, "--to", tmp_path / "a", "--since", "9999-01-01").startswith(nothing)
+    assert run(topic, "--to", tmp_path / "a", "--since", 5, "--until", 5).startswith(nothing)
 
 
 def test_several_topics_go_to_one_folder(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
@@ -166,7 +169,12 @@ def test_other_readers_see_the_same_moments(log: Callable[..., Any], tmp_path: P
         (["things", "--format", "csv"], 2, "There is no format 'csv'. Known are: parquet, json, orc."),
         (["things", "--since", "yesterday"], 2, "expected an id, a day like 2026-11-20"),
         (["things", "--since", "2026-11-20T18:00:00"], 2, "a time with its zone"),
-        (["things", "--since", "9"], 2, "whose next event will be 3"),
+        (["things", "--since", "9"], 2, "--since is 9, and topic 'things' has no such event: the next one will be 3."),
+        (["things", "--until", "20261120"], 2, "Expected an id up to that, or a day like 2026-11-20."),
+        (["things", "--since", "\N{SUPERSCRIPT TWO}"], 2, "expected an id, a day like 2026-11-20"),
+        (["things", "--since", "2", "--until", "1"], 2, "--since 2 is behind --until 1, expected one before it."),
+        (["things", "--since", "2026-11-20", "--until", "2026-11-19"], 2, "--since 2026-11-20 is behind --until"),
+        (["things", "--target-size", "\N{SUPERSCRIPT TWO}MB"], 2, "is no size, expected one like 128MB."),
         (["things", "others", "--since", "2"], 2, "is another event in each of things, others"),
         (["things", "--target-size", "large"], 2, "'large' is no size, expected one like 128MB."),
         (["things", "--part", "0"], 2, "--part is at least 1."),
@@ -316,7 +324,7 @@ def test_a_lock_that_was_lost_notes_nothing(
 
 def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
-    assert run(topic, "--to", tmp_path, "--resume").startswith("Nothing to export")
+    assert run(topic, "--to", tmp_path, "--resume").startswith("Nothing to export: no part of that is unfinished.")
     journal = Journal(spark, str(tmp_path))
     part = part_of(topic, 3, 6)
     journal.plan([part])

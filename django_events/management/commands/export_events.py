@@ -1,5 +1,6 @@
 """`manage.py export_events orders --to /data/events`: events into files, exactly once."""
 
+import re
 import time
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -41,14 +42,18 @@ class Command(BaseCommand):
             if options["part"] < 1:
                 raise usage("--part is at least 1.")
             where = {"master": options["master"], "remote": options["remote"]}
+            since = _place("--since", options["since"], topics) or BEGINNING
+            until = _place("--until", options["until"], topics) or END
+            if _is_behind(since.place, until.place):
+                raise usage(f"--since {options['since']} is behind --until {options['until']}, expected one before it.")
             wanted = Export(
                 dsn=dsn_of(using),
                 topics=tuple(dict.fromkeys(topics)),
                 path=local(to, option="--to", **where),
                 format=files.parse_format(options["format"]),
                 by=files.parse_by(options["by"]),
-                since=_place("--since", options["since"], topics) or BEGINNING,
-                until=_place("--until", options["until"], topics) or END,
+                since=since,
+                until=until,
                 target_size=files.parse_size(options["target_size"]),
                 events_per_part=options["part"],
                 resume=options["resume"],
@@ -68,7 +73,16 @@ class Command(BaseCommand):
                 f"It holds {summary.total:,} now."
             )
         elif verbosity:
-            self.stdout.write(f"Nothing to export: all of that is in {wanted.path}. It holds {summary.total:,} events.")
+            why = "all of that is there" if summary.meant else "the log has nothing in that range"
+            why = "no part of that is unfinished" if wanted.resume else why
+            self.stdout.write(f"Nothing to export: {why}. {wanted.path} holds {summary.total:,} events.")
+
+
+def _is_behind(since: Any, until: Any) -> bool:
+    """Whether two ids, or two times, are the wrong way round. The ends that nobody said are below 0."""
+    if isinstance(since, datetime) and isinstance(until, datetime):
+        return since > until
+    return isinstance(since, int) and isinstance(until, int) and since > until > 0
 
 
 def _place(option: str, text: str | None, topics: list[str]) -> Any:
@@ -77,7 +91,7 @@ def _place(option: str, text: str | None, topics: list[str]) -> Any:
 
     if text is None:
         return None
-    if text.isdigit() and int(text):
+    if re.fullmatch("0*[1-9][0-9]*", text):
         if len(topics) > 1:
             raise usage(f"{option} {text} is another event in each of {', '.join(topics)}: export one at a time.")
         return Boundary(option=option, place=int(text))
