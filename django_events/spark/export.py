@@ -81,16 +81,18 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
             journal.refuse_other(topic.name, topic.incarnation, wanted.format, wanted.by)
             _refuse_older(topic, wanted, journal)
         parts = [part for part in journal.unfinished if part.topic in wanted.topics]
+        logs = {topic.name: topic for topic in found}
+        for part in parts:
+            _refuse_lost(part, logs[part.topic], wanted)
         ranges = [] if wanted.resume else _ranges(found, wanted)
         new = list(_new_parts(ranges, wanted, journal))
         if new:
             journal.plan(new)
         parts += new
-        ids = {topic.name: topic.id for topic in found}
         total, done = sum(map(len, parts)), 0
         for part in parts:
             tell(done, total, part)
-            rows = _write(spark, wanted, part, _bytes_per_row(dsn, part, ids[part.topic]))
+            rows = _write(spark, wanted, part, _bytes_per_row(dsn, part, logs[part.topic].id))
             still_alone()
             journal.finish(part, rows)
             done += len(part)
@@ -112,6 +114,16 @@ def _refuse_older(topic: TopicLog, wanted: Export, journal: Journal) -> None:
             f"The database is older than the export: {wanted.path} has topic {topic.name!r} up to {end - 1}, and the "
             f"next event of its log will be {topic.end}. From there on the same ids stand for other events. If this "
             "is a replica that is behind, wait for it. After a restore, export to another folder."
+        )
+
+
+def _refuse_lost(part: Part, topic: TopicLog, wanted: Export) -> None:
+    """DataLost if a part that was begun can't have all of its events any more."""
+    if part.start < topic.first and not wanted.allow_loss:
+        raise DataLost(
+            f"Events {part.start} to {part.end - 1} of topic {topic.name!r} were begun by a run that was interrupted, "
+            f"and its log begins at {topic.first}: what was before it is removed. Export what is left with "
+            "--allow-loss."
         )
 
 

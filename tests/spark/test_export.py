@@ -262,8 +262,17 @@ def test_what_retention_removed_is_said(spark: Any, log: Callable[..., Any], tmp
     journal.plan([part_of(topic, 1, 151)])
     drop_first_segment(topic)
 
-    with pytest.raises(CommandError, match="whose log begins at 101: what was before it is removed"):
-        run(topic, "--to", tmp_path)
+    for arguments, said in (
+        ((), "Events 1 to 150 of topic 'things' were begun"),
+        (("--since", 5), "Events 1 to 150 of"),
+    ):
+        with pytest.raises(CommandError, match=said) as raised:
+            run(topic, "--to", tmp_path, *arguments)
+        assert "log begins at 101: what was before it is removed. Export what is left with --allow-loss." in str(
+            raised.value
+        )
+    with pytest.raises(CommandError, match=r"--since is 5, and .* begins at 101: .* left with --allow-loss\."):
+        run(topic, "--to", tmp_path / "new", "--since", 5)
     run(topic, "--to", tmp_path, "--allow-loss")
     assert [row["offset"] for row in exported(spark, tmp_path)] == list(range(101, 251))
 
