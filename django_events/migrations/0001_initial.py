@@ -379,6 +379,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "run",
+                    models.TextField(
+                        blank=True, default="", help_text="Of the query: another after each start.", verbose_name="run"
+                    ),
+                ),
+                (
                     "published_at",
                     models.DateTimeField(
                         db_default=django_events.models.functions.ClockTimestamp(),

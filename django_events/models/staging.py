@@ -35,6 +35,7 @@ class SinkBatch(models.Model):
     query = models.TextField(
         _("query"), blank=True, default="", help_text=_("Its id, from its checkpoint; empty outside of a stream.")
     )
+    run = models.TextField(_("run"), blank=True, default="", help_text=_("Of the query: another after each start."))
     published_at = models.DateTimeField(_("published at"), db_default=ClockTimestamp(), editable=False)
 
     class Meta:

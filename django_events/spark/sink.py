@@ -5,6 +5,7 @@ under the name of its sink, and changes nothing: a batch is a number of a stream
 query in its checkpoint.
 """
 
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,17 +39,18 @@ LONGEST = {"type": 200, "key": 512}
 HIGHEST_PARTITION = 2**31 - 1
 TRIES = 3
 # Spark's names for them among the local properties of a task.
-QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY, BATCH, GROUP = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one attempt of a task has staged, and for which streaming query; `query` is empty outside of one."""
+    """What one attempt of a task has staged, for which streaming query and which run of it, if it is of one."""
 
     attempt: str
     events: int
     topics: frozenset[str]
     query: str
+    run: str
 
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -82,7 +84,7 @@ class Sink:
                     f"PostgreSQL refused a row: {str(error).strip()} The column 'value' holds JSON as text, like "
                     "to_json(struct(…)) makes it, and so does 'metadata'. Nothing was published."
                 ) from None
-        return Staged(attempt, events, frozenset(used), _said(QUERY))
+        return Staged(attempt, events, frozenset(used), _said(QUERY), _run())
 
     def publish(self, messages: Messages, sink: str | None, batch: int) -> None:
         """Publish what was staged, once: in one transaction with the note that this batch is published."""
@@ -110,7 +112,7 @@ class Sink:
         attempts = [message.attempt for message in staged]
         events = sum(message.events for message in staged)
         fetch(connection, statement("lock_attempts"), attempts=attempts)
-        if sink is not None and self._is_published(connection, sink, batch, staged[0].query, events):
+        if sink is not None and self._is_published(connection, sink, batch, staged[0], events, again=again):
             _unstage(connection, staged)
             return
         for topic in sorted({topic for message in staged for topic in message.topics}):
@@ -122,9 +124,12 @@ class Sink:
                 "What is not published within a week is deleted."
             )
 
-    def _is_published(self, connection: Connection, sink: str, batch: int, query: str, events: int) -> bool:
+    def _is_published(
+        self, connection: Connection, sink: str, batch: int, of_task: Staged, events: int, *, again: bool
+    ) -> bool:
         """Whether this batch was published before; it is noted if it wasn't."""
-        [[last, had, of]] = fetch(connection, statement("lock_sink"), sink=sink, query=query)
+        query, run = of_task.query, of_task.run
+        [[last, had, of, by]] = fetch(connection, statement("lock_sink"), sink=sink, query=query)
         if of != query:
             raise SinkRefused(
                 f"Sink {sink!r} belongs to {_called(of)}, not to {_called(query)}. A query with a new checkpoint "
@@ -132,8 +137,14 @@ class Sink:
                 "another one by option 'sink'. Nothing was published."
             )
         if batch > last:
-            fetch(connection, statement("note_batch"), sink=sink, batch=batch, events=events)
+            fetch(connection, statement("note_batch"), sink=sink, batch=batch, events=events, run=run)
             return False
+        if run and run == by and batch == last and not again:  # a batch comes again in another run only
+            raise SinkRefused(
+                f"Sink {sink!r} has published batch {batch} already in this run of its query, so this is another write "
+                "in the same batch. To publish more than once in a batch, take a name for each by option 'sink'. "
+                "Nothing of it was published."
+            )
         if query:  # its batches are committed in their order, and one that comes again may count otherwise
             return True
         if batch < last:
@@ -214,6 +225,12 @@ def _said(name: str) -> str:
     """What Spark says to this task, or nothing."""
     context = TaskContext.get()
     return (context and context.getLocalProperty(name)) or ""
+
+
+def _run() -> str:
+    """The id of this run of a streaming query, which Spark has for its group of jobs unless somebody took another."""
+    group = _said(GROUP)
+    return group if _said(QUERY) and re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", group) else ""
 
 
 def _refuse_other_number(batch: int | None) -> None:

@@ -263,6 +263,32 @@ def test_a_batch_of_a_query_has_the_number_that_spark_gives_it(
     assert logged("target") == []
 
 
+def test_a_second_write_in_a_batch_needs_a_name_of_its_own(
+    spark: Any, dsn: str, tmp_path: Path, log: Callable[..., Any], make_topic: Any
+) -> None:
+    """Taken for the first one that comes again, it would be lost."""
+    log(Draft(value=1), name="source")
+    make_topic("target")
+
+    def save(*names: str) -> None:
+        def each(frame: Any, batch: int) -> None:
+            for name in names:
+                options = {"dsn": dsn, "topic": "target", "sink": name, "batchId": batch}
+                frame.select("value").write.format("django_events").options(**options).mode("append").save()
+
+        frame = spark.readStream.format("django_events").options(
+            dsn=dsn, subscribe="source", startingOffsets="earliest"
+        )
+        written = frame.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path))
+        written.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="Sink 'one' has published batch 0 already in this run of its query"):
+        save("one", "one")
+    save("one", "two")
+
+    assert [row[2] for row in logged("target")] == [1, 1]
+
+
 def uncommit(checkpoint: Path) -> None:
     """As if the driver had died after publishing and before Spark noted it: the last batch comes again."""
     last = max((checkpoint / "commits").glob("[0-9]"), key=lambda path: int(path.name))
