@@ -55,6 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's names, here and below
         start, fail = self.options.start, self.options.fail_on_data_loss
+        self._session.run(self.options.filter.refuse_unusable)
         found = self._found(fail=True)  # nothing can be lost yet: a name that is no topic is a mistake
         start.refuse_others(found)
         begins = {topic.name: start.of(topic, fail_on_data_loss=fail) for topic in found}

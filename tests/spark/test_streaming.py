@@ -73,6 +73,18 @@ def test_a_batch_has_at_most_so_many_events(log: Callable[..., Any], stream: Str
     assert [size for size in sizes if size] == [10, 10, 5]
 
 
+def test_a_stream_leaves_out_what_a_filter_does(log: Callable[..., Any], stream: Stream) -> None:
+    topic = log(*(Draft(value=n, type=f"t.{n % 3}") for n in range(9)))
+
+    assert stream(topic, types="t.0, t.1", where="$ > 2") == [4, 5, 7, 8]
+    publish(topic, 1)
+    assert stream(topic, types="t.0, t.1", where="$ > 2") == [4, 5, 7, 8]
+    with pytest.raises(
+        Exception, match="Option 'where' is '\\$ >', which PostgreSQL can't use as a jsonpath predicate"
+    ):
+        stream(topic, checkpoint="another", where="$ >")
+
+
 def test_a_stream_begins_with_what_comes(log: Callable[..., Any], stream: Stream) -> None:
     topic = log(*(Draft(value=n) for n in range(5)))
 
