@@ -301,8 +301,13 @@ def test_a_batch_of_a_query_that_comes_again_is_published_already(spark: Any, ds
     options = for_sink({"dsn": dsn, "topic": "things", "sink": "s"})
     writer = StreamWriter(options, schema(spark, "value string"), overwrite=False)
 
-    for batch, values in ((3, ["1"]), (3, ["2", "3"]), (2, ["4"]), (4, []), (4, ["5"])):
+    def commit(batch: int, *values: str) -> None:
         writer.commit([replace(staged(writer.sink, *values), query="q")], batch)
+
+    for batch, values in ((3, ["1"]), (3, ["2", "3"]), (4, []), (4, ["5"])):
+        commit(batch, *values)
+    with pytest.raises(SinkRefused, match="published batch 4, and this is batch 2.* Its checkpoint was set back"):
+        commit(2, "6")
 
     assert [row[2] for row in logged(topic)] == [1, 5]
 
