@@ -18,6 +18,7 @@ from django_events.exceptions import SinkRefused
 from django_events.models import BufferedEvent, Event, SinkBatch, StagedEvent
 from django_events.spark.options import for_sink
 from django_events.spark.sink import BatchWriter, Sink, StreamWriter
+from tests.processes import wait_until
 from tests.spark.conftest import move
 from tests.spark.test_batch import HOSTILE, publish
 
@@ -165,7 +166,9 @@ def test_a_failing_task_publishes_nothing(spark: Any, write: Callable[..., None]
         write(frame, topic="things")
 
     assert logged(topic) == []
-    StagedEvent.objects.all().delete()  # of tasks that ended while the job was given up
+    executors = spark.sparkContext._jsc.sc().statusStore()
+    wait_until(lambda: executors.executorList(True).head().activeTasks() == 0, what="tasks that are given up")
+    StagedEvent.objects.all().delete()  # of those that ended while the job was given up
 
 
 def test_a_named_batch_is_published_once(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
@@ -302,11 +305,16 @@ def test_a_batch_of_a_query_that_comes_again_is_published_already(spark: Any, ds
     writer = StreamWriter(options, schema(spark, "value string"), overwrite=False)
 
     def commit(batch: int, *values: str) -> None:
-        writer.commit([replace(staged(writer.sink, *values), query="q")], batch)
+        message = replace(staged(writer.sink, *values), query="q")
+        try:
+            writer.commit([message], batch)
+        except SinkRefused:
+            writer.abort([message], batch)
+            raise
 
     for batch, values in ((3, ["1"]), (3, ["2", "3"]), (4, []), (4, ["5"])):
         commit(batch, *values)
-    with pytest.raises(SinkRefused, match="published batch 4, and this is batch 2.* Its checkpoint was set back"):
+    with pytest.raises(SinkRefused, match=r"published batch 4, and this is batch 2.* Its checkpoint was set back"):
         commit(2, "6")
 
     assert [row[2] for row in logged(topic)] == [1, 5]
