@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from django_events.spark.session import session
 from tests.processes import wait_until
 
 ENDLESS = """
-import django
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
 from django.conf import settings
 settings.configure()
 from django.core.management.base import CommandError
@@ -81,9 +84,8 @@ def test_a_place_that_cannot_be_meant_is_refused_at_once(
 
 
 def test_a_spark_home_without_spark_is_told(tmp_path: Path) -> None:
-    done = start({"SPARK_HOME": str(tmp_path)})
-
-    assert "Spark can't be started: " in done.communicate(timeout=120)[0]
+    with started({"SPARK_HOME": str(tmp_path)}) as process:
+        assert "Spark can't be started: " in process.communicate(timeout=120)[0]
 
 
 @pytest.mark.timeout(300)
@@ -91,28 +93,35 @@ def test_a_spark_home_without_spark_is_told(tmp_path: Path) -> None:
     ("end", "said"), [("interrupt", "Interrupted. What was finished stays"), ("kill its Java", ENDED)]
 )
 def test_what_ends_in_the_midst_is_told_in_a_sentence(spark: object, end: str, said: str) -> None:
-    process = start({})
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    if end == "interrupt":
-        process.send_signal(signal.SIGINT)
-    else:
-        os.kill(wait_until(lambda: java_of(process.pid)), signal.SIGKILL)
-    out, errors = process.communicate(timeout=120)
+    with started({}) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if end == "interrupt":
+            process.send_signal(signal.SIGINT)
+        else:
+            os.kill(wait_until(lambda: java_of(process.pid)), signal.SIGKILL)
+        out, errors = process.communicate(timeout=120)
 
     assert out.startswith(said)
     assert "while sending command" not in errors
     assert process.returncode == 0
 
 
-def start(environment: dict[str, str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+@contextmanager
+def started(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """A process with an endless job; its Java ends with it."""
+    process = subprocess.Popen(
         [sys.executable, "-c", ENDLESS],
         env={**os.environ, "PYTHONPATH": str(Path.cwd()), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def java_of(parent: int) -> int | None:
