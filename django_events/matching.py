@@ -41,6 +41,11 @@ def condition(consumer: Filter) -> Statement:
     return all_of(conditions)
 
 
+def decides(where: str, answers: Sequence[tuple[bool | None]]) -> bool:
+    """Whether a predicate is true or false for some value, by what try_predicate.sql says; a strict one may be."""
+    return any(answer is not None for (answer,) in answers) or where.lstrip().startswith("strict")
+
+
 def is_pattern(text: str) -> bool:
     """Whether it is about more than itself."""
     return not {ONE, REST}.isdisjoint(text.split("."))

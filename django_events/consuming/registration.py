@@ -18,7 +18,7 @@ from django_events.exceptions import (
     UnknownTopic,
     did_you_mean,
 )
-from django_events.matching import expression, is_pattern
+from django_events.matching import decides, expression, is_pattern
 from django_events.statements import log_table
 
 ALL = models.Position.ALL
@@ -66,7 +66,7 @@ def check_filter(using: str, declared: declarations.Consumer) -> None:
     except DatabaseError as error:
         problem = str(error).strip().splitlines()[0]
         raise InvalidConsumer(f"{where} PostgreSQL can't use as a jsonpath predicate: {problem}.") from error
-    if all(answer is None for (answer,) in answers) and not declared.where.lstrip().startswith("strict"):
+    if not decides(declared.where, answers):
         raise InvalidConsumer(
             f"{where} is neither true nor false for any value, so no event would match. A predicate compares: "
             "'$.total > 100' and not '$ ? (@.total > 100)', '$.paid == true' and not '$.paid'."

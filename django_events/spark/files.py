@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter
 
 FORMATS = ("parquet", "json", "orc")
+# How times are written where they are text: other readers of the files don't know the zone of the session.
+AS_TEXT = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 # Columns that Spark would have to name again, because a folder is called like one, stay in the files.
 OPTIONS = {
     "parquet": {"compression": "zstd"},
     "orc": {"compression": "zstd"},
-    "json": {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC", "ignoreNullFields": "false"},
+    "json": {**AS_TEXT, "ignoreNullFields": "false"},
 }
 TARGET = 128 << 20
 LONGEST = 60  # characters of four bytes, or of one that Spark writes as three: with event_type= below 255 bytes

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from django_events.exceptions import InvalidOption, did_you_mean
-from django_events.matching import condition
+from django_events.matching import condition, decides
 from django_events.spark.columns import COLUMNS, Column
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
@@ -63,7 +63,7 @@ class Filter:
             raise InvalidOption(
                 f"Option 'where' is {self.where!r}, which PostgreSQL can't use as a jsonpath predicate: {problem}."
             ) from None
-        if all(answer is None for (answer,) in answers) and not self.where.startswith("strict"):
+        if not decides(self.where, answers):
             raise InvalidOption(
                 f"Option 'where' is {self.where!r}, which is neither true nor false for any value, so no event would "
                 "match. A predicate compares: '$.total > 100', '$.paid == true'."

@@ -139,12 +139,6 @@ class Sink:
         if batch > last:
             fetch(connection, statement("note_batch"), sink=sink, batch=batch, events=events, run=run)
             return False
-        if run and run == by and batch == last and not again:  # a batch comes again in another run only
-            raise SinkRefused(
-                f"Sink {sink!r} has published batch {batch} already in this run of its query, so this is another write "
-                "in the same batch. To publish more than once in a batch, take a name for each by option 'sink'. "
-                "Nothing of it was published."
-            )
         if batch < last:
             way_out = (
                 "Its checkpoint was set back: begin with a new one, and give it another name by option 'sink'."
@@ -154,6 +148,12 @@ class Sink:
             raise SinkRefused(
                 f"Sink {sink!r} has published batch {last}, and this is batch {batch}, so it can't be told what of it "
                 f"is published already. {way_out} Nothing was published."
+            )
+        if run and run == by and not again:  # a batch comes again in another run only
+            raise SinkRefused(
+                f"Sink {sink!r} has published batch {batch} already in this run of its query, so this is another write "
+                "in the same batch. To publish more than once in a batch, take a name for each by option 'sink'. "
+                "Nothing of it was published."
             )
         if events != had and not query:  # what a query computes may count otherwise when it is computed again
             raise SinkRefused(

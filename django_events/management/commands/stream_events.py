@@ -69,10 +69,7 @@ class Command(BaseCommand):
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
             )
-            with (
-                session("stream_events", **where) as spark,
-                stop_on_signals() as stop,  # PySpark has set a handler of its own
-            ):
+            with session("stream_events", **where) as spark, stop_on_signals() as stop:
                 query = follow(spark, wanted)
                 if verbosity and not options["once"]:
                     self.stderr.write(

@@ -4,9 +4,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-FORMATS = ("parquet", "json", "csv")
-# Other readers of the files don't know the zone of the session.
-AS_TEXT = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+from django_events.spark.files import AS_TEXT
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
