@@ -1,17 +1,16 @@
 """`manage.py analyze_events counts orders`: compute something from the log, with Spark."""
 
 import sys
-from argparse import SUPPRESS
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_events.exceptions import did_you_mean
 from django_events.management.analyzing import SHOWN, Analysis
 from django_events.management.databases import named
 from django_events.management.events.subcommand import at_least_one
 from django_events.management.reporting import show
 from django_events.management.spark import add_spark, explained
+from django_events.management.subcommands import common, refuse_unknown
 from django_events.spark.jobs.registry import ALL, JOBS, Job
 from django_events.workers.loop import Exit
 
@@ -21,16 +20,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(title="jobs", dest="job", metavar="JOB")
-        # Django's options may stand behind the job too, and say nothing there if they don't.
-        common = BaseCommand().create_parser("manage.py", "analyze_events", add_help=False, argument_default=SUPPRESS)
+        parent = common(BaseCommand(), "analyze_events")
         for job in ALL:
-            own = subparsers.add_parser(job.name, help=job.help, description=job.help, parents=[common])
+            own = subparsers.add_parser(job.name, help=job.help, description=job.help, parents=[parent])
             _add_arguments(own, job)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        if unknown := _unknown_job(argv[2:]):
-            self.stderr.write(f"There is no job {unknown!r}. {did_you_mean(unknown, JOBS)}")
-            sys.exit(Exit.USAGE)
+        refuse_unknown(BaseCommand(), argv, JOBS, "job")
         super().run_from_argv(argv)
 
     def handle(self, *args: Any, job: str | None, **options: Any) -> None:
@@ -80,14 +76,6 @@ def _add_arguments(parser: CommandParser, job: Job) -> None:
         "--limit", type=at_least_one, metavar="N", help=f"How many rows. By default {SHOWN} in a table, and else all."
     )
     add_spark(parser)
-
-
-def _unknown_job(arguments: list[str]) -> str | None:
-    """The first word, if it is none of ours: the parser would list them all, but not say which one was meant."""
-    parser = BaseCommand().create_parser("manage.py", "analyze_events", add_help=False)
-    parser.add_argument("job", nargs="?")
-    word = parser.parse_known_args(arguments)[0].job
-    return None if word is None or word in JOBS else str(word)
 
 
 def _format(format: str | None, target: str | None) -> str:
