@@ -2,14 +2,17 @@
 
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_events.management.databases import named
 from django_events.management.spark import add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
-from django_events.workers.stopping import stop_on_signals
+from django_events.workers.stopping import Stop, stop_on_signals
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 GRACE = 20.0  # seconds
 
@@ -76,28 +79,33 @@ class Command(BaseCommand):
                         f"Following {', '.join(topics)} of {using!r} to {wanted.path or wanted.sink}, every "
                         f"{duration(timedelta(seconds=options['every']))}. Ctrl-C stops."
                     )
-                told = events = 0
-                deadline = None
-                while True:
-                    over = query.awaitTermination(1) if not stop.requested else not query.isActive
-                    for progress in query.recentProgress:
-                        if progress.batchId >= told and progress.numInputRows:
-                            told = progress.batchId + 1
-                            events += progress.numInputRows
-                            if verbosity > 1:
-                                self.stderr.write(f"Batch {progress.batchId}: {progress.numInputRows:,} events.")
-                    if over:
-                        break
-                    if stop.requested and deadline is None:
-                        deadline = time.monotonic() + GRACE
-                    # A batch that is running is finished; cut off, it is written again the next time.
-                    if deadline and (time.monotonic() > deadline or not query.status["isTriggerActive"]):
-                        query.stop()
-                    elif deadline:
-                        time.sleep(0.02)
-                query.awaitTermination()  # an error comes out here
+                events = self._watch(query, stop, verbosity=verbosity)
         if verbosity:
             self.stdout.write(f"Events written: {events:,}.")
+
+    def _watch(self, query: "StreamingQuery", stop: Stop, *, verbosity: int) -> int:
+        """Until the query ends by itself, or has ended because of a signal; returns how many events it wrote."""
+        told = events = 0
+        deadline = None
+        while True:
+            over = query.awaitTermination(1) if not stop.requested else not query.isActive
+            for progress in query.recentProgress:
+                if progress.batchId >= told and progress.numInputRows:
+                    told = progress.batchId + 1
+                    events += progress.numInputRows
+                    if verbosity > 1:
+                        self.stderr.write(f"Batch {progress.batchId}: {progress.numInputRows:,} events.")
+            if over:
+                break
+            if stop.requested and deadline is None:
+                deadline = time.monotonic() + GRACE
+            # A batch that is running is finished; cut off, it is written again the next time.
+            if deadline and (time.monotonic() > deadline or not query.status["isTriggerActive"]):
+                query.stop()
+            elif deadline:
+                time.sleep(0.02)
+        query.awaitTermination()  # an error comes out here
+        return events
 
 
 def _option(text: str) -> tuple[str, str]:
