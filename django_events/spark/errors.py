@@ -40,6 +40,8 @@ CAUSES = [
         "Spark Connect needs packages that are not installed. Run: pip install 'pyspark[connect]'",
     ),
     (r"trying to connect to the Java server|Answer from Java side is empty|Error while sending or receiving", ENDED),
+    # What py4j says, and nothing more, when the connection broke during a call.
+    (r"\AAn error occurred while calling \S+\Z", ENDED),
     (
         r"ModuleNotFoundError: No module named '(\S+)'",
         "A module is missing on the machines of Spark: {0}. Install it there, or ship it with --py-files.",
@@ -51,7 +53,7 @@ def told(error: BaseException) -> str:
     """The cause of an error of Spark, as people need it."""
     if isinstance(error, ConnectionError):
         return ENDED
-    text = str(error)
+    text = str(error).strip()
     if found := OURS.search(text):
         return " ".join(found[2].split())
     for pattern, said in CAUSES:

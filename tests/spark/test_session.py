@@ -47,6 +47,7 @@ except CommandError as error:
             "Spark knows no file system of that kind. Give it the package for it, for example in spark-defaults.conf.",
         ),
         ("An error occurred while trying to connect to the Java server (127.0.0.1:1)", ENDED),
+        ("An error occurred while calling o35.sc\n", ENDED),
         ("[A.B] Something is wrong. SQLSTATE: 42000", "Something is wrong."),
     ],
 )
