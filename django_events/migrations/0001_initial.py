@@ -258,6 +258,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": ("view",),
                 "verbose_name": "topic",
                 "verbose_name_plural": "topics",
             },
@@ -283,6 +284,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "topic head",
                 "verbose_name_plural": "topic heads",
             },
@@ -329,6 +331,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "buffered event",
                 "verbose_name_plural": "buffered events",
             },
@@ -358,6 +361,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "dedup key",
                 "verbose_name_plural": "dedup keys",
                 "indexes": [models.Index(fields=["expires_at"], name="django_events_dedup_expired")],
@@ -394,6 +398,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "batch of a sink",
                 "verbose_name_plural": "batches of sinks",
             },
@@ -435,6 +440,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "staged event",
                 "verbose_name_plural": "staged events",
                 "indexes": [
@@ -480,6 +486,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": ("view",),
+                "permissions": [("cancel_scheduledevent", "Can cancel scheduled events")],
                 "verbose_name": "scheduled event",
                 "verbose_name_plural": "scheduled events",
                 "indexes": [models.Index(fields=["publish_at", "id"], name="django_events_scheduled_due")],
@@ -521,6 +529,8 @@ class Migration(migrations.Migration):
                         ("logged_at", models.DateTimeField(verbose_name="logged at")),
                     ],
                     options={
+                        "default_permissions": ("view",),
+                        "permissions": [("republish_event", "Can publish an event again")],
                         "verbose_name": "event",
                         "verbose_name_plural": "events",
                     },
@@ -631,6 +641,14 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": ("view",),
+                "permissions": [
+                    ("pause_consumer", "Can pause a consumer"),
+                    ("resume_consumer", "Can resume a consumer"),
+                    ("rewind_consumer", "Can rewind a consumer"),
+                    ("skip_consumer", "Can let a consumer skip an event"),
+                    ("retry_consumer", "Can let a consumer retry now"),
+                ],
                 "verbose_name": "consumer",
                 "verbose_name_plural": "consumers",
             },
@@ -684,6 +702,7 @@ class Migration(migrations.Migration):
                 ("error", models.TextField(blank=True, db_default="", verbose_name="last error")),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "delivery",
                 "verbose_name_plural": "deliveries",
             },
@@ -707,6 +726,7 @@ class Migration(migrations.Migration):
                 ("event_ids", models.JSONField(verbose_name="events")),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "lease of deliveries",
                 "verbose_name_plural": "leases of deliveries",
             },
@@ -755,6 +775,7 @@ class Migration(migrations.Migration):
                 ("worker", models.CharField(max_length=200, verbose_name="worker")),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "past delivery",
                 "verbose_name_plural": "past deliveries",
                 "indexes": [
@@ -808,6 +829,11 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": ("view",),
+                "permissions": [
+                    ("redrive_deadletter", "Can redrive dead letters"),
+                    ("discard_deadletter", "Can discard dead letters"),
+                ],
                 "verbose_name": "dead letter",
                 "verbose_name_plural": "dead letters",
             },
@@ -829,6 +855,7 @@ class Migration(migrations.Migration):
                 ("details", models.JSONField(blank=True, default=dict, verbose_name="details")),
             ],
             options={
+                "default_permissions": ("view",),
                 "verbose_name": "intervention",
                 "verbose_name_plural": "interventions",
                 "indexes": [models.Index(fields=["consumer", "at"], name="django_events_intervention_of")],
@@ -888,9 +915,70 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "verbose_name": "position",
                 "verbose_name_plural": "positions",
             },
+        ),
+        migrations.CreateModel(
+            name="Sample",
+            fields=[
+                (
+                    "at",
+                    models.DateTimeField(
+                        help_text="The full minute.", primary_key=True, serialize=False, verbose_name="at"
+                    ),
+                ),
+                (
+                    "published",
+                    models.BigIntegerField(help_text="The last ids of all topics, added up.", verbose_name="published"),
+                ),
+                (
+                    "handled",
+                    models.BigIntegerField(
+                        help_text="Of all consumers, what they discarded included.", verbose_name="handled"
+                    ),
+                ),
+                ("lag", models.BigIntegerField(help_text="Of all consumers, added up.", verbose_name="lag")),
+                (
+                    "buffered",
+                    models.BigIntegerField(help_text="Events that waited for the transfer.", verbose_name="buffered"),
+                ),
+                (
+                    "topics",
+                    models.JSONField(
+                        default=dict,
+                        help_text="By the topic's id: its last id, and how many of its events were buffered.",
+                        verbose_name="topics",
+                    ),
+                ),
+                (
+                    "consumers",
+                    models.JSONField(
+                        default=dict,
+                        help_text="By the consumer's id: its lag, and how many events it had handled, failed and given up on.",
+                        verbose_name="consumers",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "sample",
+                "verbose_name_plural": "samples",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="Overview",
+            fields=[],
+            options={
+                "verbose_name": "overview",
+                "verbose_name_plural": "overview",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_events.topic",),
         ),
         migrations.AddConstraint(
             model_name="consumer",

@@ -46,6 +46,7 @@ class BufferedEvent(EventColumns):
     class Meta:
         verbose_name = _("buffered event")
         verbose_name_plural = _("buffered events")
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.topic_id}/+{self.id}"
@@ -71,6 +72,8 @@ class ScheduledEvent(EventColumns):
     class Meta:
         verbose_name = _("scheduled event")
         verbose_name_plural = _("scheduled events")
+        default_permissions = ("view",)
+        permissions = [("cancel_scheduledevent", "Can cancel scheduled events")]
         indexes = [models.Index(fields=["publish_at", "id"], name="django_events_scheduled_due")]
 
     def __str__(self) -> str:
@@ -95,6 +98,7 @@ class DedupKey(models.Model):
     class Meta:
         verbose_name = _("dedup key")
         verbose_name_plural = _("dedup keys")
+        default_permissions = ()
         indexes = [models.Index(fields=["expires_at"], name="django_events_dedup_expired")]
 
     def __str__(self) -> str:

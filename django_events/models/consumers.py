@@ -62,6 +62,14 @@ class Consumer(models.Model):
     class Meta:
         verbose_name = _("consumer")
         verbose_name_plural = _("consumers")
+        default_permissions = ("view",)
+        permissions = [
+            ("pause_consumer", "Can pause a consumer"),
+            ("resume_consumer", "Can resume a consumer"),
+            ("rewind_consumer", "Can rewind a consumer"),
+            ("skip_consumer", "Can let a consumer skip an event"),
+            ("retry_consumer", "Can let a consumer retry now"),
+        ]
         constraints = [models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name")]
         indexes = [
             models.Index(fields=["topic"], name="django_events_consumer_live", condition=models.Q(live=True)),
@@ -116,6 +124,7 @@ class Position(models.Model):
     class Meta:
         verbose_name = _("position")
         verbose_name_plural = _("positions")
+        default_permissions = ()
         constraints = [
             models.UniqueConstraint(fields=["consumer", "partition"], name="django_events_position_partition")
         ]
@@ -170,6 +179,11 @@ class DeadLetter(models.Model):
     class Meta:
         verbose_name = _("dead letter")
         verbose_name_plural = _("dead letters")
+        default_permissions = ("view",)
+        permissions = [
+            ("redrive_deadletter", "Can redrive dead letters"),
+            ("discard_deadletter", "Can discard dead letters"),
+        ]
         constraints = [models.UniqueConstraint(fields=["consumer", "event_id"], name="django_events_deadletter_event")]
         indexes = [
             models.Index(fields=["consumer", "key", "event_id"], name="django_events_deadletter_key"),
@@ -198,6 +212,7 @@ class Intervention(models.Model):
     class Meta:
         verbose_name = _("intervention")
         verbose_name_plural = _("interventions")
+        default_permissions = ("view",)
         indexes = [models.Index(fields=["consumer", "at"], name="django_events_intervention_of")]
 
     def __str__(self) -> str:

@@ -74,6 +74,7 @@ class Delivery(models.Model):
     class Meta:
         verbose_name = _("delivery")
         verbose_name_plural = _("deliveries")
+        default_permissions = ()
         indexes = [
             models.Index(
                 fields=["consumer", "key", "event_id"],
@@ -105,6 +106,7 @@ class DeliveryLease(models.Model):
     class Meta:
         verbose_name = _("lease of deliveries")
         verbose_name_plural = _("leases of deliveries")
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.consumer_id}/{self.token}"
@@ -151,6 +153,7 @@ class PastDelivery(models.Model):
     class Meta:
         verbose_name = _("past delivery")
         verbose_name_plural = _("past deliveries")
+        default_permissions = ()
         indexes = [models.Index(fields=["consumer", "processed_at"], name="django_events_pastdelivery_age")]
 
     def __str__(self) -> str:

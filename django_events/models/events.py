@@ -64,6 +64,8 @@ class Event(models.Model):
     class Meta:
         verbose_name = _("event")
         verbose_name_plural = _("events")
+        default_permissions = ("view",)
+        permissions = [("republish_event", "Can publish an event again")]
         triggers = [
             pgtrigger.Trigger(
                 name="insert_only",

@@ -17,6 +17,7 @@ class StagedEvent(EventColumns):
     class Meta:
         verbose_name = _("staged event")
         verbose_name_plural = _("staged events")
+        default_permissions = ()
         indexes = [
             models.Index(fields=["attempt", "id"], name="django_events_staged_attempt"),
             models.Index(fields=["staged_at"], name="django_events_staged_age"),
@@ -41,6 +42,7 @@ class SinkBatch(models.Model):
     class Meta:
         verbose_name = _("batch of a sink")
         verbose_name_plural = _("batches of sinks")
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.sink}/{self.batch}"

@@ -28,6 +28,7 @@ class Topic(models.Model):
     class Meta:
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return self.name
@@ -47,6 +48,7 @@ class TopicHead(models.Model):
     class Meta:
         verbose_name = _("topic head")
         verbose_name_plural = _("topic heads")
+        default_permissions = ()
 
     def __str__(self) -> str:
         return str(self.topic)
