@@ -26,6 +26,7 @@ class Settings:
     MAX_PAYLOAD_BYTES: int | None = 1_048_576
     POLL_INTERVAL: timedelta = timedelta(seconds=0.5)
     REQUIRE_TRANSACTION: bool = False
+    SAMPLES_KEPT: timedelta | None = timedelta(days=2)
     TRANSFER_BATCH_SIZE: int = 5_000
     WAKE_UPS: bool | None = None
 

@@ -5,7 +5,7 @@ progress(using)    # every partition of every consumer, for those who watch
 standings(using)   # every consumer on every topic: its partitions added up, and the one in the most trouble
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -71,6 +71,8 @@ class Standing(NamedTuple):
     served_at: datetime | None
     unserved_for: timedelta | None
     paused_at: datetime | None
+    consumer_id: int
+    topic_id: int
 
 
 class Ends(NamedTuple):
@@ -106,16 +108,27 @@ def progress(
     return [Progress._make(row) for row in found]
 
 
-def standings(using: str, rows: Iterable[models.Consumer] | None = None) -> list[Standing]:
-    """These consumers, or all, each on each of its topics, by name and topic."""
+def standings(
+    using: str,
+    rows: Iterable[models.Consumer] | None = None,
+    *,
+    counted: int | None = None,
+    known: Mapping[tuple[int, int], int] | None = None,
+) -> list[Standing]:
+    """These consumers, or all, each on each of its topics, by name and topic.
+
+    Dead letters and deliveries of a consumer are counted up to `counted`, by default to `COUNTED`. Who has just asked
+    where the logs end passes it on as `known`.
+    """
+    most = counted or COUNTED
     consumer_ids = _ids(rows)
-    ends = _ends(using, consumer_ids)
+    ends = _ends(using, consumer_ids) if known is None else _arrays(known)
     found = sql.fetch(
         using,
         sql.statement("standings").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
         consumer_ids=consumer_ids,
-        most=COUNTED,
-        most_pending=COUNTED,
+        most=most,
+        most_pending=most,
         topic_ids=ends.topic_ids,
         partitions=ends.partitions,
         ends=ends.numbers,
@@ -133,7 +146,10 @@ def _ends(using: str, consumer_ids: list[int] | None) -> Ends:
     if consumer_ids is not None:
         consumers = consumers.filter(pk__in=consumer_ids)
     topics = models.Topic.objects.using(using).filter(pk__in=consumers.values("topic_id")).select_related("head")
-    known = ends_of(using, list(topics))
+    return _arrays(ends_of(using, list(topics)))
+
+
+def _arrays(known: Mapping[tuple[int, int], int]) -> Ends:
     return Ends(
         [topic_id for topic_id, _ in known],
         [partition for _, partition in known],

@@ -20,6 +20,7 @@ class Waiting(NamedTuple):
     more: bool
     published_at: datetime
     age: timedelta
+    topic_id: int
 
 
 class NextScheduled(NamedTuple):
@@ -54,9 +55,9 @@ def existing(using: str, topic: declarations.Topic | str) -> models.Topic:
     return row
 
 
-def waiting(using: str) -> list[Waiting]:
-    """What the transfer has not moved yet, the topic that waits longest first."""
-    with sql.batch(using):
+def waiting(using: str, **settings: str) -> list[Waiting]:
+    """What the transfer has not moved yet, the topic that waits longest first; `settings` are those of `sql.batch`."""
+    with sql.batch(using, **settings):
         return [Waiting._make(row) for row in sql.fetch(using, sql.statement("waiting"), most=COUNTED)]
 
 

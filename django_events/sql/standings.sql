@@ -53,7 +53,8 @@ SELECT
     total.handled, total.failed, total.discarded, total.dead_lettered,
     least(dead.letters, %(most)s) AS dead_letters, dead.letters > %(most)s AS more_dead_letters,
     p.partition, p.position, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
-    total.served_at, clock_timestamp() - greatest(total.served_at, p.retry_at) AS unserved_for, c.paused_at
+    total.served_at, clock_timestamp() - greatest(total.served_at, p.retry_at) AS unserved_for, c.paused_at,
+    c.id, c.topic_id
 FROM total
 JOIN p ON p.consumer_id = total.consumer_id AND p.partition = total.partition
 JOIN django_events_consumer AS c ON c.id = total.consumer_id

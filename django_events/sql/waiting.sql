@@ -19,7 +19,7 @@ share AS (
 )
 SELECT
     waiting.name, least(counted.events, share.size), counted.events > share.size,
-    waiting.published_at, clock_timestamp() - waiting.published_at
+    waiting.published_at, clock_timestamp() - waiting.published_at, waiting.id
 FROM waiting
 CROSS JOIN share
 CROSS JOIN LATERAL (

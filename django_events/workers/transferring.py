@@ -8,6 +8,7 @@ from django_events.publishing.staging import forget_staged
 from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
+from django_events.workers.sampling import Sampling
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeups import WakeUps
 
@@ -24,6 +25,7 @@ class TransferWorker:
         self._bell = Bell()
         self._time_to_forget = NowAndThen(FORGET_EVERY)
         self._more_to_forget = False
+        self._sampling = Sampling(using)
         self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
 
     def connect(self) -> None:
@@ -35,6 +37,7 @@ class TransferWorker:
         if self._more_to_forget or self._time_to_forget:
             self._more_to_forget = any([forget_expired(self.using), forget_staged(self.using)])
         moved = self._transfer.move(until=lambda: stop.requested)
+        self._sampling.go_on()
         if moved and self._moved_before:
             self._wake_ups.busy()
         elif moved:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from django_events import models, sql
-from django_events.consuming import lag
+from django_events.consuming import lag, samples
 from django_events.log import inventory
-from django_events.models import Consumer, DeadLetter, Position, Topic
+from django_events.models import Consumer, DeadLetter, Position, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
 from tests.plans.test_plans import explain, large, scans, statistics
@@ -150,3 +151,47 @@ def test_very_many_topics_are_asked_in_parts(make_topic: Any, monkeypatch: pytes
     topics = list(Topic.objects.select_related("head"))
     assert {topic_id for topic_id, _ in lag.ends_of("default", topics)} == {topic.pk for topic in topics}
     assert [log.topic.name for log in inventory.logs("default")] == sorted(topic.name for topic in topics)
+
+
+@pytest.fixture
+def long_kept() -> Iterator[None]:
+    """Samples of two weeks."""
+    now = timezone.now().replace(second=0, microsecond=0)
+    columns = {"published": 0, "handled": 0, "lag": 0, "buffered": 0}
+    Sample.objects.bulk_create(Sample(at=now - timedelta(minutes=i), **columns) for i in range(20_000))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE django_events_sample")
+    yield
+    Sample.objects.all().delete()
+
+
+@pytest.mark.requirement("S13")
+def test_charts_read_a_range_of_the_primary_key(long_kept: None) -> None:
+    period = {"period": timedelta(hours=6), "step": timedelta(minutes=2)}
+    for plan in (
+        explain(sql.statement("totals"), **period),
+        explain(sql.statement("samples_of_topic"), topic_id=7, **period),
+        explain(sql.statement("samples_of_consumer"), consumer_id=7, **period),
+        explain(sql.statement("latest_sample"), age=timedelta(seconds=30)),
+    ):
+        [(how, table)] = scans(plan)
+        assert (how, table) == ("Index Scan", "django_events_sample")
+        [scan] = [node for node in plan if node.get("Relation Name") == table]
+        assert "at " in scan["Index Cond"]
+
+
+@pytest.mark.requirement("S13")
+def test_a_sample_is_looked_for_stored_and_forgotten_by_the_primary_key(long_kept: None) -> None:
+    with sql.batch("default"):
+        looked = explain(sql.statement("sampled"))
+        forgotten = explain(sql.statement("forget_samples"), age=timedelta(days=2), limit=1_000)
+    found = {how for plan in (looked, forgotten) for how, table in scans(plan) if table == "django_events_sample"}
+    assert found <= {"Index Scan", "Index Only Scan"}
+
+
+def test_taking_a_sample_is_a_handful_of_statements_however_many_consumers_there_are(
+    crowd: int, django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(16):  # nine, and transactions with their settings
+        assert samples.take("default")
+    Sample.objects.all().delete()

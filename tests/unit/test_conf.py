@@ -25,6 +25,7 @@ def test_every_key_has_a_default():
         "MAX_PAYLOAD_BYTES": 1_048_576,
         "POLL_INTERVAL": timedelta(seconds=0.5),
         "REQUIRE_TRANSACTION": False,
+        "SAMPLES_KEPT": timedelta(days=2),
         "TRANSFER_BATCH_SIZE": 5_000,
         "WAKE_UPS": None,
     }
