@@ -1,24 +1,33 @@
-"""What needs somebody's attention, most important first, each with what to do about it."""
+"""What needs somebody's attention, most important first, each with what to do about it.
+
+`what` and `remedy` are in the language of whoever reads, commands in them are not. A `kind` is a name.
+"""
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
+from django.utils.translation import gettext
+
 from django_events import declarations, models, sql
+from django_events.consuming import counted
+from django_events.consuming.dead_rows import Holder, Pile, holders, piles
 from django_events.consuming.lag import Standing
 from django_events.log.inventory import NextScheduled, Waiting
-from django_events.phrases import count, duration, moment
-from django_events.statements import log_table
+from django_events.phrases import duration, moment
+from django_events.statements import literal, log_table
 
 LATE = timedelta(seconds=10)
 UNSERVED = timedelta(seconds=60)
+HELD = timedelta(hours=1)  # an old snapshot
+UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
 LOOKED_INTO = 20  # consumers; where so many are in trouble, one more tells nothing new
 
 Declared = set[tuple[str, str]]
 
 
 class Trouble(NamedTuple):
-    """What is wrong, with which consumer or topic, and the way out."""
+    """What is wrong, with which consumer or topic if it is about one, and the way out."""
 
     kind: str
     consumer: str | None
@@ -31,7 +40,7 @@ class Trouble(NamedTuple):
 def troubles(
     using: str, waiting: Iterable[Waiting], scheduled: NextScheduled | None, standings: list[Standing]
 ) -> list[Trouble]:
-    """Judge what was seen in the buffer, among the scheduled events and of the consumers."""
+    """Judge what was seen in the buffer, among the scheduled events and of the consumers, and look at dead rows."""
     declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
     return [
         *_late(waiting),
@@ -40,8 +49,11 @@ def troubles(
         *_unserved(using, declared, standings),
         *_retrying(standings),
         *_dead(standings),
+        *_held_back(using),
+        *_bloated(using),
         *_unregistered(using, declared, standings),
         *_undeclared(declared, standings),
+        *_behind_retention(using, declared, standings),
         *_paused(standings),
     ]
 
@@ -49,24 +61,41 @@ def troubles(
 def _late(waiting: Iterable[Waiting]) -> Iterator[Trouble]:
     for one in waiting:
         if one.age > LATE:
-            many = count(one.events, "event", more=one.more)
-            what = f"{many} in the buffer, the oldest for {duration(one.age)}: no transfer moves them."
-            yield Trouble("transfer", None, one.topic, None, what, "Is one running? manage.py run_transfer")
+            what = gettext("%(events)s in the buffer, the oldest for %(time)s: no transfer moves them.") % {
+                "events": counted.events(one.events, more=one.more),
+                "time": duration(one.age),
+            }
+            yield Trouble("transfer", None, one.topic, None, what, _is_running("run_transfer"))
 
 
 def _overdue(scheduled: NextScheduled | None) -> Iterator[Trouble]:
     if scheduled is not None and scheduled.overdue > LATE:
-        what = f"A scheduled event is due since {duration(scheduled.overdue)}: no transfer publishes it."
-        yield Trouble("transfer", None, scheduled.topic, None, what, "Is one running? manage.py run_transfer")
+        what = gettext("A scheduled event is due since %(time)s: no transfer publishes it.") % {
+            "time": duration(scheduled.overdue)
+        }
+        yield Trouble("transfer", None, scheduled.topic, None, what, _is_running("run_transfer"))
 
 
 def _stopped(standings: list[Standing]) -> Iterator[Trouble]:
     for one in standings:
         if one.state == "stopped":
-            at = f"at {one.topic}/{one.attempted}" if one.attempted else f"behind {one.topic}/{one.position}"
-            tried = f" after {count(one.attempts, 'attempt')}" if one.attempts else ""
-            remedy = f"Repair the cause, then: manage.py events resume {one.consumer}"
-            yield _of_partition(one, "stopped", f"stopped {at}{tried}. {one.error}", remedy)
+            remedy = gettext("Repair the cause, then: %(command)s") % {"command": _events("resume", one.consumer)}
+            yield _of_partition(one, "stopped", f"{_where_it_stopped(one)} {one.error}", remedy)
+
+
+def _where_it_stopped(one: Standing) -> str:
+    facts = {
+        "event": f"{one.topic}/{one.attempted}",
+        "position": f"{one.topic}/{one.position}",
+        "attempts": counted.attempts(one.attempts),
+    }
+    if one.attempted and one.attempts:
+        return gettext("stopped at %(event)s after %(attempts)s.") % facts
+    if one.attempted:
+        return gettext("stopped at %(event)s.") % facts
+    if one.attempts:
+        return gettext("stopped behind %(position)s after %(attempts)s.") % facts
+    return gettext("stopped behind %(position)s.") % facts
 
 
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
@@ -83,49 +112,151 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
         age = _age_of_oldest(using, one)
         patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)
         if age is not None and age > UNSERVED + patience:
-            what = f"{_behind(one)} behind, the oldest for {duration(age)}: no worker handles them."
-            yield _of_all(one, "unserved", what, f"Is one running? manage.py run_consumer {one.consumer}")
+            what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % {
+                "events": _lag(one),
+                "time": duration(age),
+            }
+            yield _of_all(one, "unserved", what, _is_running(f"run_consumer {one.consumer}"))
 
 
 def _retrying(standings: list[Standing]) -> Iterator[Trouble]:
     for one in standings:
         if one.state == "retrying" and one.retry_at is not None:
-            what = f"{one.topic}/{one.attempted} failed {count(one.attempts, 'time')}, next at {moment(one.retry_at)}."
-            remedy = f"To try again now: manage.py events resume {one.consumer}"
+            what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % {
+                "event": f"{one.topic}/{one.attempted}",
+                "times": counted.times(one.attempts),
+                "moment": moment(one.retry_at),
+            }
+            remedy = gettext("To try again now: %(command)s") % {"command": _events("resume", one.consumer)}
             yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
 
 
 def _dead(standings: list[Standing]) -> Iterator[Trouble]:
     for one in standings:
         if one.dead_letters:
-            what = f"{count(one.dead_letters, 'dead letter', more=one.more_dead_letters)}."
-            yield _of_all(one, "dead letters", what, f"manage.py events dead-letters {one.consumer}")
+            what = f"{counted.dead_letters(one.dead_letters, more=one.more_dead_letters)}."
+            yield _of_all(one, "dead letters", what, _events("dead-letters", one.consumer))
+
+
+def _held_back(using: str) -> Iterator[Trouble]:
+    for holder in holders(using, age=HELD, most=LOOKED_INTO):
+        what = gettext("%(holder)s: dead rows pile up, and every look gets slower.") % {"holder": _holder(holder)}
+        yield Trouble("snapshot", None, None, None, what, _end_of(holder))
+
+
+def _bloated(using: str) -> Iterator[Trouble]:
+    """A table that is busy has dead rows of the last minutes, which are nobody's fault."""
+    for pile in piles(using):
+        facts = {"table": pile.table, "dead": f"{pile.dead:,}", "live": f"{pile.live:,}"}
+        if pile.cleaned_at is None or pile.cleaned_before is None:
+            what = gettext("%(table)s has %(dead)s dead rows, %(live)s live ones, and was never vacuumed.")
+            yield _uncleaned(pile, what % facts)
+        elif pile.cleaned_before > UNCLEANED:
+            what = gettext("%(table)s has %(dead)s dead rows, %(live)s live ones: no vacuum came since %(moment)s.")
+            yield _uncleaned(pile, what % {**facts, "moment": moment(pile.cleaned_at)})
+        else:
+            for holder in holders(using, age=UNCLEANED, most=1):
+                what = gettext("%(table)s has %(dead)s dead rows, %(live)s live ones: no vacuum can help. %(holder)s.")
+                yield Trouble("bloat", None, None, None, what % {**facts, "holder": _holder(holder)}, _end_of(holder))
+
+
+def _uncleaned(pile: Pile, what: str) -> Trouble:
+    remedy = gettext("VACUUM %(table)s. Is autovacuum on, and free to come? SHOW autovacuum") % {"table": pile.table}
+    return Trouble("bloat", None, None, None, what, remedy)
 
 
 def _unregistered(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
     for consumer, topic in sorted(declared - {(one.consumer, one.topic) for one in standings}):
-        place = declarations.consumers.get(consumer).declared_at
-        what = f"declared at {place}, and not registered in the database {using!r}."
+        what = gettext("declared at %(place)s, and not registered in the database %(database)s.") % {
+            "place": declarations.consumers.get(consumer).declared_at,
+            "database": repr(using),
+        }
         yield Trouble("not registered", consumer, topic, None, what, f"manage.py migrate --database {using}")
 
 
 def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
     for one in standings:
         if one.mode != "spark" and (one.consumer, one.topic) not in declared:
-            what = f"no installed app declares it: nobody handles its events, and {one.topic} is kept for it."
-            remedy = f"If it is gone for good: manage.py events unregister {one.consumer} --topic {one.topic}"
-            yield _of_all(one, "undeclared", what, remedy)
+            what = gettext("no installed app declares it: nobody handles its events, and %(topic)s is kept for it.") % {
+                "topic": one.topic
+            }
+            yield _of_all(one, "undeclared", what, _unregister(one))
+
+
+def _behind_retention(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+    """Those who keep events in the log for longer than their topic does. A long lag is looked into first."""
+    kept = dict(models.Topic.objects.using(using).exclude(retention=None).values_list("name", "retention"))
+    behind = [one for one in standings if one.lag and one.topic in kept]
+    for one in sorted(behind, key=lambda one: one.lag, reverse=True)[:LOOKED_INTO]:
+        age, retention = _age_of_oldest(using, one), kept[one.topic]
+        if age is not None and retention is not None and age > retention:
+            what = gettext(
+                "%(events)s behind, the oldest for %(time)s: %(topic)s keeps events for %(retention)s, these longer."
+            ) % {"events": _lag(one), "time": duration(age), "topic": one.topic, "retention": duration(retention)}
+            yield _of_all(one, "behind retention", what, _catch_up(one, declared))
+
+
+def _catch_up(one: Standing, declared: Declared) -> str:
+    if (one.consumer, one.topic) not in declared:
+        return _unregister(one)
+    if one.paused_at is not None or one.state == "stopped":
+        return gettext("Let it go on: %(resume)s, or leave them out: %(rewind)s") % {
+            "resume": _events("resume", one.consumer),
+            "rewind": _events("rewind", one.consumer, "--to end"),
+        }
+    return gettext("Is it slow? More workers, or leave them out: %(rewind)s") % {
+        "rewind": _events("rewind", one.consumer, "--to end")
+    }
 
 
 def _paused(standings: list[Standing]) -> Iterator[Trouble]:
     for one in standings:
         if one.paused_at is not None:
-            what = f"paused since {moment(one.paused_at)}, {_behind(one)} behind."
-            yield _of_all(one, "paused", what, f"manage.py events resume {one.consumer}")
+            what = gettext("paused since %(moment)s, %(events)s behind.") % {
+                "moment": moment(one.paused_at),
+                "events": _lag(one),
+            }
+            yield _of_all(one, "paused", what, _events("resume", one.consumer))
 
 
-def _behind(one: Standing) -> str:
-    return count(one.lag, "event", more=one.more_lag)
+def _lag(one: Standing) -> str:
+    return counted.events(one.lag, more=one.more_lag)
+
+
+def _events(*words: str) -> str:
+    return " ".join(("manage.py events", *words))
+
+
+def _is_running(command: str) -> str:
+    return gettext("Is one running? %(command)s") % {"command": f"manage.py {command}"}
+
+
+def _unregister(one: Standing) -> str:
+    command = _events("unregister", one.consumer, "--topic", one.topic)
+    return gettext("If it is gone for good: %(command)s") % {"command": command}
+
+
+def _holder(one: Holder) -> str:
+    facts = {**one._asdict(), "moment": moment(one.since) if one.since else ""}
+    if one.kind == "slot":
+        return gettext("Replication slot %(name)s needs rows that are dead for long") % facts
+    if one.kind == "prepared":
+        return gettext("Prepared transaction %(name)s of %(role)s is open since %(moment)s") % facts
+    if one.application:
+        return gettext("Session %(name)s of %(role)s (%(application)s) has a transaction open since %(moment)s") % facts
+    return gettext("Session %(name)s of %(role)s has a transaction open since %(moment)s") % facts
+
+
+def _end_of(one: Holder) -> str:
+    """What ends it, in SQL."""
+    name = literal(one.name).as_string()
+    if one.kind == "slot":
+        command = f"SELECT pg_drop_replication_slot({name})"
+        return gettext("Let its reader go on, or if it is gone for good: %(command)s") % {"command": command}
+    if one.kind == "prepared":
+        commands = {"commit": f"COMMIT PREPARED {name}", "rollback": f"ROLLBACK PREPARED {name}"}
+        return gettext("%(commit)s, or %(rollback)s") % commands
+    return gettext("End it, or its session: %(command)s") % {"command": f"SELECT pg_terminate_backend({one.name})"}
 
 
 def _of_all(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
@@ -133,9 +264,13 @@ def _of_all(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
 
 
 def _of_partition(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
-    others = f" and {count(one.in_state - 1, 'other')}" if one.in_state > 1 else ""
-    lane = "" if one.partition == models.Position.ALL else f"partition {one.partition}{others}: "
-    return Trouble(kind, one.consumer, one.topic, one.partition, f"{lane}{what.strip()}", remedy)
+    what = what.strip()
+    facts = {"partition": one.partition, "what": what, "others": counted.others(one.in_state - 1)}
+    if one.partition != models.Position.ALL and one.in_state > 1:
+        what = gettext("partition %(partition)s and %(others)s: %(what)s") % facts
+    elif one.partition != models.Position.ALL:
+        what = gettext("partition %(partition)s: %(what)s") % facts
+    return Trouble(kind, one.consumer, one.topic, one.partition, what, remedy)
 
 
 def _age_of_oldest(using: str, one: Standing) -> timedelta | None:

@@ -66,7 +66,7 @@ def _troubles(found: Sequence[Trouble]) -> str:
 def _trouble(trouble: Trouble) -> str:
     whom = " of ".join(name for name in (trouble.consumer, trouble.topic) if name)
     what = textwrap.wrap(
-        f"{trouble.kind}: {whom}: {printable(trouble.what)}",
+        ": ".join(part for part in (trouble.kind, whom, printable(trouble.what)) if part),
         WIDTH,
         initial_indent="  ",
         subsequent_indent="    ",
