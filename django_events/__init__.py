@@ -44,7 +44,9 @@ _HOMES = {
     "publish_many": "django_events.publishing.api",
     "redrive": "django_events.consuming.dead_letters",
     "resume": "django_events.consuming.replay",
+    "retry": "django_events.consuming.retrying",
     "rewind": "django_events.consuming.replay",
+    "skip": "django_events.consuming.skipping",
     "suppress": "django_events.publishing.telling",
     "topic": "django_events.declarations",
     "unregister": "django_events.consuming.replay",
@@ -78,7 +80,9 @@ __all__ = [
     "publish_many",
     "redrive",
     "resume",
+    "retry",
     "rewind",
+    "skip",
     "suppress",
     "topic",
     "unregister",
@@ -90,6 +94,8 @@ if TYPE_CHECKING:
     from django_events.consuming.lag import lag
     from django_events.consuming.received import ReceivedEvent
     from django_events.consuming.replay import pause, resume, rewind, unregister
+    from django_events.consuming.retrying import retry
+    from django_events.consuming.skipping import skip
     from django_events.declarations import Consumer, Topic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError

@@ -15,6 +15,8 @@ EventsError
 ├── ConsumerInUse        somebody handles events of a consumer that has to stand still, or still declares it
 ├── PositionRefused      a place in the log that a consumer can't start from
 ├── RedriveRefused       a dead letter that can't be handled before an older one of its key
+├── SkipRefused          an event that a consumer can't give up on by hand
+├── RetryRefused         a consumer that can't try again now
 ├── ClaimRefused         something to claim or to settle that is not there to be claimed or settled
 ├── LeaseLost            another worker took over; nothing was settled
 ├── HandlerTimeout       a handler took longer than its consumer allows
@@ -96,6 +98,14 @@ class PositionRefused(EventsError, ValueError):
 
 class RedriveRefused(EventsError):
     """An older dead letter of the same key has to come first. Nothing was changed."""
+
+
+class SkipRefused(EventsError):
+    """The consumer is not at this event, or has not got it. Nothing was changed."""
+
+
+class RetryRefused(EventsError):
+    """The consumer is paused, or it is not said which of its topics is meant. Nothing was changed."""
 
 
 class ClaimRefused(EventsError):

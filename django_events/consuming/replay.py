@@ -8,26 +8,21 @@
 Workers may run meanwhile. Each of these is recorded as an intervention.
 """
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
-from django.db import OperationalError, connections
 from django.db.models import QuerySet
 
 from django_events import declarations, models, sql
 from django_events.consuming import places
 from django_events.consuming.interventions import record
-from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, registered, writable
 from django_events.consuming.registration import refuse_in_use
+from django_events.consuming.retrying import try_again
+from django_events.consuming.standing import lock, refuse_queries, standing_still
 from django_events.exceptions import ConsumerInUse, PositionRefused
 from django_events.models.functions import ClockTimestamp
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
-HOLD = timedelta(seconds=5)
 DELETED_AT_ONCE = 10_000
 
 
@@ -66,7 +61,7 @@ def rewind(
     """
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
-    _refuse_queries(rows)
+    refuse_queries(rows)
     if len(rows) > 1 and isinstance(to, int):
         topics = ", ".join(row.topic.name for row in rows)
         raise PositionRefused(
@@ -77,7 +72,7 @@ def rewind(
         with sql.committed(using):
             return [move for row in rows for move, _ in _moves(using, row, to, partition)]
     moves: list[Move] = []
-    with _standing_still(using, rows, partition, wait):
+    with standing_still(using, rows, partition, wait, verb="rewind"):
         for row in rows:  # in the order of their topics: heads before consumers, always the same way
             for move, position in _moves(using, row, to, partition):
                 moves.append(move)
@@ -114,7 +109,7 @@ def pause(
     using = writable(using)
     with sql.committed(using):
         rows = [row for row in registered(using, consumer, topic=topic) if row.paused_at is None]
-        _refuse_queries(rows)
+        refuse_queries(rows)
         for row in rows:
             models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
             record(using, row, "pause", by=by)
@@ -136,13 +131,7 @@ def resume(
     resumed = []
     with sql.committed(using):
         for row in registered(using, consumer, topic=topic):
-            if row.mode == "queue":
-                _lock(using, row)
-            positions = row.positions.using(using).filter(token__isnull=True)
-            waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
-            again = {"partitions": waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
-            if row.mode == "queue":
-                [[again["deliveries"]]] = sql.fetch(using, sql.statement("retry_deliveries"), consumer_id=row.pk)
+            again = try_again(using, row)
             if any(again.values()) or row.paused_at is not None:
                 models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
                 record(using, row, "resume", by=by, **again)
@@ -170,7 +159,7 @@ def unregister(
             if row.mode == "queue":  # nobody claims, and then no event comes in for it
                 refuse_in_use(using, row)
                 sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
-                _lock(using, row)
+                lock(using, row)
             list(row.positions.using(using).select_for_update())
             refuse_in_use(using, row)
             if dead := row.dead_letters.using(using).count():
@@ -199,21 +188,6 @@ def _delete_orphans(using: str) -> None:
     orphans.delete()
 
 
-def _lock(using: str, row: models.Consumer) -> None:
-    """Have the row of a queue consumer for oneself, before its positions, its deliveries and its dead letters."""
-    fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).get(pk=row.pk)
-    row.live, row.filled_until = fresh.live, fresh.filled_until
-
-
-def _refuse_queries(rows: Sequence[models.Consumer]) -> None:
-    for row in rows:
-        if row.mode == "spark":
-            raise ConsumerInUse(
-                f"Consumer {row} is a streaming query of Spark, and its checkpoint decides what it reads. Nothing was "
-                "changed. Stop the query, or start it with another checkpoint."
-            )
-
-
 def _refuse_declared(row: models.Consumer) -> None:
     for declared in declarations.consumers:
         if declared.name == row.name and row.topic.name in declared.topics:
@@ -221,77 +195,6 @@ def _refuse_declared(row: models.Consumer) -> None:
                 f"Consumer {row} is declared at {declared.declared_at}, so the next migrate would register it again. "
                 "Nothing was changed. Remove the declaration first, or pause the consumer."
             )
-
-
-@contextmanager
-def _standing_still(
-    using: str, rows: Sequence[models.Consumer], partition: int | None, wait: timedelta
-) -> Iterator[None]:
-    """A transaction in which nobody handles these partitions, and nobody begins to.
-
-    Workers are asked to leave them alone for some seconds: without that, one with a backlog would
-    take the next turn before anybody else could.
-    """
-    deadline, pause_for = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
-    ids = [row.pk for row in rows]
-    alone = not connections[using].in_atomic_block  # otherwise nobody sees the hold, and waiting would be in vain
-    consumers = models.Consumer.objects.using(using).filter(pk__in=ids)
-    try:
-        while True:
-            if alone:
-                consumers.update(held_until=ClockTimestamp() + HOLD)
-            busy = [holder for _, holder, leased in _held(using, ids, partition) if leased]
-            if not busy:
-                standing_still = False
-                try:
-                    with sql.committed(using), sql.batch(using):
-                        queues = [row for row in rows if row.mode == "queue"]
-                        # Before the heads: who claims in a transaction may need one of them.
-                        sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk for row in queues])
-                        for row in rows:
-                            sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
-                        for row in queues:  # nobody fills it either
-                            _lock(using, row)
-                        sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
-                        held = sql.fetch(using, sql.statement("held"), consumer_ids=ids, partition=partition)
-                        busy = [holder for _, holder, leased in held if leased]
-                        if not busy:
-                            standing_still = True
-                            for row in queues:
-                                sql.fetch(using, sql.statement("free_hands"), consumer_id=row.pk)
-                            yield
-                            return
-                except OperationalError as error:
-                    if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
-                        raise
-                    if standing_still:
-                        raise ConsumerInUse(
-                            f"Somebody holds a lock on what consumer {rows[0]} has to handle. Nothing was changed. Try "
-                            "again."
-                        ) from error
-                    busy = ["somebody who holds a lock on it"]
-            if time.monotonic() >= deadline or not alone:
-                how = f"still handling events after {wait.total_seconds():.0f} s" if alone else "handling events now"
-                way = (
-                    "Try again, or wait longer."
-                    if alone
-                    else "Outside of a transaction, rewind waits for it to finish."
-                )
-                raise ConsumerInUse(f"Consumer {rows[0]} is {how}, by {busy[0]}. Nothing was changed. {way}")
-            time.sleep(pause_for)
-            pause_for = min(pause_for * 2, LONGEST_PAUSE)
-    finally:
-        if alone:
-            consumers.update(held_until=None)
-
-
-def _held(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:
-    """Who has a lease of these positions. Those who died or froze with one are ended, so that they hold no lock."""
-    rows = sql.fetch(using, sql.statement("held"), consumer_ids=consumer_ids, partition=partition)
-    for token, _, leased in rows:
-        if not leased:
-            end_holder(using, token)
-    return [(token, holder, leased) for token, holder, leased in rows]
 
 
 def _moves(

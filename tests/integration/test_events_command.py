@@ -31,7 +31,7 @@ from django_events.models import (
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
 from tests.conftest import transfer_all
-from tests.fix_consumers import dead_letters, lease_of, position_of, positions, reached, serve_due
+from tests.fix_consumers import dead_letters, lease_of, position_of, positions, reached, run_once, serve_due
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -688,6 +688,84 @@ def test_resume_lets_what_stopped_be_tried_again(events: Run, things, make_consu
     assert position_of(reader).stopped_at is None
 
 
+# --- retry and skip
+
+
+def test_retry_tries_again_now(events: Run, things, make_consumer, make_queue) -> None:
+    reader = make_consumer(things, handler=fail, retry=PATIENT)
+    queue = make_queue(things, handler=fail, retry=PATIENT)
+    fill(things, 1, 2)
+    serve_due(reader)
+    run_once(queue.subscription.consumer)
+
+    assert events("retry", "reader", "2").out == (
+        "Of consumer reader things/2 doesn't wait for another attempt. Nothing was changed.\n"
+    )
+    assert events("retry", "reader", "things/1").out == "Consumer reader tries again now: 1 partition.\n"
+    assert events("retry", "reader").out.endswith("Nothing was changed.\n")
+    assert events("retry", "queue").out == "Consumer queue tries again now: 2 deliveries.\n"
+    assert events("retry", "queue", "--format", "json").data == {"consumer": "queue", "retried": []}
+
+
+def test_retry_of_what_is_paused_is_refused(events: Run, things, make_consumer) -> None:
+    make_consumer(things, handler=fail)
+    pause("reader")
+
+    answer = events("retry", "reader")
+
+    assert (answer.code, answer.out) == (1, "")
+    assert "manage.py events resume reader" in answer.err
+
+
+def test_skip_is_a_dry_run_unless_told_to(events: Run, things, make_consumer) -> None:
+    reader = make_consumer(things, handler=fail, retry=PATIENT)
+    fill(things, 1, 2)
+    serve_due(reader)
+    asked = ["skip", "reader", "things/1", "--reason", "ticket 77", "--by", "ada"]
+
+    tried = events(*asked)
+    assert tried.out.startswith("things/1 would become a dead letter of consumer reader. It failed 1 time.")
+    assert tried.out.endswith("Nothing was changed. To do it, say the same with --execute.\n")
+    assert dead_letters(reader) == []
+    assert events(*asked, "--execute").out == "Consumer reader skipped things/1, which is a dead letter of it now.\n"
+    assert [letter.error for letter in dead_letters(reader)] == ["Skipped by ada: ticket 77"]
+    assert events("skip", "reader", "2", "--reason", "x", "--execute", "--format", "json").data == {
+        "consumer": "reader",
+        "executed": True,
+        "topic": "things",
+        "event_id": 2,
+        "partition": 0,
+        "attempts": 0,
+        "error": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["things/2", "--reason", "x"], 1, "is at things/1"),
+        (["things/9", "--reason", "x"], 1, "no event things/9"),
+        (["1", "--reason", "x"], 2, "say which, like"),
+        (["things/1", "--topic", "lanes", "--reason", "x"], 2, "Say one of them."),
+        (["things/1", "--reason", " "], 2, "--reason is empty"),
+        (["things/1"], 2, "--reason"),
+        (["thigns/1", "--reason", "x"], 2, "Did you mean 'things'"),
+    ],
+)
+@pytest.mark.parametrize("execute", [[], ["--execute"]], ids=["dry run", "execute"])
+def test_skip_refuses(
+    events: Run, things, lanes, make_consumer, arguments: list[str], code: int, said: str, execute: list[str]
+) -> None:
+    reader = make_consumer(things, lanes, handler=fail, retry=PATIENT)
+    fill(things, 1, 2)
+
+    answer = events("skip", "reader", *arguments, *execute)
+
+    assert (answer.code, answer.out) == (code, "")
+    assert said in answer.err
+    assert dead_letters(reader) == []
+
+
 # --- rewind
 
 
@@ -1149,6 +1227,8 @@ SUBCOMMANDS = {
     "cancel": ["orders", "1"],
     "pause": ["billing"],
     "resume": ["billing"],
+    "retry": ["billing"],
+    "skip": ["billing", "1", "--reason", "x"],
     "rewind": ["billing", "--to", "end"],
     "unregister": ["billing"],
     "dead-letters": [],

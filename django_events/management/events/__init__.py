@@ -2,6 +2,7 @@
 
 from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGISTER
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
+from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
@@ -18,6 +19,8 @@ ALL = (
     CANCEL,
     PAUSE,
     RESUME,
+    RETRY,
+    SKIP,
     REWIND,
     UNREGISTER,
     DEAD_LETTERS,

@@ -1,0 +1,82 @@
+"""What waits for its next attempt, or stopped, is tried again now.
+
+retry("search")
+retry("search", event_id=1204)
+"""
+
+from typing import NamedTuple
+
+from django_events import declarations, models, sql
+from django_events.consuming.interventions import record
+from django_events.consuming.registered import Named, registered, writable
+from django_events.consuming.standing import lock, refuse_queries
+from django_events.exceptions import RetryRefused
+
+
+class Retried(NamedTuple):
+    """A topic of a consumer, and how many partitions of it, or deliveries of a queue, are tried again now."""
+
+    topic: str
+    partitions: int
+    deliveries: int
+
+
+def retry(
+    consumer: Named,
+    *,
+    topic: declarations.Topic | str | None = None,
+    event_id: int | None = None,
+    by: str | None = None,
+    using: str | None = None,
+) -> list[Retried]:
+    """Let a consumer try again now what waits for its next attempt, or stopped: all of it, or one event.
+
+    In one transaction, all or none. Attempts are counted anew. Returns the topics in which something waited; where
+    nothing did, nothing is changed and nothing is written down. So repeating it changes nothing.
+    """
+    using = writable(using)
+    retried = []
+    with sql.committed(using):
+        rows = registered(using, consumer, topic=topic)
+        refuse_queries(rows)
+        _refuse(rows, event_id)
+        for row in rows:
+            again = try_again(using, row, event_id=event_id)
+            if any(again.values()):
+                event = {} if event_id is None else {"event": event_id}
+                record(using, row, "retry", by=by, **event, **again)
+                retried.append(Retried(row.topic.name, again["partitions"], again.get("deliveries", 0)))
+    return retried
+
+
+def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) -> dict[str, int]:
+    """Forget the attempts and the pauses of what nobody has in hand, in the caller's transaction.
+
+    Returns how many partitions those are, and how many deliveries of a queue.
+    """
+    if row.mode == "queue":
+        lock(using, row)
+    positions = row.positions.using(using).filter(token__isnull=True)
+    waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
+    if event_id is not None:
+        waiting = waiting.filter(attempted=event_id)
+    again = {"partitions": waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
+    if row.mode == "queue":
+        deliveries = sql.statement("retry_deliveries")
+        [[again["deliveries"]]] = sql.fetch(using, deliveries, consumer_id=row.pk, event_id=event_id)
+    return again
+
+
+def _refuse(rows: list[models.Consumer], event_id: int | None) -> None:
+    if event_id is not None and len(rows) > 1:
+        topics = ", ".join(row.topic.name for row in rows)
+        raise RetryRefused(
+            f"Consumer {rows[0].name!r} reads {topics}: {event_id} is another event in each of them. Nothing was "
+            "changed. Say which topic is meant, with topic=…"
+        )
+    for row in rows:
+        if row.paused_at is not None:
+            raise RetryRefused(
+                f"Consumer {row} is paused, so nothing of it is tried now. Nothing was changed. Let it go on, which "
+                f"tries again all that waits: manage.py events resume {row.name}"
+            )

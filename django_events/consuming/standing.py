@@ -1,0 +1,144 @@
+"""A consumer stands still for as long as somebody changes where it is: workers leave it alone, or are waited for.
+
+with standing_still(using, rows, partition, timedelta(seconds=10), verb="rewind"):
+    ...  # nobody handles these partitions, and nobody begins to
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+
+from django.db import OperationalError, connections
+
+from django_events import models, sql
+from django_events.consuming.leases import end_holder
+from django_events.exceptions import ConsumerInUse
+from django_events.models.functions import ClockTimestamp
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
+HOLD = timedelta(seconds=5)
+SOMEBODY = "somebody who holds a lock on it"
+
+
+class Patience:
+    """How long somebody waits for the events in hand, and how workers are kept from taking more meanwhile.
+
+    Without that, one with a backlog would take the next turn before anybody else could.
+    """
+
+    def __init__(self, using: str, rows: Sequence[models.Consumer], wait: timedelta, *, verb: str) -> None:
+        self.using, self.rows, self.wait, self.verb = using, rows, wait, verb
+        self.alone = not connections[using].in_atomic_block  # otherwise nobody sees the hold, and waiting is in vain
+        self._deadline, self._pause = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
+        self._consumers = models.Consumer.objects.using(using).filter(pk__in=[row.pk for row in rows])
+        self._holding = False
+
+    def __enter__(self) -> "Patience":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._holding:
+            self._consumers.update(held_until=None)
+
+    def hold(self) -> None:
+        """Ask the workers to leave the consumers alone for some seconds."""
+        if self.alone:
+            self._holding = True
+            self._consumers.update(held_until=ClockTimestamp() + HOLD)
+
+    def wait_for(self, holder: str) -> None:
+        """Let whoever has something in hand get on; ConsumerInUse when the time is over."""
+        if time.monotonic() >= self._deadline or not self.alone:
+            how = (
+                f"still handling events after {self.wait.total_seconds():.0f} s"
+                if self.alone
+                else "handling events now"
+            )
+            way = (
+                "Try again, or wait longer."
+                if self.alone
+                else f"Outside of a transaction, {self.verb} waits for it to finish."
+            )
+            raise ConsumerInUse(f"Consumer {self.rows[0]} is {how}, by {holder}. Nothing was changed. {way}")
+        time.sleep(self._pause)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+
+@contextmanager
+def standing_still(
+    using: str,
+    rows: Sequence[models.Consumer],
+    partition: int | None,
+    wait: timedelta,
+    *,
+    verb: str,
+    with_topics: bool = True,
+) -> Iterator[None]:
+    """A transaction in which nobody handles these partitions, and nobody begins to.
+
+    `with_topics`, nothing comes into their logs either, and the queues among them are given nothing.
+    """
+    ids = [row.pk for row in rows]
+    with Patience(using, rows, wait, verb=verb) as patience:
+        while True:
+            patience.hold()
+            busy = [holder for _, holder, leased in _held(using, ids, partition) if leased]
+            if not busy:
+                standing = False
+                try:
+                    with sql.committed(using), sql.batch(using):
+                        queues = [row for row in rows if row.mode == "queue"]
+                        # Before the heads: who claims in a transaction may need one of them.
+                        sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk for row in queues])
+                        for row in rows if with_topics else []:
+                            sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                        for row in queues:  # nobody fills it either
+                            lock(using, row)
+                        sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
+                        held = sql.fetch(using, sql.statement("held"), consumer_ids=ids, partition=partition)
+                        busy = [holder for _, holder, leased in held if leased]
+                        if not busy:
+                            standing = True
+                            for row in queues:
+                                sql.fetch(using, sql.statement("free_hands"), consumer_id=row.pk)
+                            yield
+                            return
+                except OperationalError as error:
+                    if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                        raise
+                    if standing:
+                        raise ConsumerInUse(
+                            f"Somebody holds a lock on what consumer {rows[0]} has to handle. Nothing was changed. Try "
+                            "again."
+                        ) from error
+                    busy = [SOMEBODY]
+            patience.wait_for(busy[0])
+
+
+def lock(using: str, row: models.Consumer) -> None:
+    """Have the row of a queue consumer for oneself, before its positions, its deliveries and its dead letters."""
+    fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).get(pk=row.pk)
+    row.live, row.filled_until = fresh.live, fresh.filled_until
+
+
+def refuse_queries(rows: Sequence[models.Consumer]) -> None:
+    """ConsumerInUse if one of them is a streaming query of Spark."""
+    for row in rows:
+        if row.mode == "spark":
+            raise ConsumerInUse(
+                f"Consumer {row} is a streaming query of Spark, and its checkpoint decides what it reads. Nothing was "
+                "changed. Stop the query, or start it with another checkpoint."
+            )
+
+
+def _held(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:
+    """Who has a lease of these positions. Those who died or froze with one are ended, so that they hold no lock."""
+    rows = sql.fetch(using, sql.statement("held"), consumer_ids=consumer_ids, partition=partition)
+    for token, _, leased in rows:
+        if not leased:
+            end_holder(using, token)
+    return [(token, holder, leased) for token, holder, leased in rows]
