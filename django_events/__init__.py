@@ -41,6 +41,7 @@ _HOMES = {
     "outbox": "django_events.publishing.outbox",
     "pause": "django_events.consuming.replay",
     "publish": "django_events.publishing.api",
+    "publish_again": "django_events.publishing.again",
     "publish_many": "django_events.publishing.api",
     "redrive": "django_events.consuming.dead_letters",
     "resume": "django_events.consuming.replay",
@@ -77,6 +78,7 @@ __all__ = [
     "outbox",
     "pause",
     "publish",
+    "publish_again",
     "publish_many",
     "redrive",
     "resume",
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
     from django_events.declarations import Consumer, Topic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
+    from django_events.publishing.again import publish_again
     from django_events.publishing.api import (
         apublish,
         apublish_many,

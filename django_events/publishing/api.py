@@ -11,16 +11,15 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router, transaction
+from django.db import router, transaction
 
 from django_events import sql
-from django_events.conf import settings
 from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
-from django_events.exceptions import InvalidEvent, NotInTransaction
+from django_events.exceptions import InvalidEvent
 from django_events.models import BufferedEvent
 from django_events.publishing.encoding import Encoded, Row, encode
-from django_events.publishing.storing import copy, explained, store, store_one
+from django_events.publishing.storing import copy, explained, store, store_one, writable
 
 FEW = 100  # drafts
 
@@ -48,7 +47,7 @@ def publish(
     """
     declared = registry.get(topic)
     event = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
-    return store_one(_writable(using), declared, event)
+    return store_one(writable(using), declared, event)
 
 
 async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
@@ -65,7 +64,7 @@ def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | No
     """
     declared = registry.get(topic)
     drafts = list(drafts)
-    using = _writable(using)
+    using = writable(using)
     if not drafts:
         return 0
     with explained(using, declared):
@@ -126,13 +125,3 @@ def _encode_draft(topic: Topic, index: int, draft: Draft) -> Encoded:
         )
     except InvalidEvent as error:
         raise InvalidEvent(f"drafts[{index}]: {error}") from error
-
-
-def _writable(using: str | None) -> str:
-    using = using or router.db_for_write(BufferedEvent)
-    if settings.REQUIRE_TRANSACTION and connections[using].get_autocommit():
-        raise NotInTransaction(
-            f"Publishing outside a transaction on {using!r} is forbidden by DJANGO_EVENTS['REQUIRE_TRANSACTION']. "
-            "Wrap it, and what the event is about, in transaction.atomic()."
-        )
-    return using

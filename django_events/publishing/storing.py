@@ -9,19 +9,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, cast
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, connections, router, transaction
 
 from django_events import sql
 from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import Receipt
-from django_events.exceptions import NotReady, TopicNotReady, tables_missing
+from django_events.exceptions import NotInTransaction, NotReady, TopicNotReady, tables_missing
+from django_events.models import BufferedEvent
 from django_events.publishing.encoding import PLAIN, Conditional, Encoded, Row
 from django_events.signals import event_published
 
 # What the SQL functions raise for a topic without a row.
 _TOPIC_MISSING = "DE001"
 _UNDEFINED = {"42P01", "42883", "3F000"}
+
+
+def writable(using: str | None) -> str:
+    """The alias that is meant; NotInTransaction where the settings want a transaction and there is none."""
+    using = using or router.db_for_write(BufferedEvent)
+    if settings.REQUIRE_TRANSACTION and connections[using].get_autocommit():
+        raise NotInTransaction(
+            f"Publishing outside a transaction on {using!r} is forbidden by DJANGO_EVENTS['REQUIRE_TRANSACTION']. "
+            "Wrap it, and what the event is about, in transaction.atomic()."
+        )
+    return using
 
 
 def store_one(using: str, topic: Topic, event: Encoded) -> Receipt:
@@ -104,10 +116,15 @@ def _repeated(using: str, topic: Topic, events: Mapping[int, Conditional]) -> se
 
 
 def _announce(using: str, topic: Topic, events: Iterable[Encoded]) -> None:
+    if event_published.receivers:
+        announce(using, topic, ((event.row if isinstance(event, Conditional) else event).type for event in events))
+
+
+def announce(using: str, topic: Topic, types: Iterable[str]) -> None:
     """Send the signal after the commit: an error that a receiver hides would be the end of the transaction."""
     if not event_published.receivers:
         return
-    counts = Counter((event.row if isinstance(event, Conditional) else event).type for event in events)
+    counts = Counter(types)
 
     def tell() -> None:
         for name, count in counts.items():

@@ -1,0 +1,47 @@
+"""An event of the log, published once more.
+
+publish_again("orders", 1042)
+"""
+
+from django_events import declarations, sql
+from django_events.conf import settings
+from django_events.drafts import Receipt
+from django_events.exceptions import TopicNotReady
+from django_events.models import Event
+from django_events.publishing.context import current_context
+from django_events.publishing.encoding import to_json
+from django_events.publishing.storing import announce, explained, writable
+from django_events.statements import log_table
+
+
+def publish_again(topic: declarations.Topic | str, event_id: int, *, using: str | None = None) -> Receipt:
+    """Publish a copy of an event that is in the log, as a new event of the same topic, for all its consumers.
+
+    In the caller's transaction, if there is one. Type, key, value, body and metadata are copied inside the server, to
+    the byte; `copy_of` in the metadata is the address of the original. The partition follows from the key, also where
+    the original named another one. Event.DoesNotExist says that the log has no such event. Repeating it publishes
+    another copy. The signal event_published is sent.
+    """
+    declared = declarations.registry.get(topic)
+    using = writable(using)
+    with explained(using, declared):
+        rows = sql.fetch(using, sql.statement("topic_id"), topic=declared.name)
+        if not rows:
+            raise TopicNotReady(
+                f"Topic {declared.name!r} is declared, but not in the database {using!r} yet. "
+                f"Run: manage.py migrate --database {using}"
+            )
+        [[topic_id]] = rows
+        found = sql.fetch(
+            using,
+            sql.statement("publish_again").on(log=log_table(topic_id), topic_id=topic_id, event_id=event_id),
+            topic=declared.name,
+            context=to_json("event_context()", current_context()),
+            copy_of=f"{declared.name}/{event_id}",
+            wake=settings.WAKE_UPS,
+        )
+    if not found:
+        raise Event.DoesNotExist(f"There is no event {declared.name}/{event_id} in the log.")
+    [[ticket, kind]] = found
+    announce(using, declared, [kind])
+    return Receipt(declared.name, ticket)
