@@ -109,6 +109,8 @@ def _of_stream(asked: _Skip) -> Skipped:
     """The position moves to the event, under the lock by which workers claim and settle."""
     using, row, event_id = asked.using, asked.row, asked.event_id
     partition = asked.partition if row.partitioned else models.Position.ALL
+    if not asked.dry_run:
+        _of_stream(asked._replace(dry_run=True))  # who is refused keeps no worker waiting
     with _stream_standing_still(asked, partition):
         position = row.positions.using(using).get(partition=partition)
         _refuse_dead_letter(asked)

@@ -535,3 +535,43 @@ def test_a_worker_hears_of_a_retry(things, make_consumer):
         bad.clear()
         retry(reader)
         wait_until(lambda: written() == ["bad"], what="another")
+
+
+# All together
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue", "ordered"])
+def test_nothing_is_doubled_or_lost_when_many_skip_beside_workers(things, make, make_consumer, in_thread, kind):
+    events, skippers = 30, 3
+    if kind == "stream":
+        consumer = make_consumer(things, handler=failing(*range(0, events, 5)), retry=BUSY)
+    else:
+        queue = make(handler=failing(*range(0, events, 5)), retry=BUSY, ordered=kind == "ordered")
+        consumer = queue.subscription.consumer
+    over = threading.Event()
+
+    def skip_all():
+        done = []
+        while not over.is_set():
+            for event_id in range(1, events + 1, 5):  # those that fail, and would for ever
+                try:
+                    done.append(skip(consumer, event_id, reason="a race").event_id)
+                except (SkipRefused, ConsumerInUse):
+                    continue
+        return done
+
+    publish_many(things, [Draft(value=value, key=str(value % 4)) for value in range(events)])
+    transfer_all()
+    with working(consumer, threads=3):
+        futures = [in_thread(skip_all) for _ in range(skippers)]
+        try:
+            wait_until(lambda: len(written()) + len(dead_letters(consumer)) >= events, what="the end")
+        finally:
+            over.set()
+        done = sorted(event_id for future in futures for event_id in future.result(60))
+
+    assert done == [letter.event_id for letter in dead_letters(consumer)] == list(range(1, events + 1, 5))
+    assert sorted(map(int, written())) == [value for value in range(events) if value % 5]
+    assert len(interventions("skip")) == position_of(consumer).dead_lettered == len(done)
+    assert position_of(consumer).handled == events - len(done)
+    assert lag(consumer) == 0
