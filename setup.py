@@ -15,6 +15,7 @@ TEST = [
     *DEMO,
     "pyspark[connect]",
     "hypothesis>=6.100",
+    "playwright>=1.45",
     "pytest>=8.2",
     "pytest-django>=4.9",
     "pytest-timeout>=2.3",

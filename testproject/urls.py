@@ -1,6 +1,13 @@
 """The shop's pages: the admin."""
 
 from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path
 
-urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
+
+def no_icon(request: HttpRequest) -> HttpResponse:
+    """Browsers ask for it; without this the first page of each is followed by an error 404."""
+    return HttpResponse(status=204)
+
+
+urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls), path("favicon.ico", no_icon)]
