@@ -3,7 +3,7 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 
@@ -19,11 +19,23 @@ FULL_MAILBOXES = CUSTOMERS[::8]
 
 
 class Simulation:
-    """Several customers at once, each in a thread of its own; counts what was published and what was not."""
+    """Several customers at once, each in a thread of its own; counts what was published and what was not.
 
-    def __init__(self, *, customers: int, orders_each: int) -> None:
+    Each asks before an order whether to `go_on`, which may take its time.
+    """
+
+    def __init__(
+        self,
+        *,
+        customers: int,
+        orders_each: int,
+        full_mailboxes: Sequence[str] = FULL_MAILBOXES,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.customers = customers
         self.orders_each = orders_each
+        self.full_mailboxes = full_mailboxes
+        self.go_on = go_on
         self.published: Counter[str] = Counter()
         self.rolled_back: Counter[str] = Counter()
         self.errors: list[BaseException] = []
@@ -37,7 +49,7 @@ class Simulation:
     def start(self) -> None:
         for sku, price in SKUS.items():
             Product.objects.get_or_create(sku=sku, defaults={"price": Decimal(price), "on_shelf": 200})
-        for customer in FULL_MAILBOXES:
+        for customer in self.full_mailboxes:
             FullMailbox.objects.get_or_create(customer=customer)
         for thread in self._threads:
             thread.start()
@@ -52,6 +64,8 @@ class Simulation:
         dice = random.Random(number)
         try:
             for _ in range(self.orders_each):
+                if not self.go_on():
+                    break
                 self._order(dice)
         except BaseException as error:
             self.errors.append(error)

@@ -1,11 +1,21 @@
-"""The demo proves what it says, on a server of one's own and on the private one."""
+"""The demo proves what it says, on a server of one's own and on the private one, and serves the admin afterwards."""
 
+import http.client
 import re
 import shutil
+import signal
+import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
+from http.cookiejar import CookieJar
 from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
+import psycopg
 import pytest
 
 from testproject.private_postgres.binaries import available_binaries, major_version
@@ -13,6 +23,7 @@ from testproject.private_postgres.server import Server
 from tests.processes import Processes, wait_until
 
 DEMO = ("demo", "--customers", "3", "--orders", "30")
+SERVE = ("demo", "--customers", "2", "--orders", "20", "--serve", "--port")
 
 
 @pytest.fixture
@@ -62,3 +73,86 @@ def test_the_demo_on_the_private_server_leaves_nothing(scratch: Path, tmp_path: 
     assert result.returncode == 0, result.stderr
     check_table(result.stdout)
     wait_until(lambda: not list(scratch.iterdir()), seconds=20, what="an empty scratch folder")
+
+
+def last_words(processes: Processes, process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Wait for the last lines of a demo that serves; returns its port and the password."""
+    lines = re.compile(r"^http://127\.0\.0\.1:(\d+)/admin/\nuser: demo\npassword: (\S+)\n\Z", re.MULTILINE)
+    processes.wait_until(
+        lambda: lines.search(processes.said(process)) or process.poll() is not None, what="the address of the admin"
+    )
+    found = lines.search(processes.said(process))
+    assert found, processes.said(process)
+    return int(found[1]), found[2]
+
+
+def fetch(browser: OpenerDirector, address: str, **form: str) -> str:
+    data = urlencode(form).encode() if form else None
+    with browser.open(address, data, timeout=30) as response:
+        return str(response.read().decode())
+
+
+def log_in(port: int, password: str) -> tuple[OpenerDirector, str]:
+    """A browser that filled in the form, and the page it got."""
+    browser, login = build_opener(HTTPCookieProcessor(CookieJar())), f"http://127.0.0.1:{port}/admin/login/"
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', fetch(browser, login))
+    assert token
+    form = {"username": "demo", "password": password, "csrfmiddlewaretoken": token[1], "next": "/admin/"}
+    return browser, fetch(browser, login, **form)
+
+
+def count(url: str, table: str) -> int:
+    with psycopg.connect(url) as connection:
+        [[rows]] = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+    return int(rows)
+
+
+def test_the_demo_stays_open_and_closes_when_told(processes: Processes):
+    """Told by SIGTERM, while a browser keeps its connection; where the port is taken the next one is used."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wanted = taken.getsockname()[1]
+        process = processes.start(*SERVE, str(wanted))
+        port, password = last_words(processes, process)
+    assert wanted < port < wanted + 100
+    browser, page = log_in(port, password)
+    assert "Site administration" in page
+    assert "Site administration" in fetch(browser, f"http://127.0.0.1:{port}/admin/")
+    assert "--primary" in fetch(browser, f"http://127.0.0.1:{port}/static/admin/css/base.css")
+    assert "Please enter the correct" in log_in(port, "demo")[1]
+    assert count(processes.url, "django_events_deadletter") >= 3
+    orders = count(processes.url, "shop_order")
+    processes.wait_until(lambda: count(processes.url, "shop_order") > orders + 1, what="further orders")
+
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as kept:
+        kept.request("GET", "/admin/login/")
+        kept.getresponse().read()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, processes.said(process)
+
+    assert "Traceback" not in processes.said(process)
+    assert count(processes.url, "auth_user") == 0
+    assert count(processes.url, "django_events_bufferedevent") == 0
+    with pytest.raises(URLError):
+        fetch(browser, f"http://127.0.0.1:{port}/admin/")
+
+
+def test_ctrl_c_closes_the_demo_and_its_private_server(scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also where SIGINT was ignored before, as a shell does for what it starts in the background."""
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    processes = Processes("", tmp_path)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = processes.start(*SERVE, "0")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        port, password = last_words(processes, process)
+        assert "Site administration" in log_in(port, password)[1]
+
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(60) == 0, processes.said(process)
+        assert "Traceback" not in processes.said(process)
+        wait_until(lambda: not list(scratch.iterdir()), seconds=20, what="an empty scratch folder")
+    finally:
+        processes.end()

@@ -1,11 +1,8 @@
 """`manage.py demo`: a busy hour in the shop, and the proof that no event is missing and nothing is done twice."""
 
-import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import Future
 from typing import Any
 
 from django.core.management import call_command
@@ -18,15 +15,16 @@ from django_events import lag, redrive
 from django_events.consuming.lag import Progress, progress
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
-from django_events.workers.crew import Crew, Done
-from django_events.workers.stopping import Stop
+from django_events.workers.crew import Done
+from django_events.workers.stopping import stop_on_signals
 from testproject.shop import events
+from testproject.shop.crew import CONSUMERS, crew_at_work
 from testproject.shop.models import FullMailbox, Order, Payment, SearchEntry
+from testproject.shop.opening import keep_open
 from testproject.shop.revenue import revenue_by_hour
 from testproject.shop.simulation import Simulation
 
 TOPICS = [events.orders, events.payments, events.stock]
-CONSUMERS = [events.bill, events.index, events.send_receipt]
 DEADLINE = 60
 
 
@@ -37,8 +35,16 @@ class Command(BaseCommand):
         parser.add_argument("--customers", type=int, default=4, help="How many shop at the same time.")
         parser.add_argument("--orders", type=int, default=750, help="How many orders each of them tries.")
         parser.add_argument("--keep", metavar="PATH", help="Where to leave the exported files.")
+        parser.add_argument(
+            "--serve", action="store_true", help="Stay open afterwards: serve the admin, with a login, until Ctrl-C."
+        )
+        parser.add_argument(
+            "--port", type=int, default=8000, help="Where --serve listens, or the next free one (default: %(default)s)."
+        )
 
-    def handle(self, *args: Any, customers: int, orders: int, keep: str | None, **options: Any) -> None:
+    def handle(
+        self, *args: Any, customers: int, orders: int, keep: str | None, serve: bool, port: int, **options: Any
+    ) -> None:
         self.stdout.write("Preparing the database …")
         call_command("migrate", verbosity=0)
         before, counts_before = {topic.name: last_id(topic.name) for topic in TOPICS}, counts()
@@ -59,6 +65,16 @@ class Command(BaseCommand):
         self._report_consumers(counts_before, seconds)
         self._report_receipts(dead)
         self._report_revenue(keep)
+        if serve:
+            self._serve(port)
+
+    def _serve(self, port: int) -> None:
+        with stop_on_signals() as stop:
+            keep_open(stop, port=port, say=self._say)
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(f"\n{text}")
+        self.stdout.flush()
 
     def _watch(self, simulation: Simulation, before: dict[str, int]) -> None:
         """A line that changes, or on a file a line a second."""
@@ -177,21 +193,6 @@ class Command(BaseCommand):
             raise CommandError("What Spark read from the files is not what the log holds.")
         self.stdout.write("")
         self.stdout.write("PostgreSQL comes to the same sum from the log.")
-
-
-@contextmanager
-def crew_at_work() -> Iterator["Future[Done]"]:
-    """The transfer and the consumers, beside the customers; their error comes out at the end."""
-    logging.getLogger("django_events.consumer").setLevel(logging.CRITICAL)  # what fails here is in the table
-    stop = Stop()
-    with closing(Crew("default", CONSUMERS, threads=2)) as crew, ThreadPoolExecutor(1) as executor:
-        working = executor.submit(crew.run, stop)
-        try:
-            yield working
-        finally:
-            stop.request()
-        working.result()
-    stop.close()
 
 
 def counts() -> dict[str, Counter[str]]:
