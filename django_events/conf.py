@@ -23,6 +23,7 @@ class Settings:
 
     DEDUP_WINDOW: timedelta = timedelta(days=1)
     EVENTS_MODULE: str = "events"
+    MASKED_FIELDS: list[str] | tuple[str, ...] = ()
     MAX_PAYLOAD_BYTES: int | None = 1_048_576
     POLL_INTERVAL: timedelta = timedelta(seconds=0.5)
     REQUIRE_TRANSACTION: bool = False
@@ -45,7 +46,8 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
         if key not in values:
             continue
         value, hint = values[key], hints[key]
-        allowed = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        allowed = tuple(get_origin(kind) or kind for kind in kinds)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected {expected}."
@@ -53,6 +55,8 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a duration above zero."
         elif isinstance(value, int) and not isinstance(value, bool) and value < 1:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at least 1."
+        elif key == "MASKED_FIELDS" and not all(isinstance(name, str) for name in value):
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected names of fields, like 'password'."
         elif key == "EVENTS_MODULE" and not value.isidentifier():
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected the name of a module, like 'events'."
 

@@ -184,3 +184,23 @@ def _statements(topic: models.Topic) -> list[sql.Statement]:
         return [last]
     lanes = sql.statement("ends_of_partitions").on(topic_id=topic.pk, partitions=topic.partitions, log=log)
     return [last, lanes]
+
+
+def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta]:
+    """For how long the oldest event waits that each of these consumers has not passed yet; of those that have one."""
+    rows = models.Consumer.objects.using(using).filter(pk__in=consumer_ids).select_related("topic")
+    statements = [_oldest(row) for row in rows]
+    waits: dict[int, timedelta] = {}
+    for start in range(0, len(statements), TOPICS_AT_ONCE):
+        found = sql.fetch(using, sql.union_all(statements[start : start + TOPICS_AT_ONCE]))
+        waits |= {consumer_id: age for consumer_id, age in found if age is not None}
+    return waits
+
+
+def _oldest(row: models.Consumer) -> sql.Statement:
+    log = log_table(row.topic_id)
+    if row.mode == "queue":
+        return sql.statement("oldest_pending").on(consumer_id=row.pk, topic_id=row.topic_id, log=log)
+    whole = not row.partitioned or row.topic.partitions == 1
+    events = sql.statement("in_topic").on(topic_id=row.topic_id) if whole else sql.statement("in_its_partition")
+    return sql.statement("oldest_unpassed").on(consumer_id=row.pk, log=log, events=events)

@@ -41,6 +41,16 @@ class Move(NamedTuple):
     events: int
     left_out: int = 0
 
+    @property
+    def again(self) -> int:
+        """How many events come again."""
+        return max(self.events, 0)
+
+    @property
+    def omitted(self) -> int:
+        """How many events are left out."""
+        return self.left_out or max(-self.events, 0)
+
 
 def rewind(
     consumer: Named,

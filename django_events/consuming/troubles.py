@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext
 
-from django_events import declarations, models, sql
+from django_events import declarations, models
 from django_events.consuming import counted
 from django_events.consuming.dead_rows import Holder, Pile, holders, piles
-from django_events.consuming.lag import Standing
+from django_events.consuming.lag import Standing, oldest_waits
 from django_events.log.inventory import NextScheduled, Waiting
 from django_events.phrases import duration, moment
-from django_events.statements import literal, log_table
+from django_events.statements import literal
 
 LATE = timedelta(seconds=10)
 UNSERVED = timedelta(seconds=60)
@@ -109,7 +109,7 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
         looked_into += 1
         if looked_into > LOOKED_INTO:
             return
-        age = _age_of_oldest(using, one)
+        age = oldest_waits(using, [one.consumer_id]).get(one.consumer_id)
         patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)
         if age is not None and age > UNSERVED + patience:
             what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % {
@@ -188,7 +188,7 @@ def _behind_retention(using: str, declared: Declared, standings: list[Standing])
     kept = dict(models.Topic.objects.using(using).exclude(retention=None).values_list("name", "retention"))
     behind = [one for one in standings if one.lag and one.topic in kept]
     for one in sorted(behind, key=lambda one: one.lag, reverse=True)[:LOOKED_INTO]:
-        age, retention = _age_of_oldest(using, one), kept[one.topic]
+        age, retention = oldest_waits(using, [one.consumer_id]).get(one.consumer_id), kept[one.topic]
         if age is not None and retention is not None and age > retention:
             what = gettext(
                 "%(events)s behind, the oldest for %(time)s: %(topic)s keeps events for %(retention)s, these longer."
@@ -271,20 +271,3 @@ def _of_partition(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
     elif one.partition != models.Position.ALL:
         what = gettext("partition %(partition)s: %(what)s") % facts
     return Trouble(kind, one.consumer, one.topic, one.partition, what, remedy)
-
-
-def _age_of_oldest(using: str, one: Standing) -> timedelta | None:
-    consumer = (
-        models.Consumer.objects.using(using).select_related("topic").get(name=one.consumer, topic__name=one.topic)
-    )
-    topic = consumer.topic
-    if consumer.mode == "queue":
-        pending = sql.statement("oldest_pending").on(log=log_table(topic.pk), topic_id=topic.pk)
-        [[age]] = sql.fetch(using, pending, consumer_id=consumer.pk)
-    else:
-        whole = not consumer.partitioned or topic.partitions == 1
-        events = sql.statement("in_topic").on(topic_id=topic.pk) if whole else sql.statement("in_its_partition")
-        unpassed = sql.statement("oldest_unpassed").on(consumer_id=consumer.pk, log=log_table(topic.pk), events=events)
-        [[age]] = sql.fetch(using, unpassed)
-    result: timedelta | None = age
-    return result

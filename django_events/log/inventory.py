@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.exceptions import UnknownTopic, did_you_mean
+from django_events.log.segments import segments
 from django_events.statements import log_table
 
 COUNTED = 10_000  # events in the buffer; more are not counted
+SEGMENTS = 50  # of a topic, the newest ones, that are looked into
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
 
 
@@ -68,9 +70,21 @@ def next_scheduled(using: str) -> NextScheduled | None:
     return NextScheduled._make(rows[0]) if rows else None
 
 
-def logs(using: str) -> list[Log]:
-    """The logs of all topics, by name."""
-    topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
+class Extent(NamedTuple):
+    """A segment of a log: the ids that it is for, how large it is on disk, and when its events were logged."""
+
+    table: str
+    first_id: int
+    last_id: int
+    bytes: int
+    since: datetime | None
+    until: datetime | None
+
+
+def logs(using: str, topics: Sequence[models.Topic] | None = None) -> list[Log]:
+    """The logs of these topics, or of all, by name."""
+    if topics is None:
+        topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
     extents: dict[int, tuple[int | None, int | None, datetime | None]] = {}
     for start in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[start : start + TOPICS_AT_ONCE]
@@ -83,6 +97,18 @@ def _log(topic: models.Topic, first_id: int | None, last_id: int | None, logged_
     """An empty log goes on behind its floor."""
     floor = topic.head.id_floor
     return Log(topic, floor + 1 if first_id is None else first_id, floor if last_id is None else last_id, logged_at)
+
+
+def extents(using: str, topic: models.Topic) -> list[Extent]:
+    """The segments of a topic's log, the newest first, as many as are shown."""
+    found = segments(using, topic.pk)[-SEGMENTS:]
+    if not found:
+        return []
+    statements = [
+        sql.statement("extent_of_segment").on(segment=one.table, name=sql.literal(one.table)) for one in found
+    ]
+    told = {row[0]: row[1:] for row in sql.fetch(using, sql.union_all(statements))}
+    return [Extent(one.table, one.first, one.end - 1, *told[one.table]) for one in reversed(found)]
 
 
 def sizes(using: str, topics: Sequence[models.Topic]) -> dict[str, tuple[int, int]]:

@@ -930,6 +930,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "taken_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="taken at",
+                    ),
+                ),
+                (
                     "published",
                     models.BigIntegerField(help_text="The last ids of all topics, added up.", verbose_name="published"),
                 ),

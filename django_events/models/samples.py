@@ -5,6 +5,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_events.models.functions import ClockTimestamp
 from django_events.models.topics import Topic
 
 
@@ -15,6 +16,7 @@ class Sample(models.Model):
     """
 
     at = models.DateTimeField(_("at"), primary_key=True, help_text=_("The full minute."))
+    taken_at = models.DateTimeField(_("taken at"), db_default=ClockTimestamp(), editable=False)
     published = models.BigIntegerField(_("published"), help_text=_("The last ids of all topics, added up."))
     handled = models.BigIntegerField(_("handled"), help_text=_("Of all consumers, what they discarded included."))
     lag = models.BigIntegerField(_("lag"), help_text=_("Of all consumers, added up."))

@@ -1,9 +1,10 @@
 -- How long the oldest delivery waits that a queue consumer could have handled, or the oldest event in the log that it
 -- has no delivery of yet; null if there is neither.
 --
--- Literals: topic_id. Identifiers: log. Parameters: consumer_id.
+-- Literals: consumer_id, topic_id. Identifiers: log.
 -- Relies on: django_events_position (consumer_id, partition), the primary keys of django_events_delivery and of the log.
 SELECT
+    {consumer_id} AS consumer_id,
     clock_timestamp() - coalesce(
         (
             SELECT d.received_at
@@ -22,4 +23,4 @@ SELECT
     )
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
-WHERE c.id = %(consumer_id)s
+WHERE c.id = {consumer_id}

@@ -4,10 +4,10 @@
 -- Parameters: consumer_id, period, step (intervals).
 -- Relies on: the primary key of django_events_sample.
 SELECT
-    sample.at, (consumer.counts ->> 0)::bigint AS lag, (consumer.counts ->> 1)::bigint AS handled,
+    sample.taken_at, (consumer.counts ->> 0)::bigint AS lag, (consumer.counts ->> 1)::bigint AS handled,
     (consumer.counts ->> 2)::bigint AS failed, (consumer.counts ->> 3)::bigint AS dead
 FROM (
-    SELECT DISTINCT ON (date_bin(%(step)s::interval, s.at, 'epoch')) s.at, s.consumers
+    SELECT DISTINCT ON (date_bin(%(step)s::interval, s.at, 'epoch')) s.at, s.taken_at, s.consumers
     FROM django_events_sample AS s
     WHERE s.at > statement_timestamp() - %(period)s::interval
     ORDER BY date_bin(%(step)s::interval, s.at, 'epoch'), s.at DESC

@@ -3,9 +3,9 @@
 -- Samples that don't know the topic are left out.
 -- Parameters: topic_id, period, step (intervals).
 -- Relies on: the primary key of django_events_sample.
-SELECT sample.at, (topic.counts ->> 0)::bigint AS last_id, (topic.counts ->> 1)::bigint AS buffered
+SELECT sample.taken_at, (topic.counts ->> 0)::bigint AS last_id, (topic.counts ->> 1)::bigint AS buffered
 FROM (
-    SELECT DISTINCT ON (date_bin(%(step)s::interval, s.at, 'epoch')) s.at, s.topics
+    SELECT DISTINCT ON (date_bin(%(step)s::interval, s.at, 'epoch')) s.at, s.taken_at, s.topics
     FROM django_events_sample AS s
     WHERE s.at > statement_timestamp() - %(period)s::interval
     ORDER BY date_bin(%(step)s::interval, s.at, 'epoch'), s.at DESC

@@ -22,6 +22,7 @@ def test_every_key_has_a_default():
     assert vars(Settings()) == {
         "DEDUP_WINDOW": timedelta(days=1),
         "EVENTS_MODULE": "events",
+        "MASKED_FIELDS": (),
         "MAX_PAYLOAD_BYTES": 1_048_576,
         "POLL_INTERVAL": timedelta(seconds=0.5),
         "REQUIRE_TRANSACTION": False,

@@ -103,9 +103,8 @@ def _topics(rows: list[Consumer]) -> str:
 
 
 def _events(move: Move) -> str:
-    left_out = move.left_out or max(-move.events, 0)
-    parts = [f"{move.events:,} come again"] if move.events > 0 else []
-    return ", ".join([*parts, f"{left_out:,} left out"] if left_out else parts) or "none"
+    parts = [f"{move.again:,} come again"] if move.again else []
+    return ", ".join([*parts, f"{move.omitted:,} left out"] if move.omitted else parts) or "none"
 
 
 def _arguments_of_acts(parser: CommandParser) -> None:

@@ -1,0 +1,52 @@
+"""Which database a page is about: it is a part of the address of what the page shows.
+
+`7` is row 7 of the database where events are written, `7@archive` that of the alias `archive`.
+"""
+
+from django.db import connections, router
+from django.http import Http404, HttpRequest
+from django.utils.translation import gettext as _
+
+from django_events import models
+
+PARAMETER = "database"
+
+
+def home() -> str:
+    """The alias that is meant where none is said."""
+    return router.db_for_write(models.BufferedEvent)
+
+
+def databases() -> list[str]:
+    """The aliases that hold topics, the usual one first."""
+    holding = [
+        alias
+        for alias in connections
+        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.Topic)
+    ]
+    return sorted(holding, key=lambda alias: alias != home())
+
+
+def checked(alias: str) -> str:
+    """An alias that somebody wrote into an address; Http404 if it holds no topics."""
+    if alias not in databases():
+        raise Http404(_("There is no database “%(alias)s” with topics.") % {"alias": alias})
+    return alias
+
+
+def database_of(request: HttpRequest) -> str:
+    """The alias that a list is asked for."""
+    return checked(request.GET.get(PARAMETER) or home())
+
+
+def written(pk: object, using: str) -> str:
+    """The address of a row."""
+    return str(pk) if using == home() else f"{pk}@{using}"
+
+
+def read(address: str) -> tuple[int, str]:
+    """The row and the alias of an address; Http404 if it is none."""
+    pk, at, alias = address.partition("@")
+    if not (pk.isascii() and pk.isdigit() and len(pk) < 19) or (at and not alias):
+        raise Http404(_("“%(address)s” is no address of a row.") % {"address": address})
+    return int(pk), checked(alias or home())

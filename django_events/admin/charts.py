@@ -1,0 +1,94 @@
+"""Charts as SVG, drawn by the server: lines over time, with gaps where nobody took samples."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import NamedTuple
+
+WIDTH, HEIGHT = 600, 120
+GAP = 2.5  # times the usual distance of two points
+
+
+class Point(NamedTuple):
+    """A value at a time."""
+
+    at: datetime
+    value: float
+
+
+class Line(NamedTuple):
+    """What one line shows."""
+
+    label: str
+    points: Sequence[Point]
+
+
+class Drawn(NamedTuple):
+    """A line as it is drawn: the paths of its pieces, and what it says in numbers."""
+
+    label: str
+    paths: list[str]
+    last: float | None
+    highest: float | None
+
+
+class Chart(NamedTuple):
+    """All of a picture but its markup, which is in chart.html."""
+
+    title: str
+    unit: str
+    lines: list[Drawn]
+    top: float
+    start: datetime
+    end: datetime
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(line.paths for line in self.lines)
+
+
+def chart(title: str, unit: str, lines: Sequence[Line], *, start: datetime, end: datetime) -> Chart:
+    """Draw lines on one scale, from zero to the highest value."""
+    top = max((point.value for line in lines for point in line.points), default=0) or 1
+    drawn = [
+        Drawn(
+            line.label,
+            [_path(piece, top, start, end) for piece in pieces(line.points)],
+            line.points[-1].value if line.points else None,
+            max((point.value for point in line.points), default=None),
+        )
+        for line in lines
+    ]
+    return Chart(title, unit, drawn, top, start, end)
+
+
+def rates(points: Sequence[Point]) -> list[Point]:
+    """How much a count grew, per second, between each two points. What went back, like a topic made anew, is zero."""
+    return [
+        Point(later.at, max(later.value - earlier.value, 0) / seconds)
+        for earlier, later in pairwise(points)
+        if (seconds := (later.at - earlier.at).total_seconds()) > 0
+    ]
+
+
+def pieces(points: Sequence[Point]) -> list[list[Point]]:
+    """Points without the gaps between them."""
+    if not points:
+        return []
+    steps = sorted(later.at - earlier.at for earlier, later in pairwise(points))
+    longest = steps[len(steps) // 2] * GAP if steps else timedelta(0)
+    found = [[points[0]]]
+    for earlier, later in pairwise(points):
+        if later.at - earlier.at > longest:
+            found.append([])
+        found[-1].append(later)
+    return found
+
+
+def _path(points: Sequence[Point], top: float, start: datetime, end: datetime) -> str:
+    whole = max((end - start).total_seconds(), 1)
+    places = [
+        (WIDTH * (point.at - start).total_seconds() / whole, HEIGHT * (1 - point.value / top)) for point in points
+    ]
+    moves = " ".join(f"L{x:.1f} {y:.1f}" for x, y in places)
+    return f"M{moves[1:]}" if len(places) > 1 else f"M{moves[1:]}h0.1"  # a point of its own is a dot

@@ -1,0 +1,313 @@
+"""Consumers: how far they are, what they have in hand, and the actions that move them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_events import pause, resume, retry, rewind, skip
+from django_events.admin import addresses
+from django_events.admin.forms import RewindForm, SkipForm
+from django_events.admin.overview import Pace, consumer_rows, importance
+from django_events.admin.pages import Pages, by, may
+from django_events.consuming.lag import progress, standings
+from django_events.exceptions import EventsError
+from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
+
+LISTED = 100
+WAIT = timedelta(seconds=5)  # for events in hand: a page is not a command, nobody waits for it for long
+Act = Callable[[HttpRequest, Consumer, dict[str, Any]], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """Something that may be done to a consumer, by those who have the permission of the same name."""
+
+    name: str
+    label: Promise
+    explanation: Promise
+    act: Act
+    form: type[forms.Form] = forms.Form
+    previewed: bool = False
+
+    @property
+    def permission(self) -> str:
+        return f"{self.name}_consumer"
+
+
+def _pause(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
+    if pause(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
+        return _("Consumer %(consumer)s is paused: what is in hand is finished, nothing more is begun.") % {
+            "consumer": row
+        }
+    return ""
+
+
+def _resume(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
+    if resume(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
+        return _("Consumer %(consumer)s goes on, and what failed is tried again now.") % {"consumer": row}
+    return ""
+
+
+def _retry(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
+    if retry(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
+        return _("Consumer %(consumer)s tries again now what failed.") % {"consumer": row}
+    return ""
+
+
+def _skip(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
+    skip(row.name, said["event"], topic=row.topic.name, reason=said["reason"], by=by(request), using=row._state.db)
+    return _("Event %(address)s is a dead letter of %(consumer)s now: it can be redriven.") % {
+        "address": f"{row.topic}/{said['event']}",
+        "consumer": row,
+    }
+
+
+def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
+    moves = rewind(
+        row.name,
+        to=said["place"],
+        topic=row.topic.name,
+        partition=said["partition"],
+        by=by(request),
+        wait=WAIT,
+        using=row._state.db,
+    )
+    again = sum(move.again for move in moves)
+    left_out = sum(move.omitted for move in moves)
+    return _("Consumer %(consumer)s is rewound: %(again)s come again, %(left_out)s left out.") % {
+        "consumer": row,
+        "again": ngettext("%(count)d event", "%(count)d events", again) % {"count": again},
+        "left_out": ngettext("%(count)d event", "%(count)d events", left_out) % {"count": left_out},
+    }
+
+
+ACTIONS = {
+    action.name: action
+    for action in (
+        Action(
+            name="pause",
+            label=gettext_lazy("Pause"),
+            explanation=gettext_lazy(
+                "What is in hand is finished, and nothing more is begun until the consumer is resumed. Its events wait."
+            ),
+            act=_pause,
+        ),
+        Action(
+            name="resume",
+            label=gettext_lazy("Resume"),
+            explanation=gettext_lazy(
+                "The consumer goes on where it was. What stopped or waits for another attempt is tried again now."
+            ),
+            act=_resume,
+        ),
+        Action(
+            name="retry",
+            label=gettext_lazy("Retry now"),
+            explanation=gettext_lazy(
+                "What stopped or waits for another attempt is tried again now, its attempts counted anew."
+            ),
+            act=_retry,
+        ),
+        Action(
+            name="skip",
+            label=gettext_lazy("Skip an event"),
+            explanation=gettext_lazy(
+                "The consumer gives up on one event and goes on behind it. The event becomes a dead letter, with your "
+                "reason: nothing is lost, and it can be redriven."
+            ),
+            act=_skip,
+            form=SkipForm,
+        ),
+        Action(
+            name="rewind",
+            label=gettext_lazy("Rewind"),
+            explanation=gettext_lazy(
+                "The consumer goes on at another place of the log. You see what would happen before anything changes."
+            ),
+            act=_rewind,
+            form=RewindForm,
+            previewed=True,
+        ),
+    )
+}
+
+
+class ConsumerAdmin(Pages):
+    """Consumers on their topics."""
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("", "changelist", self.consumers, "view_consumer"),
+            self.page("<str:address>/change/", "change", self.consumer, "view_consumer"),
+            self.page("<str:address>/deliveries/", "deliveries", self.deliveries, "view_consumer"),
+            self.page("<str:address>/act/<str:name>/", "act", self.act, "view_consumer", post=True),
+            *super().get_urls(),
+        ]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Consumer | None:
+        return _row(object_id)
+
+    def consumers(self, request: HttpRequest) -> HttpResponse:
+        using = addresses.database_of(request)
+        asked = request.GET.get("q", "").strip()
+        found = [o for o in standings(using) if asked.lower() in f"{o.consumer} {o.topic}".lower()]
+        page = Paginator(sorted(found, key=importance), LISTED).get_page(request.GET.get("p"))
+        context = {
+            "title": _("Consumers"),
+            "using": using,
+            "databases": addresses.databases(),
+            "q": asked,
+            "page": page,
+            "consumers": consumer_rows(using, list(page.object_list), Pace.since_sample(using)),
+        }
+        return self.answer(request, "consumers.html", context)
+
+    def consumer(self, request: HttpRequest, address: str) -> HttpResponse:
+        row = _row(address)
+        using = addresses.read(address)[1]
+        [standing] = standings(using, [row])
+        context = {
+            "title": str(row),
+            "trail": [],
+            "using": using,
+            "consumer": row,
+            "row": consumer_rows(using, [standing], Pace.since_sample(using))[0],
+            "positions": progress(using, [row]),
+            "all": Position.ALL,
+            "hands": leases(using, row),
+            "interventions": Intervention.objects.using(using)
+            .filter(consumer=row.name, topic=row.topic.name)
+            .order_by("-at")[:10],
+            "actions": [action for action in ACTIONS.values() if self._offers(request, row, standing.state, action)],
+            "dead_letters": DeadLetter.objects.using(using).filter(consumer=row).exists(),
+        }
+        return self.answer(request, "consumer.html", context)
+
+    def deliveries(self, request: HttpRequest, address: str) -> HttpResponse:
+        row = _row(address)
+        using = addresses.read(address)[1]
+        state = request.GET.get("state", "")
+        found = listed(using, row, state, after=_after(request))
+        rows, more = found[:LISTED], len(found) > LISTED
+        context = {
+            "title": _("Deliveries of %(consumer)s") % {"consumer": row},
+            "trail": [(str(row), self.url("change", address))],
+            "using": using,
+            "consumer": row,
+            "state": state,
+            "states": [("", _("oldest first")), ("waiting", _("waiting for a time")), ("leased", _("in hand"))],
+            "deliveries": rows,
+            "next": rows[-1].event_id if rows and more and state != "waiting" else None,
+            "more": more,
+        }
+        return self.answer(request, "deliveries.html", context)
+
+    def act(self, request: HttpRequest, address: str, name: str) -> HttpResponse:
+        """Ask first, show what would happen where that is not plain, and do it when it was said so."""
+        action = ACTIONS.get(name)
+        if action is None:
+            raise Http404(_("There is no action “%(name)s”.") % {"name": name})
+        if not may(request, action.permission):
+            raise PermissionDenied
+        row = _row(address)
+        back = self.url("change", address)
+        asked = request.POST if request.method == "POST" else (request.GET or None)
+        form = action.form(asked, initial={"event": _attempted(row)}) if action.form is not forms.Form else None
+        moves = None
+        if form is not None and asked is not None and not form.is_valid():
+            pass
+        elif request.method == "POST" or (action.previewed and asked is not None):
+            said = form.cleaned_data if form is not None else {}
+            try:
+                if request.method == "POST":
+                    return self._done(request, row, action, action.act(request, row, said), back)
+                moves = rewind(
+                    row.name,
+                    to=said["place"],
+                    topic=row.topic.name,
+                    partition=said["partition"],
+                    dry_run=True,
+                    using=row._state.db,
+                )
+            except EventsError as error:
+                if form is None:
+                    messages.error(request, str(error))
+                    return HttpResponseRedirect(back)
+                form.add_error(None, str(error))
+        context = {
+            "title": _("%(action)s: %(consumer)s") % {"action": action.label, "consumer": row},
+            "trail": [(str(row), back)],
+            "using": row._state.db,
+            "explanation": action.explanation,
+            "button": action.label,
+            "form": form,
+            "moves": moves,
+            "all": Position.ALL,
+            "back": back,
+        }
+        return self.answer(request, "rewind.html" if action.previewed else "confirm.html", context)
+
+    def _done(self, request: HttpRequest, row: Consumer, action: Action, said: str, back: str) -> HttpResponse:
+        if said:
+            self.note(request, row, f"{action.name}: {said}")
+            messages.success(request, said)
+        else:
+            messages.info(request, _("Nothing was changed: there was nothing to do."))
+        return HttpResponseRedirect(back)
+
+    def _offers(self, request: HttpRequest, row: Consumer, state: str, action: Action) -> bool:
+        if row.mode == "spark" or not may(request, action.permission):
+            return False
+        offered = {
+            "pause": row.paused_at is None,
+            "resume": row.paused_at is not None,
+            "retry": row.paused_at is None and state in ("retrying", "stopped"),
+        }
+        return offered.get(action.name, True)
+
+
+def leases(using: str, row: Consumer) -> list[DeliveryLease]:
+    """What the workers of a queue consumer have in hand, the lease that ends first first."""
+    return list(DeliveryLease.objects.using(using).filter(consumer=row).order_by("leased_until")[:LISTED])
+
+
+def listed(using: str, row: Consumer, state: str, *, after: int) -> list[Delivery]:
+    """Some deliveries of a consumer: one more than are shown, if there are more."""
+    rows: QuerySet[Delivery] = Delivery.objects.using(using).filter(consumer=row)
+    if state == "leased":
+        ids = [event_id for lease in leases(using, row) for event_id in lease.event_ids]
+        rows = rows.filter(event_id__in=sorted(ids)[:10_000], token__isnull=False)
+    elif state == "waiting":
+        return list(rows.filter(visible_at__isnull=False).order_by("visible_at")[: LISTED + 1])
+    return list(rows.filter(event_id__gt=after).order_by("event_id")[: LISTED + 1])
+
+
+def _attempted(row: Consumer) -> int | None:
+    """The event that a consumer fails at, which is the one that somebody wants to skip."""
+    failing = row.positions.using(row._state.db).filter(attempted__isnull=False).order_by("partition").first()
+    return failing.attempted if failing is not None else None
+
+
+def _row(address: str) -> Consumer:
+    pk, using = addresses.read(address)
+    row = Consumer.objects.using(using).select_related("topic__head").filter(pk=pk).first()
+    if row is None:
+        raise Http404(_("There is no such consumer."))
+    return row
+
+
+def _after(request: HttpRequest) -> int:
+    text = request.GET.get("after", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

@@ -1,0 +1,59 @@
+"""What people say when they act: where to rewind, what to skip, why to discard."""
+
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+LARGEST_ID = 2**63 - 2
+
+
+class RewindForm(forms.Form):
+    """A place in the log, and for which partition."""
+
+    to = forms.ChoiceField(
+        label=_("Go on at"),
+        choices=[
+            ("id", _("the event with the id")),
+            ("time", _("the first event at or after the time")),
+            ("beginning", _("the beginning of the log")),
+            ("end", _("the end: only what comes from now on")),
+        ],
+    )
+    id = forms.IntegerField(label=_("Id"), required=False, min_value=1, max_value=LARGEST_ID)
+    time = forms.DateTimeField(
+        label=_("Time"),
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+    )
+    partition = forms.IntegerField(
+        label=_("Partition"), required=False, min_value=0, help_text=_("Empty: all partitions.")
+    )
+
+    def clean(self) -> dict[str, Any]:
+        said = super().clean() or {}
+        to = said.get("to")
+        if to in ("id", "time") and not self.errors:
+            place = said[to]
+            if place is None:
+                self.add_error(to, _("Say which one is meant."))
+            elif to == "time" and timezone.is_naive(place):
+                place = timezone.make_aware(place)
+        else:
+            place = to
+        said["place"] = place
+        return said
+
+
+class SkipForm(forms.Form):
+    """An event, and why nobody wants it handled now."""
+
+    event = forms.IntegerField(label=_("Id of the event"), min_value=1, max_value=LARGEST_ID)
+    reason = forms.CharField(label=_("Reason"), max_length=500)
+
+
+class DiscardForm(forms.Form):
+    """Why dead letters are deleted: it is what is left of them."""
+
+    reason = forms.CharField(label=_("Reason"), max_length=500)

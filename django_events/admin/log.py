@@ -1,0 +1,136 @@
+"""A page of a topic's log: by id, newest first, and never more than it can read in a moment."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.db.models import F, QuerySet
+from django.db.models.functions import Length
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_events import sql
+from django_events.admin.payloads import Stored, at_a_glance, glance
+from django_events.consuming import places
+from django_events.consuming.lag import ends_of
+from django_events.models import Event, Topic
+from django_events.statements import log_table
+
+SIZE = 50
+SEARCHED = 100_000  # events that are read for a filter without an index, before one has to ask for more
+
+
+class LogForm(forms.Form):
+    """What is looked for, and where."""
+
+    type = forms.CharField(label=_("Type"), required=False, max_length=200)
+    key = forms.CharField(label=_("Key"), required=False, max_length=512, strip=False)
+    partition = forms.IntegerField(label=_("Partition"), required=False, min_value=0)
+    id = forms.IntegerField(label=_("Go to id"), required=False, min_value=1, max_value=2**63 - 2)
+    time = forms.DateTimeField(
+        label=_("Go to time"),
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogPage:
+    """Events of a log, newest first, and where it goes on."""
+
+    events: list[dict[str, Any]]
+    newer: int | None  # what comes after this id
+    older: int | None  # what comes before this id
+    searched: tuple[int, int] | None  # only in these ids was looked
+
+
+def page(
+    using: str,
+    topic: Topic,
+    *,
+    filters: dict[str, Any],
+    before: int | None = None,
+    after: int | None = None,
+) -> LogPage:
+    """The newest events, or those before an id, or the first after one."""
+    first, end = ends(using, topic)
+    rows = events(using, topic).filter(**filters)
+    up = after is not None
+    lower = max(after if after is not None else 0, first - 1)
+    upper = min(before if before is not None else end, end)
+    whole = _by_index(topic, filters)
+    if not whole and up:
+        upper = min(upper, lower + SEARCHED + 1)
+    elif not whole:
+        lower = max(lower, upper - SEARCHED - 1)
+    found = list(rows.filter(id__gt=lower, id__lt=upper).order_by("id" if up else "-id")[: SIZE + 1])
+    more, found = len(found) > SIZE, found[:SIZE]
+    if up:
+        found.reverse()
+    for event in found:
+        event["glance"] = at_a_glance(event["layout"])
+    newest = found[0]["id"] if found else None
+    oldest = found[-1]["id"] if found else None
+    if up:
+        newer = newest if more else upper - 1
+        older = (oldest if oldest is not None else upper) if lower >= first else None
+    else:
+        newer = newest if newest is not None else upper - 1
+        older = oldest if more else lower + 1
+    return LogPage(
+        events=found,
+        newer=newer if newer is not None and newer < end - 1 else None,
+        older=older if older is not None and older > first else None,
+        searched=None if whole or more else (lower + 1, upper - 1),
+    )
+
+
+def events(using: str, topic: Topic) -> QuerySet[Event, dict[str, Any]]:
+    """The events of a topic as a list shows them, without their payloads."""
+    columns = ("id", "partition", "number", "type", "key", "published_at", "logged_at")
+    sizes = {"value_bytes": Stored(F("value")), "body_bytes": Length("body")}
+    rows: QuerySet[Event, dict[str, Any]] = (
+        Event.objects.using(using).of(topic.name).annotate(**sizes).values(*columns, *sizes, layout=glance())
+    )
+    return rows
+
+
+def partitions(using: str, topic: Topic) -> list[tuple[int, int]]:
+    """How many events each partition had so far: the last numbers."""
+    known = ends_of(using, [topic])
+    return [(partition, known.get((topic.pk, partition), 0)) for partition in range(topic.partitions)]
+
+
+def ends(using: str, topic: Topic) -> tuple[int, int]:
+    """The first id that is there, and the one that comes next."""
+    return places.find(using, topic, "beginning"), places.find(using, topic, "end")
+
+
+def id_at(using: str, topic: Topic, moment: datetime) -> int:
+    """The first event that was logged at a time or after it."""
+    if timezone.is_naive(moment):
+        moment = timezone.make_aware(moment)
+    return places.find(using, topic, moment)
+
+
+def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int | None]:
+    """The events of the same key before and after this one, as far as an index or a moment's reading tells."""
+    if event.key is None:
+        return None, None
+    if topic.timeline:
+        statement = sql.statement("neighbours").on(log=log_table(topic.pk))
+        [[earlier, later]] = sql.fetch(using, statement, key=event.key, event_id=event.id)
+        return earlier, later
+    near = Event.objects.using(using).of(topic.name).filter(key=event.key, id__gt=event.id - SEARCHED)
+    near = near.filter(id__lt=event.id + SEARCHED)
+    return (
+        near.filter(id__lt=event.id).order_by("-id").values_list("id", flat=True).first(),
+        near.filter(id__gt=event.id).order_by("id").values_list("id", flat=True).first(),
+    )
+
+
+def _by_index(topic: Topic, filters: dict[str, Any]) -> bool:
+    """Whether an index leads to the events, however long the log is."""
+    named = set(filters)
+    return not named or (named == {"key"} and topic.timeline) or (named == {"partition"} and topic.partitions > 1)

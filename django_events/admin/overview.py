@@ -1,0 +1,195 @@
+"""The overview: topics and consumers at a glance, the last hours, and what needs somebody."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_events import sql
+from django_events.admin import addresses
+from django_events.admin.charts import Chart, Line, Point, chart, rates
+from django_events.admin.pages import Pages, may
+from django_events.consuming import samples
+from django_events.consuming.lag import Standing, oldest_waits, standings
+from django_events.consuming.troubles import Trouble, troubles
+from django_events.log.inventory import Log, Waiting, logs, next_scheduled, waiting
+
+SHOWN = 20
+CHARTED = 5  # consumers whose lag has a line
+WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
+PERIODS = {
+    "1h": (timedelta(hours=1), gettext_lazy("1 hour")),
+    "6h": (timedelta(hours=6), gettext_lazy("6 hours")),
+    "24h": (timedelta(hours=24), gettext_lazy("24 hours")),
+    "48h": (timedelta(hours=48), gettext_lazy("48 hours")),
+}
+USUAL = "6h"
+
+
+class TopicRow(NamedTuple):
+    """A topic in a table."""
+
+    log: Log
+    rate: float | None
+    waiting: Waiting | None
+
+
+class ConsumerRow(NamedTuple):
+    """A consumer in a table."""
+
+    standing: Standing
+    rate: float | None
+    behind: timedelta | None
+
+
+class OverviewAdmin(Pages):
+    """One page, in the place of a list."""
+
+    def get_urls(self) -> list[Any]:
+        return [self.page("", "changelist", self.overview, "view_overview")]
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return may(request, "view_overview")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        raise PermissionDenied
+
+    def overview(self, request: HttpRequest) -> HttpResponse:
+        using = addresses.database_of(request)
+        in_buffer, in_logs, consumers = waiting(using), logs(using), sorted(standings(using), key=importance)
+        scheduled = next_scheduled(using)
+        pace = Pace.since_sample(using)
+        topics = topic_rows(in_logs, in_buffer, pace)
+        found = troubles(using, in_buffer, scheduled, consumers)
+        shown = consumer_rows(using, consumers[:SHOWN], pace)
+        context = {
+            "title": _("Overview"),
+            "using": using,
+            "databases": addresses.databases(),
+            "troubles": [(trouble, *_about(trouble, in_logs, consumers)) for trouble in found[:SHOWN]],
+            "more_troubles": max(len(found) - SHOWN, 0),
+            "facts": {
+                "topics": len(in_logs),
+                "consumers": len(consumers),
+                "published": _sum(row.rate for row in topics),
+                "buffered": sum(one.events for one in in_buffer),
+                "buffered_more": any(one.more for one in in_buffer),
+                "oldest": max((one.age for one in in_buffer), default=None),
+                "scheduled": scheduled,
+                "handled": _sum(pace.of_consumer(one) for one in consumers),
+                "lag": sum(one.lag for one in consumers),
+                "lag_more": any(one.more_lag for one in consumers),
+                "dead": sum(one.dead_letters for one in consumers),
+                "dead_more": any(one.more_dead_letters for one in consumers),
+                "lease": oldest_lease(using),
+            },
+            "charts": self._charts(using, request, consumers),
+            "period": _period(request)[0],
+            "periods": [(name, label) for name, (_period_, label) in PERIODS.items()],
+            "topics": sorted(topics, key=lambda row: -(row.rate or 0))[:SHOWN],
+            "more_topics": max(len(topics) - SHOWN, 0),
+            "consumers": shown,
+            "more_consumers": max(len(consumers) - SHOWN, 0),
+            "now": now(using),
+        }
+        return self.answer(request, "overview.html", context)
+
+    def _charts(self, using: str, request: HttpRequest, consumers: list[Standing]) -> list[Chart]:
+        _name, period = _period(request)
+        total = samples.totals(using, period)
+        end = now(using)
+        frame = {"start": end - period, "end": end}
+        published = rates([Point(one.at, one.published) for one in total])
+        handled = rates([Point(one.at, one.handled) for one in total])
+        behind = sorted((one for one in consumers if one.lag), key=lambda one: -one.lag)[:CHARTED]
+        lag = [
+            Line(
+                f"{one.consumer} · {one.topic}",
+                [Point(point.at, point.lag) for point in samples.of_consumer(using, one.consumer_id, period)],
+            )
+            for one in behind
+        ]
+        everybody = Line(_("all consumers"), [Point(one.at, one.lag) for one in total])
+        return [
+            chart(_("Published"), _("events/s"), [Line(_("all topics"), published)], **frame),
+            chart(_("Handled"), _("events/s"), [Line(_("all consumers"), handled)], **frame),
+            chart(_("Lag"), _("events"), [everybody, *lag], **frame),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast topics and consumers have gone since the last sample. Nobody knows before there is one."""
+
+    sample: samples.Whole | None
+    took: timedelta
+
+    @classmethod
+    def since_sample(cls, using: str) -> "Pace":
+        sample = samples.latest(using)
+        return cls(sample, now(using) - sample.total.at if sample is not None else timedelta(0))
+
+    def of_topic(self, log: Log) -> float | None:
+        """Events a second that came into a log."""
+        earlier = self.sample and self.sample.topics.get(log.topic.pk)
+        return samples.per_second(earlier.last_id, log.last_id, self.took) if earlier else None
+
+    def of_consumer(self, one: Standing) -> float | None:
+        """Events a second that a consumer handled or discarded."""
+        earlier = self.sample and self.sample.consumers.get(one.consumer_id)
+        return samples.per_second(earlier.handled, one.handled + one.discarded, self.took) if earlier else None
+
+
+def now(using: str) -> datetime:
+    """The database's clock."""
+    [[moment]] = sql.fetch(using, sql.statement("clock"))
+    found: datetime = moment
+    return found
+
+
+def topic_rows(in_logs: list[Log], in_buffer: list[Waiting], pace: Pace) -> list[TopicRow]:
+    """Topics with what they are given per second, and what waits for the transfer."""
+    waits = {one.topic: one for one in in_buffer}
+    return [TopicRow(log, pace.of_topic(log), waits.get(log.topic.name)) for log in in_logs]
+
+
+def consumer_rows(using: str, found: list[Standing], pace: Pace) -> list[ConsumerRow]:
+    """Consumers with what they handle per second, and how long the oldest event waits for them."""
+    waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
+    return [ConsumerRow(one, pace.of_consumer(one), waits.get(one.consumer_id)) for one in found]
+
+
+def importance(one: Standing) -> tuple[int, int, int, str, str]:
+    """Who needs somebody comes first."""
+    return WORST_FIRST.index(one.state), -one.dead_letters, -one.lag, one.consumer, one.topic
+
+
+def oldest_lease(using: str) -> tuple[str, datetime] | None:
+    """Who has events in hand for longest, as far as leases tell: the one that ends first, and when."""
+    rows = sql.fetch(using, sql.statement("oldest_lease"))
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def _sum(rates: Iterable[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
+
+
+def _period(request: HttpRequest) -> tuple[str, timedelta]:
+    name = request.GET.get("period", USUAL)
+    name = name if name in PERIODS else USUAL
+    return name, PERIODS[name][0]
+
+
+def _about(trouble: Trouble, in_logs: list[Log], consumers: list[Standing]) -> tuple[int | None, int | None]:
+    """The ids of the consumer and of the topic that a trouble names."""
+    consumer = next(
+        (o.consumer_id for o in consumers if (o.consumer, o.topic) == (trouble.consumer, trouble.topic)), None
+    )
+    topic = next((log.topic.pk for log in in_logs if log.topic.name == trouble.topic), None)
+    return consumer, topic

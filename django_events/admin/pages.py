@@ -1,0 +1,133 @@
+"""What all our pages of the admin have in common: who may see them, what they say when something is wrong."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import quote
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+
+from django_events import sql
+from django_events.admin import addresses
+from django_events.exceptions import tables_missing
+
+View = Callable[..., HttpResponse]
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:  # it takes no parameter when it runs
+    ModelAdmin = admin.ModelAdmin
+
+
+class Pages(ModelAdmin):
+    """Rows that are looked at and acted upon, and never edited in a form: that would break what they promise."""
+
+    show_full_result_count = False
+
+    class Media:
+        css: ClassVar = {"all": ["django_events/admin.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def page(self, route: str, name: str, view: View, *permissions: str, post: bool = False) -> URLPattern:
+        """The URL of a page for those who have all these permissions of our models."""
+        guarded = self._guarded(view, permissions, post=post)
+        return path(route, guarded, name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
+
+    def _guarded(self, view: View, permissions: tuple[str, ...], *, post: bool) -> View:
+        @wraps(view)
+        def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not all(may(request, permission) for permission in permissions):
+                raise PermissionDenied
+            if request.method not in (("GET", "HEAD", "POST") if post else ("GET", "HEAD")):
+                return HttpResponseNotAllowed(["GET", "POST"] if post else ["GET"])
+            return self.explained(request, lambda: view(request, *args, **kwargs))
+
+        wrapped: View = never_cache(self.admin_site.admin_view(inner))
+        for alias in connections:  # a rewind waits for workers, and they couldn't see it from inside of a transaction
+            wrapped = transaction.non_atomic_requests(alias)(wrapped)
+        return wrapped
+
+    def explained(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+        """A page that says what is wrong with the database, instead of a server error."""
+        try:
+            response = view()
+            return response.render() if isinstance(response, TemplateResponse) else response
+        except (DatabaseError, InterfaceError) as error:
+            using = _broken(request)
+            if sql.is_lost(error):
+                said = _("The database “%(alias)s” can't be reached.") % {"alias": using}
+            elif sql.state(error) == sql.UNDEFINED_TABLE:
+                said = tables_missing(using)
+            else:
+                raise
+            context = {"title": _("Nothing to show"), "said": said, "details": str(error).strip()}
+            return self.answer(request, "unavailable.html", context, status=503)
+
+    def answer(
+        self, request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200
+    ) -> TemplateResponse:
+        """A page in the frame of the admin."""
+        request.current_app = self.admin_site.name
+        everything = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "home": addresses.home(),
+            "trail": None,
+            "list_url": self.url("changelist"),
+            **context,
+        }
+        return TemplateResponse(request, f"admin/django_events/{template}", everything, status=status)
+
+    def url(self, name: str, *args: int | str, model: type[Model] | None = None) -> str:
+        """The address of a page of this model, or of another one of ours."""
+        of = (model or self.model)._meta.model_name
+        quoted = [quote(arg) for arg in args]
+        return reverse(f"admin:django_events_{of}_{name}", args=quoted, current_app=self.admin_site.name)
+
+    def note(self, request: HttpRequest, row: Model, message: str) -> None:
+        """Write an action into the admin's log, as a change of this row."""
+        using = row._state.db or addresses.home()
+        LogEntry.objects.create(
+            user_id=cast("int", request.user.pk),
+            content_type=ContentType.objects.get_for_model(row),
+            object_id=addresses.written(row.pk, using),
+            object_repr=str(row)[:200],
+            action_flag=CHANGE,
+            change_message=message,
+        )
+
+
+def may(request: HttpRequest, *permissions: str) -> bool:
+    """Whether somebody has all these permissions, like `rewind_consumer`."""
+    return request.user.has_perms([f"django_events.{name}" for name in permissions])
+
+
+def by(request: HttpRequest) -> str:
+    """Who acts, for the record."""
+    return request.user.get_username()
+
+
+def _broken(request: HttpRequest) -> str:
+    """The database that a page is about, as far as its address tells."""
+    named = request.GET.get(addresses.PARAMETER, "")
+    for part in request.path.split("/"):
+        named = part.partition("_40")[2] or part.partition("@")[2] or named
+    return named if named in connections else addresses.home()

@@ -1,0 +1,136 @@
+"""What is shown of an event's payload: laid out by PostgreSQL, cut, and without what is to be masked.
+
+PostgreSQL writes each key on a line of its own, so a payload is masked line by line, however deep it is: nothing
+has to understand all of it.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from django.db.models import Case, F, Func, IntegerField, Model, QuerySet, TextField, Value, When
+from django.db.models.functions import Left, Length
+
+from django_events.conf import settings
+
+MASK = '"•••"'
+SHOWN = 65_536  # characters of a payload on the page of its event, unless all are asked for
+GLANCE = 200  # characters of one in a list
+SMALL = 8_192  # bytes on disk; what is larger is not unpacked for a list
+
+M = TypeVar("M", bound=Model)
+
+KEY = re.compile(r'( *)("(?:[^"\\]|\\.)*"): ?(.*)')
+
+
+class Pretty(Func):
+    """A value in lines."""
+
+    function = "jsonb_pretty"
+    output_field = TextField()
+
+
+class Stored(Func):
+    """How many bytes something takes, compressed as it is."""
+
+    function = "pg_column_size"
+    output_field = IntegerField()
+
+
+def glance() -> Case:
+    """An expression: the begin of a value's layout, for lists; null if it is large, or if there is a body."""
+    small = When(value_bytes__lte=SMALL, then=Left(Pretty(F("value")), GLANCE * 3))
+    return Case(small, default=Value(None), output_field=TextField())
+
+
+def at_a_glance(layout: str | None) -> str | None:
+    """The begin of a value in one line, masked."""
+    if layout is None:
+        return None
+    line = " ".join(part.strip() for part in masked(layout.splitlines()))
+    return line if len(line) <= GLANCE else f"{line[:GLANCE]}…"
+
+
+def whole(layout: str) -> str:
+    """A layout, masked."""
+    return "\n".join(masked(layout.split("\n")))
+
+
+def masked(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of a layout, without what stands under a key that is to be masked."""
+    names = {name.casefold() for name in settings.MASKED_FIELDS}
+    hidden: str | None = None  # the begin of the line whose braces are being left out
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        if hidden is not None:
+            if hidden.startswith(f'{indent}"'):  # as far to the left: here they close
+                yield _mask(hidden, line)
+                hidden = None
+            continue
+        found = KEY.fullmatch(line) if names else None
+        if found is None or _name(found[2]) not in names:
+            yield line
+        elif found[3] in ("{", "["):
+            hidden = f"{indent}{found[2]}: "
+        else:
+            yield _mask(f"{indent}{found[2]}: ", line)
+    if hidden is not None:  # it was cut
+        yield _mask(hidden, "")
+
+
+def _mask(begin: str, end: str) -> str:
+    return f"{begin}{MASK}{',' if end.endswith(',') else ''}"
+
+
+def _name(token: str) -> str:
+    try:
+        return str(json.loads(token)).casefold()
+    except ValueError:
+        return ""
+
+
+def body_shown(body: bytes) -> str | None:
+    """Bytes as text, if they are text; nothing while something is to be masked, because it may be in them."""
+    if settings.MASKED_FIELDS:
+        return None
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return body.hex(" ")
+    return text
+
+
+class Payload(NamedTuple):
+    """What is shown of a payload: the value or the body, and the metadata; and what isn't."""
+
+    value: str | None
+    body: str | None
+    metadata: str
+    size: int
+    cut: bool
+    hidden: bool
+
+
+def readable(rows: QuerySet[M]) -> QuerySet[M]:
+    """Events or dead letters with the layouts of their payloads, and without the payloads: Python needn't read them."""
+    layouts = {"value_layout": Pretty(F("value")), "metadata_layout": Pretty(F("metadata"))}
+    sizes = {"value_bytes": Stored(F("value")), "body_bytes": Length("body")}
+    readable_rows: QuerySet[M] = rows.defer("value", "metadata").annotate(**layouts, **sizes)
+    return readable_rows
+
+
+def of(row: Any, *, everything: bool = False) -> Payload:
+    """The payload of a row that is readable, as a page shows it."""
+    value = None if row.value_layout is None else whole(row.value_layout)
+    body = None if row.body is None else body_shown(bytes(row.body))
+    texts = [value, body, whole(row.metadata_layout)]
+    limit = None if everything else SHOWN
+    return Payload(
+        value=texts[0] if texts[0] is None else texts[0][:limit],
+        body=texts[1] if texts[1] is None else texts[1][:limit],
+        metadata=(texts[2] or "")[:limit],
+        size=row.body_bytes if row.body is not None else (row.value_bytes or 0),
+        cut=not everything and any(len(text) > SHOWN for text in texts if text),
+        hidden=row.body is not None and body is None,
+    )

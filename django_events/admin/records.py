@@ -1,0 +1,56 @@
+"""What people did by hand, and what is scheduled."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_events.admin.lists import DatabaseFilter, Lists
+from django_events.admin.pages import may
+from django_events.models import ScheduledEvent, Topic
+
+
+class InterventionAdmin(Lists):
+    """The newest first; of consumers that are gone, too."""
+
+    list_display = ("at", "by", "action", "consumer", "topic")
+    list_filter = (DatabaseFilter, "action")
+    search_fields = ("=consumer", "=topic", "=by")
+    ordering = ("-id",)
+    fields = ("at", "by", "action", "consumer", "topic", "details")
+    sortable_by = ()
+
+
+class ScheduledEventAdmin(Lists):
+    """What is due next comes first."""
+
+    list_display = ("id", "topic_name", "type", "key", "publish_at", "scheduled_at")
+    list_filter = (DatabaseFilter,)
+    list_select_related = ("topic",)
+    ordering = ("publish_at", "id")
+    search_fields = ("=id",)
+    fields = ("id", "topic_name", "type", "key", "partition", "publish_at", "scheduled_at")
+    sortable_by = ()
+    actions = ("cancel",)
+
+    @admin.display(description=_("topic"))
+    def topic_name(self, row: ScheduledEvent) -> str:
+        return row.topic.name
+
+    @admin.action(description=_("Cancel the selected scheduled events"), permissions=["cancel"])
+    def cancel(self, request: HttpRequest, rows: QuerySet[ScheduledEvent]) -> None:
+        topics = list(Topic.objects.using(rows.db).filter(pk__in=rows.order_by().values("topic_id")))
+        done, _of = rows.delete()
+        said = ngettext("%(count)d scheduled event cancelled.", "%(count)d scheduled events cancelled.", done)
+        for topic in topics:
+            self.note(request, topic, said % {"count": done})
+        messages.success(request, said % {"count": done})
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return may(request, "cancel_scheduledevent")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).defer("value", "body", "metadata")

@@ -1,0 +1,185 @@
+"""Topics: what they are made of, their logs to browse, and each event with what became of it."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_events import publish_again
+from django_events.admin import addresses, log, payloads
+from django_events.admin.overview import Pace, consumer_rows, importance, topic_rows
+from django_events.admin.pages import Pages, may
+from django_events.consuming.lag import standings
+from django_events.consuming.statuses import statuses
+from django_events.log.inventory import extents, logs, waiting
+from django_events.models import Consumer, Event, Topic
+
+LISTED = 100
+# How a status is called, and the class of its colour.
+STATES = {
+    "handled": (gettext_lazy("handled"), "handled"),
+    "passed": (gettext_lazy("passed: it is older than the consumer"), "filtered"),
+    "filtered out": (gettext_lazy("filtered out"), "filtered"),
+    "pending": (gettext_lazy("pending"), "pending"),
+    "delayed": (gettext_lazy("delayed"), "pending"),
+    "leased": (gettext_lazy("in hand"), "leased"),
+    "retrying": (gettext_lazy("retrying"), "retrying"),
+    "stopped": (gettext_lazy("stopped"), "stopped"),
+    "dead": (gettext_lazy("dead letter"), "dead"),
+    "redriven": (gettext_lazy("waits to be handled again"), "redriven"),
+    "discarded": (gettext_lazy("discarded"), "filtered"),
+    "unknown": (gettext_lazy("unknown: a filter fails on it"), "stopped"),
+}
+
+
+class TopicAdmin(Pages):
+    """Topics and their events."""
+
+    def get_urls(self) -> list[URLPattern]:
+        event = "<str:address>/log/<int:event_id>/"
+        return [
+            self.page("", "changelist", self.topics, "view_topic"),
+            self.page("<str:address>/change/", "change", self.topic, "view_topic"),
+            self.page("<str:address>/log/", "log", self.log, "view_event"),
+            self.page(event, "event", self.event, "view_event"),
+            self.page(event + "again/", "again", self.again, "view_event", "republish_event", post=True),
+            *super().get_urls(),
+        ]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Topic | None:
+        return _row(object_id)
+
+    def topics(self, request: HttpRequest) -> HttpResponse:
+        using = addresses.database_of(request)
+        asked = request.GET.get("q", "").strip()
+        found = [one for one in logs(using) if asked.lower() in one.topic.name.lower()]
+        rows = topic_rows(found, waiting(using), Pace.since_sample(using))
+        page = Paginator(rows, LISTED).get_page(request.GET.get("p"))
+        context = {
+            "title": _("Topics"),
+            "using": using,
+            "databases": addresses.databases(),
+            "q": asked,
+            "page": page,
+            "topics": page.object_list,
+        }
+        return self.answer(request, "topics.html", context)
+
+    def topic(self, request: HttpRequest, address: str) -> HttpResponse:
+        topic = _row(address)
+        using = addresses.read(address)[1]
+        [one] = logs(using, [topic])
+        rows = Consumer.objects.using(using).filter(topic=topic)
+        found = sorted(standings(using, rows), key=importance)
+        page = Paginator(found, LISTED).get_page(request.GET.get("p"))
+        pace = Pace.since_sample(using)
+        in_buffer = [wait for wait in waiting(using) if wait.topic == topic.name]
+        context = {
+            "title": topic.name,
+            "trail": [],
+            "using": using,
+            "topic": topic,
+            "row": topic_rows([one], in_buffer, pace)[0],
+            "partitions": log.partitions(using, topic),
+            "segments": extents(using, topic),
+            "page": page,
+            "consumers": consumer_rows(using, list(page.object_list), pace),
+        }
+        return self.answer(request, "topic.html", context)
+
+    def log(self, request: HttpRequest, address: str) -> HttpResponse:
+        topic = _row(address)
+        using = addresses.read(address)[1]
+        form = log.LogForm(request.GET)
+        found = None
+        filters: dict[str, Any] = {}
+        if form.is_valid():
+            said = form.cleaned_data
+            filters = {name: said[name] for name in ("type", "key", "partition") if said[name] not in ("", None)}
+            if said["id"] is not None or said["time"] is not None:
+                at = said["id"] if said["id"] is not None else log.id_at(using, topic, said["time"])
+                return HttpResponseRedirect(f"?{urlencode({**filters, 'before': at + 1, 'at': at})}")
+            found = log.page(using, topic, filters=filters, before=_id(request, "before"), after=_id(request, "after"))
+        context = {
+            "title": _("Log of %(topic)s") % {"topic": topic.name},
+            "trail": [(topic.name, self.url("change", address))],
+            "using": using,
+            "topic": topic,
+            "form": form,
+            "found": found,
+            "at": _id(request, "at"),
+            "kept": urlencode(filters),
+        }
+        return self.answer(request, "log.html", context)
+
+    def event(self, request: HttpRequest, address: str, event_id: int) -> HttpResponse:
+        topic, using, event = self._event(address, event_id)
+        earlier, later = log.neighbours(using, topic, event)
+        found = statuses(using, topic, event_id)
+        everything = "all" in request.GET
+        context = {
+            "title": f"{topic.name}/{event.id}",
+            "trail": [(topic.name, self.url("change", address)), (_("Log"), self.url("log", address))],
+            "using": using,
+            "topic": topic,
+            "event": event,
+            "payload": payloads.of(event, everything=everything),
+            "statuses": [(one, *STATES[one.state]) for one in (found if everything else found[:LISTED])],
+            "more_statuses": 0 if everything else max(len(found) - LISTED, 0),
+            "earlier": earlier,
+            "later": later,
+            "searched": None if topic.timeline else log.SEARCHED,
+            "may_publish": may(request, "republish_event"),
+        }
+        return self.answer(request, "event.html", context)
+
+    def again(self, request: HttpRequest, address: str, event_id: int) -> HttpResponse:
+        """Ask first, and publish a copy when it was said so."""
+        topic, using, _event = self._event(address, event_id)
+        if request.method == "POST":
+            with transaction.atomic(using):  # a site may want one around everything that is published
+                publish_again(topic.name, event_id, using=using)
+            said = _("Event %(address)s was published again.") % {"address": f"{topic.name}/{event_id}"}
+            self.note(request, topic, said)
+            messages.success(request, said)
+            return HttpResponseRedirect(self.url("event", address, event_id))
+        context = {
+            "title": _("Publish %(address)s again?") % {"address": f"{topic.name}/{event_id}"},
+            "trail": [(topic.name, self.url("change", address)), (_("Log"), self.url("log", address))],
+            "using": using,
+            "explanation": _(
+                "A copy of the event is published to the same topic, with the same key: it gets the next id, and every "
+                "consumer handles it, also those that handled this one."
+            ),
+            "button": _("Publish again"),
+            "back": self.url("event", address, event_id),
+        }
+        return self.answer(request, "confirm.html", context)
+
+    def _event(self, address: str, event_id: int) -> tuple[Topic, str, Event]:
+        topic = _row(address)
+        using = addresses.read(address)[1]
+        event = payloads.readable(Event.objects.using(using).of(topic.name)).filter(id=event_id).first()
+        if event is None:
+            raise Http404(_("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"})
+        return topic, using, event
+
+
+def _row(address: str) -> Topic:
+    pk, using = addresses.read(address)
+    row = Topic.objects.using(using).select_related("head").filter(pk=pk).first()
+    if row is None:
+        raise Http404(_("There is no such topic."))
+    return row
+
+
+def _id(request: HttpRequest, name: str) -> int | None:
+    """An id in the address of a page; what is none is left out."""
+    text = request.GET.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

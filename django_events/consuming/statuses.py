@@ -1,0 +1,39 @@
+"""What each consumer of a topic has done with one event so far."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from django.db import DatabaseError, transaction
+
+from django_events import models, sql
+from django_events.statements import log_table
+
+
+class Status(NamedTuple):
+    """One consumer and one event. The state is one of those in docs/how-to/use-the-admin.md."""
+
+    consumer_id: int
+    consumer: str
+    mode: str
+    state: str
+    attempts: int
+    since: datetime | None
+    until: datetime | None
+    error: str
+    dead_letter_id: int | None
+
+
+def statuses(using: str, topic: models.Topic, event_id: int) -> list[Status]:
+    """All consumers of the topic, by name. In one statement, that reads by the keys of the event."""
+    statement, log = sql.statement("statuses"), log_table(topic.pk)
+    try:
+        with transaction.atomic(using):
+            known = statement.on(log=log, meets=sql.statement("meets"))
+            rows = sql.fetch(using, known, topic_id=topic.pk, event_id=event_id)
+    except DatabaseError as error:
+        if not sql.is_of_data(error):
+            raise
+        # Somebody's predicate fails on this event, and its consumer is quarantined for it.
+        unknown = statement.on(log=log, meets=sql.statement("meets_unknown"))
+        rows = sql.fetch(using, unknown, topic_id=topic.pk, event_id=event_id)
+    return [Status._make(row) for row in rows]

@@ -1,0 +1,4 @@
+-- The database's clock.
+--
+-- Relies on: nothing.
+SELECT clock_timestamp()

@@ -1,0 +1,16 @@
+-- Part of a SELECT: whether an event `e` is for a consumer `c`, by its filter as it is registered.
+--
+-- Relies on: nothing but the two rows.
+(
+    (
+        c.types IS NULL
+        OR c.types @> to_jsonb(e.type)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.type_expressions) AS x WHERE e.type ~ x)
+    )
+    AND (
+        c.keys IS NULL
+        OR c.keys @> to_jsonb(e.key)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
+    )
+    AND (c."where" IS NULL OR coalesce(e.value @@ c."where"::jsonpath, false))
+)

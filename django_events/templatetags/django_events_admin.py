@@ -1,0 +1,63 @@
+"""How our pages of the admin write numbers, times and addresses."""
+
+from datetime import datetime, timedelta
+
+from django import template
+from django.contrib.admin.utils import quote
+from django.db.models import Model
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.formats import number_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from django_events import phrases
+from django_events.admin.addresses import home, written
+
+register = template.Library()
+
+
+@register.filter
+def number(value: float | None) -> str:
+    """`12,000`, as the language groups it; a few decimals of what is small."""
+    if value is None:
+        return "–"
+    places = 0 if isinstance(value, int) or value >= 100 else 1 if value >= 10 else 2
+    whole = int(value) == value
+    return number_format(value, 0 if whole else places, force_grouping=True)
+
+
+@register.filter
+def duration(value: timedelta | None) -> str:
+    """`3 min 12 s`."""
+    return "–" if value is None else phrases.duration(value)
+
+
+@register.filter
+def moment(value: datetime | None) -> SafeString | str:
+    """`2026-11-20 13:05:19` in the site's zone, and for machines: it reads the same in every language."""
+    if value is None:
+        return "–"
+    local = timezone.localtime(value) if timezone.is_aware(value) else value
+    return format_html('<time datetime="{}">{}</time>', local.isoformat(), f"{local:%Y-%m-%d %H:%M:%S}")
+
+
+@register.filter
+def size(value: int | None) -> str:
+    """`12 kB`."""
+    if value is None:
+        return "–"
+    amount, unit = float(value), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{number_format(amount, 0 if unit == 'B' or amount >= 10 else 1)} {unit}"
+
+
+@register.simple_tag(takes_context=True)
+def page(context: template.Context, model: str, name: str, row: Model | int, *more: object) -> str:
+    """The address of a page of ours: `{% page "topic" "log" topic %}`; a number is a row of the page's database."""
+    using, pk = (row._state.db or home(), row.pk) if isinstance(row, Model) else (context["using"], row)
+    args = [quote(written(pk, using)), *more]
+    return reverse(f"admin:django_events_{model}_{name}", args=args, current_app=context["request"].current_app)

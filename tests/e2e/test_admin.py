@@ -1,0 +1,337 @@
+"""People use the admin: they look, find out, and repair."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import expect
+
+from django_events import Backoff, Draft
+from django_events.consuming import samples
+from django_events.models import Consumer, DeadLetter, Sample
+from django_events.models.functions import ClockTimestamp
+from django_events.testing import drain
+from tests.e2e.people import superuser, viewer
+from tests.e2e.pictures import picture
+from tests.e2e.screens import PHONE, on_every_screen
+
+EVENTS = 120
+
+
+class Mailbox:
+    """Takes letters, but for those to full ones."""
+
+    def __init__(self):
+        self.full = True
+        self.letters = []
+
+    def send(self, event):
+        if self.full and event.value["visitor"] % 40 == 0:
+            raise OSError(f"the mailbox of visitor {event.value['visitor']} is full")
+        self.letters.append(event.id)
+
+
+@pytest.fixture
+def mailbox():
+    return Mailbox()
+
+
+@pytest.fixture
+def site(transactional_db, make_topic, make_consumer, mailbox):
+    """A topic with consumers that handled their events, but for three dead letters, and an hour of samples."""
+    visits = make_topic("visits", partitions=4, timeline=True)
+
+    def count(event): ...
+
+    def invite(event):
+        mailbox.send(event)
+
+    make_consumer(visits, handler=count, name="counting")
+    make_consumer(visits, handler=invite, name="invitations", mode="queue", retry=Backoff(attempts=1))
+    make_consumer(visits, handler=count, name="slow")
+    visits.publish_many(
+        [
+            Draft(
+                value={"visitor": n, "page": f"/page/{n % 9}"},
+                key=f"visitor-{n % 10}",
+                type=f"visit.{'new' if n % 3 else 'again'}",
+            )
+            for n in range(1, EVENTS + 1)
+        ]
+    )
+    drain(raise_errors=False)
+    assert DeadLetter.objects.count() == 3
+    samples.take("default")
+    made_up()
+    yield visits
+    Sample.objects.all().delete()
+    DeadLetter.objects.all().delete()
+
+
+def made_up():
+    """An hour of samples, as if the site had been busy."""
+    rows = list(Consumer.objects.all())
+    now = Sample.objects.latest("at").at
+    for minute in range(1, 60):
+        ago = 60 - minute
+        wave = 40 + 30 * (minute % 12)
+        Sample.objects.create(
+            at=now - timedelta(minutes=ago), published=minute * 3_000, handled=minute * 2_900, buffered=0,
+            lag=wave * 10, topics={}, consumers={row.pk: [wave, minute * 900, 0, 0] for row in rows},
+        )  # fmt: skip
+
+
+@pytest.fixture
+def olga(page, login):
+    login(page, superuser("olga"))
+    return page
+
+
+def narrow_enough(page):
+    return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def open_consumer(page, name):
+    page.goto("/admin/django_events/consumer/")
+    page.get_by_role("link", name=name, exact=True).click()
+
+
+@pytest.mark.requirement("X5")
+@on_every_screen
+def test_the_overview_shows_what_goes_on(site, olga, request):
+    olga.goto("/admin/")
+    olga.get_by_role("link", name="Overview").first.click()
+
+    olga.get_by_role("heading", name="What needs attention").wait_for()
+    assert olga.locator(".events-troubles").get_by_role("link", name="invitations").count() >= 1
+    expect(olga.get_by_role("img", name=re.compile("Published"))).to_be_visible()
+    expect(olga.get_by_role("row", name=re.compile("counting"))).to_be_visible()
+    expect(olga.get_by_role("row", name=re.compile(r"visits 120"))).to_be_visible()
+    assert narrow_enough(olga)
+    picture(olga, f"overview-{name_of(request)}")
+
+
+@pytest.mark.requirement("X5")
+@on_every_screen
+def test_every_page_fits_on_every_screen(site, olga, request):
+    consumer = Consumer.objects.get(name="invitations")
+    letter = DeadLetter.objects.first()
+    root = "/admin/django_events/"
+    pages = {
+        "topics": f"{root}topic/",
+        "topic": f"{root}topic/{consumer.topic_id}/change/",
+        "log": f"{root}topic/{consumer.topic_id}/log/",
+        "event": f"{root}topic/{consumer.topic_id}/log/40/",
+        "again": f"{root}topic/{consumer.topic_id}/log/40/again/",
+        "consumers": f"{root}consumer/",
+        "consumer": f"{root}consumer/{consumer.pk}/change/",
+        "deliveries": f"{root}consumer/{consumer.pk}/deliveries/",
+        "rewind": f"{root}consumer/{consumer.pk}/act/rewind/?to=id&id=30",
+        "dead-letters": f"{root}deadletter/",
+        "errors": f"{root}deadletter/errors/",
+        "dead-letter": f"{root}deadletter/{letter.pk}/change/",
+        "discard": f"{root}deadletter/{letter.pk}/act/discard/",
+    }
+    for name, address in pages.items():
+        assert olga.goto(address).status == 200, name
+        assert narrow_enough(olga), f"{name} is wider than the screen"
+        assert unlabelled(olga) == [], name
+        assert headless(olga) == [], name
+        assert pale(olga) == [], name
+        picture(olga, f"{name}-{name_of(request)}")
+
+
+def name_of(request):
+    return re.search(r"\[(.*)\]", request.node.name)[1].replace(" ", "-")
+
+
+def unlabelled(page):
+    """Controls that say nothing to who can't see them."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("#content :is(input:not([type=hidden]), select, textarea, button, a)")]
+            .filter(one => !(one.labels?.length || one.ariaLabel || one.textContent.trim() || one.title || one.value))
+            .map(one => one.outerHTML)"""
+    )
+
+
+def headless(page):
+    """Tables of ours without headers for columns and rows."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("table.events-table")]
+            .filter(one => [...one.querySelectorAll("thead th")].some(th => th.scope !== "col")
+                || [...one.querySelectorAll("tbody tr")].some(tr => !tr.querySelector("th[scope=row], td[colspan]")))
+            .map(one => one.outerHTML.slice(0, 200))"""
+    )
+
+
+def pale(page):
+    """Texts of ours that stand out from what is behind them by less than 4.5 to 1."""
+    return page.evaluate(
+        """() => {
+            const parts = colour => colour.match(/[\\d.]+/g).map(Number);
+            const light = colour => parts(colour).slice(0, 3).map(c => c / 255)
+                .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+                .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+            const behind = one => {
+                for (; one; one = one.parentElement) {
+                    const colour = getComputedStyle(one).backgroundColor;
+                    if ((parts(colour)[3] ?? 1) > 0.99) return colour;
+                }
+                return "rgb(255, 255, 255)";
+            };
+            return [...document.querySelectorAll("[class*=events-]")]
+                .filter(one => one.textContent.trim() && !one.closest("svg"))
+                .map(one => [one, light(getComputedStyle(one).color), light(behind(one))])
+                .filter(([, a, b]) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5)
+                .map(([one]) => one.outerHTML.slice(0, 120));
+        }"""
+    )
+
+
+def test_the_overview_refreshes_itself_until_it_is_stopped(site, olga):
+    olga.clock.install()
+    olga.goto("/admin/django_events/overview/")
+    olga.get_by_role("button", name="Stop refreshing").wait_for()
+    site.publish({"visitor": 1})
+    drain(raise_errors=False)
+
+    olga.clock.run_for(11_000)
+    olga.get_by_role("row", name=re.compile("visits 121")).wait_for()
+
+    olga.get_by_role("button", name="Stop refreshing").click()
+    asked = []
+    olga.on("request", lambda request: asked.append(request.url))
+    olga.clock.run_for(60_000)
+    assert not asked
+    olga.reload()
+    expect(olga.get_by_role("button", name="Refresh every 10 seconds")).to_be_visible()
+
+
+@pytest.mark.requirement("X5")
+def test_one_browses_filters_and_goes_to_an_id(site, olga):
+    olga.goto("/admin/django_events/topic/")
+    olga.get_by_role("link", name="visits", exact=True).click()
+    olga.get_by_role("link", name="Browse the log").click()
+    first = olga.locator("#content tbody th a").first
+    expect(first).to_have_text("120")
+
+    olga.get_by_role("link", name="Older").first.click()
+    expect(first).to_have_text("70")
+    olga.get_by_role("link", name="Newer").first.click()
+    expect(first).to_have_text("120")
+
+    olga.get_by_label("Key").fill("visitor-3")
+    olga.get_by_role("button", name="Show").click()
+    expect(first).to_have_text("113")
+    assert olga.locator("#content tbody th a").all_text_contents()[:2] == ["113", "103"]
+    olga.get_by_label("Go to id").fill("53")
+    olga.get_by_role("button", name="Show").click()
+    expect(first).to_have_text("53")
+
+    first.click()
+    expect(olga.locator("pre").first).to_contain_text('"visitor": 53')
+    expect(olga.get_by_role("row", name=re.compile("counting handled"))).to_be_visible()
+    olga.get_by_role("link", name="visits/63 →").click()
+    olga.get_by_role("heading", name="visits/63").wait_for()
+
+
+@pytest.mark.requirement("X5")
+def test_a_rewind_is_seen_before_it_is_done(site, olga, mailbox):
+    mailbox.full = False
+    open_consumer(olga, "invitations")
+    olga.get_by_role("link", name="Rewind…").click()
+    olga.get_by_label("Go on at").select_option("id")
+    olga.get_by_label("Id:", exact=True).fill("118")
+    olga.get_by_role("button", name="Show what would happen").click()
+
+    expect(olga.get_by_role("row", name=re.compile("all 121 118 3"))).to_be_visible()
+    before = list(mailbox.letters)
+    olga.get_by_role("button", name="Rewind now").click()
+    expect(olga.get_by_text("3 events come again")).to_be_visible()
+    expect(olga.get_by_role("row", name=re.compile("olga rewind"))).to_be_visible()
+    drain()
+    assert mailbox.letters[len(before) :] == [118, 119, 120]
+
+
+@pytest.mark.requirement("X5")
+def test_a_dead_letter_is_redriven_and_handled(site, olga, mailbox):
+    olga.goto("/admin/django_events/deadletter/")
+    olga.get_by_role("link", name="By error").click()
+    olga.get_by_role("link", name="OSError: the mailbox of visitor # is full").click()
+    expect(olga.get_by_text("3 dead letters").first).to_be_visible()
+    olga.get_by_role("link", name="visits/40").click()
+    expect(olga.locator("pre").first).to_contain_text("visitor 40 is full")
+    olga.get_by_text("Traceback", exact=True).click()
+    expect(olga.get_by_text("raise OSError")).to_be_visible()
+
+    mailbox.full = False
+    olga.get_by_role("link", name="Redrive…").click()
+    olga.get_by_role("button", name="Redrive").click()
+    expect(olga.get_by_text("1 dead letter is handled again")).to_be_visible()
+    drain()
+    assert mailbox.letters[-1] == 40
+    olga.reload()
+    expect(olga.get_by_role("link", name="visits/40")).not_to_be_visible()
+    expect(olga.get_by_role("link", name="visits/80")).to_be_visible()
+
+
+def test_all_are_chosen_and_discarded_with_a_reason(site, olga):
+    olga.goto("/admin/django_events/deadletter/")
+    olga.locator("#action-toggle").check()
+    olga.get_by_label("Action:").select_option("discard")
+    olga.get_by_role("button", name="Go").click()
+    olga.get_by_role("button", name="Discard").click()
+    assert DeadLetter.objects.count() == 3, "the browser wants a reason"
+    olga.get_by_label("Reason").fill("visitors who are gone")
+    olga.get_by_role("button", name="Discard").click()
+
+    expect(olga.get_by_text("3 dead letters discarded: visitors who are gone")).to_be_visible()
+    assert not DeadLetter.objects.exists()
+
+
+@pytest.mark.requirement("X5")
+def test_who_may_only_look_finds_nothing_to_press(site, page, login, guard):
+    login(page, viewer("django_events.view_consumer", "django_events.view_overview"))
+    page.goto("/admin/django_events/overview/")
+    expect(page.get_by_role("link", name="invitations").first).to_be_visible()
+    expect(page.get_by_role("link", name="visits", exact=True)).not_to_be_visible()
+    open_consumer(page, "counting")
+    expect(page.get_by_role("link", name="Pause…")).not_to_be_visible()
+    guard.expect("403 (Forbidden)")
+
+    page.wait_for_url("**/change/")
+    address = page.url.replace("/change/", "/act/pause/")
+    assert page.goto(address).status == 403
+
+
+def test_pause_and_resume_on_a_phone(site, open_page, login):
+    page = open_page(PHONE)
+    login(page, superuser("olga"))
+    open_consumer(page, "slow")
+    page.get_by_role("link", name="Pause…").tap()
+    page.get_by_role("button", name="Pause").tap()
+    expect(page.get_by_text("is paused").first).to_be_visible()
+    page.get_by_role("link", name="Resume…").tap()
+    page.get_by_role("button", name="Resume").tap()
+    expect(page.get_by_text("goes on").first).to_be_visible()
+    assert Consumer.objects.get(name="slow").paused_at is None
+
+
+def test_an_action_is_taken_with_the_keyboard(site, olga):
+    open_consumer(olga, "slow")
+    olga.get_by_role("link", name="Pause…").focus()
+    olga.keyboard.press("Enter")
+    olga.get_by_role("button", name="Pause").focus()
+    olga.keyboard.press("Enter")
+    olga.get_by_text("is paused").first.wait_for()
+    assert Consumer.objects.filter(name="slow", paused_at__lte=ClockTimestamp()).exists()
+
+
+def test_a_hostile_payload_does_nothing(site, olga):
+    site.publish(
+        {"visitor": 1, "<img src=x onerror=console.error(1)>": "</pre><script>console.error(2)</script>"}, type="<b>x"
+    )
+    drain(raise_errors=False)
+
+    olga.goto(f"/admin/django_events/topic/{Consumer.objects.get(name='slow').topic_id}/log/121/")
+    expect(olga.locator("pre").first).to_contain_text("</pre><script>")

@@ -1,0 +1,301 @@
+"""What people do in the admin: it happens, it is written down, and what can't be done says why."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import override_settings
+from django.utils import timezone
+
+from django_events import Backoff
+from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
+from django_events.testing import drain
+from tests.conftest import transfer_all
+from tests.fix_consumers import position_of
+from tests.integration.admin.conftest import address, consumer_of, topic_of
+
+pytestmark = pytest.mark.django_db
+
+
+class Broken:
+    """A handler that fails until it is repaired, and what it has handled."""
+
+    def __init__(self):
+        self.repaired = False
+        self.handled = []
+
+    def __call__(self, event):
+        if not self.repaired:
+            raise ValueError(f"number {event.id} is broken")
+        self.handled.append(event.id)
+
+
+@pytest.fixture
+def broken():
+    return Broken()
+
+
+def declare(make_consumer, topic, broken, **options):
+    def handler(event):
+        broken(event)
+
+    return make_consumer(topic, handler=handler, **options)
+
+
+@pytest.fixture
+def dead(things, make_consumer, broken):
+    """A consumer with three dead letters, two of which have the same error but for a number."""
+    reader = declare(make_consumer, things, broken, mode="queue", retry=Backoff(attempts=1))
+    for n in range(3):
+        things.publish({"n": n}, key=str(n), type="t")
+    drain(raise_errors=False)
+    assert DeadLetter.objects.count() == 3
+    return reader
+
+
+def said(answer):
+    return [str(message) for message in answer.context["messages"]]
+
+
+def log_entry():
+    return LogEntry.objects.latest("pk")
+
+
+@pytest.mark.requirement("X5")
+def test_pause_and_resume(olga, things, make_consumer, broken):
+    row = consumer_of(declare(make_consumer, things, broken))
+
+    answer = olga.post(address("consumer", row, "act/pause"), follow=True)
+    row.refresh_from_db()
+    assert row.paused_at is not None
+    assert "is paused" in said(answer)[0]
+    assert "Resume…" in answer.content.decode() and "Pause…" not in answer.content.decode()
+    assert (log_entry().object_id, log_entry().get_change_message()[:6]) == (str(row.pk), "pause:")
+    assert Intervention.objects.latest("pk").by == "olga"
+    history = olga.get(address("consumer", row, "history")).content.decode()
+    assert "is paused" in history
+
+    again = olga.post(address("consumer", row, "act/pause"), follow=True)
+    assert said(again) == ["Nothing was changed: there was nothing to do."]
+    assert LogEntry.objects.count() == 1
+
+    olga.post(address("consumer", row, "act/resume"))
+    row.refresh_from_db()
+    assert row.paused_at is None
+
+
+def test_asking_changes_nothing(olga, things, make_consumer, broken):
+    row = consumer_of(declare(make_consumer, things, broken))
+    for action in ("pause", "resume", "retry", "skip", "rewind"):
+        assert olga.get(address("consumer", row, f"act/{action}")).status_code == 200
+    row.refresh_from_db()
+    assert row.paused_at is None
+    assert not Intervention.objects.exists() and not LogEntry.objects.exists()
+
+
+@pytest.mark.requirement("X5")
+def test_rewind_shows_first_what_would_happen(olga, things, make_consumer, broken):
+    broken.repaired = True
+    reader = declare(make_consumer, things, broken)
+    for n in range(5):
+        things.publish({"n": n})
+    drain()
+    row = consumer_of(reader)
+    asked = {"to": "id", "id": "3", "time": "", "partition": ""}
+
+    preview = olga.get(address("consumer", row, "act/rewind"), asked)
+    assert "What would happen" in preview.content.decode()
+    [move] = preview.context["moves"]
+    assert (move.before, move.after, move.again, move.omitted) == (6, 3, 3, 0)
+    assert position_of(reader).position == 5
+
+    answer = olga.post(address("consumer", row, "act/rewind"), asked, follow=True)
+    assert position_of(reader).position == 2
+    assert "3 events come again, 0 events left out" in said(answer)[0]
+    assert "rewind" in log_entry().get_change_message()
+    drain()
+    assert broken.handled == [1, 2, 3, 4, 5, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"to": "id", "id": "99"}, "ends at 1"),
+        ({"to": "id", "id": "0"}, "greater than or equal to 1"),
+        ({"to": "id"}, "Say which one is meant."),
+        ({"to": "id", "id": str(2**80)}, "less than or equal to"),
+        ({"to": "time", "time": "soon"}, "Enter a valid date/time."),
+        ({"to": "somewhere"}, "not one of the available choices"),
+        ({"to": "beginning", "partition": "7"}, "no position in partition 7"),
+    ],
+)
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_a_rewind_that_is_wrong_says_why_and_changes_nothing(olga, things, make_consumer, broken, asked, told, method):
+    reader = declare(make_consumer, things, broken)
+    things.publish({"n": 1})
+    transfer_all()
+
+    answer = getattr(olga, method)(address("consumer", consumer_of(reader), "act/rewind"), asked)
+    assert answer.status_code == 200
+    assert told in answer.content.decode()
+    assert "Rewind now" not in answer.content.decode()
+    assert not Intervention.objects.exists() and not LogEntry.objects.exists()
+
+
+def test_rewind_to_a_time(olga, things, make_consumer, broken):
+    broken.repaired = True
+    reader = declare(make_consumer, things, broken)
+    things.publish({"n": 1})
+    drain()
+    asked = {"to": "time", "time": "2001-01-01T10:00:00"}
+
+    olga.post(address("consumer", consumer_of(reader), "act/rewind"), asked)
+    assert position_of(reader).position == 0
+
+
+def test_skip_makes_a_dead_letter(olga, things, make_consumer, broken):
+    reader = declare(make_consumer, things, broken)
+    things.publish({"n": 1})
+    things.publish({"n": 2})
+    drain(raise_errors=False)
+    broken.repaired = True
+    row = consumer_of(reader)
+    stopped_at = position_of(reader).position + 1
+    asked = {"event": str(stopped_at), "reason": "known to be wrong"}
+    empty = olga.post(address("consumer", row, "act/skip"), {**asked, "reason": " "})
+    assert "This field is required" in empty.content.decode()
+    wrong = olga.post(address("consumer", row, "act/skip"), {**asked, "event": "2000"})
+    assert wrong.status_code == 200 and "2000" in wrong.content.decode()
+    assert not Intervention.objects.exists()
+
+
+def test_retry_now(olga, things, make_consumer, broken):
+    retry = Backoff(attempts=5, base=timedelta(hours=1))
+    reader = declare(make_consumer, things, broken, mode="queue", retry=retry)
+    things.publish({"n": 1})
+    drain(raise_errors=False)
+    row = consumer_of(reader)
+    page = olga.get(address("consumer", row)).content.decode()
+    assert "Retry now…" in page and "retrying" in page
+    waiting = olga.get(address("consumer", row, "deliveries"), {"state": "waiting"}).content.decode()
+    assert "number 1 is broken" in waiting
+
+    answer = olga.post(address("consumer", row, "act/retry"), follow=True)
+    assert "tries again now" in said(answer)[0]
+    broken.repaired = True
+    drain()
+    assert broken.handled == [1]
+    assert not Delivery.objects.exists()
+
+
+@pytest.mark.requirement("X5")
+def test_redrive_what_is_selected(olga, dead, broken):
+    broken.repaired = True
+    ids = list(DeadLetter.objects.order_by("event_id").values_list("pk", flat=True)[:2])
+    chosen = {"action": "redrive", "_selected_action": ids}
+
+    ask = olga.post("/admin/django_events/deadletter/", chosen)
+    assert ask.status_code == 200 and "2 dead letters" in ask.content.decode()
+    assert not DeadLetter.objects.filter(redrive_at__isnull=False).exists()
+    answer = olga.post("/admin/django_events/deadletter/", {**chosen, "decided": "yes"}, follow=True)
+    assert "2 dead letters are handled again" in said(answer)[0]
+    assert log_entry().object_id == str(consumer_of(dead).pk)
+    drain()
+    assert broken.handled == [1, 2]
+    assert DeadLetter.objects.count() == 1
+
+
+def test_redrive_by_error(olga, dead, broken):
+    broken.repaired = True
+    other = DeadLetter.objects.order_by("event_id").last()
+    DeadLetter.objects.filter(pk=other.pk).update(error="KeyError: 'x'")
+
+    groups = olga.get("/admin/django_events/deadletter/errors/").context["groups"]
+    assert [(group.error, group.letters) for group in groups] == [
+        ("ValueError: number # is broken", 2),
+        ("KeyError: 'x'", 1),
+    ]
+    listed = olga.get(groups[0].address)
+    assert listed.context["cl"].result_count == 2
+    first = listed.context["cl"].result_list[0].pk
+    chosen = {"action": "redrive", "_selected_action": [first], "select_across": "1", "decided": "yes"}
+    olga.post(groups[0].address, chosen)
+    drain()
+    assert sorted(broken.handled) == [1, 2]
+    assert DeadLetter.objects.get() == other
+
+
+def test_redrive_all(olga, dead, broken):
+    broken.repaired = True
+    first = DeadLetter.objects.first()
+    chosen = {"action": "redrive", "_selected_action": [first.pk], "select_across": "1", "decided": "yes"}
+    olga.post("/admin/django_events/deadletter/", chosen)
+    drain()
+    assert sorted(broken.handled) == [1, 2, 3]
+
+
+@pytest.mark.requirement("X5")
+def test_discard_with_a_reason(olga, dead):
+    letter = DeadLetter.objects.order_by("event_id").first()
+    page = address("deadletter", letter, "act/discard")
+    assert "This field is required" in olga.post(page, {"decided": "yes", "reason": ""}).content.decode()
+    assert DeadLetter.objects.count() == 3
+
+    answer = olga.post(page, {"decided": "yes", "reason": "a test order"}, follow=True)
+    assert "1 dead letter discarded: a test order" in said(answer)[0]
+    assert DeadLetter.objects.count() == 2
+    assert Intervention.objects.latest("pk").details["reason"] == "a test order"
+    assert "a test order" in log_entry().get_change_message()
+    assert olga.get(address("deadletter", letter)).status_code == 404
+
+
+def test_a_dead_letter_is_shown_whole(olga, dead):
+    letter = DeadLetter.objects.order_by("event_id").first()
+    told = olga.get(address("deadletter", letter)).content.decode()
+
+    assert "number 1 is broken" in told and "Traceback" in told and "&quot;n&quot;: 0" in told
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["n"]}):
+        assert "&quot;n&quot;: 0" not in olga.get(address("deadletter", letter)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [("2", 2), ("nothing like it", 0), ("number 3", 1), ("t", 3), ("'; --", 0), ("%", 0)]
+)
+def test_dead_letters_are_searched(olga, dead, asked, found):
+    assert olga.get("/admin/django_events/deadletter/", {"q": asked}).context["cl"].result_count == found
+
+
+@pytest.mark.parametrize(
+    "query", ["consumer=0", "consumer=x", "waiting=maybe", "group=nothing", "database=", "p=99999", "o=1", "what=ever"]
+)
+def test_filters_that_mean_nothing_do_no_harm(olga, dead, query):
+    assert olga.get(f"/admin/django_events/deadletter/?{query}", follow=True).status_code == 200
+
+
+def test_publish_again(olga, things):
+    things.publish({"n": 1}, key="k", type="t", metadata={"m": 1})
+    transfer_all()
+    page = address("topic", topic_of(things), "log/1/again")
+    olga.get(page)
+    assert not BufferedEvent.objects.exists()
+
+    answer = olga.post(page, follow=True)
+    assert "was published again" in said(answer)[0]
+    transfer_all()
+    first, second = Event.objects.since(things)
+    assert (second.type, second.key, second.value) == (first.type, first.key, first.value)
+    assert second.metadata["copy_of"] == "things/1"
+    assert log_entry().object_id == str(topic_of(things).pk)
+
+
+def test_scheduled_events_are_cancelled(olga, things):
+    for _ in range(2):
+        things.publish({}, publish_at=timezone.now() + timedelta(days=1))
+    row = ScheduledEvent.objects.first()
+
+    answer = olga.post(
+        "/admin/django_events/scheduledevent/", {"action": "cancel", "_selected_action": [row.pk]}, follow=True
+    )
+    assert said(answer) == ["1 scheduled event cancelled."]
+    assert ScheduledEvent.objects.count() == 1
+    assert "cancelled" in log_entry().get_change_message()

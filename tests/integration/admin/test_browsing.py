@@ -1,0 +1,216 @@
+"""Looking around: the log by id, the status of an event, wrong addresses, other databases."""
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from django_events import Backoff, Discard, Draft
+from django_events.admin import addresses
+from django_events.admin import log as log_pages
+from django_events.consuming.statuses import statuses
+from django_events.models import Consumer, DeadLetter, Topic
+from django_events.testing import drain
+from tests.conftest import transfer_all
+from tests.integration.admin.conftest import address, consumer_of, topic_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def long_log(lanes, monkeypatch):
+    """A hundred events, and pages of ten."""
+    lanes.publish_many(
+        [Draft(value={"n": n}, key=f"k{n % 7}", type="even" if n % 2 == 0 else "odd") for n in range(1, 101)]
+    )
+    transfer_all()
+    monkeypatch.setattr(log_pages, "SIZE", 10)
+    return lanes
+
+
+def ids(answer):
+    return [event["id"] for event in answer.context["found"].events]
+
+
+def follow(client, topic, answer, name):
+    """What a link of a page of the log leads to; nothing where there is no such link."""
+    found = re.search(rf'href="(\?[^"]*)"[^>]*>{name}<', answer.content.decode())
+    return found and client.get(address("topic", topic_of(topic), "log") + found[1].replace("&amp;", "&"))
+
+
+def browse(client, topic, query=""):
+    answer = client.get(address("topic", topic_of(topic), "log") + query, follow=True)
+    assert answer.status_code == 200
+    return answer
+
+
+@pytest.mark.requirement("X5")
+def test_all_of_a_log_is_seen_in_both_directions(olga, long_log):
+    answer, seen = browse(olga, long_log), []
+    while answer:
+        seen += ids(answer)
+        last, answer = answer, follow(olga, long_log, answer, "Older")
+    assert seen == list(range(100, 0, -1))
+
+    answer, seen = last, []
+    while answer:
+        seen = ids(answer) + seen
+        answer = follow(olga, long_log, answer, "Newer")
+    assert seen == list(range(100, 0, -1))
+    assert ids(follow(olga, long_log, last, "Newest")) == list(range(100, 90, -1))
+    assert ids(follow(olga, long_log, browse(olga, long_log), "Oldest")) == list(range(10, 0, -1))
+
+
+@pytest.mark.parametrize("searched", [1_000, 15])
+@pytest.mark.parametrize("query", ["type=odd", "key=k3", "partition=2", "type=even&key=k2&partition=1", "type=none"])
+def test_filters_find_all_there_is_page_by_page(olga, long_log, monkeypatch, searched, query):
+    monkeypatch.setattr(log_pages, "SEARCHED", searched)
+    asked = dict(part.split("=") for part in query.split("&"))
+    expected = [
+        event["id"] for event in log_pages.events("default", topic_of(long_log)).filter(**asked).order_by("-id")
+    ]
+
+    answer, seen = browse(olga, long_log, f"?{query}"), []
+    while answer:
+        seen += ids(answer)
+        last, answer = answer, follow(olga, long_log, answer, "Older")
+    assert seen == expected
+    answer, seen = last, []
+    while answer:
+        seen = ids(answer) + seen
+        answer = follow(olga, long_log, answer, "Newer")
+    assert seen == expected
+
+
+def test_one_goes_to_an_id_and_to_a_time(olga, long_log):
+    assert ids(browse(olga, long_log, "?id=42"))[0] == 42
+    assert 'aria-current="true"' in browse(olga, long_log, "?id=42").content.decode()
+    assert ids(browse(olga, long_log, "?id=4200"))[0] == 100
+    assert ids(browse(olga, long_log, "?time=2001-01-01T10:00:00")) == [1]
+    assert ids(browse(olga, long_log, "?time=2101-01-01T10:00"))[0] == 100
+
+
+@pytest.mark.parametrize(
+    "query", ["?before=x&after=-1", "?before=99999999999999999999", "?id=0", "?partition=-1", "?id=x"]
+)
+def test_a_place_that_is_none_does_no_harm(olga, long_log, query):
+    assert olga.get(address("topic", topic_of(long_log), "log") + query).status_code == 200
+
+
+def test_an_empty_log(olga, things):
+    assert ids(browse(olga, things)) == []
+    assert "No events." in browse(olga, things).content.decode()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "topic/999999/change/", "topic/x/change/", "topic/1@nowhere/change/", "topic/1@/log/", "topic/-1/change/",
+        "topic/99999999999999999999999/change/", "consumer/999999/change/", "consumer/999999/act/pause/",
+        "deadletter/999999/change/", "deadletter/x/change/", "deadletter/1@nowhere/act/redrive/",
+        "overview/?database=nowhere", "deadletter/?database=nowhere",
+        "topic/?database=nowhere", "topic/%00/change/", "topic/٣/change/",
+    ],
+)  # fmt: skip
+def test_a_wrong_address_is_not_found(olga, things, page):
+    assert (
+        olga.get(
+            f"/admin/django_events/{page}",
+        ).status_code
+        == 404
+    )
+
+
+def test_an_event_that_is_not_there_is_not_found(olga, things):
+    assert olga.get(address("topic", topic_of(things), "log/1")).status_code == 404
+    assert olga.post(address("topic", topic_of(things), "log/1/again")).status_code == 404
+    assert olga.get(address("topic", topic_of(things), f"log/{2**70}")).status_code == 404
+
+
+def test_an_action_that_does_not_exist(olga, things, make_consumer):
+    def handler(event): ...
+
+    row = consumer_of(make_consumer(things, handler=handler))
+    assert olga.post(address("consumer", row, "act/delete")).status_code == 404
+
+
+def test_the_neighbours_of_a_key(olga, make_topic):
+    for name, timeline in (("plain", False), ("indexed", True)):
+        topic = make_topic(name, timeline=timeline)
+        for key in ("a", "b", "a", None, "a"):
+            topic.publish({}, key=key)
+        transfer_all()
+        context = olga.get(address("topic", topic_of(topic), "log/3")).context
+        assert (context["earlier"], context["later"]) == (1, 5)
+        context = olga.get(address("topic", topic_of(topic), "log/2")).context
+        assert (context["earlier"], context["later"]) == (None, None)
+
+
+def status_of(topic, event_id):
+    return {one.consumer: one.state for one in statuses("default", topic_of(topic), event_id)}
+
+
+def test_the_status_of_an_event_with_each_consumer(olga, things, make_consumer):
+    def fine(event): ...
+
+    def failing(event):
+        raise ValueError("no")
+
+    def discarding(event):
+        raise Discard("not wanted")
+
+    hour = Backoff(attempts=2, base=timedelta(hours=1))
+    make_consumer(things, handler=fine, name="stream")
+    make_consumer(things, handler=fine, name="picky", types=["other"])
+    make_consumer(things, handler=failing, name="failing", retry=hour)
+    make_consumer(things, handler=failing, name="dead", mode="queue", retry=Backoff(attempts=1))
+    make_consumer(things, handler=failing, name="retrying", mode="queue", retry=hour)
+    make_consumer(things, handler=fine, name="queue", mode="queue")
+    make_consumer(things, handler=fine, name="delayed", mode="queue", delay=timedelta(hours=1))
+    make_consumer(things, handler=discarding, name="discarding", mode="queue", history=timedelta(days=1))
+    make_consumer(things, handler=fine, name="picky-queue", mode="queue", where="$.n > 5")
+    things.publish({"n": 1}, type="t")
+    things.publish({"n": 2}, type="t")
+    transfer_all()
+    assert set(status_of(things, 1).values()) == {"pending", "filtered out", "delayed"}
+    drain(raise_errors=False)
+
+    expected = {
+        "stream": "handled", "picky": "filtered out", "failing": "retrying", "dead": "dead", "retrying": "retrying",
+        "queue": "handled", "delayed": "delayed", "discarding": "discarded", "picky-queue": "filtered out",
+    }  # fmt: skip
+    assert status_of(things, 1) == expected
+    assert status_of(things, 2)["failing"] == "pending"
+    make_consumer(things, handler=fine, name="late", start="end")
+    assert status_of(things, 1)["late"] == "passed"
+    told = olga.get(address("topic", topic_of(things), "log/1")).content.decode()
+    assert "dead letter" in told and "filtered out" in told
+
+    DeadLetter.objects.filter(consumer__name="dead").update(redrive_at="2001-01-01T00:00Z")
+    assert status_of(things, 1)["dead"] == "redriven"
+
+
+@pytest.fixture
+def shard(other_alias, make_topic):
+    """Another alias; in this test it leads to the same tables."""
+    make_topic("things")
+    return other_alias
+
+
+def test_an_address_names_its_database(olga, things, monkeypatch):
+    assert addresses.read("7") == (7, "default")
+    assert addresses.written(7, "default") == "7"
+    assert addresses.written(7, "archive") == "7@archive"
+    monkeypatch.setattr(addresses, "databases", lambda: ["default", "archive"])
+    assert addresses.read("7@archive") == (7, "archive")
+
+
+def test_consumers_and_topics_are_searched_by_name(olga, make_topic, make_consumer):
+    def handler(event): ...
+
+    for name in ("tea", "coffee"):
+        make_consumer(make_topic(name), handler=handler, name=f"drinker-of-{name}")
+    for model, asked, found in [("topic", "TEA", 1), ("consumer", "coffee", 1), ("consumer", "zzz", 0)]:
+        context = olga.get(f"/admin/django_events/{model}/", {"q": asked}).context
+        assert len(context[f"{model}s"]) == found
+    assert Topic.objects.count() >= 2 and Consumer.objects.count() >= 2

@@ -1,0 +1,144 @@
+"""Payloads of all kinds are shown, and none of them does any harm."""
+
+import json
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+
+from django_events.admin import payloads
+from django_events.models import Event
+from tests.conftest import transfer_all
+from tests.integration.admin.conftest import address, topic_of
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = '</pre><script>alert("x")</script><img src=x onerror=alert(1)>{{ 7|add:7 }}\' "&lt;'
+
+
+def shown(client, topic, event_id=1, query=""):
+    answer = client.get(address("topic", topic_of(topic), f"log/{event_id}") + query)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+@pytest.mark.requirement("X5")
+def test_html_in_payload_key_and_type_is_text(olga, things):
+    things.publish({HOSTILE: HOSTILE}, key=HOSTILE, type=HOSTILE, metadata={HOSTILE: HOSTILE})
+    transfer_all()
+
+    for page in ("log/1", "log"):
+        told = olga.get(address("topic", topic_of(things), page)).content.decode()
+        assert "<script>alert" not in told
+        assert "<img src=x" not in told
+        assert "&lt;script&gt;" in told
+    assert olga.get(address("topic", topic_of(things), "log"), {"key": HOSTILE}).status_code == 200
+
+
+def test_numbers_are_shown_as_they_are_stored(olga, things):
+    numbers = ["1.10", "123456789012345678901234567890", "1e400", "0.1000000000000000055"]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT django_events_publish('things', %s::jsonb)", [f"[{', '.join(numbers)}]"])
+    transfer_all()
+
+    told = shown(olga, things)
+    for number in ("1.10", "123456789012345678901234567890", "1" + "0" * 400, "0.1000000000000000055"):
+        assert number in told
+
+
+@pytest.mark.parametrize("depth", [200, 5_000])
+@pytest.mark.parametrize("masked", [[], ["secret"]])
+def test_deep_json_is_shown(olga, things, depth, masked):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT django_events_publish('things', %s::jsonb)", ["[" * depth + "]" * depth])
+    transfer_all()
+
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": masked}):
+        assert "[" in shown(olga, things)
+        assert olga.get(address("topic", topic_of(things), "log")).status_code == 200
+
+
+def test_what_is_long_is_cut_until_all_of_it_is_asked_for(olga, things):
+    things.publish({"text": "x" * 500_000, "the last key": "the very end"})
+    transfer_all()
+
+    told = shown(olga, things)
+    assert len(told) < 150_000
+    assert "the very end" not in told
+    assert "the very end" in shown(olga, things, query="?all")
+    assert len(olga.get(address("topic", topic_of(things), "log")).content) < 50_000
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [(b"plain <b>text</b>", "plain &lt;b&gt;text&lt;/b&gt;"), (b"\xff\x00\x01", "ff 00 01"), (b"", "")],
+)
+def test_bytes_are_shown_as_text_or_in_hex(olga, things, body, text):
+    things.publish(body=body)
+    transfer_all()
+
+    assert text in shown(olga, things)
+
+
+def test_null_is_a_value(olga, things):
+    things.publish(None)
+    transfer_all()
+
+    assert ">null</pre>" in shown(olga, things)
+
+
+@pytest.fixture
+def secretive(things):
+    things.publish(
+        {
+            "Password": "hunter2",
+            "card": {"number": "4111", "deep": {"more": ["4112"]}},
+            "list": [{"card": ["4113"], "open": "shown"}],
+            "last": "visible",
+        },
+        metadata={"password": "hunter3", "source": "web"},
+    )
+    things.publish(body=b'{"password": "hunter4"}')
+    transfer_all()
+    return things
+
+
+def test_fields_are_masked_everywhere(olga, secretive):
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["password", "card"]}):
+        pages = [shown(olga, secretive), olga.get(address("topic", topic_of(secretive), "log")).content.decode()]
+        body = shown(olga, secretive, 2)
+    for told in [*pages, body]:
+        assert not [secret for secret in ("hunter", "411") if secret in told]
+    assert "•••" in pages[0]
+    assert "visible" in pages[0] and "shown" in pages[0] and "web" in pages[0]
+    assert "Not shown" in body
+
+
+def test_nothing_is_masked_unless_it_is_said(olga, secretive):
+    assert "hunter2" in shown(olga, secretive)
+    assert "hunter4" in shown(olga, secretive, 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"secret": 1},
+        {"a": {"secret": {"b": 1}}, "c": [{"secret": []}, {"secret": {}}, 2]},
+        {'se"cret\\': 1, "secret": "x\ny", "z": None},
+        [[{"secret": [[1]]}]],
+        {"SECRET": 1.5, "\u00e4": {"Secret": "\u2028"}},
+        "secret",
+    ],
+)
+def test_masking_removes_exactly_what_stands_under_the_key(things, value):
+    def without(part):
+        if isinstance(part, dict):
+            return {k: "•••" if k.casefold() == "secret" else without(v) for k, v in part.items()}
+        return [without(one) for one in part] if isinstance(part, list) else part
+
+    things.publish(value)
+    transfer_all()
+    [row] = payloads.readable(Event.objects.of(things))
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["secret"]}):
+        masked = payloads.of(row).value
+    assert json.loads(masked) == without(value)
