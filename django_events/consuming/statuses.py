@@ -25,15 +25,16 @@ class Status(NamedTuple):
 
 def statuses(using: str, topic: models.Topic, event_id: int) -> list[Status]:
     """All consumers of the topic, by name. In one statement, that reads by the keys of the event."""
-    statement, log = sql.statement("statuses"), log_table(topic.pk)
     try:
         with transaction.atomic(using):
-            known = statement.on(log=log, meets=sql.statement("meets"))
-            rows = sql.fetch(using, known, topic_id=topic.pk, event_id=event_id)
+            return _asked(using, topic, event_id, sql.statement("meets"))
     except DatabaseError as error:
         if not sql.is_of_data(error):
             raise
         # Somebody's predicate fails on this event, and its consumer is quarantined for it.
-        unknown = statement.on(log=log, meets=sql.statement("meets_unknown"))
-        rows = sql.fetch(using, unknown, topic_id=topic.pk, event_id=event_id)
-    return [Status._make(row) for row in rows]
+        return _asked(using, topic, event_id, sql.statement("meets_unknown"))
+
+
+def _asked(using: str, topic: models.Topic, event_id: int, meets: sql.Statement) -> list[Status]:
+    statement = sql.statement("statuses").on(log=log_table(topic.pk), meets=meets)
+    return [Status._make(row) for row in sql.fetch(using, statement, topic_id=topic.pk, event_id=event_id)]
