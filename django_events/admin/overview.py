@@ -29,6 +29,20 @@ PERIODS = {
     "48h": (timedelta(hours=48), gettext_lazy("48 hours")),
 }
 USUAL = "6h"
+# How the kinds of troubles are called.
+KINDS = {
+    "transfer": gettext_lazy("transfer"),
+    "stopped": gettext_lazy("stopped"),
+    "unserved": gettext_lazy("unserved"),
+    "retrying": gettext_lazy("retrying"),
+    "dead letters": gettext_lazy("dead letters"),
+    "not registered": gettext_lazy("not registered"),
+    "undeclared": gettext_lazy("undeclared"),
+    "paused": gettext_lazy("paused"),
+    "snapshot": gettext_lazy("old snapshot"),
+    "bloat": gettext_lazy("bloat"),
+    "behind retention": gettext_lazy("behind retention"),
+}
 
 
 class TopicRow(NamedTuple):
@@ -71,7 +85,9 @@ class OverviewAdmin(Pages):
             "title": _("Overview"),
             "using": using,
             "databases": addresses.databases(),
-            "troubles": [(trouble, *_about(trouble, in_logs, consumers)) for trouble in found[:SHOWN]],
+            "troubles": [
+                (trouble, KINDS[trouble.kind], *_about(trouble, in_logs, consumers)) for trouble in found[:SHOWN]
+            ],
             "more_troubles": max(len(found) - SHOWN, 0),
             "facts": {
                 "topics": len(in_logs),

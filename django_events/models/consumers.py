@@ -204,7 +204,20 @@ class Intervention(models.Model):
 
     at = models.DateTimeField(_("at"), db_default=ClockTimestamp(), editable=False)
     by = models.CharField(_("by"), max_length=200)
-    action = models.CharField(_("action"), max_length=20)
+    action = models.CharField(
+        _("action"),
+        max_length=20,
+        choices=[
+            ("pause", _("pause")),
+            ("resume", _("resume")),
+            ("retry", _("retry")),
+            ("skip", _("skip")),
+            ("rewind", _("rewind")),
+            ("redrive", _("redrive")),
+            ("discard", _("discard")),
+            ("unregister", _("unregister")),
+        ],
+    )
     consumer = models.CharField(_("consumer"), max_length=63)
     topic = models.CharField(_("topic"), max_length=63)
     details: "models.JSONField[Any, Any]" = models.JSONField(_("details"), default=dict, blank=True)

@@ -73,12 +73,17 @@ def made_up():
     rows = list(Consumer.objects.all())
     now = Sample.objects.latest("at").at
     for minute in range(1, 60):
-        ago = 60 - minute
+        at = now - timedelta(minutes=60 - minute)
         wave = 40 + 30 * (minute % 12)
         Sample.objects.create(
-            at=now - timedelta(minutes=ago), published=minute * 3_000, handled=minute * 2_900, buffered=0,
-            lag=wave * 10, topics={}, consumers={row.pk: [wave, minute * 900, 0, 0] for row in rows},
-        )  # fmt: skip
+            at=at,
+            taken_at=at,
+            published=minute * 3_000 + wave,
+            handled=minute * 2_900,
+            buffered=0,
+            lag=wave * 10,
+            consumers={row.pk: [wave, minute * 900, 0, 0] for row in rows},
+        )
 
 
 @pytest.fixture
