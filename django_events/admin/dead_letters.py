@@ -102,7 +102,7 @@ class WaitingFilter(SimpleListFilter):
 class DeadLetterAdmin(Lists):
     """The newest first."""
 
-    list_display = ("event", "consumer_name", "type", "key", "attempts", "dead_at", "state", "summary")
+    list_display = ("event", "consumer_name", "summary", "state", "type", "key", "attempts", "dead_at")
     list_filter = (DatabaseFilter, ConsumerFilter, WaitingFilter, ErrorFilter)
     list_select_related = ("consumer__topic",)
     search_fields = ("=event_id", "=key", "=type", "error")

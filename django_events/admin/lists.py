@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.admin import SimpleListFilter
+from django.contrib.admin import ShowFacets, SimpleListFilter
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
@@ -59,6 +59,7 @@ class Lists(Pages):
     paginator = BoundedPaginator
     list_per_page = 100
     list_max_show_all = 0
+    show_facets = ShowFacets.NEVER  # they are counts
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return AddressedChangeList

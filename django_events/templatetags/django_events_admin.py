@@ -36,10 +36,18 @@ def duration(value: timedelta | None) -> str:
 @register.filter
 def moment(value: datetime | None) -> SafeString | str:
     """`2026-11-20 13:05:19` in the site's zone, and for machines: it reads the same in every language."""
-    if value is None:
-        return "–"
+    return "–" if value is None else _time(value, "%Y-%m-%d %H:%M:%S")
+
+
+@register.filter
+def clock(value: datetime) -> SafeString:
+    """`11-20 13:05`: at the ends of a chart."""
+    return _time(value, "%m-%d %H:%M")
+
+
+def _time(value: datetime, form: str) -> SafeString:
     local = timezone.localtime(value) if timezone.is_aware(value) else value
-    return format_html('<time datetime="{}">{}</time>', local.isoformat(), f"{local:%Y-%m-%d %H:%M:%S}")
+    return format_html('<time datetime="{}">{}</time>', local.isoformat(), local.strftime(form))
 
 
 @register.filter
