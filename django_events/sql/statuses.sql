@@ -1,7 +1,8 @@
 -- What each consumer of a topic has done with one event so far.
 --
 -- A stream's position says that an event was passed; a queue has a delivery while it isn't, and its history says what
--- became of it, where one is kept. A position says nothing of events that are older than the consumer.
+-- became of it, where one is kept: what comes again is pending, whatever its history says. A position says nothing of
+-- events that are older than the consumer.
 -- Parameters: topic_id, event_id. Identifiers: log. Parts: meets (whether the event `e` is for the consumer `c`; null: nobody knows).
 -- Relies on: the primary keys of the log and of django_events_delivery, django_events_position (consumer_id,
 -- partition), django_events_deadletter (consumer_id, event_id), the primary key of django_events_pastdelivery.
@@ -14,8 +15,8 @@ SELECT
         WHEN d.event_id IS NOT NULL AND d.attempts > 0 THEN 'retrying'
         WHEN d.event_id IS NOT NULL AND d.visible_at > clock_timestamp() THEN 'delayed'
         WHEN d.event_id IS NOT NULL THEN 'pending'
-        WHEN past.outcome IS NOT NULL THEN past.outcome
         WHEN c.mode = 'queue' AND NOT c.live AND e.id > c.filled_until AND c.fits IS NOT false THEN 'pending'
+        WHEN past.outcome IS NOT NULL THEN past.outcome
         WHEN c.mode <> 'queue' AND e.id > p.position AND c.fits IS NOT false THEN
             CASE
                 WHEN p.attempted = e.id AND p.stopped_at IS NOT NULL THEN 'stopped'

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_events import Backoff, Discard, Draft
+from django_events import Backoff, Discard, Draft, rewind
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
 from django_events.consuming.statuses import statuses
@@ -214,3 +214,30 @@ def test_consumers_and_topics_are_searched_by_name(olga, make_topic, make_consum
         context = olga.get(f"/admin/django_events/{model}/", {"q": asked}).context
         assert len(context[f"{model}s"]) == found
     assert Topic.objects.count() >= 2 and Consumer.objects.count() >= 2
+
+
+def test_an_event_that_comes_again_is_pending_whatever_its_history_says(things, make_consumer):
+    def fine(event): ...
+
+    make_consumer(things, handler=fine, name="queue", mode="queue", history=timedelta(days=1))
+    for n in range(3):
+        things.publish({"n": n})
+    drain()
+    assert status_of(things, 2) == {"queue": "handled"}
+    rewind("queue", to=2)
+    assert [status_of(things, event_id)["queue"] for event_id in (1, 2, 3)] == ["handled", "pending", "pending"]
+    drain()
+    assert status_of(things, 2) == {"queue": "handled"}
+
+
+def test_a_filter_that_fails_leaves_only_itself_unknown(olga, things, make_consumer):
+    def fine(event): ...
+
+    for name, options in {"all": {}, "picky": {"types": ["other"]}, "keen": {"keys": ["k"]}}.items():
+        make_consumer(things, handler=fine, name=name, **options)
+    things.publish({"n": 1}, type="t", key="k")
+    drain()
+    declared = make_consumer(things, handler=fine, name="wrong", start="end")
+    Consumer.objects.filter(name=declared.name).update(where='$.n.datetime() > "2020-01-01".datetime()')
+    expected = {"all": "handled", "picky": "filtered out", "keen": "handled"}
+    assert {name: state for name, state in status_of(things, 1).items() if name != "wrong"} == expected
