@@ -48,7 +48,7 @@ def at_a_glance(layout: str | None) -> str | None:
     """The begin of a value in one line, masked."""
     if layout is None:
         return None
-    line = " ".join(part.strip() for part in masked(layout.splitlines()))
+    line = " ".join(part.strip() for part in masked(layout.split("\n")))
     return line if len(line) <= GLANCE else f"{line[:GLANCE]}…"
 
 

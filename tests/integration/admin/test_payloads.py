@@ -1,6 +1,8 @@
 """Payloads of all kinds are shown, and none of them does any harm."""
 
 import json
+import re
+from html import unescape
 
 import pytest
 from django.db import connection
@@ -142,3 +144,38 @@ def test_masking_removes_exactly_what_stands_under_the_key(things, value):
     with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["secret"]}):
         masked = payloads.of(row).value
     assert json.loads(masked) == without(value)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_what_looks_like_an_end_of_a_line_ends_no_mask(olga, things, separator):
+    things.publish(
+        {"secret": f"x{separator}hunter2", "s": {"secret": [f"{separator}hunter2"]}}, key=separator, type="t"
+    )
+    transfer_all()
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["secret"]}):
+        for page in ("log", "log/1", "log/1?all"):
+            path = address("topic", topic_of(things), page).replace("?all/", "/?all")
+            assert "hunter2" not in olga.get(path).content.decode(), page
+
+
+@pytest.mark.parametrize("length", range(100, 700, 37))
+def test_a_mask_holds_where_a_payload_is_cut(length):
+    value = {"open": "x" * length, "secret": {"deep": ["hunter2"] * 9}, "list": [{"secret": "hunter2"}] * 9}
+    layout = json.dumps(value, indent=4)[:600]
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["secret"]}):
+        assert "hunter" not in (payloads.at_a_glance(layout) or "")
+
+
+HOSTILE_KEYS = ["a\nb", "'; DROP TABLE x; --", "100% %s %(x)s", "\u202egnorw\u202c", "k" * 512, '"&<', " ", "a\\0", "٣"]
+
+
+@pytest.mark.parametrize("key", HOSTILE_KEYS)
+def test_hostile_keys_and_types_are_found_and_followed(olga, things, key):
+    for _ in range(2):
+        things.publish({}, key=key, type=key[:200])
+    transfer_all()
+    told = shown(olga, things)
+    link = re.search(r'href="([^"]*[?]key=[^"]*)"', told)[1]
+    found = olga.get(unescape(link)).context["found"].events
+    assert [event["id"] for event in found] == [2, 1]
+    assert found[0]["key"] == key
