@@ -3,6 +3,8 @@
 `7` is row 7 of the database where events are written, `7@archive` that of the alias `archive`.
 """
 
+from urllib.parse import urlencode
+
 from django.db import connections, router
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
@@ -50,3 +52,9 @@ def read(address: str) -> tuple[int, str]:
     if not (pk.isascii() and pk.isdigit() and len(pk) < 19) or (at and not alias):
         raise Http404(_("“%(address)s” is no address of a row.") % {"address": address})
     return int(pk), checked(alias or home())
+
+
+def query(using: str, **chosen: object) -> str:
+    """What follows the address of a list: its database, unless it is the usual one, and what else is chosen."""
+    said = {**({PARAMETER: using} if using != home() else {}), **chosen}
+    return f"?{urlencode(said)}" if said else ""

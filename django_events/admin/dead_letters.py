@@ -1,7 +1,6 @@
 """Dead letters: what consumers gave up on, why, and what becomes of it."""
 
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin import SimpleListFilter
@@ -64,7 +63,8 @@ class ConsumerFilter(SimpleListFilter):
         value = self.value()
         if value is None:
             return queryset
-        return queryset.filter(consumer_id=int(value)) if value.isdigit() else queryset.none()
+        is_id = value.isascii() and value.isdigit() and len(value) < 19
+        return queryset.filter(consumer_id=int(value)) if is_id else queryset.none()
 
 
 class ErrorFilter(SimpleListFilter):
@@ -82,7 +82,11 @@ class ErrorFilter(SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
         value = self.value()
-        return queryset if value is None else queryset.annotate(error_group=ErrorGroup()).filter(error_group=value)
+        if value is None:
+            return queryset
+        if "\0" in value:  # no text of PostgreSQL has it
+            return queryset.none()
+        return queryset.annotate(error_group=ErrorGroup()).filter(error_group=value)
 
 
 class WaitingFilter(SimpleListFilter):
@@ -166,7 +170,7 @@ class DeadLetterAdmin(Lists):
                     row["letters"],
                     row["oldest"],
                     row["newest"],
-                    self._list_url(using, consumer=row["consumer_id"], group=row["error_group"]),
+                    self.list_url(using, consumer=row["consumer_id"], group=row["error_group"]),
                 )
                 for row in rows
             ],
@@ -191,10 +195,12 @@ class DeadLetterAdmin(Lists):
         """Redrive or discard one dead letter."""
         if name not in ("redrive", "discard"):
             raise Http404(_("There is no action “%(name)s”.") % {"name": name})
-        row = _row(address)
-        letters = DeadLetter.objects.using(row._state.db).filter(pk=row.pk)
+        pk, using = addresses.read(address)
+        letters = DeadLetter.objects.using(using).filter(pk=pk)
+        if request.method != "POST":
+            _row(address)  # who posts is told by the action that it is gone
         answer = getattr(self, name)(request, letters, back=self.url("change", address))
-        return answer or HttpResponseRedirect(self._list_url(row._state.db or addresses.home()))
+        return answer or HttpResponseRedirect(self.list_url(using))
 
     @admin.action(description=gettext_lazy("Redrive the selected dead letters"), permissions=["redrive"])
     def redrive(
@@ -259,23 +265,25 @@ class DeadLetterAdmin(Lists):
         return self.answer(request, "decide.html", context)
 
     def _do(self, request: HttpRequest, rows: QuerySet[DeadLetter], action: str, *, reason: str) -> None:
-        consumers = list(
-            Consumer.objects.using(rows.db).filter(pk__in=rows.order_by().values("consumer_id").distinct())
-        )
-        if action == "redrive":
-            done = redrive(rows, by=by(request))
-            told = ngettext("%(count)d dead letter is", "%(count)d dead letters are", done) % {"count": done}
-            said = _("%(letters)s handled again as soon as a worker takes it.") % {"letters": told}
-        else:
-            done = discard(rows, by=by(request), reason=reason)
-            said = _("%(letters)s discarded: %(reason)s") % {"letters": _counted(done), "reason": reason}
-        for consumer in consumers:
-            self.note(request, consumer, f"{action}: {said}")
-        messages.success(request, said)
+        letters = dict(rows.order_by().values_list("consumer_id").annotate(Count("pk")))
+        done = redrive(rows, by=by(request)) if action == "redrive" else discard(rows, by=by(request), reason=reason)
+        if not done:
+            messages.warning(request, _("Nothing was changed: these dead letters are not there any more."))
+            return
+        for consumer in Consumer.objects.using(rows.db).filter(pk__in=letters):
+            self.note(request, consumer, f"{action}: {_done(action, letters[consumer.pk], reason)}")
+        messages.success(request, _done(action, done, reason))
 
-    def _list_url(self, using: str, **chosen: object) -> str:
-        query = {**chosen, **({addresses.PARAMETER: using} if using != addresses.home() else {})}
-        return f"{self.url('changelist')}{'?' if query else ''}{urlencode(query)}"
+
+def _done(action: str, number: int, reason: str) -> str:
+    if action == "redrive":
+        said = ngettext(
+            "%(count)d dead letter is handled again as soon as a worker takes it.",
+            "%(count)d dead letters are handled again as soon as a worker takes them.",
+            number,
+        )
+        return said % {"count": number}
+    return _("%(letters)s discarded: %(reason)s") % {"letters": _counted(number), "reason": reason}
 
 
 def _counted(number: int) -> str:

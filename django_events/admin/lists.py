@@ -1,5 +1,6 @@
 """Lists that Django's admin draws: of one database at a time, and without counting what is long."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin import ShowFacets, SimpleListFilter
@@ -7,8 +8,8 @@ from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.http import HttpRequest
+from django.urls import URLPattern, reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
@@ -43,9 +44,18 @@ class DatabaseFilter(SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset  # Lists has chosen it: searches and other filters are about that one too
 
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """There is no list of all of them: where none is chosen, it is the usual one."""
+        usual, *others = super().choices(changelist)
+        yield {**usual, "display": addresses.home()}
+        yield from others
+
 
 class AddressedChangeList(ChangeList):
-    """Links to rows name their database."""
+    """Links to rows name their database, and rows are in one order, to which an index leads."""
+
+    def get_ordering_field(self, field_name: Any) -> None:
+        return None
 
     def url_for_result(self, result: Model) -> str:
         address = addresses.written(result.pk, result._state.db or addresses.home())
@@ -59,7 +69,25 @@ class Lists(Pages):
     paginator = BoundedPaginator
     list_per_page = 100
     list_max_show_all = 0
-    show_facets = ShowFacets.NEVER  # they are counts
+    show_facets = ShowFacets.NEVER  # they count everything
+    change_form_template = "admin/django_events/row.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        seeing = f"view_{self.opts.model_name}"
+        return [
+            self.page("", "changelist", self.changelist_view, seeing, post=True),
+            self.page("<path:object_id>/change/", "change", self.change_view, seeing),
+            *super().get_urls(),
+        ]
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        """What a filter offers: whether another one finds a row would tell what is masked, or not shown at all."""
+        offered = set()
+        for one in self.list_filter:
+            name = getattr(one, "parameter_name", one)
+            offered |= {name, f"{name}__exact"}
+        fields = {field.name for field in self.opts.get_fields()}
+        return lookup in offered or lookup.split("__")[0] not in fields
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return AddressedChangeList
@@ -71,10 +99,3 @@ class Lists(Pages):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         pk, using = addresses.read(object_id)
         return super().get_queryset(request).using(using).filter(pk=pk).first()
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        def view() -> HttpResponse:
-            answer: HttpResponse = super(Lists, self).changelist_view(request, extra_context)
-            return answer
-
-        return self.explained(request, view)

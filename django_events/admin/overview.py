@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -69,9 +68,6 @@ class OverviewAdmin(Pages):
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may(request, "view_overview")
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        raise PermissionDenied
 
     def overview(self, request: HttpRequest) -> HttpResponse:
         using = addresses.database_of(request)

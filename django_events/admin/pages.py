@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.utils import quote
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -20,6 +20,7 @@ from django.views.decorators.cache import never_cache
 from django_events import sql
 from django_events.admin import addresses
 from django_events.exceptions import tables_missing
+from django_events.models import Consumer, DeadLetter, Intervention, Topic
 
 View = Callable[..., HttpResponse]
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Pages(ModelAdmin):
     """Rows that are looked at and acted upon, and never edited in a form: that would break what they promise."""
 
     show_full_result_count = False
+    object_history_template = "admin/django_events/history.html"
 
     class Media:
         css: ClassVar = {"all": ["django_events/admin.css"]}
@@ -45,6 +47,21 @@ class Pages(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+    def get_urls(self) -> list[URLPattern]:
+        seeing = f"view_{self.opts.model_name}"
+        return [
+            self.page("<path:object_id>/history/", "history", self.history_view, seeing),
+            *super().get_urls(),
+        ]
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """What the admin's log says of a row, however its address is written."""
+        address = addresses.written(*addresses.read(unquote(object_id)))
+        answer: HttpResponse = super().history_view(request, quote(address), extra_context)
+        return answer
+
     def page(self, route: str, name: str, view: View, *permissions: str, post: bool = False) -> URLPattern:
         """The URL of a page for those who have all these permissions of our models."""
         guarded = self._guarded(view, permissions, post=post)
@@ -57,6 +74,8 @@ class Pages(ModelAdmin):
                 raise PermissionDenied
             if request.method not in (("GET", "HEAD", "POST") if post else ("GET", "HEAD")):
                 return HttpResponseNotAllowed(["GET", "POST"] if post else ["GET"])
+            if "address" in kwargs:
+                kwargs["address"] = unquote(kwargs["address"])
             return self.explained(request, lambda: view(request, *args, **kwargs))
 
         wrapped: View = never_cache(self.admin_site.admin_view(inner))
@@ -70,12 +89,8 @@ class Pages(ModelAdmin):
             response = view()
             return response.render() if isinstance(response, TemplateResponse) else response
         except (DatabaseError, InterfaceError) as error:
-            using = _broken(request)
-            if sql.is_lost(error):
-                said = _("The database “%(alias)s” can't be reached.") % {"alias": using}
-            elif sql.state(error) == sql.UNDEFINED_TABLE:
-                said = tables_missing(using)
-            else:
+            said = _reason(error, _broken(request))
+            if said is None:
                 raise
             context = {"title": _("Nothing to show"), "said": said, "details": str(error).strip()}
             return self.answer(request, "unavailable.html", context, status=503)
@@ -90,17 +105,29 @@ class Pages(ModelAdmin):
             "opts": self.opts,
             "media": self.media,
             "home": addresses.home(),
+            "sees": self._sees(request),
             "trail": None,
-            "list_url": self.url("changelist"),
             **context,
         }
         return TemplateResponse(request, f"admin/django_events/{template}", everything, status=status)
+
+    def _sees(self, request: HttpRequest) -> dict[str, bool]:
+        """What there may be links to: a site needn't show all our models."""
+        pages = {"topic": Topic, "event": Topic, "consumer": Consumer, "deadletter": DeadLetter}
+        return {
+            name: self.admin_site.is_registered(model) and may(request, f"view_{name}")
+            for name, model in (*pages.items(), ("intervention", Intervention))
+        }
 
     def url(self, name: str, *args: int | str, model: type[Model] | None = None) -> str:
         """The address of a page of this model, or of another one of ours."""
         of = (model or self.model)._meta.model_name
         quoted = [quote(arg) for arg in args]
         return reverse(f"admin:django_events_{of}_{name}", args=quoted, current_app=self.admin_site.name)
+
+    def list_url(self, using: str, **chosen: object) -> str:
+        """The address of the list of this model."""
+        return self.url("changelist") + addresses.query(using, **chosen)
 
     def note(self, request: HttpRequest, row: Model, message: str) -> None:
         """Write an action into the admin's log, as a change of this row."""
@@ -127,7 +154,26 @@ def by(request: HttpRequest) -> str:
 
 def _broken(request: HttpRequest) -> str:
     """The database that a page is about, as far as its address tells."""
-    named = request.GET.get(addresses.PARAMETER, "")
-    for part in request.path.split("/"):
-        named = part.partition("_40")[2] or part.partition("@")[2] or named
+    asked = request.resolver_match.kwargs if request.resolver_match else {}
+    address = unquote(str(asked.get("address") or asked.get("object_id") or ""))
+    named = address.partition("@")[2] or request.GET.get(addresses.PARAMETER, "")
     return named if named in connections else addresses.home()
+
+
+def _reason(error: Exception, using: str) -> str | None:
+    """What an error of a database means to people; nothing if it is a mistake of ours."""
+    alias = {"alias": using}
+    if sql.is_lost(error):
+        return _("The database “%(alias)s” can't be reached.") % alias
+    match sql.state(error):
+        case sql.UNDEFINED_TABLE:
+            return tables_missing(using)
+        case sql.READ_ONLY:
+            return _("The database “%(alias)s” can only be read. Nothing was changed.") % alias
+        case sql.INSUFFICIENT_PRIVILEGE:
+            return _("The database “%(alias)s” doesn't allow this to the user that the site connects as.") % alias
+        case sql.QUERY_CANCELED:
+            return _("The database “%(alias)s” ended a statement that took longer than its limit.") % alias
+    if sql.passes_by_itself(error):
+        return _("The database “%(alias)s” couldn't do this now. Try again.") % alias
+    return None

@@ -42,15 +42,21 @@ class ScheduledEventAdmin(Lists):
 
     @admin.action(description=_("Cancel the selected scheduled events"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, rows: QuerySet[ScheduledEvent]) -> None:
-        topics = list(Topic.objects.using(rows.db).filter(pk__in=rows.order_by().values("topic_id")))
-        done, _of = rows.delete()
-        said = ngettext("%(count)d scheduled event cancelled.", "%(count)d scheduled events cancelled.", done)
-        for topic in topics:
-            self.note(request, topic, said % {"count": done})
-        messages.success(request, said % {"count": done})
+        total = 0
+        for topic in Topic.objects.using(rows.db).filter(pk__in=rows.order_by().values("topic_id")):
+            done, _of = rows.filter(topic=topic).delete()
+            if done:
+                self.note(request, topic, _said(done))
+            total += done
+        (messages.success if total else messages.warning)(request, _said(total))
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return may(request, "cancel_scheduledevent")
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).defer("value", "body", "metadata")
+
+
+def _said(done: int) -> str:
+    said = ngettext("%(count)d scheduled event cancelled.", "%(count)d scheduled events cancelled.", done)
+    return said % {"count": done}

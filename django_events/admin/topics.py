@@ -17,6 +17,7 @@ from django_events.admin.overview import Pace, consumer_rows, importance, topic_
 from django_events.admin.pages import Pages, may
 from django_events.consuming.lag import standings
 from django_events.consuming.statuses import statuses
+from django_events.exceptions import EventsError
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
 
@@ -143,8 +144,14 @@ class TopicAdmin(Pages):
         """Ask first, and publish a copy when it was said so."""
         topic, using, _event = self._event(address, event_id)
         if request.method == "POST":
-            with transaction.atomic(using):  # a site may want one around everything that is published
-                publish_again(topic.name, event_id, using=using)
+            try:
+                with transaction.atomic(using):  # a site may want one around everything that is published
+                    publish_again(topic.name, event_id, using=using)
+            except EventsError as error:
+                messages.error(request, str(error))
+                return HttpResponseRedirect(self.url("event", address, event_id))
+            except Event.DoesNotExist:
+                raise Http404(_gone(topic, event_id)) from None
             said = _("Event %(address)s was published again.") % {"address": f"{topic.name}/{event_id}"}
             self.note(request, topic, said)
             messages.success(request, said)
@@ -167,8 +174,12 @@ class TopicAdmin(Pages):
         using = addresses.read(address)[1]
         event = payloads.readable(Event.objects.using(using).of(topic.name)).filter(id=event_id).first()
         if event is None:
-            raise Http404(_("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"})
+            raise Http404(_gone(topic, event_id))
         return topic, using, event
+
+
+def _gone(topic: Topic, event_id: int) -> str:
+    return _("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"}
 
 
 def _row(address: str) -> Topic:

@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from django_events import phrases
-from django_events.admin.addresses import home, written
+from django_events.admin.addresses import home, query, written
 
 register = template.Library()
 
@@ -69,3 +69,11 @@ def page(context: template.Context, model: str, name: str, row: Model | int, *mo
     using, pk = (row._state.db or home(), row.pk) if isinstance(row, Model) else (context["using"], row)
     args = [quote(written(pk, using)), *more]
     return reverse(f"admin:django_events_{model}_{name}", args=args, current_app=context["request"].current_app)
+
+
+@register.simple_tag(takes_context=True)
+def list_page(context: template.Context, model: str, row: Model | None = None, **chosen: object) -> str:
+    """The address of a list of ours, of the database of a row, or else of the page."""
+    using = (row._state.db if row is not None else context.get("using")) or home()
+    address = reverse(f"admin:django_events_{model}_changelist", current_app=context["request"].current_app)
+    return address + query(using, **chosen)

@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import override_settings
 from django.utils import timezone
 
-from django_events import Backoff
+from django_events import Backoff, publish
 from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
 from django_events.testing import drain
 from tests.conftest import transfer_all
@@ -299,3 +299,76 @@ def test_scheduled_events_are_cancelled(olga, things):
     assert said(answer) == ["1 scheduled event cancelled."]
     assert ScheduledEvent.objects.count() == 1
     assert "cancelled" in log_entry().get_change_message()
+
+
+def test_what_is_gone_between_a_page_and_its_button(olga, dead):
+    for action in ("redrive", "discard"):
+        letter = DeadLetter.objects.order_by("event_id").first()
+        page = address("deadletter", letter, f"act/{action}")
+        assert olga.get(page).status_code == 200
+        DeadLetter.objects.filter(pk=letter.pk).delete()
+        answer = olga.post(page, {"decided": "yes", "reason": "x"}, follow=True)
+        assert answer.status_code == 200
+        assert said(answer) == ["Nothing was changed: these dead letters are not there any more."]
+        assert olga.get(page).status_code == 404
+    assert not LogEntry.objects.exists()
+
+
+def test_each_consumer_s_history_has_its_own_count(olga, dead, things, make_consumer, broken):
+    other = declare(make_consumer, things, broken, mode="queue", retry=Backoff(attempts=1), name="other")
+    things.publish({"n": 4})
+    drain(raise_errors=False)
+    letters = DeadLetter.objects.values_list("pk", flat=True)
+    chosen = {"action": "redrive", "_selected_action": letters, "decided": "yes"}
+    answer = olga.post("/admin/django_events/deadletter/", chosen, follow=True)
+    assert "dead letters are handled again" in said(answer)[0]
+    noted = {entry.object_id: entry.get_change_message() for entry in LogEntry.objects.all()}
+    for reader in (dead, other):
+        row = consumer_of(reader)
+        number = DeadLetter.objects.filter(consumer=row).count()
+        assert f"redrive: {number} dead letter" in noted[str(row.pk)]
+    again = olga.post("/admin/django_events/deadletter/", chosen, follow=True)
+    assert DeadLetter.objects.filter(redrive_at__isnull=False).count() == len(letters), said(again)
+
+
+def test_each_topic_s_history_has_its_own_count(olga, make_topic):
+    tomorrow = timezone.now() + timedelta(days=1)
+    for name, events in (("tea", 1), ("coffee", 2)):
+        for _ in range(events):
+            make_topic(name).publish({}, publish_at=tomorrow) if _ == 0 else publish(name, {}, publish_at=tomorrow)
+    ids = list(ScheduledEvent.objects.values_list("pk", flat=True))
+    chosen = {"action": "cancel", "_selected_action": ids}
+    assert said(olga.post("/admin/django_events/scheduledevent/", chosen, follow=True)) == [
+        "3 scheduled events cancelled."
+    ]
+    noted = sorted(entry.get_change_message() for entry in LogEntry.objects.all())
+    assert noted == ["1 scheduled event cancelled.", "2 scheduled events cancelled."]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["consumer=²", f"consumer={'9' * 5000}", "consumer=9999999999999999999", "group=%00", "group=a%00b", "q=%00",
+     "database=default&database=default", "waiting=%00", "p=%00", "consumer=1&consumer=x", "q=%25&q=_"],
+)  # fmt: skip
+def test_garbage_in_a_query_does_no_harm(olga, dead, query):
+    assert olga.get(f"/admin/django_events/deadletter/?{query}", follow=True).status_code == 200
+
+
+def test_garbage_in_forms_does_no_harm(olga, things, make_consumer, broken):
+    row = consumer_of(declare(make_consumer, things, broken, name="a.b-c.d"))
+    for asked in (
+        {"event": "9" * 5000, "reason": "x"}, {"event": "1", "reason": "a\0b"}, {"event": "-1", "reason": "x"},
+        {"event": str(2**63 - 2), "reason": "\u202e' % \""},
+    ):  # fmt: skip
+        assert olga.post(address("consumer", row, "act/skip"), asked).status_code == 200
+    for asked in (
+        {"to": "beginning", "partition": "9" * 30}, {"to": "id", "id": str(2**63 - 2)}, {"to": ["id", "end"]},
+        {"to": "time", "time": "0001-01-01T00:00"}, {"to": "time", "time": "9999-12-31T23:59:59"},
+    ):  # fmt: skip
+        assert olga.get(address("consumer", row, "act/rewind"), asked).status_code == 200
+    log = address("topic", topic_of(things), "log")
+    times = ("?time=0001-01-01T00:00", "?time=9999-12-31T23:59:59")
+    for query in ("?partition=" + "9" * 30, "?key=%00", "?before=0", *times):
+        assert olga.get(log + query, follow=True).status_code == 200, query
+    assert olga.get("/admin/django_events/consumer/", {"q": "a.b-c.d", "p": "x"}).context["page"].paginator.count == 1
+    assert not Intervention.objects.exists()

@@ -150,3 +150,68 @@ def test_the_index_shows_what_one_may_see(addresses, sign_in):
     assert "/admin/django_events/consumer/" in told
     assert "/admin/django_events/topic/" not in told
     assert "/admin/django_events/overview/" not in told
+
+
+@pytest.mark.parametrize("model", ["deadletter", "scheduledevent"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "value__n=2", "value__contains=2", "value__isnull=False", "body__isnull=True", "metadata__startswith=x",
+        "traceback__contains=x", "consumer__where__contains=x", "topic__name=lanes",
+    ],
+)  # fmt: skip
+def test_a_list_can_t_be_asked_for_what_it_doesn_t_show(addresses, olga, model, query):
+    """Whether a row is found would tell what is masked, one letter after the other."""
+    answer = olga.get(f"/admin/django_events/{model}/?{query}")
+    assert answer.status_code == 400 or answer.url.endswith("?e=1")  # no such field
+
+
+def test_a_list_counts_nothing_and_keeps_its_order(addresses, olga, django_assert_max_num_queries):
+    for query in ("_facets=True", "o=3.-4", "o=x", "all="):
+        with django_assert_max_num_queries(20) as asked:
+            assert olga.get(f"/admin/django_events/deadletter/?{query}", follow=True).status_code == 200
+        told = " ".join(one["sql"] for one in asked.captured_queries)
+        assert "FILTER (WHERE" not in told and 'ORDER BY "django_events_deadletter"."type"' not in told
+
+
+def test_errors_and_records_are_for_those_who_may_see_them(addresses, sign_in):
+    shown = {
+        "event": [("view_event", False), ("view_deadletter", True)],
+        "consumer": [("view_consumer", False), ("view_intervention", True)],
+    }
+    sign_in(name="actor").post(addresses["pause"])
+    for page, people in shown.items():
+        had = []
+        for permission, told in people:
+            had.append(permission)
+            text = sign_in(*had, name=f"{page}-{permission}").get(addresses[page]).content.decode()
+            assert ("ValueError: 1" in text or "actor" in text) is told, (page, had)
+
+
+@pytest.mark.parametrize("action", ["redrive", "discard"])
+@pytest.mark.parametrize("across", ["0", "1"])
+def test_what_one_may_not_do_a_list_doesn_t_do_either(addresses, sign_in, action, across):
+    other = {"redrive": "discard", "discard": "redrive"}[action]
+    letter = DeadLetter.objects.get()
+    asked = {"action": action, "_selected_action": letter.pk, "select_across": across, "decided": "yes", "reason": "x"}
+    for permissions in (["view_deadletter", f"{other}_deadletter"], [f"{action}_deadletter"]):
+        client = sign_in(*permissions, name="-".join(permissions))
+        client.post(addresses["dead letters"], asked)
+        letter.refresh_from_db()
+        assert letter.redrive_at is None
+    scheduled = {"action": "cancel", "_selected_action": ScheduledEvent.objects.get().pk, "select_across": across}
+    for permission in ("view_scheduledevent", "cancel_scheduledevent"):
+        sign_in(permission, name=permission).post(addresses["scheduled events"], scheduled)
+    assert ScheduledEvent.objects.exists()
+
+
+def test_other_apps_choices_don_t_tell_our_rows(addresses, olga):
+    for model, field in (("deadletter", "consumer"), ("scheduledevent", "topic"), ("consumer", "topic")):
+        asked = {"app_label": "django_events", "model_name": model, "field_name": field, "term": ""}
+        assert olga.get("/admin/autocomplete/", asked).status_code in (403, 404)
+
+
+@pytest.mark.parametrize("query", ["_to_field=value", "_popup=1", "_to_field=id&_popup=1", "_changelist_filters=x"])
+def test_what_popups_ask_for_does_no_harm(addresses, olga, query):
+    for page in ("dead letters", "scheduled events", "scheduled event", "interventions"):
+        assert olga.get(f"{addresses[page]}?{query}", follow=True).status_code in (200, 400)

@@ -1,0 +1,206 @@
+"""Two databases, where the same address but for its alias means another row: nothing ever strays to the other one."""
+
+import re
+from datetime import timedelta
+from html import unescape
+
+import psycopg
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.core.management import call_command
+from django.db import connection, connections
+from django.test import override_settings
+from django.utils import timezone
+
+from django_events import Backoff, declarations
+from django_events.consuming import registration
+from django_events.log.topics import sync
+from django_events.log.transfer import Transfer
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, ScheduledEvent, Topic
+from django_events.statements import log_table
+
+BOTH = ("default", "archive")
+ROOT = "/admin/django_events/"
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "archive"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def archive(django_db_setup, django_db_blocker):
+    """The alias of another database of the same server, with our tables. It comes before pytest-django looks."""
+    with django_db_blocker.unblock():
+        given = connection.get_connection_params()
+        server = {key: given[key] for key in ("user", "password", "host", "port") if given.get(key)}
+        name = f"{given['dbname']}_archive"
+        with psycopg.connect(**server, dbname="postgres", autocommit=True) as session:
+            session.execute(f'DROP DATABASE IF EXISTS "{name}"')
+            session.execute(f'CREATE DATABASE "{name}"')
+        connections["archive"] = connection.copy("archive")
+        connections["archive"].settings_dict = {**connection.settings_dict, "NAME": name}
+        connections.settings["archive"] = connections["archive"].settings_dict
+        call_command("migrate", database="archive", verbosity=0)
+        yield "archive"
+        connections["archive"].close()
+        del connections["archive"], connections.settings["archive"]
+        with psycopg.connect(**server, dbname="postgres", autocommit=True) as session:
+            session.execute(f'DROP DATABASE "{name}"')
+
+
+class Twins:
+    """Rows of both databases that have the same primary keys."""
+
+    def __init__(self, topic, consumer):
+        self.topic = topic
+        self.consumer = consumer
+        self.letter = DeadLetter.objects.using("archive").get()
+        self.scheduled = ScheduledEvent.objects.using("archive").get()
+        assert Topic.objects.get(pk=topic.pk).name == "things"
+        assert DeadLetter.objects.get().pk == self.letter.pk
+
+    def counts(self, using):
+        models = (BufferedEvent, DeadLetter, ScheduledEvent, Intervention)
+        paused = Consumer.objects.using(using).filter(paused_at__isnull=False)
+        redriven = DeadLetter.objects.using(using).filter(redrive_at__isnull=False)
+        return [rows.count() for rows in (*(model.objects.using(using) for model in models), paused, redriven)]
+
+
+def fill(using, topic, name):
+    """An event in the log, one in the buffer for later, and a dead letter of a consumer."""
+    topic.publish({"said in": using}, key=using, using=using)
+    topic.publish({}, publish_at=timezone.now() + timedelta(days=1), using=using)
+    Transfer(using).move()
+    row = Consumer.objects.using(using).get(name=name)
+    return DeadLetter.objects.using(using).create(
+        consumer=row, event_id=1, partition=0, number=1, type="t", key=using, value={"said in": using}, metadata={},
+        published_at=row.registered_at, logged_at=row.registered_at, attempts=3, error=f"ValueError: {using}",
+    )  # fmt: skip
+
+
+def align(*models):
+    """Let the next row of each model have the same primary key in both databases."""
+    for model in models:
+        last = max(max(model.objects.using(alias).values_list("pk", flat=True), default=0) for alias in BOTH)
+        for alias in BOTH:
+            with connections[alias].cursor() as cursor:
+                cursor.execute(f"SELECT nextval(pg_get_serial_sequence('{model._meta.db_table}', 'id'))")
+                last = max(last, cursor.fetchone()[0])
+        for alias in BOTH:
+            with connections[alias].cursor() as cursor:
+                cursor.execute(f"SELECT setval(pg_get_serial_sequence('{model._meta.db_table}', 'id'), {last + 50})")
+
+
+@pytest.fixture
+def twins(archive, make_topic, make_consumer):
+    def handler(event): ...
+
+    align(Topic, Consumer, DeadLetter, BufferedEvent)  # scheduled events have their ids from the buffer's
+    things = make_topic("things")
+    reader = make_consumer(things, handler=handler, mode="queue", retry=Backoff(attempts=1), name="reader")
+    fill("default", things, "reader")
+    declarations.consumers.discard(reader)
+    declarations.registry.discard(things)
+    other = declarations.topic("others")
+    declared = declarations.consumer(other, name="scribe", mode="queue")(handler)
+    sync(archive)
+    registration.sync(archive)
+    fill(archive, other, "scribe")
+    topic = Topic.objects.using(archive).get(name="others")
+    yield Twins(topic, Consumer.objects.using(archive).get(name="scribe"))
+    declarations.consumers.discard(declared)
+    declarations.registry.discard(other)
+    with connections[archive].cursor() as cursor:
+        cursor.execute(f"DROP TABLE {log_table(topic.pk)} CASCADE")
+
+
+def crawl(client, start):
+    """Follow every link within our pages; what was answered, by address."""
+    todo, seen = [start], {}
+    while todo:
+        page = todo.pop()
+        if page in seen:
+            continue
+        answer = client.get(page)
+        seen[page] = answer
+        for found in re.findall(r'<a [^>]*?href="([^"]*)"', answer.content.decode()):
+            link = unescape(found).split("#")[0]
+            if link.startswith("?"):
+                link = page.split("?")[0] + link
+            elif link.startswith("errors/"):
+                link = ROOT + "deadletter/" + link
+            if link.startswith(ROOT) and len(seen) < 300:
+                todo.append(link)
+    return seen
+
+
+def test_every_link_leads_somewhere_and_stays_where_it_was(olga, twins):
+    seen = crawl(olga, f"{ROOT}overview/?database=archive")
+
+    assert {page: answer.status_code for page, answer in seen.items() if answer.status_code != 200} == {}
+    rows = [page for page in seen if re.search(r"/(change|history|log|deliveries|act)/", page)]
+    kinds = {tuple(page.split("/")[3:6:2]) for page in rows}
+    assert {("topic", "log"), ("consumer", "act"), ("deadletter", "change"), ("topic", "history")} <= kinds
+    # A link to the other database is a choice in a list.
+    strayed = [page for page in rows if "_40archive" not in page and "others" in seen[page].content.decode()]
+    assert strayed == []
+    for page in rows:
+        if "_40archive" in page:
+            assert "things" not in seen[page].content.decode(), page
+
+
+def test_actions_are_done_where_they_were_asked_for(olga, twins):
+    before = twins.counts("default")
+    pk = twins.consumer.pk
+    for name in ("pause", "resume", "rewind"):
+        olga.post(f"{ROOT}consumer/{pk}_40archive/act/{name}/", {"to": "end"})
+    olga.post(f"{ROOT}topic/{twins.topic.pk}@archive/log/1/again/")
+    chosen = {"_selected_action": twins.letter.pk, "decided": "yes"}
+    listed = f"{ROOT}deadletter/?database=archive"
+    DeadLetter.objects.using("archive").filter(pk=twins.letter.pk).update(redrive_at=None)
+    olga.post(listed, {**chosen, "action": "redrive"})
+    assert twins.counts("archive")[-1] == 1
+    olga.post(listed, {**chosen, "action": "discard", "reason": "old"})
+    scheduled = {"action": "cancel", "_selected_action": twins.scheduled.pk}
+    olga.post(f"{ROOT}scheduledevent/?database=archive", scheduled)
+
+    assert twins.counts("archive") == [1, 0, 0, 5, 0, 0]
+    assert twins.counts("default") == before
+    assert set(LogEntry.objects.values_list("object_id", flat=True)) == {f"{pk}@archive", f"{twins.topic.pk}@archive"}
+    for entry in LogEntry.objects.all():
+        assert olga.get(f"/admin/{entry.get_admin_url().removeprefix('/admin/')}").status_code == 200
+    history = olga.get(f"{ROOT}consumer/{pk}_40archive/history/").content.decode()
+    assert "discard: " in history and "scribe" in history
+    assert "discard: " not in olga.get(f"{ROOT}consumer/{pk}/history/").content.decode()
+
+
+def test_rows_that_django_shows_are_of_the_database_that_was_chosen(olga, twins):
+    listed = olga.get(f"{ROOT}scheduledevent/?database=archive").content.decode()
+    assert f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/change/" in listed
+    shown = olga.get(f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/change/").content.decode()
+    assert "others" in shown and "things" not in shown
+    assert f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/history/" in shown
+
+
+def test_the_choice_names_the_usual_database_too(olga, twins):
+    told = olga.get(f"{ROOT}deadletter/").content.decode()
+    choice = told[told.index("database") :]
+    assert ">default<" in choice and ">archive<" in choice
+
+
+class Keeps:
+    """A router that has none of our tables on the archive."""
+
+    def allow_migrate(self, db, app_label, **hints):
+        return not (db == "archive" and app_label == "django_events")
+
+
+def test_a_database_without_our_tables_by_the_router_is_not_offered(olga, archive):
+    with override_settings(DATABASE_ROUTERS=[Keeps()]):
+        assert "archive" not in olga.get(f"{ROOT}overview/").content.decode()
+        assert olga.get(f"{ROOT}overview/?database=archive").status_code == 404
+        assert olga.get(f"{ROOT}topic/1@archive/change/").status_code == 404
+
+
+def test_one_history_of_a_row_however_its_address_is_written(olga, twins):
+    pk = Consumer.objects.get(name="reader").pk
+    olga.post(f"{ROOT}consumer/{pk}@default/act/pause/")
+    for written in (f"{pk}", f"0{pk}", f"{pk}_40default"):
+        assert "is paused" in olga.get(f"{ROOT}consumer/{written}/history/").content.decode()
