@@ -60,6 +60,7 @@ def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) 
     waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
     if event_id is not None:
         waiting = waiting.filter(attempted=event_id)
+    list(waiting.order_by("partition").select_for_update())  # as everybody locks several
     again = {"partitions": waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
     if row.mode == "queue":
         deliveries = sql.statement("retry_deliveries")

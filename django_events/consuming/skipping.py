@@ -20,8 +20,8 @@ from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.interventions import record, this_user
 from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, registered, writable
-from django_events.consuming.standing import SOMEBODY, Patience, lock, refuse_queries, standing_still
-from django_events.exceptions import SkipRefused
+from django_events.consuming.standing import SOMEBODY, Patience, gone, lock, refuse_queries, standing_still
+from django_events.exceptions import ConsumerInUse, SkipRefused
 from django_events.matching import condition
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
@@ -112,7 +112,9 @@ def _of_stream(asked: _Skip) -> Skipped:
     if not asked.dry_run:
         _of_stream(asked._replace(dry_run=True))  # who is refused keeps no worker waiting
     with _stream_standing_still(asked, partition):
-        position = row.positions.using(using).get(partition=partition)
+        position = row.positions.using(using).filter(partition=partition).first()
+        if position is None:
+            raise gone(row)
         _refuse_dead_letter(asked)
         _refuse_unless_next(asked, position)
         attempted = position.attempted == event_id
@@ -137,11 +139,25 @@ def _of_stream(asked: _Skip) -> Skipped:
 @contextmanager
 def _stream_standing_still(asked: _Skip, partition: int) -> Iterator[None]:
     if asked.dry_run:
-        with sql.committed(asked.using), sql.batch(asked.using):
+        with _looking(asked):
             yield
         return
     with standing_still(asked.using, [asked.row], partition, asked.wait, verb="skip", with_topics=False):
         yield
+
+
+@contextmanager
+def _looking(asked: _Skip) -> Iterator[None]:
+    """A transaction that waits for nobody for long."""
+    try:
+        with sql.committed(asked.using), sql.batch(asked.using):
+            yield
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+        raise ConsumerInUse(
+            f"Somebody holds a lock on what consumer {asked.row} has to handle. Nothing was changed. Try again."
+        ) from error
 
 
 def _stopped_by(position: models.Position) -> str:
@@ -157,22 +173,41 @@ def _refuse_unless_next(asked: _Skip, position: models.Position) -> None:
             f"Consumer {row} passed {asked.address} already: it is behind {row.topic}/{position.position}. Nothing was "
             f"changed. To have it handled again: manage.py events rewind {row.name} --to {event_id}"
         )
-    if earlier := _first_match(asked, position.position, event_id - 1):
+    if earlier := _next(asked, position.position, event_id - 1):
         raise SkipRefused(
             f"Consumer {row} is at {row.topic}/{earlier}, which comes before {asked.address}. Nothing was changed. "
             f"Skip that one, or leave out all that come before an event: manage.py events rewind {row.name} --to ID"
         )
-    try:
-        with transaction.atomic(asked.using):
-            matches = _first_match(asked, event_id - 1, event_id) is not None
-    except DatabaseError as error:
-        if not sql.is_of_data(error):
-            raise
-        matches = True  # its filter fails on this very event, and that is what it is at
-    if not matches:
+    if _next(asked, event_id - 1, event_id) is None:
         raise SkipRefused(
             f"Event {asked.address} is not for consumer {row}: its filter leaves it out. Nothing was changed."
         )
+
+
+def _next(asked: _Skip, after: int, upper: int) -> int | None:
+    """The event that the consumer is at, behind a place: the first that matches, or on which its filter fails."""
+    found, fails = _tried(asked, after, upper)
+    while fails and upper - after > 1:
+        middle = (after + upper) // 2
+        found, fails_before = _tried(asked, after, middle)
+        if found is not None:
+            return found
+        if fails_before:
+            upper = middle
+        else:
+            after = middle
+    return upper if fails else found
+
+
+def _tried(asked: _Skip, after: int, upper: int) -> tuple[int | None, bool]:
+    """The first match, and whether the filter fails before one is found."""
+    try:
+        with transaction.atomic(asked.using):
+            return _first_match(asked, after, upper), False
+    except DatabaseError as error:
+        if not sql.is_of_data(error):
+            raise
+        return None, True
 
 
 def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
@@ -192,7 +227,7 @@ def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
 def _of_queue(asked: _Skip) -> Skipped:
     """The delivery goes, under the locks of who fills, claims and settles, in their order."""
     if asked.dry_run:
-        with sql.committed(asked.using):
+        with _looking(asked):
             delivery = asked.row.deliveries.using(asked.using).filter(event_id=asked.event_id).first()
             _refuse_unless_waiting(asked, there=delivery is not None)
             attempts, error = (0, "") if delivery is None else (delivery.attempts, delivery.error)
@@ -202,9 +237,9 @@ def _of_queue(asked: _Skip) -> Skipped:
             _end_lapsed(asked)
             try:
                 with sql.committed(asked.using), sql.batch(asked.using):
-                    skipped, busy = _skip_delivery(asked)
-                if skipped is not None:
-                    return skipped
+                    return _skip_delivery(asked)
+            except _InHandError as held:
+                busy = held.holder
             except OperationalError as error:
                 if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
                     raise
@@ -213,8 +248,16 @@ def _of_queue(asked: _Skip) -> Skipped:
             patience.wait_for(busy)
 
 
-def _skip_delivery(asked: _Skip) -> tuple[Skipped | None, str]:
-    """One try, in the caller's transaction; what was skipped, or who has it in hand."""
+class _InHandError(Exception):
+    """A worker has the delivery: the transaction is undone, for its locks are in the way of others."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+def _skip_delivery(asked: _Skip) -> Skipped:
+    """One try, in the caller's transaction."""
     using, row = asked.using, asked.row
     lock(using, row)
     list(row.positions.using(using).select_for_update(no_key=True))
@@ -222,7 +265,7 @@ def _skip_delivery(asked: _Skip) -> tuple[Skipped | None, str]:
     _refuse_unless_waiting(asked, there=bool(found))
     [[free, holder, attempts, error]] = found
     if not free:
-        return None, holder or "a worker"
+        raise _InHandError(holder or "a worker")
     skipped = Skipped(row.topic.name, asked.event_id, asked.partition, attempts, error)
     # What else was in the hand of somebody who died stays there, to be handled one by one by who takes it over.
     sql.fetch(
@@ -236,7 +279,7 @@ def _skip_delivery(asked: _Skip) -> tuple[Skipped | None, str]:
     _bury(asked, skipped)
     row.positions.using(using).update(dead_lettered=F("dead_lettered") + 1)
     _record(asked, skipped)
-    return skipped, ""
+    return skipped
 
 
 def _end_lapsed(asked: _Skip) -> None:
@@ -251,6 +294,13 @@ def _refuse_unless_waiting(asked: _Skip, *, there: bool) -> None:
     row, event_id = asked.row, asked.event_id
     _refuse_dead_letter(asked)
     if not row.live and event_id > row.filled_until:  # and if it has a delivery: it would be made again
+        position = row.positions.using(asked.using).first()
+        if position is not None and position.stopped_at is not None:
+            raise SkipRefused(
+                f"Consumer {row} is not at {asked.address}: it was given what is up to {row.topic}/{row.filled_until}, "
+                f"and stopped there. {position.error} Nothing was changed. Repair the cause, then: manage.py events "
+                f"resume {row.name}. Or leave the event out: manage.py events rewind {row.name} --to {event_id + 1}"
+            )
         raise SkipRefused(
             f"Consumer {row} is not at {asked.address} yet: it catches up, and was given what is up to "
             f"{row.topic}/{row.filled_until}. Nothing was changed. Try again when it is there."

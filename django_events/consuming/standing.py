@@ -14,7 +14,7 @@ from django.db import OperationalError, connections
 
 from django_events import models, sql
 from django_events.consuming.leases import end_holder
-from django_events.exceptions import ConsumerInUse
+from django_events.exceptions import ConsumerInUse, UnknownConsumer
 from django_events.models.functions import ClockTimestamp
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
@@ -121,8 +121,15 @@ def standing_still(
 
 def lock(using: str, row: models.Consumer) -> None:
     """Have the row of a queue consumer for oneself, before its positions, its deliveries and its dead letters."""
-    fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).get(pk=row.pk)
+    fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).filter(pk=row.pk).first()
+    if fresh is None:
+        raise gone(row)
     row.live, row.filled_until = fresh.live, fresh.filled_until
+
+
+def gone(row: models.Consumer) -> UnknownConsumer:
+    """Somebody unregistered it since it was looked for."""
+    return UnknownConsumer(f"Consumer {row} was unregistered or registered anew in this moment. Nothing was changed.")
 
 
 def refuse_queries(rows: Sequence[models.Consumer]) -> None:

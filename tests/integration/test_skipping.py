@@ -6,8 +6,25 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from django_events import Backoff, Draft, lag, models, pause, publish_many, redrive, resume, retry, rewind, skip
-from django_events.exceptions import ConsumerInUse, LeaseLost, RetryRefused, SkipRefused
+from django_events import (
+    Backoff,
+    Draft,
+    declarations,
+    lag,
+    models,
+    pause,
+    publish_many,
+    redrive,
+    resume,
+    retry,
+    rewind,
+    skip,
+    unregister,
+)
+from django_events.consuming import retrying, skipping
+from django_events.consuming.filling import fill_some
+from django_events.exceptions import ConsumerInUse, LeaseLost, RetryRefused, SkipRefused, UnknownConsumer
+from django_events.statements import log_table
 from tests.conftest import transfer_all
 from tests.fix_consumers import (
     dead_letters,
@@ -23,7 +40,19 @@ from tests.fix_consumers import (
     written,
 )
 from tests.fix_processes import wait_until
-from tests.fix_queues import another, deliveries, expire, fail, fill_topic, finish, pending, row_of, settle, values
+from tests.fix_queues import (
+    another,
+    deliveries,
+    expire,
+    fail,
+    fill_topic,
+    finish,
+    pending,
+    queue_of,
+    row_of,
+    settle,
+    values,
+)
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
@@ -150,6 +179,18 @@ def test_an_event_on_which_the_filter_fails_is_one_to_skip(things, make_consumer
     assert written() == ["{'at': '2025-01-02T00:00:00+00'}"]
 
 
+def test_what_comes_behind_an_event_on_which_the_filter_fails_is_not_next(things, make_consumer):
+    reader = make_consumer(things, handler=failing(), where='$.at.datetime() >= "2025-01-01T00:00:00+00".datetime()')
+    left_out, odd = {"at": "2024-01-01T00:00:00+00"}, {"at": "2025-01-01"}
+    fill_topic(things, *[left_out] * 5, odd, odd, left_out, {"at": "2025-01-02T00:00:00+00"})
+    for event_id in (7, 8, 9):
+        with pytest.raises(SkipRefused, match=f"is at things/6, which comes before things/{event_id}"):
+            skip(reader, event_id, reason="a test")
+    for event_id in (6, 7, 9):
+        skip(reader, event_id, reason="no zone")
+    assert position_of(reader).position == 9
+
+
 def test_a_stream_is_refused_any_other_event(things, make_consumer):
     reader = make_consumer(things, handler=failing("b"), retry=PATIENT)
     fill_topic(things, "a", "b", "c")
@@ -242,6 +283,44 @@ def test_skip_waits_for_a_leased_partition_and_then_refuses(things, make_consume
     assert models.Consumer.objects.get(name="reader").held_until is None
     run_once(reader)
     assert written() == ["b"]
+
+
+@pytest.mark.parametrize(("mode", "dry_run"), [("stream", True), ("stream", False), ("queue", False)])
+def test_a_log_that_somebody_has_locked_is_said(things, make_consumer, connect, monkeypatch, mode, dry_run):
+    """As retention does for a moment, when it drops a segment."""
+    reader = make_consumer(things, handler=failing(), mode=mode, start="beginning")
+    fill_topic(things, "a")
+    somebody, partition_of = connect(), skipping._partition
+    topic_id = models.Topic.objects.get(name="things").pk
+
+    def then_lock(*arguments):
+        partition = partition_of(*arguments)
+        somebody.execute(f"LOCK TABLE {log_table(topic_id)} IN ACCESS EXCLUSIVE MODE")
+        return partition
+
+    if mode == "queue":
+        fill_some(queue_of(reader).subscription)
+    monkeypatch.setattr(skipping, "_partition", then_lock)
+    with pytest.raises(ConsumerInUse, match="a lock on"):
+        skip(reader, 1, reason="a test", dry_run=dry_run, wait=timedelta(0))
+    somebody.rollback()
+
+
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+@pytest.mark.parametrize("verb", [skip, retry])
+def test_a_consumer_that_is_unregistered_in_this_moment(things, make_consumer, monkeypatch, mode, verb):
+    reader = make_consumer(things, handler=failing(), mode=mode, start="beginning")
+    fill_topic(things, "a")
+    if mode == "queue":
+        fill_some(queue_of(reader).subscription)
+    declarations.consumers.discard(reader)
+    module = skipping if verb is skip else retrying
+    monkeypatch.setattr(module, "refuse_queries", lambda rows: unregister("reader"))
+    if verb is retry and mode == "stream":
+        assert retry("reader") == []
+        return
+    with pytest.raises(UnknownConsumer, match="was unregistered or registered anew in this moment"):
+        verb("reader", **({"event_id": 1, "reason": "a test"} if verb is skip else {}))
 
 
 def test_skip_beside_a_worker_that_fails_in_a_loop(things, make_consumer):
@@ -397,6 +476,21 @@ def test_a_delivery_in_hand_is_waited_for(things, make, in_thread):
     assert row_of(queue).held_until is None
 
 
+def test_a_skip_that_is_refused_in_a_transaction_keeps_no_lock(things, make, connect):
+    """It would be in the way of the consumer's workers until the caller's transaction ends."""
+    queue, somebody = make(), connect()
+    fill_topic(things, "a")
+    hand = queue.claim(1)
+    with transaction.atomic():
+        with pytest.raises(ConsumerInUse, match="Outside of a transaction, skip waits"):
+            skip(queue.subscription.consumer, 1, reason="a test")
+        somebody.execute("SELECT FROM django_events_consumer WHERE name = 'queue' FOR UPDATE NOWAIT")
+        somebody.execute("SELECT FROM django_events_position FOR UPDATE NOWAIT")
+        somebody.execute("SELECT FROM django_events_deliverylease FOR UPDATE NOWAIT")
+        somebody.rollback()
+    finish(hand)
+
+
 def test_a_delivery_that_was_handled_meanwhile_is_none_to_skip(things, make, in_thread):
     queue = make()
     fill_topic(things, "a")
@@ -464,6 +558,14 @@ def test_what_is_to_be_filled_again_is_not_skipped(things, make):
     assert sorted(written()) == list("abcd")
 
 
+def test_a_queue_that_stopped_before_an_event_is_not_waited_for(things, make):
+    queue = make(where='$.at.datetime() >= "2025-01-01T00:00:00+00".datetime()')
+    fill_topic(things, {"at": "2025-01-01"})
+    assert position_of(queue.subscription.consumer).stopped_at is not None
+    with pytest.raises(SkipRefused, match=r"and stopped there\. Its filter fails on .*events rewind queue --to 2"):
+        skip(queue.subscription.consumer, 1, reason="a test")
+
+
 def test_a_redriven_delivery_is_to_be_discarded(things, make):
     queue = make(retry=Backoff(attempts=1))
     fill_topic(things, "bad")
@@ -491,6 +593,40 @@ def test_retry_tries_at_once_and_counts_anew(lanes, make_consumer):
     assert [(o.by, o.details) for o in interventions("retry")][1] == ("ada", {"partitions": 3})
     run_once(reader)
     assert set(positions(reader).values_list("attempts", flat=True)) == {1}
+
+
+def test_retry_locks_in_the_order_that_all_share(lanes, make_consumer, make_queue, in_thread, connect):
+    """Else two who lock the same could wait for each other."""
+    reader = make_consumer(lanes, handler=failing("bad"), retry=PATIENT)
+    queue = make_queue(lanes, handler=failing("bad"), retry=PATIENT)
+    for lane in range(3):
+        fill_topic(lanes, "bad", partition=lane)
+    run_once(reader, queue.subscription.consumer)
+    for row in (positions(reader).filter(partition=0), deliveries(queue).filter(event_id=1)):
+        row.update(error="its row moves behind the others")
+    row = "visible_at = visible_at + interval '1 day'"  # nor is it the first by any index
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE django_events_delivery SET {row} WHERE event_id = 1")
+    for consumer, first, others in [
+        ("reader", positions(reader).filter(partition=0), positions(reader).filter(partition__in=[1, 2])),
+        ("queue", deliveries(queue).filter(event_id=1), deliveries(queue).filter(event_id__gt=1)),
+    ]:
+        with transaction.atomic():
+            list(first.select_for_update())
+            retrying_beside = in_thread(retry_without_indexes, consumer)
+            wait_until(lambda: waiting_for_a_lock(connect), what="a wait for the first")
+            assert len(others.select_for_update(nowait=True)) == 2
+        assert len(retrying_beside.result(30)) == 1
+
+
+def retry_without_indexes(consumer):
+    with connection.cursor() as cursor:
+        cursor.execute("SET enable_indexscan = off; SET enable_bitmapscan = off")
+    return retry(consumer)
+
+
+def waiting_for_a_lock(connect):
+    return connect().execute("SELECT FROM pg_locks WHERE NOT granted").fetchall()
 
 
 def test_retry_lets_a_stopped_partition_try_again(things, make_consumer):
