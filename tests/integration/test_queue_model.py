@@ -32,7 +32,9 @@ from django_events import (
     publish_many,
     redrive,
     resume,
+    retry,
     rewind,
+    skip,
 )
 from django_events.consuming import deliveries as claims
 from django_events.consuming import filling
@@ -40,7 +42,7 @@ from django_events.consuming.filling import fill_some
 from django_events.consuming.handling import no_attempt_left
 from django_events.consuming.hands import Hand
 from django_events.consuming.queues import redrive_some
-from django_events.exceptions import ConsumerInUse, LeaseLost, RedriveRefused
+from django_events.exceptions import ConsumerInUse, LeaseLost, RedriveRefused, SkipRefused
 from django_events.models.functions import ClockTimestamp
 from tests.conftest import transfer_all
 from tests.fix_queues import another, deliveries, settle, values
@@ -76,6 +78,9 @@ WITH_TIME = st.one_of(
 )
 WITH_THE_DEAD = st.one_of(
     step("redrive", PICKS, BOTH), step("redrive", PICKS, BOTH), step("make_redrives"), step("discard", PICKS)
+)
+AT_A_WORD = st.one_of(
+    step("skip", st.integers(0, 99)), step("skip", st.integers(0, 99)), step("retry", st.none() | PICK)
 )
 BY_PEOPLE = st.one_of(step("rewind", PICK, BOTH), step("pause_and_resume", st.integers(0, 2)))
 
@@ -302,6 +307,9 @@ class Model(RuleBasedStateMachine):
         worker = self.workers[number]
         if anew:
             worker.start_over()
+        for token in [token for token in self.overdue if not self.leases[token].ids]:
+            if self.overdue[0] == token:  # skipped to the last: whoever takes it over lets it go, and looks on
+                self.end(token)
         believed = 0 if worker.in_vain is None else worker.in_vain.until
         hand = worker.claim(most)
         if self.overdue:
@@ -476,6 +484,46 @@ class Model(RuleBasedStateMachine):
     def intervene(self, step):
         self.take_step(step)
         self.changed = False
+
+    @precondition(lambda self: self.open)
+    @rule(step=AT_A_WORD)
+    def say_a_word(self, step):
+        self.take_step(step)
+
+    def skip(self, pick, is_open):
+        """Any event, also one that is none to skip."""
+        event_id = nth(self.open if is_open else self.keys, pick)
+        one = self.open.get(event_id)
+        if event_id in self.dead or one is None or not (self.live or event_id <= self.given):
+            with pytest.raises(SkipRefused):
+                skip(self.name, event_id, reason="a test", wait=timedelta(0))
+            return
+        if one.token is not None and one.token not in self.overdue:
+            with pytest.raises(ConsumerInUse):
+                skip(self.name, event_id, reason="a test", wait=timedelta(0))
+            return
+        assert skip(self.name, event_id, reason="a test", wait=timedelta(0)).attempts == one.attempts
+        self.finish(event_id, models.PastDelivery.DEAD)
+        self.dead[event_id] = Dead(one.attempts)
+        self.counts.update(dead_lettered=1)
+        if one.token is not None:
+            lease = self.leases[one.token]
+            if lease.hand is not None:
+                values(lease.hand)
+                with pytest.raises(LeaseLost):
+                    settle(lease.hand, *lease.hand.events)
+            lease.hand = None
+            lease.ids.remove(event_id)
+
+    def retry(self, pick):
+        waiting = {event_id: one for event_id, one in self.open.items() if one.wait and one.attempts}
+        if pick is not None:
+            event_id = nth(self.open, pick)
+            waiting = {event_id: waiting[event_id]} if event_id in waiting else {}
+        again = retry(self.name, event_id=None if pick is None else event_id)
+        assert [one.deliveries for one in again] == ([len(waiting)] if waiting else [])
+        for one in waiting.values():
+            one.wait, one.attempts = DUE, 0
 
     @precondition(lambda self: self.dead)
     @rule(step=WITH_THE_DEAD)
