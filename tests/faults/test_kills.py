@@ -89,7 +89,10 @@ def test_scheduled_events_survive_killed_transfers_and_a_crash_of_the_server(
     for kill in range(4):
         seen = in_log(processes.url)
         transfers = [processes.start("run_transfer") for _ in range(2)]
-        processes.wait_until(lambda: in_log(processes.url) > seen, what=f"progress before kill {kill}")
+        processes.wait_until(
+            lambda: in_log(processes.url) > seen or in_log(processes.url) == 4_000,  # on a slow machine all at once
+            what=f"progress before kill {kill}",
+        )
         for transfer in transfers:
             transfer.send_signal(signal.SIGKILL)
             transfer.wait()
