@@ -60,8 +60,11 @@ def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) 
     waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
     if event_id is not None:
         waiting = waiting.filter(attempted=event_id)
-    list(waiting.order_by("partition").select_for_update())  # as everybody locks several
-    again = {"partitions": waiting.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
+    # Locked in the order of all who lock several; one that begins to wait after that is left alone, or it would come
+    # behind others.
+    locked = list(waiting.order_by("partition").select_for_update().values_list("pk", flat=True))
+    found = positions.filter(pk__in=locked)
+    again = {"partitions": found.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
     if row.mode == "queue":
         deliveries = sql.statement("retry_deliveries")
         [[again["deliveries"]]] = sql.fetch(using, deliveries, consumer_id=row.pk, event_id=event_id)
