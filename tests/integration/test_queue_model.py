@@ -79,9 +79,7 @@ WITH_TIME = st.one_of(
 WITH_THE_DEAD = st.one_of(
     step("redrive", PICKS, BOTH), step("redrive", PICKS, BOTH), step("make_redrives"), step("discard", PICKS)
 )
-AT_A_WORD = st.one_of(
-    step("skip", st.integers(0, 99)), step("skip", st.integers(0, 99)), step("retry", st.none() | PICK)
-)
+AT_A_WORD = st.one_of(step("skip", PICK, BOTH), step("skip", PICK, BOTH), step("retry", st.none() | PICK))
 BY_PEOPLE = st.one_of(step("rewind", PICK, BOTH), step("pause_and_resume", st.integers(0, 2)))
 
 
