@@ -19,9 +19,9 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_events import pause, resume, retry, rewind, skip
 from django_events.admin import addresses
 from django_events.admin.forms import RewindForm, SkipForm
-from django_events.admin.overview import Pace, consumer_rows, importance
 from django_events.admin.pages import Pages, by, may
-from django_events.consuming.lag import progress, standings
+from django_events.admin.rows import Pace, consumer_rows
+from django_events.consuming.lag import importance, progress, standings
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
 

@@ -1,9 +1,8 @@
 """The overview: topics and consumers at a glance, the last hours, and what needs somebody."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -13,14 +12,14 @@ from django_events import sql
 from django_events.admin import addresses
 from django_events.admin.charts import Chart, Line, Point, chart, rates
 from django_events.admin.pages import Pages, may
+from django_events.admin.rows import Pace, consumer_rows, now, topic_rows
 from django_events.consuming import samples
-from django_events.consuming.lag import Standing, oldest_waits, standings
+from django_events.consuming.lag import Standing, importance, standings
 from django_events.consuming.troubles import Trouble, troubles
-from django_events.log.inventory import Log, Waiting, logs, next_scheduled, waiting
+from django_events.log.inventory import Log, logs, next_scheduled, waiting
 
 SHOWN = 20
 CHARTED = 5  # consumers whose lag has a line
-WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
 PERIODS = {
     "1h": (timedelta(hours=1), gettext_lazy("1 hour")),
     "6h": (timedelta(hours=6), gettext_lazy("6 hours")),
@@ -42,22 +41,6 @@ KINDS = {
     "bloat": gettext_lazy("bloat"),
     "behind retention": gettext_lazy("behind retention"),
 }
-
-
-class TopicRow(NamedTuple):
-    """A topic in a table."""
-
-    log: Log
-    rate: float | None
-    waiting: Waiting | None
-
-
-class ConsumerRow(NamedTuple):
-    """A consumer in a table."""
-
-    standing: Standing
-    rate: float | None
-    behind: timedelta | None
 
 
 class OverviewAdmin(Pages):
@@ -132,53 +115,6 @@ class OverviewAdmin(Pages):
             chart(_("Handled"), _("events/s"), [Line(_("all consumers"), handled)], **frame),
             chart(_("Lag"), _("events"), [everybody, *lag], **frame),
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast topics and consumers have gone since the last sample. Nobody knows before there is one."""
-
-    sample: samples.Whole | None
-    took: timedelta
-
-    @classmethod
-    def since_sample(cls, using: str) -> "Pace":
-        sample = samples.latest(using)
-        return cls(sample, now(using) - sample.total.at if sample is not None else timedelta(0))
-
-    def of_topic(self, log: Log) -> float | None:
-        """Events a second that came into a log."""
-        earlier = self.sample and self.sample.topics.get(log.topic.pk)
-        return samples.per_second(earlier.last_id, log.last_id, self.took) if earlier else None
-
-    def of_consumer(self, one: Standing) -> float | None:
-        """Events a second that a consumer handled or discarded."""
-        earlier = self.sample and self.sample.consumers.get(one.consumer_id)
-        return samples.per_second(earlier.handled, one.handled + one.discarded, self.took) if earlier else None
-
-
-def now(using: str) -> datetime:
-    """The database's clock."""
-    [[moment]] = sql.fetch(using, sql.statement("clock"))
-    found: datetime = moment
-    return found
-
-
-def topic_rows(in_logs: list[Log], in_buffer: list[Waiting], pace: Pace) -> list[TopicRow]:
-    """Topics with what they are given per second, and what waits for the transfer."""
-    waits = {one.topic: one for one in in_buffer}
-    return [TopicRow(log, pace.of_topic(log), waits.get(log.topic.name)) for log in in_logs]
-
-
-def consumer_rows(using: str, found: list[Standing], pace: Pace) -> list[ConsumerRow]:
-    """Consumers with what they handle per second, and how long the oldest event waits for them."""
-    waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
-    return [ConsumerRow(one, pace.of_consumer(one), waits.get(one.consumer_id)) for one in found]
-
-
-def importance(one: Standing) -> tuple[int, int, int, str, str]:
-    """Who needs somebody comes first."""
-    return WORST_FIRST.index(one.state), -one.dead_letters, -one.lag, one.consumer, one.topic
 
 
 def oldest_lease(using: str) -> tuple[str, datetime] | None:

@@ -15,6 +15,7 @@ from django_events.statements import log_table
 
 ALL = models.Position.ALL
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
+WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
 COUNTED = 1_000  # dead letters and deliveries of a consumer; more are not counted
 
 
@@ -73,6 +74,11 @@ class Standing(NamedTuple):
     paused_at: datetime | None
     consumer_id: int
     topic_id: int
+
+
+def importance(one: Standing) -> tuple[int, int, int, str, str]:
+    """To sort by: who needs somebody comes first."""
+    return WORST_FIRST.index(one.state), -one.dead_letters, -one.lag, one.consumer, one.topic
 
 
 class Ends(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from django_events.consuming.lag import Progress, Standing, standings
+from django_events.consuming.lag import Progress, Standing, importance, standings
 from django_events.consuming.troubles import Trouble, troubles
 from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
 from django_events.management.events.subcommand import Subcommand
@@ -13,14 +13,13 @@ from django_events.management.reporting import WIDTH, Report, printable, table
 from django_events.phrases import count, duration, moment
 
 SHOWN = 20
-WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
 
 
 def status(using: str, **options: Any) -> Report:
     in_buffer, in_logs, consumers = waiting(using), logs(using), standings(using)
     scheduled = next_scheduled(using)
     found = troubles(using, in_buffer, scheduled, consumers)
-    consumers.sort(key=_importance)
+    consumers.sort(key=importance)
     data = {
         "database": using,
         "troubles": [trouble._asdict() for trouble in found],
@@ -50,10 +49,6 @@ def lag_of(one: Standing | Progress) -> int | str:
 
 def dead_letters_of(one: Standing) -> int | str:
     return f"≥ {one.dead_letters:,}" if one.more_dead_letters else one.dead_letters
-
-
-def _importance(one: Standing) -> tuple[int, int, int, str, str]:
-    return WORST_FIRST.index(one.state), -one.dead_letters, -one.lag, one.consumer, one.topic
 
 
 def _troubles(found: Sequence[Trouble]) -> str:
