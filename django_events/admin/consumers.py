@@ -16,7 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_events import pause, resume, retry, rewind, skip
+from django_events import pause, resume, retry, rewind, skip, sql
 from django_events.admin import addresses
 from django_events.admin.forms import RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
@@ -26,6 +26,8 @@ from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
 
 LISTED = 100
+LEASED = 10_000  # events in hand that are looked up
+IN_HAND = ("event_id", "received_at", "visible_at", "token", "attempts", "delivered", "error")  # in that order
 WAIT = timedelta(seconds=5)  # for events in hand: a page is not a command, nobody waits for it for long
 Act = Callable[[HttpRequest, Consumer, dict[str, Any]], str]
 
@@ -285,11 +287,18 @@ def leases(using: str, row: Consumer) -> list[DeliveryLease]:
 
 def listed(using: str, row: Consumer, state: str, *, after: int) -> list[Delivery]:
     """Some deliveries of a consumer: one more than are shown, if there are more."""
+    with sql.by_index(using):
+        return _listed(using, row, state, after)
+
+
+def _listed(using: str, row: Consumer, state: str, after: int) -> list[Delivery]:
     rows: QuerySet[Delivery] = Delivery.objects.using(using).filter(consumer=row)
     if state == "leased":
-        ids = [event_id for lease in leases(using, row) for event_id in lease.event_ids]
-        rows = rows.filter(event_id__in=sorted(ids)[:10_000], token__isnull=False)
-    elif state == "waiting":
+        ids = sorted(one for lease in leases(using, row) for one in lease.event_ids if one > after)
+        in_hand = sql.statement("deliveries_in_hand")
+        found = sql.fetch(using, in_hand, consumer_id=row.pk, event_ids=ids[:LEASED], limit=LISTED + 1)
+        return [Delivery(consumer_id=row.pk, **dict(zip(IN_HAND, one, strict=True))) for one in found]
+    if state == "waiting":
         return list(rows.filter(visible_at__isnull=False).order_by("visible_at")[: LISTED + 1])
     return list(rows.filter(event_id__gt=after).order_by("event_id")[: LISTED + 1])
 

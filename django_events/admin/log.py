@@ -55,7 +55,6 @@ def page(
 ) -> LogPage:
     """The newest events, or those before an id, or the first after one."""
     first, end = ends(using, topic)
-    rows = events(using, topic).filter(**filters)
     up = after is not None
     lower = max(after if after is not None else 0, first - 1)
     upper = min(before if before is not None else end, end)
@@ -64,7 +63,16 @@ def page(
         upper = min(upper, lower + SEARCHED + 1)
     elif not whole:
         lower = max(lower, upper - SEARCHED - 1)
-    found = list(rows.filter(id__gt=lower, id__lt=upper).order_by("id" if up else "-id")[: SIZE + 1])
+    rows = events(using, topic)
+    if whole and filters:
+        ids = _ids(using, topic, filters, lower if up else upper, up=up)
+        # One by one: for several at once, a planner without statistics would rather read a segment.
+        each = [rows.filter(id=one) for one in ids if lower < one < upper]
+        rows = each[0].union(*each[1:], all=True) if each else rows.none()
+    else:
+        rows = rows.filter(**filters, id__gt=lower, id__lt=upper)
+    with sql.by_index(using):
+        found = list(rows.order_by("id" if up else "-id")[: SIZE + 1])
     more, found = len(found) > SIZE, found[:SIZE]
     if up:
         found.reverse()
@@ -91,7 +99,7 @@ def events(using: str, topic: Topic) -> QuerySet[Event, dict[str, Any]]:
     columns = ("id", "partition", "number", "type", "key", "published_at", "logged_at")
     sizes = {"value_bytes": Stored(F("value")), "body_bytes": Length("body")}
     rows: QuerySet[Event, dict[str, Any]] = (
-        Event.objects.using(using).of(topic.name).annotate(**sizes).values(*columns, *sizes, layout=glance())
+        Event.objects.using(using).filter(topic_id=topic.pk).annotate(**sizes).values(*columns, *sizes, layout=glance())
     )
     return rows
 
@@ -120,14 +128,23 @@ def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int 
         return None, None
     if topic.timeline:
         statement = sql.statement("neighbours").on(log=log_table(topic.pk))
-        [[earlier, later]] = sql.fetch(using, statement, key=event.key, event_id=event.id)
+        with sql.by_index(using):
+            [[earlier, later]] = sql.fetch(using, statement, key=event.key, event_id=event.id)
         return earlier, later
-    near = Event.objects.using(using).of(topic.name).filter(key=event.key, id__gt=event.id - SEARCHED)
-    near = near.filter(id__lt=event.id + SEARCHED)
-    return (
-        near.filter(id__lt=event.id).order_by("-id").values_list("id", flat=True).first(),
-        near.filter(id__gt=event.id).order_by("id").values_list("id", flat=True).first(),
-    )
+    near = Event.objects.using(using).of(topic.name).filter(key=event.key).values_list("id", flat=True)
+    with sql.by_index(using):
+        return (
+            near.filter(id__lt=event.id, id__gt=event.id - SEARCHED).order_by("-id").first(),
+            near.filter(id__gt=event.id, id__lt=event.id + SEARCHED).order_by("id").first(),
+        )
+
+
+def _ids(using: str, topic: Topic, filters: dict[str, Any], place: int, *, up: bool) -> list[int]:
+    """The events of a key or of a partition next to an id, one more than a page has."""
+    [(column, value)] = filters.items()
+    statement = sql.statement("ids_after" if up else "ids_before").on(log=log_table(topic.pk), of=column)
+    with sql.by_index(using):
+        return [found for (found,) in sql.fetch(using, statement, value=value, id=place, limit=SIZE + 1)]
 
 
 def _by_index(topic: Topic, filters: dict[str, Any]) -> bool:

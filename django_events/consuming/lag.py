@@ -102,15 +102,16 @@ def progress(
     """Every partition of these consumers, or of all, by name, topic and partition."""
     consumer_ids = _ids(rows)
     ends = _ends(using, consumer_ids)
-    found = sql.fetch(
-        using,
-        sql.statement("progress").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
-        consumer_ids=consumer_ids,
-        most_pending=counted,
-        topic_ids=ends.topic_ids,
-        partitions=ends.partitions,
-        ends=ends.numbers,
-    )
+    with sql.by_index(using):
+        found = sql.fetch(
+            using,
+            sql.statement("progress").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
+            consumer_ids=consumer_ids,
+            most_pending=counted,
+            topic_ids=ends.topic_ids,
+            partitions=ends.partitions,
+            ends=ends.numbers,
+        )
     return [Progress._make(row) for row in found]
 
 
@@ -129,16 +130,17 @@ def standings(
     most = counted or COUNTED
     consumer_ids = _ids(rows)
     ends = _ends(using, consumer_ids) if known is None else _arrays(known)
-    found = sql.fetch(
-        using,
-        sql.statement("standings").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
-        consumer_ids=consumer_ids,
-        most=most,
-        most_pending=most,
-        topic_ids=ends.topic_ids,
-        partitions=ends.partitions,
-        ends=ends.numbers,
-    )
+    with sql.by_index(using):
+        found = sql.fetch(
+            using,
+            sql.statement("standings").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
+            consumer_ids=consumer_ids,
+            most=most,
+            most_pending=most,
+            topic_ids=ends.topic_ids,
+            partitions=ends.partitions,
+            ends=ends.numbers,
+        )
     return [Standing._make(row) for row in found]
 
 
@@ -198,7 +200,8 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
     statements = [_oldest(row) for row in rows]
     waits: dict[int, timedelta] = {}
     for start in range(0, len(statements), TOPICS_AT_ONCE):
-        found = sql.fetch(using, sql.union_all(statements[start : start + TOPICS_AT_ONCE]))
+        with sql.by_index(using):
+            found = sql.fetch(using, sql.union_all(statements[start : start + TOPICS_AT_ONCE]))
         waits |= {consumer_id: age for consumer_id, age in found if age is not None}
     return waits
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.statements import log_table
@@ -26,7 +26,7 @@ class Status(NamedTuple):
 def statuses(using: str, topic: models.Topic, event_id: int) -> list[Status]:
     """All consumers of the topic, by name. In one statement, that reads by the keys of the event."""
     try:
-        with transaction.atomic(using):
+        with sql.by_index(using):
             return _asked(using, topic, event_id, sql.statement("meets"))
     except DatabaseError as error:
         if not sql.is_of_data(error):

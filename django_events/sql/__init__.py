@@ -92,15 +92,16 @@ def passes_by_itself(error: BaseException) -> bool:
     return is_lost(error) or state(error) in RETRIED_STATES
 
 
+# Who looks at long tables wants a few rows by index, whatever the planner believes of them.
+BY_INDEX = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
+
 # The buffer is empty one moment and holds a million events the next, so its statistics are always old.
 # A sequential scan chosen by them reads every dead row that an old snapshot keeps, and the costs that
 # come out of them make PostgreSQL compile a query of a millisecond for 160. Without waiting for the
 # disk, a crash would take back ids that readers have seen. A site's limit for statements is meant for
 # pages: a batch that it cuts off is never done. Waiting for a lock is another matter.
 BATCH_SETTINGS = {
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "jit": "off",
+    **BY_INDEX,
     "synchronous_commit": "local",
     "statement_timeout": "0",
     "lock_timeout": "500ms",
@@ -136,9 +137,22 @@ def batch(using: str, *first: Question, **settings: str) -> Iterator[list[Rows]]
 
     It begins with these statements, if there are any, and gives their rows.
     """
+    with _set(using, {**BATCH_SETTINGS, **settings}, *first) as answers:
+        yield answers
+
+
+@contextmanager
+def by_index(using: str) -> Iterator[None]:
+    """A transaction of somebody who looks at long tables: it reads them by index, and compiles nothing."""
+    with _set(using, BY_INDEX):
+        yield
+
+
+@contextmanager
+def _set(using: str, values: dict[str, str], *first: Question) -> Iterator[list[Rows]]:
     nested = connections[using].in_atomic_block
     with transaction.atomic(using):
-        before, *answers = fetch_each(using, locally({**BATCH_SETTINGS, **settings}), *first)
+        before, *answers = fetch_each(using, locally(values), *first)
         yield answers
         if nested:  # a transaction of somebody else's goes on: leave it as it was
             fetch_each(using, locally({name: value for name, value, _ in before}))

@@ -1,6 +1,7 @@
 -- How long the oldest delivery waits that a queue consumer could have handled, or the oldest event in the log that it
 -- has no delivery of yet; null if there is neither.
 --
+-- It is looked for among the oldest thousand: where all of those are in hand or wait for a time, a million may be.
 -- Literals: consumer_id, topic_id. Identifiers: log.
 -- Relies on: django_events_position (consumer_id, partition), the primary keys of django_events_delivery and of the log.
 SELECT
@@ -8,8 +9,14 @@ SELECT
     clock_timestamp() - coalesce(
         (
             SELECT d.received_at
-            FROM django_events_delivery AS d
-            WHERE d.consumer_id = c.id AND d.event_id > p.position AND d.token IS NULL AND d.visible_at IS NULL
+            FROM (
+                SELECT d.event_id, d.received_at, d.token, d.visible_at
+                FROM django_events_delivery AS d
+                WHERE d.consumer_id = c.id AND d.event_id > p.position
+                ORDER BY d.event_id
+                LIMIT 1000
+            ) AS d
+            WHERE d.token IS NULL AND d.visible_at IS NULL
             ORDER BY d.event_id
             LIMIT 1
         ),

@@ -1,0 +1,15 @@
+-- The last ids below one of the events that have a value in a column of the log with an index: of a key or a partition.
+--
+-- In the order of the index, which alone can answer it: a planner that takes a value for a frequent one would rather
+-- walk through the log until it comes, and the log may be without it.
+-- Parameters: value, id, limit. Identifiers: log, of (the column).
+-- Relies on: (key, id) or (partition, id) of the log.
+SELECT near.id
+FROM (
+    SELECT e.{of} AS value, e.id
+    FROM {log} AS e
+    WHERE (e.{of}, e.id) < (%(value)s, %(id)s::bigint)
+    ORDER BY e.{of} DESC, e.id DESC
+    LIMIT %(limit)s
+) AS near
+WHERE near.value = %(value)s
