@@ -48,7 +48,7 @@ def next_minute(monkeypatch: pytest.MonkeyPatch):
     def go_on() -> None:
         later = now + 60 * next(minutes)
         monkeypatch.setattr(sampling.time, "time", lambda: later)
-        Sample.objects.update(at=ClockTimestamp() - timedelta(days=1))
+        Sample.objects.update(at=ClockTimestamp() - timedelta(days=1), taken_at=ClockTimestamp() - timedelta(days=1))
 
     return go_on
 
@@ -68,7 +68,7 @@ def stored(*ages: timedelta, **columns: object) -> None:
     """Samples of earlier minutes."""
     now = timezone.now().replace(second=0, microsecond=0)
     counts = {"published": 0, "handled": 0, "lag": 0, "buffered": 0, **columns}
-    Sample.objects.bulk_create(Sample(at=now - age, **counts) for age in ages)
+    Sample.objects.bulk_create(Sample(at=now - age, taken_at=now - age, **counts) for age in ages)
 
 
 def discard_or_fail(event):

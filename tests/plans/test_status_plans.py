@@ -158,7 +158,9 @@ def long_kept() -> Iterator[None]:
     """Samples of two weeks."""
     now = timezone.now().replace(second=0, microsecond=0)
     columns = {"published": 0, "handled": 0, "lag": 0, "buffered": 0}
-    Sample.objects.bulk_create(Sample(at=now - timedelta(minutes=i), **columns) for i in range(20_000))
+    Sample.objects.bulk_create(
+        Sample(at=at, taken_at=at, **columns) for at in (now - timedelta(minutes=i) for i in range(20_000))
+    )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE django_events_sample")
     yield
