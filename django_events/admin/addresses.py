@@ -49,9 +49,19 @@ def written(pk: object, using: str) -> str:
 def read(address: str) -> tuple[int, str]:
     """The row and the alias of an address; Http404 if it is none."""
     pk, at, alias = address.partition("@")
-    if not (pk.isascii() and pk.isdigit() and len(pk) < 19) or (at and not alias):
+    if not _is_id(pk) or (at and not alias):
         raise Http404(_("“%(address)s” is no address of a row.") % {"address": address})
     return int(pk), checked(alias or home())
+
+
+def id_of(request: HttpRequest, name: str) -> int | None:
+    """An id that a page is asked for; what is none is left out."""
+    text = request.GET.get(name, "")
+    return int(text) if _is_id(text) else None
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
 
 
 def query(using: str, **chosen: object) -> str:

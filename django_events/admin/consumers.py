@@ -159,7 +159,7 @@ class ConsumerAdmin(Pages):
         ]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Consumer | None:
-        return _row(object_id)
+        return _row(object_id)[0]
 
     def consumers(self, request: HttpRequest) -> HttpResponse:
         using = addresses.database_of(request)
@@ -177,8 +177,7 @@ class ConsumerAdmin(Pages):
         return self.answer(request, "consumers.html", context)
 
     def consumer(self, request: HttpRequest, address: str) -> HttpResponse:
-        row = _row(address)
-        using = addresses.read(address)[1]
+        row, using = _row(address)
         [standing] = standings(using, [row])
         context = {
             "title": str(row),
@@ -198,10 +197,9 @@ class ConsumerAdmin(Pages):
         return self.answer(request, "consumer.html", context)
 
     def deliveries(self, request: HttpRequest, address: str) -> HttpResponse:
-        row = _row(address)
-        using = addresses.read(address)[1]
+        row, using = _row(address)
         state = request.GET.get("state", "")
-        found = listed(using, row, state, after=_after(request))
+        found = listed(using, row, state, after=addresses.id_of(request, "after") or 0)
         rows, more = found[:LISTED], len(found) > LISTED
         context = {
             "title": _("Deliveries of %(consumer)s") % {"consumer": row},
@@ -223,7 +221,7 @@ class ConsumerAdmin(Pages):
             raise Http404(_("There is no action “%(name)s”.") % {"name": name})
         if not may(request, action.permission):
             raise PermissionDenied
-        row = _row(address)
+        row, using = _row(address)
         back = self.url("change", address)
         asked = request.POST if request.method == "POST" else (request.GET or None)
         form = action.form(asked, initial={"event": _attempted(row)}) if action.form is not forms.Form else None
@@ -241,7 +239,7 @@ class ConsumerAdmin(Pages):
                     topic=row.topic.name,
                     partition=said["partition"],
                     dry_run=True,
-                    using=row._state.db,
+                    using=using,
                 )
             except EventsError as error:
                 if form is None:
@@ -251,7 +249,7 @@ class ConsumerAdmin(Pages):
         context = {
             "title": _("%(action)s: %(consumer)s") % {"action": action.label, "consumer": row},
             "trail": [(str(row), back)],
-            "using": row._state.db,
+            "using": using,
             "explanation": action.explanation,
             "button": action.label,
             "form": form,
@@ -309,14 +307,9 @@ def _attempted(row: Consumer) -> int | None:
     return failing.attempted if failing is not None else None
 
 
-def _row(address: str) -> Consumer:
+def _row(address: str) -> tuple[Consumer, str]:
     pk, using = addresses.read(address)
     row = Consumer.objects.using(using).select_related("topic__head").filter(pk=pk).first()
     if row is None:
         raise Http404(_("There is no such consumer."))
-    return row
-
-
-def _after(request: HttpRequest) -> int:
-    text = request.GET.get("after", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return row, using

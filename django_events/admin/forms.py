@@ -1,5 +1,6 @@
 """What people say when they act: where to rewind, what to skip, why to discard."""
 
+import uuid
 from typing import Any
 
 from django import forms
@@ -51,6 +52,12 @@ class SkipForm(forms.Form):
 
     event = forms.IntegerField(label=_("Id of the event"), min_value=1, max_value=LARGEST_ID)
     reason = forms.CharField(label=_("Reason"), max_length=500)
+
+
+class OnceForm(forms.Form):
+    """What tells a page that was sent twice from one that was asked for again."""
+
+    once = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4, required=False)
 
 
 class DiscardForm(forms.Form):

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy
 
 from django_events import publish_again
 from django_events.admin import addresses, log, payloads
+from django_events.admin.forms import OnceForm
 from django_events.admin.pages import Pages, may
 from django_events.admin.rows import Pace, consumer_rows, topic_rows
 from django_events.consuming.lag import importance, standings
@@ -54,7 +55,7 @@ class TopicAdmin(Pages):
         ]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Topic | None:
-        return _row(object_id)
+        return _row(object_id)[0]
 
     def topics(self, request: HttpRequest) -> HttpResponse:
         using = addresses.database_of(request)
@@ -73,8 +74,7 @@ class TopicAdmin(Pages):
         return self.answer(request, "topics.html", context)
 
     def topic(self, request: HttpRequest, address: str) -> HttpResponse:
-        topic = _row(address)
-        using = addresses.read(address)[1]
+        topic, using = _row(address)
         [one] = logs(using, [topic])
         rows = Consumer.objects.using(using).filter(topic=topic)
         found = sorted(standings(using, rows), key=importance)
@@ -95,8 +95,7 @@ class TopicAdmin(Pages):
         return self.answer(request, "topic.html", context)
 
     def log(self, request: HttpRequest, address: str) -> HttpResponse:
-        topic = _row(address)
-        using = addresses.read(address)[1]
+        topic, using = _row(address)
         form = log.LogForm(request.GET)
         found = None
         filters: dict[str, Any] = {}
@@ -106,7 +105,13 @@ class TopicAdmin(Pages):
             if said["id"] is not None or said["time"] is not None:
                 at = said["id"] if said["id"] is not None else log.id_at(using, topic, said["time"])
                 return HttpResponseRedirect(f"?{urlencode({**filters, 'before': at + 1, 'at': at})}")
-            found = log.page(using, topic, filters=filters, before=_id(request, "before"), after=_id(request, "after"))
+            found = log.page(
+                using,
+                topic,
+                filters=filters,
+                before=addresses.id_of(request, "before"),
+                after=addresses.id_of(request, "after"),
+            )
         context = {
             "title": _("Log of %(topic)s") % {"topic": topic.name},
             "trail": [(topic.name, self.url("change", address))],
@@ -114,7 +119,7 @@ class TopicAdmin(Pages):
             "topic": topic,
             "form": form,
             "found": found,
-            "at": _id(request, "at"),
+            "at": addresses.id_of(request, "at"),
             "kept": urlencode(filters),
         }
         return self.answer(request, "log.html", context)
@@ -143,17 +148,20 @@ class TopicAdmin(Pages):
     def again(self, request: HttpRequest, address: str, event_id: int) -> HttpResponse:
         """Ask first, and publish a copy when it was said so."""
         topic, using, _event = self._event(address, event_id)
-        if request.method == "POST":
+        form = OnceForm(request.POST if request.method == "POST" else None)
+        if form.is_valid():
             try:
                 with transaction.atomic(using):  # a site may want one around everything that is published
-                    publish_again(topic.name, event_id, using=using)
+                    once = form.cleaned_data["once"]
+                    receipt = publish_again(topic.name, event_id, dedup_key=once and f"admin {once}", using=using)
             except EventsError as error:
                 messages.error(request, str(error))
                 return HttpResponseRedirect(self.url("event", address, event_id))
             except Event.DoesNotExist:
                 raise Http404(_gone(topic, event_id)) from None
             said = _("Event %(address)s was published again.") % {"address": f"{topic.name}/{event_id}"}
-            self.note(request, topic, said)
+            if receipt.new:  # and not the same page, sent twice
+                self.note(request, topic, said)
             messages.success(request, said)
             return HttpResponseRedirect(self.url("event", address, event_id))
         context = {
@@ -165,13 +173,13 @@ class TopicAdmin(Pages):
                 "consumer handles it, also those that handled this one."
             ),
             "button": _("Publish again"),
+            "form": form,
             "back": self.url("event", address, event_id),
         }
         return self.answer(request, "confirm.html", context)
 
     def _event(self, address: str, event_id: int) -> tuple[Topic, str, Event]:
-        topic = _row(address)
-        using = addresses.read(address)[1]
+        topic, using = _row(address)
         event = payloads.readable(Event.objects.using(using).of(topic.name)).filter(id=event_id).first()
         if event is None:
             raise Http404(_gone(topic, event_id))
@@ -182,15 +190,9 @@ def _gone(topic: Topic, event_id: int) -> str:
     return _("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"}
 
 
-def _row(address: str) -> Topic:
+def _row(address: str) -> tuple[Topic, str]:
     pk, using = addresses.read(address)
     row = Topic.objects.using(using).select_related("head").filter(pk=pk).first()
     if row is None:
         raise Http404(_("There is no such topic."))
-    return row
-
-
-def _id(request: HttpRequest, name: str) -> int | None:
-    """An id in the address of a page; what is none is left out."""
-    text = request.GET.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+    return row, using

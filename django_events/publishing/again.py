@@ -9,21 +9,25 @@ from django_events.drafts import Receipt
 from django_events.exceptions import TopicNotReady
 from django_events.models import Event
 from django_events.publishing.context import current_context
-from django_events.publishing.encoding import to_json
+from django_events.publishing.encoding import to_json, window
 from django_events.publishing.storing import announce, explained, writable
 from django_events.statements import log_table
 
 
-def publish_again(topic: declarations.Topic | str, event_id: int, *, using: str | None = None) -> Receipt:
+def publish_again(
+    topic: declarations.Topic | str, event_id: int, *, dedup_key: str | None = None, using: str | None = None
+) -> Receipt:
     """Publish a copy of an event that is in the log, as a new event of the same topic, for all its consumers.
 
     In the caller's transaction, if there is one. Type, key, value, body and metadata are copied inside the server, to
     the byte; `copy_of` in the metadata is the address of the original. The partition follows from the key, also where
     the original named another one. Event.DoesNotExist says that the log has no such event. Repeating it publishes
-    another copy. The signal event_published is sent.
+    another copy, unless `dedup_key` is taken: then nothing is published, and the receipt says so. The signal
+    event_published is sent.
     """
     declared = declarations.registry.get(topic)
     using = writable(using)
+    dedup_window = window(dedup_key)
     with explained(using, declared):
         rows = sql.fetch(using, sql.statement("topic_id"), topic=declared.name)
         if not rows:
@@ -39,9 +43,12 @@ def publish_again(topic: declarations.Topic | str, event_id: int, *, using: str 
             context=to_json("event_context()", current_context()),
             copy_of=f"{declared.name}/{event_id}",
             wake=settings.WAKE_UPS,
+            dedup_key=dedup_key,
+            dedup_window=dedup_window,
         )
     if not found:
         raise Event.DoesNotExist(f"There is no event {declared.name}/{event_id} in the log.")
     [[ticket, kind]] = found
-    announce(using, declared, [kind])
-    return Receipt(declared.name, ticket)
+    if ticket is not None:
+        announce(using, declared, [kind])
+    return Receipt(declared.name, ticket, new=ticket is not None)

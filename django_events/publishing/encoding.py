@@ -103,7 +103,7 @@ def encode(
     if publish_at is None and dedup_key is None and dedup_window is None:
         return row
     _check_time(publish_at)
-    return Conditional(row, publish_at, dedup_key, _window(dedup_key, dedup_window))
+    return Conditional(row, publish_at, dedup_key, window(dedup_key, dedup_window))
 
 
 def to_json(field: str, value: Any) -> str:
@@ -197,18 +197,18 @@ def _check_time(publish_at: Any) -> None:
         raise InvalidEvent(f"publish_at is {_kind(publish_at)}, expected a year from {EARLIEST.year} to {LATEST.year}.")
 
 
-def _window(dedup_key: Any, dedup_window: Any) -> timedelta | None:
-    """How long a dedup key is taken."""
+def window(dedup_key: Any, dedup_window: Any = None) -> timedelta | None:
+    """For how long a dedup key is taken, if there is one."""
     if dedup_key is None:
         if dedup_window is not None:
             raise InvalidEvent("dedup_window is given without a dedup_key.")
         return None
     _check_text("dedup_key", dedup_key, MAX_KEY_LENGTH)
-    window = settings.DEDUP_WINDOW if dedup_window is None else dedup_window
-    if not isinstance(window, timedelta) or not timedelta(0) < window <= LONGEST_WINDOW:
+    taken_for = settings.DEDUP_WINDOW if dedup_window is None else dedup_window
+    if not isinstance(taken_for, timedelta) or not timedelta(0) < taken_for <= LONGEST_WINDOW:
         longest = f"at most {LONGEST_WINDOW.days:,} days"
-        raise InvalidEvent(f"dedup_window is {_kind(window)}, expected a timedelta above zero, and {longest}.")
-    return window
+        raise InvalidEvent(f"dedup_window is {_kind(taken_for)}, expected a timedelta above zero, and {longest}.")
+    return taken_for
 
 
 def _kind(value: Any) -> str:

@@ -5,7 +5,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from django_events import event_context, publish, publish_again
-from django_events.exceptions import NotInTransaction, TopicNotReady, UnknownTopic
+from django_events.exceptions import InvalidEvent, NotInTransaction, TopicNotReady, UnknownTopic
 from django_events.models import BufferedEvent, Event, Topic
 from django_events.signals import event_published
 from tests.conftest import assert_dense, transfer_all
@@ -135,3 +135,30 @@ def test_receivers_hear_of_it(things, django_capture_on_commit_callbacks):
     finally:
         event_published.disconnect(hear)
     assert told == [(things, "things", "made", 1, "default")]
+
+
+def test_a_key_that_is_taken_publishes_no_second_copy(things):
+    things.publish({"n": 1})
+    transfer_all()
+
+    first = publish_again(things, 1, dedup_key="button 7")
+    again = publish_again(things, 1, dedup_key="button 7")
+
+    assert first.new and first.ticket is not None
+    assert (again.new, again.ticket) == (False, None)
+    assert BufferedEvent.objects.count() == 1
+
+
+def test_a_key_of_an_event_that_is_not_there_stays_free(things):
+    with pytest.raises(Event.DoesNotExist):
+        publish_again(things, 1, dedup_key="button 7")
+    things.publish({"n": 1})
+    transfer_all()
+
+    assert publish_again(things, 1, dedup_key="button 7").new
+
+
+@pytest.mark.parametrize("key", ["x" * 513, 7, "\x00"])
+def test_a_dedup_key_that_is_none_is_refused(things, key):
+    with pytest.raises(InvalidEvent, match="dedup_key"):
+        publish_again(things, 1, dedup_key=key)

@@ -288,6 +288,21 @@ def test_publish_again(olga, things):
     assert log_entry().object_id == str(topic_of(things).pk)
 
 
+def test_a_page_that_is_sent_twice_publishes_once(olga, things):
+    things.publish({"n": 1})
+    transfer_all()
+    page = address("topic", topic_of(things), "log/1/again")
+    asked = {"once": olga.get(page).context["form"]["once"].value()}
+
+    for _ in range(2):
+        assert "was published again" in said(olga.post(page, asked, follow=True))[0]
+    assert BufferedEvent.objects.count() == LogEntry.objects.count() == 1
+    olga.post(page, {"once": olga.get(page).context["form"]["once"].value()})
+    assert BufferedEvent.objects.count() == 2
+    assert olga.post(page, {"once": "nonsense"}).status_code == 200
+    assert BufferedEvent.objects.count() == 2
+
+
 def test_scheduled_events_are_cancelled(olga, things):
     for _ in range(2):
         things.publish({}, publish_at=timezone.now() + timedelta(days=1))
