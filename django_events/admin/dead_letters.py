@@ -238,6 +238,8 @@ class DeadLetterAdmin(Lists):
     ) -> HttpResponse | None:
         """Ask first; do it when it was said so. The page that asks sends the choice again, not what was chosen."""
         said = "decided" in request.POST
+        if (newest := request.POST.get("newest", "")).isascii() and newest.isdigit() and len(newest) < 19:
+            rows = rows.filter(pk__lte=int(newest))  # not what came since the page told what is chosen
         form = DiscardForm(request.POST if said else None) if action == "discard" else None
         if said and (form is None or form.is_valid()):
             try:
@@ -246,7 +248,8 @@ class DeadLetterAdmin(Lists):
                 messages.error(request, str(error))
                 return HttpResponseRedirect(back) if back else None
             return None
-        number = rows.count()
+        known = rows.order_by().aggregate(letters=Count("pk"), newest=Max("pk"))
+        number = known["letters"]
         context = {
             "title": _("%(action)s: %(letters)s") % {"action": label, "letters": _counted(number)},
             "trail": [],
@@ -257,6 +260,7 @@ class DeadLetterAdmin(Lists):
             "letters": rows.select_related("consumer__topic").order_by("consumer_id", "event_id")[:NAMED],
             "more": max(number - NAMED, 0),
             "action": action,
+            "newest": known["newest"],
             "chosen": request.POST.getlist(ACTION_CHECKBOX_NAME),
             "across": request.POST.get("select_across", "0"),
             "from_list": back is None,

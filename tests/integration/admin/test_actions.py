@@ -234,6 +234,20 @@ def test_redrive_all(olga, dead, broken):
     assert sorted(broken.handled) == [1, 2, 3]
 
 
+def test_what_dies_while_somebody_decides_is_not_decided(olga, dead, things):
+    first = DeadLetter.objects.first()
+    chosen = {"action": "discard", "_selected_action": [first.pk], "select_across": "1"}
+    asked = olga.post("/admin/django_events/deadletter/", chosen)
+    assert "3 dead letters" in asked.content.decode()
+    things.publish({"n": 4})
+    drain(raise_errors=False)
+    assert DeadLetter.objects.count() == 4
+
+    decided = {**chosen, "decided": "yes", "reason": "three of them", "newest": asked.context["newest"]}
+    olga.post("/admin/django_events/deadletter/", decided)
+    assert DeadLetter.objects.get().event_id == 4
+
+
 @pytest.mark.requirement("X5")
 def test_discard_with_a_reason(olga, dead):
     letter = DeadLetter.objects.order_by("event_id").first()
