@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
+from django_events.consuming.samples import per_second
+
 WIDTH, HEIGHT = 600, 120
 GAP = 2.5  # times the usual distance of two points
 
@@ -65,9 +67,9 @@ def chart(title: str, unit: str, lines: Sequence[Line], *, start: datetime, end:
 def rates(points: Sequence[Point]) -> list[Point]:
     """How much a count grew, per second, between each two points. What went back, like a topic made anew, is zero."""
     return [
-        Point(later.at, max(later.value - earlier.value, 0) / seconds)
+        Point(later.at, per_second(earlier.value, later.value, later.at - earlier.at))
         for earlier, later in pairwise(points)
-        if (seconds := (later.at - earlier.at).total_seconds()) > 0
+        if later.at > earlier.at
     ]
 
 

@@ -124,7 +124,7 @@ def latest(using: str) -> Whole | None:
     )
 
 
-def per_second(earlier: int, later: int, took: timedelta) -> float:
+def per_second(earlier: float, later: float, took: timedelta) -> float:
     """How fast a counter rose. One that went back was begun anew, as that of a topic that was made anew."""
     return max(later - earlier, 0) / took.total_seconds() if took > timedelta(0) else 0.0
 
