@@ -100,16 +100,17 @@ def _where_it_stopped(one: Standing) -> str:
 
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
     """Those that have something to do, and nobody who does it. An event that came just now is nobody's fault."""
-    looked_into = 0
+    candidates = []
     for one in standings:
         if not one.lag or one.state not in ("idle", "lost", "retrying") or (one.consumer, one.topic) not in declared:
             continue
         if one.paused_at is not None or (one.unserved_for is not None and one.unserved_for <= UNSERVED):
             continue
-        looked_into += 1
-        if looked_into > LOOKED_INTO:
-            return
-        age = oldest_waits(using, [one.consumer_id]).get(one.consumer_id)
+        candidates.append(one)
+    candidates = candidates[:LOOKED_INTO]
+    waits = oldest_waits(using, [one.consumer_id for one in candidates])
+    for one in candidates:
+        age = waits.get(one.consumer_id)
         patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)
         if age is not None and age > UNSERVED + patience:
             what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % {
@@ -187,8 +188,10 @@ def _behind_retention(using: str, declared: Declared, standings: list[Standing])
     """Those who keep events in the log for longer than their topic does. A long lag is looked into first."""
     kept = dict(models.Topic.objects.using(using).exclude(retention=None).values_list("name", "retention"))
     behind = [one for one in standings if one.lag and one.topic in kept]
-    for one in sorted(behind, key=lambda one: one.lag, reverse=True)[:LOOKED_INTO]:
-        age, retention = oldest_waits(using, [one.consumer_id]).get(one.consumer_id), kept[one.topic]
+    behind = sorted(behind, key=lambda one: one.lag, reverse=True)[:LOOKED_INTO]
+    waits = oldest_waits(using, [one.consumer_id for one in behind])
+    for one in behind:
+        age, retention = waits.get(one.consumer_id), kept[one.topic]
         if age is not None and retention is not None and age > retention:
             what = gettext(
                 "%(events)s behind, the oldest for %(time)s: %(topic)s keeps events for %(retention)s, these longer."
