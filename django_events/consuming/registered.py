@@ -1,11 +1,11 @@
 """The registered consumers of a database, found by what people call them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from django.db import router
 
 from django_events import declarations, models
-from django_events.exceptions import UnknownConsumer, did_you_mean
+from django_events.exceptions import EventsError, UnknownConsumer, did_you_mean
 
 Named = declarations.Consumer | str
 
@@ -13,6 +13,16 @@ Named = declarations.Consumer | str
 def writable(using: str | None) -> str:
     """The alias that is meant: by default the one where events are written."""
     return using or router.db_for_write(models.BufferedEvent)
+
+
+def refuse_several(rows: Sequence[models.Consumer], event_id: int, error: type[EventsError]) -> None:
+    """An id alone is another event in each topic of a consumer."""
+    if len(rows) > 1:
+        topics = ", ".join(row.topic.name for row in rows)
+        raise error(
+            f"Consumer {rows[0].name!r} reads {topics}: {event_id} is another event in each of them. Nothing was "
+            "changed. Say which topic is meant, with topic=…"
+        )
 
 
 def registered(using: str, consumer: Named, *, topic: declarations.Topic | str | None = None) -> list[models.Consumer]:

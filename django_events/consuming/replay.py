@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django_events import declarations, models, sql
 from django_events.consuming import places
 from django_events.consuming.interventions import record
-from django_events.consuming.registered import Named, registered, writable
+from django_events.consuming.registered import Named, refuse_several, registered, writable
 from django_events.consuming.registration import refuse_in_use
 from django_events.consuming.retrying import try_again
 from django_events.consuming.standing import lock, refuse_queries, standing_still
@@ -72,12 +72,8 @@ def rewind(
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
-    if len(rows) > 1 and isinstance(to, int):
-        topics = ", ".join(row.topic.name for row in rows)
-        raise PositionRefused(
-            f"Consumer {str(consumer)!r} reads {topics}: {to} is another event in each of them. Nothing was changed. "
-            "Say which topic is meant, with topic=…"
-        )
+    if isinstance(to, int):
+        refuse_several(rows, to, PositionRefused)
     if dry_run:
         with sql.committed(using):
             return [move for row in rows for move, _ in _moves(using, row, to, partition)]

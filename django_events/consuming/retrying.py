@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.consuming.interventions import record
-from django_events.consuming.registered import Named, registered, writable
+from django_events.consuming.registered import Named, refuse_several, registered, writable
 from django_events.consuming.standing import lock, refuse_queries
 from django_events.exceptions import RetryRefused
 
@@ -72,12 +72,8 @@ def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) 
 
 
 def _refuse(rows: list[models.Consumer], event_id: int | None) -> None:
-    if event_id is not None and len(rows) > 1:
-        topics = ", ".join(row.topic.name for row in rows)
-        raise RetryRefused(
-            f"Consumer {rows[0].name!r} reads {topics}: {event_id} is another event in each of them. Nothing was "
-            "changed. Say which topic is meant, with topic=…"
-        )
+    if event_id is not None:
+        refuse_several(rows, event_id, RetryRefused)
     for row in rows:
         if row.paused_at is not None:
             raise RetryRefused(

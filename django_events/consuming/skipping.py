@@ -19,9 +19,9 @@ from django_events.consuming import places
 from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.interventions import record, this_user
 from django_events.consuming.leases import end_holder
-from django_events.consuming.registered import Named, registered, writable
-from django_events.consuming.standing import SOMEBODY, Patience, gone, lock, refuse_queries, standing_still
-from django_events.exceptions import ConsumerInUse, SkipRefused
+from django_events.consuming.registered import Named, refuse_several, registered, writable
+from django_events.consuming.standing import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still
+from django_events.exceptions import SkipRefused
 from django_events.matching import condition
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
@@ -80,20 +80,11 @@ def skip(
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
-    row = _only(rows, event_id)
+    refuse_several(rows, event_id, SkipRefused)
+    [row] = rows
     partition = _partition(using, row, event_id)
     asked = _Skip(using, row, event_id, partition, by or this_user(), storable(reason), wait, dry_run)
     return _of_queue(asked) if row.mode == "queue" else _of_stream(asked)
-
-
-def _only(rows: list[models.Consumer], event_id: int) -> models.Consumer:
-    if len(rows) > 1:
-        topics = ", ".join(row.topic.name for row in rows)
-        raise SkipRefused(
-            f"Consumer {rows[0].name!r} reads {topics}: {event_id} is another event in each of them. Nothing was "
-            "changed. Say which topic is meant, with topic=…"
-        )
-    return rows[0]
 
 
 def _partition(using: str, row: models.Consumer, event_id: int) -> int:
@@ -155,9 +146,7 @@ def _looking(asked: _Skip) -> Iterator[None]:
     except OperationalError as error:
         if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
             raise
-        raise ConsumerInUse(
-            f"Somebody holds a lock on what consumer {asked.row} has to handle. Nothing was changed. Try again."
-        ) from error
+        raise locked(asked.row) from error
 
 
 def _stopped_by(position: models.Position) -> str:

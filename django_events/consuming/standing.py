@@ -111,10 +111,7 @@ def standing_still(
                     if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
                         raise
                     if standing:
-                        raise ConsumerInUse(
-                            f"Somebody holds a lock on what consumer {rows[0]} has to handle. Nothing was changed. Try "
-                            "again."
-                        ) from error
+                        raise locked(rows[0]) from error
                     busy = [SOMEBODY]
             patience.wait_for(busy[0])
 
@@ -125,6 +122,11 @@ def lock(using: str, row: models.Consumer) -> None:
     if fresh is None:
         raise gone(row)
     row.live, row.filled_until = fresh.live, fresh.filled_until
+
+
+def locked(row: models.Consumer) -> ConsumerInUse:
+    """Somebody's lock is in the way, and no lease tells whose."""
+    return ConsumerInUse(f"Somebody holds a lock on what consumer {row} has to handle. Nothing was changed. Try again.")
 
 
 def gone(row: models.Consumer) -> UnknownConsumer:
