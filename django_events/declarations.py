@@ -43,6 +43,9 @@ class Topic:
     name: str
     partitions: int = 1
     retention: timedelta | None = None
+    retention_events: int | None = None
+    retention_bytes: int | None = None
+    keep_unread: bool = True
     segment_size: int = 1_000_000
     timeline: bool = False
     declared_at: str = field(default="", compare=False, repr=False)
@@ -79,8 +82,12 @@ class Topic:
                 f"Topic {self.name!r} has retention={self.retention!r}, expected a timedelta above zero, "
                 "or None to keep events for ever."
             )
-        if not isinstance(self.timeline, bool):
-            yield f"Topic {self.name!r} has timeline={self.timeline!r}, expected True or False."
+        for option in ("retention_events", "retention_bytes"):
+            if getattr(self, option) is not None:
+                yield from _check_number(f"Topic {self.name!r}", option, getattr(self, option), 1, 2**62)
+        for option in ("keep_unread", "timeline"):
+            if not isinstance(getattr(self, option), bool):
+                yield f"Topic {self.name!r} has {option}={getattr(self, option)!r}, expected True or False."
 
 
 def _check_number(what: str, option: str, value: Any, low: int, high: int) -> Iterator[str]:
@@ -354,6 +361,9 @@ def topic(
     *,
     partitions: int = 1,
     retention: timedelta | None = None,
+    retention_events: int | None = None,
+    retention_bytes: int | None = None,
+    keep_unread: bool = True,
     segment_size: int = 1_000_000,
     timeline: bool = False,
 ) -> Topic:
@@ -362,6 +372,9 @@ def topic(
         name=name,
         partitions=partitions,
         retention=retention,
+        retention_events=retention_events,
+        retention_bytes=retention_bytes,
+        keep_unread=keep_unread,
         segment_size=segment_size,
         timeline=timeline,
         declared_at=_caller(),

@@ -12,7 +12,15 @@ from django_events.exceptions import TopicChangeRefused
 from django_events.log import segments
 from django_events.statements import log_table
 
-OPTIONS = ("partitions", "retention", "segment_size", "timeline")
+OPTIONS = (
+    "partitions",
+    "retention",
+    "retention_events",
+    "retention_bytes",
+    "keep_unread",
+    "segment_size",
+    "timeline",
+)
 
 
 def sync(using: str) -> list[str]:

@@ -246,6 +246,16 @@ class Migration(migrations.Migration):
                 ),
                 ("partitions", models.PositiveIntegerField(default=1, verbose_name="partitions")),
                 ("retention", models.DurationField(blank=True, null=True, verbose_name="retention")),
+                ("retention_events", models.BigIntegerField(blank=True, null=True, verbose_name="retention by events")),
+                ("retention_bytes", models.BigIntegerField(blank=True, null=True, verbose_name="retention by bytes")),
+                (
+                    "keep_unread",
+                    models.BooleanField(
+                        default=True,
+                        help_text="Events that a consumer still has to handle are kept for longer than retention says.",
+                        verbose_name="keeps what is unread",
+                    ),
+                ),
                 ("segment_size", models.BigIntegerField(default=1000000, verbose_name="segment size")),
                 ("timeline", models.BooleanField(default=False, verbose_name="timeline")),
                 (
@@ -861,6 +871,7 @@ class Migration(migrations.Migration):
                             ("redrive", "redrive"),
                             ("discard", "discard"),
                             ("unregister", "unregister"),
+                            ("expire", "expire"),
                         ],
                         max_length=20,
                         verbose_name="action",
@@ -934,6 +945,46 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
                 "verbose_name": "position",
                 "verbose_name_plural": "positions",
+            },
+        ),
+        migrations.CreateModel(
+            name="MaintenanceStep",
+            fields=[
+                ("name", models.CharField(max_length=20, primary_key=True, serialize=False, verbose_name="step")),
+                ("started_at", models.DateTimeField(verbose_name="started at")),
+                (
+                    "finished_at",
+                    models.DateTimeField(
+                        help_text="Of the last run that ended.", null=True, verbose_name="finished at"
+                    ),
+                ),
+                (
+                    "leased_until",
+                    models.DateTimeField(
+                        help_text="Nobody else runs it before, unless the run has ended.",
+                        null=True,
+                        verbose_name="leased until",
+                    ),
+                ),
+                ("holder", models.CharField(max_length=200, verbose_name="holder")),
+                (
+                    "result",
+                    models.JSONField(
+                        default=dict, help_text="What the last run that worked has done.", verbose_name="result"
+                    ),
+                ),
+                (
+                    "error",
+                    models.TextField(
+                        blank=True, default="", help_text="Of the last run, if it failed.", verbose_name="error"
+                    ),
+                ),
+                ("failing_since", models.DateTimeField(null=True, verbose_name="failing since")),
+            ],
+            options={
+                "verbose_name": "step of maintenance",
+                "verbose_name_plural": "steps of maintenance",
+                "default_permissions": ("view",),
             },
         ),
         migrations.CreateModel(

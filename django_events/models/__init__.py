@@ -4,6 +4,7 @@ from django_events.models.buffer import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
 from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
+from django_events.models.maintenance import MaintenanceStep
 from django_events.models.samples import Overview, Sample
 from django_events.models.staging import SinkBatch, StagedEvent
 from django_events.models.topics import Topic, TopicHead
@@ -17,6 +18,7 @@ __all__ = [
     "DeliveryLease",
     "Event",
     "Intervention",
+    "MaintenanceStep",
     "Overview",
     "PastDelivery",
     "Position",

@@ -200,7 +200,7 @@ class DeadLetter(models.Model):
 
 
 class Intervention(models.Model):
-    """What somebody did to a consumer by hand, like a rewind: kept when the consumer is gone."""
+    """What was done to a consumer by hand, like a rewind, or by retention: kept when the consumer is gone."""
 
     at = models.DateTimeField(_("at"), db_default=ClockTimestamp(), editable=False)
     by = models.CharField(_("by"), max_length=200)
@@ -216,6 +216,7 @@ class Intervention(models.Model):
             ("redrive", _("redrive")),
             ("discard", _("discard")),
             ("unregister", _("unregister")),
+            ("expire", _("expire")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63)

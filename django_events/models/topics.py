@@ -21,6 +21,13 @@ class Topic(models.Model):
     )
     partitions = models.PositiveIntegerField(_("partitions"), default=1)
     retention = models.DurationField(_("retention"), null=True, blank=True)
+    retention_events = models.BigIntegerField(_("retention by events"), null=True, blank=True)
+    retention_bytes = models.BigIntegerField(_("retention by bytes"), null=True, blank=True)
+    keep_unread = models.BooleanField(
+        _("keeps what is unread"),
+        default=True,
+        help_text=_("Events that a consumer still has to handle are kept for longer than retention says."),
+    )
     segment_size = models.BigIntegerField(_("segment size"), default=1_000_000)
     timeline = models.BooleanField(_("timeline"), default=False)
     created_at = models.DateTimeField(_("created at"), db_default=ClockTimestamp(), editable=False)
@@ -37,8 +44,8 @@ class Topic(models.Model):
 class TopicHead(models.Model):
     """The lock of a topic: whoever holds it is the one writer of the topic's log.
 
-    It is not written per batch. The floors are what the log can't tell any more once the segments
-    that held the last ids and numbers are dropped.
+    It is not written per batch. The floors are the last id that retention removed, and the numbers that the
+    partitions had reached there: what the log can't tell any more.
     """
 
     topic = models.OneToOneField(Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic"))

@@ -162,9 +162,9 @@ DECLARE
     log text;
 BEGIN
     FOR topic IN 1001..1000 + %s LOOP
-        INSERT INTO django_events_topic (id, name, incarnation, partitions, segment_size, timeline)
-            VALUES (topic, 't' || topic, gen_random_uuid(), 2, 100, false);
-        INSERT INTO django_events_topichead (topic_id, id_floor, number_floors) VALUES (topic, 0, '{}');
+        INSERT INTO django_events_topic (id, name, incarnation, partitions, keep_unread, segment_size, timeline)
+            VALUES (topic, 't' || topic, gen_random_uuid(), 2, true, 100, false);
+        INSERT INTO django_events_topichead (topic_id, id_floor, number_floors) VALUES (topic, 0, '[]');
         log := 'django_events_event_' || topic;
         EXECUTE format('CREATE TABLE %%I (LIKE django_events_event) PARTITION BY RANGE (id)', log);
         EXECUTE format('CREATE INDEX %%I ON %%I (partition, id)', log || '_partition', log);

@@ -1,0 +1,31 @@
+"""What keeps a database in order, and how it went the last time."""
+
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class MaintenanceStep(models.Model):
+    """One step of maintenance: who ran it last, when, and what came of it. Whoever begins a run has it for a while."""
+
+    name = models.CharField(_("step"), max_length=20, primary_key=True)
+    started_at = models.DateTimeField(_("started at"))
+    finished_at = models.DateTimeField(_("finished at"), null=True, help_text=_("Of the last run that ended."))
+    leased_until = models.DateTimeField(
+        _("leased until"), null=True, help_text=_("Nobody else runs it before, unless the run has ended.")
+    )
+    holder = models.CharField(_("holder"), max_length=200)
+    result: "models.JSONField[Any, Any]" = models.JSONField(
+        _("result"), default=dict, help_text=_("What the last run that worked has done.")
+    )
+    error = models.TextField(_("error"), blank=True, default="", help_text=_("Of the last run, if it failed."))
+    failing_since = models.DateTimeField(_("failing since"), null=True)
+
+    class Meta:
+        verbose_name = _("step of maintenance")
+        verbose_name_plural = _("steps of maintenance")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.name
