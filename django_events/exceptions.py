@@ -13,6 +13,7 @@ EventsError
 ├── TopicChangeRefused   a changed declaration that the events in the log don't allow
 ├── ConsumerChangeRefused  a changed declaration that the events handled already don't allow
 ├── ConsumerInUse        somebody handles events of a consumer that has to stand still, or still declares it
+├── EventExpired         an event that retention has removed
 ├── PositionRefused      a place in the log that a consumer can't start from
 ├── RedriveRefused       a dead letter that can't be handled before an older one of its key
 ├── SkipRefused          an event that a consumer can't give up on by hand
@@ -90,6 +91,10 @@ class ConsumerChangeRefused(EventsError):
 
 class ConsumerInUse(EventsError):
     """Events of the consumer are being handled, or an app still declares it. Nothing was changed."""
+
+
+class EventExpired(EventsError, LookupError):
+    """Retention has removed the event: it was there, and is not any more."""
 
 
 class PositionRefused(EventsError, ValueError):

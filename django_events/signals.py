@@ -14,6 +14,9 @@ event_retried        consumer, event, error, pause, using
     An attempt failed, and there will be another one, `pause` later.
 event_dead_lettered  consumer, event, error, using
     An event failed too often, and is a dead letter now.
+events_expired       consumer, topic, partition, first, last, events, using
+    Retention removed events that a consumer had not handled, as its topic is declared: `keep_unread=False`. Sent by
+    whoever does the maintenance; the sender is the consumer's name.
 """
 
 from django.dispatch import Signal
@@ -22,3 +25,4 @@ event_published = Signal()
 event_handled = Signal()
 event_retried = Signal()
 event_dead_lettered = Signal()
+events_expired = Signal()

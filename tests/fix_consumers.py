@@ -19,7 +19,7 @@ from django_events.consuming.leases import Lease, claim
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log.transfer import LOG_CHANNEL
-from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, Position, Sample
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, MaintenanceStep, Position, Sample
 from django_events.models.functions import ClockTimestamp
 from django_events.workers import keeping
 from django_events.workers.consuming import ConsumerPool
@@ -52,7 +52,7 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
             assert not BufferedEvent.objects.exclude(topic__name__in=["payments", "stock"]).exists()
             assert not Consumer.objects.exclude(pk__in=known).exists()
         finally:
-            for model in (Order, Product, SearchEntry, Intervention, BufferedEvent, Sample):
+            for model in (Order, Product, SearchEntry, Intervention, BufferedEvent, Sample, MaintenanceStep):
                 model.objects.all().delete()
             connections.close_all()
 

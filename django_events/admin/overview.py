@@ -40,6 +40,8 @@ KINDS = {
     "snapshot": gettext_lazy("old snapshot"),
     "bloat": gettext_lazy("bloat"),
     "behind retention": gettext_lazy("behind retention"),
+    "expired": gettext_lazy("expired"),
+    "maintenance": gettext_lazy("maintenance"),
 }
 
 

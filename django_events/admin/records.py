@@ -1,4 +1,4 @@
-"""What people did by hand, and what is scheduled."""
+"""What people did by hand, what is scheduled, and how maintenance goes."""
 
 from typing import Any
 
@@ -65,6 +65,16 @@ class ScheduledEventAdmin(Lists):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).defer("value", "body", "metadata")
+
+
+class MaintenanceStepAdmin(Lists):
+    """How the last run of each step went."""
+
+    list_display = ("name", "finished_at", "holder", "result", "error", "failing_since")
+    list_filter = (DatabaseFilter,)
+    ordering = ("name",)
+    fields = ("name", "started_at", "finished_at", "leased_until", "holder", "result", "error", "failing_since")
+    sortable_by = ()
 
 
 def _said(done: int) -> str:

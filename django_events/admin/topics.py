@@ -187,6 +187,8 @@ class TopicAdmin(Pages):
 
 
 def _gone(topic: Topic, event_id: int) -> str:
+    if 0 < event_id <= topic.head.id_floor:
+        return _("The event %(address)s has expired: retention removed it.") % {"address": f"{topic.name}/{event_id}"}
     return _("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"}
 
 

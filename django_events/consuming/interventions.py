@@ -1,4 +1,4 @@
-"""What people do to consumers by hand is written down: who, when, and what changed."""
+"""What people, or retention, do to consumers is written down: who, when, and what changed."""
 
 import getpass
 import logging
@@ -11,14 +11,15 @@ from django_events.log.transfer import LOG_CHANNEL
 logger = logging.getLogger("django_events.consumer")
 
 
-def record(using: str, row: models.Consumer, action: str, *, by: str | None, **details: Any) -> None:
+def record(using: str, row: models.Consumer, action: str, *, by: str | None, **details: Any) -> models.Intervention:
     """Write an intervention down, in the caller's transaction, and tell the workers to look."""
     who = by or this_user()
-    models.Intervention.objects.using(using).create(
+    intervention = models.Intervention.objects.using(using).create(
         by=who[:200], action=action, consumer=row.name, topic=row.topic.name, details=details
     )
     sql.fetch(using, sql.statement("notify"), channel=LOG_CHANNEL, payload=str(row.topic_id))
     logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "")
+    return intervention
 
 
 def this_user() -> str:

@@ -30,7 +30,7 @@ def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
         raise PositionRefused(f"{to} is no place in a log: ids begin at 1. Say 'beginning' for the oldest event.")
     if to < first:
         raise PositionRefused(
-            f"Topic {topic} begins at {first}: what was before it is removed. The place {to} doesn't exist any more. "
+            f"Topic {topic} begins at {first}: what was before it has expired. The place {to} doesn't exist any more. "
             "Say 'beginning' for the oldest event that is there."
         )
     raise PositionRefused(

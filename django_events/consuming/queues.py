@@ -20,11 +20,9 @@ from django_events.consuming.hands import Hand
 from django_events.consuming.now_and_then import NowAndThen
 from django_events.consuming.subscriptions import Subscription
 
-REDRIVE_EVERY, PRUNE_EVERY = 1.0, 10.0  # seconds
+REDRIVE_EVERY = 1.0  # seconds
 SHORT_WAIT = "50ms"  # meanwhile, nobody claims
-PRUNED_AT_ONCE = 5_000
 MOST_AT_ONCE = 1_000  # events in hand; a batch may be larger
-LONGEST_PRUNING = 0.2  # seconds
 
 
 class QueueServer:
@@ -36,7 +34,6 @@ class QueueServer:
         self.at_once = at_once or self.subscription.most
         self.getting_on = False
         self._time_to_redrive = NowAndThen(REDRIVE_EVERY)
-        self._time_to_prune = NowAndThen(PRUNE_EVERY)
 
     def claim(self, *, ours: Collection[int] = (), hurry: bool = True) -> Hand | None:
         """What is to be handled next; None if there is nothing now. What isn't there yet is made from the log.
@@ -45,8 +42,6 @@ class QueueServer:
         """
         if self._time_to_redrive and redrive_some(self.subscription):  # however much else there is to do
             self.queue.start_over()
-        if self._time_to_prune:
-            prune(self.subscription)
         hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
         self.getting_on = hand is None and (redrive_some(self.subscription) or fill(self.subscription))
         if self.getting_on:
@@ -109,12 +104,3 @@ def redrive_some(of: Subscription) -> bool:
             raise
         return False
     return bool(rows)
-
-
-def prune(of: Subscription) -> None:
-    """Delete what is too old in the history, in small transactions, as far as there is time."""
-    ends_at = time.monotonic() + LONGEST_PRUNING
-    statement, most = sql.statement("prune_history"), PRUNED_AT_ONCE
-    while sql.fetch(of.using, statement, consumer_id=of.consumer_id, most=most)[0][0] == most:
-        if time.monotonic() >= ends_at:
-            return

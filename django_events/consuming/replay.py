@@ -16,14 +16,13 @@ from django.db.models import QuerySet
 from django_events import declarations, models, sql
 from django_events.consuming import places
 from django_events.consuming.interventions import record
+from django_events.consuming.orphans import forget_orphans
 from django_events.consuming.registered import Named, refuse_several, registered, writable
 from django_events.consuming.registration import refuse_in_use
 from django_events.consuming.retrying import try_again
 from django_events.consuming.standing import lock, refuse_queries, standing_still
 from django_events.exceptions import ConsumerInUse, PositionRefused
 from django_events.models.functions import ClockTimestamp
-
-DELETED_AT_ONCE = 10_000
 
 
 class Move(NamedTuple):
@@ -179,19 +178,8 @@ def unregister(
                 record(using, row, "unregister", by=by, positions=reached)
                 row.delete(using=using)
     if not dry_run:
-        _delete_orphans(using)
+        forget_orphans(using)
     return rows
-
-
-def _delete_orphans(using: str) -> None:
-    """What is left of queue consumers that are gone, in small transactions; whatever stays goes the next time."""
-    tables = [model._meta.db_table for model in (models.Delivery, models.PastDelivery)]
-    for table in tables:
-        statement = sql.statement("orphaned_deliveries").on(table=table)
-        while sql.fetch(using, statement, most=DELETED_AT_ONCE)[0][0]:
-            pass
-    orphans = models.DeliveryLease.objects.using(using).exclude(consumer__in=models.Consumer.objects.using(using).all())
-    orphans.delete()
 
 
 def _refuse_declared(row: models.Consumer) -> None:

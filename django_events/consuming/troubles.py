@@ -14,6 +14,7 @@ from django_events.consuming import counted
 from django_events.consuming.dead_rows import Holder, Pile, holders, piles
 from django_events.consuming.lag import Standing, oldest_waits
 from django_events.log.inventory import NextScheduled, Waiting
+from django_events.models.functions import ClockTimestamp
 from django_events.phrases import duration, moment
 from django_events.statements import literal
 
@@ -21,6 +22,8 @@ LATE = timedelta(seconds=10)
 UNSERVED = timedelta(seconds=60)
 HELD = timedelta(hours=1)  # an old snapshot
 UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
+TOLD_FOR = timedelta(days=1)  # what expired before it was handled
+UNMAINTAINED = timedelta(minutes=15)
 LOOKED_INTO = 20  # consumers; where so many are in trouble, one more tells nothing new
 
 Declared = set[tuple[str, str]]
@@ -53,7 +56,9 @@ def troubles(
         *_bloated(using),
         *_unregistered(using, declared, standings),
         *_undeclared(declared, standings),
+        *_expired(using),
         *_behind_retention(using, declared, standings),
+        *_maintenance(using),
         *_paused(standings),
     ]
 
@@ -197,6 +202,39 @@ def _behind_retention(using: str, declared: Declared, standings: list[Standing])
                 "%(events)s behind, the oldest for %(time)s: %(topic)s keeps events for %(retention)s, these longer."
             ) % {"events": _lag(one), "time": duration(age), "topic": one.topic, "retention": duration(retention)}
             yield _of_all(one, "behind retention", what, _catch_up(one, declared))
+
+
+def _expired(using: str) -> Iterator[Trouble]:
+    """Who was left behind by retention lately, as somebody allowed."""
+    lately = models.Intervention.objects.using(using).filter(action="expire", at__gt=ClockTimestamp() - TOLD_FOR)
+    by_consumer: dict[tuple[str, str], list[models.Intervention]] = {}
+    for one in lately.order_by("-pk")[:LOOKED_INTO]:
+        by_consumer.setdefault((one.consumer, one.topic), []).append(one)
+    for (consumer, topic), times in by_consumer.items():
+        what = gettext("%(events)s, up to %(event)s, expired before they were handled, at %(moment)s.") % {
+            "events": counted.events(sum(one.details["events"] for one in times)),
+            "event": f"{topic}/{max(one.details['last'] for one in times)}",
+            "moment": moment(times[0].at),
+        }
+        remedy = gettext("Is it slow? More workers, or keep what is unread: topic(…, keep_unread=True)")
+        yield Trouble("expired", consumer, topic, None, what, remedy)
+
+
+def _maintenance(using: str) -> Iterator[Trouble]:
+    """Steps that fail, and none that were run lately; where none ever was, whoever begins is not bothered."""
+    steps = list(models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"))
+    for step in steps:
+        if step.error and step.failing_since is not None:
+            what = gettext("the step %(step)s fails since %(moment)s. %(error)s") % {
+                "step": step.name,
+                "moment": moment(step.failing_since),
+                "error": step.error,
+            }
+            yield Trouble("maintenance", None, None, None, what, _events("maintain", step.name))
+    ended = [(step.now - step.finished_at, step.finished_at) for step in steps if step.finished_at is not None]
+    if ended and min(ended)[0] > UNMAINTAINED:
+        what = gettext("none since %(moment)s.") % {"moment": moment(min(ended)[1])}
+        yield Trouble("maintenance", None, None, None, what, _is_running("run_transfer"))
 
 
 def _catch_up(one: Standing, declared: Declared) -> str:

@@ -75,6 +75,26 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
     return room(using, topic_id, reserve=True)
 
 
+def cut(using: str, topic: Topic, *, last_id: int) -> None:
+    """End the last segment behind the last event, so that it can be dropped on its own, and go on in new ones.
+
+    For a caller who holds the head of the topic. What was made ahead is empty, and made anew as the topic wants it now.
+    """
+    log = log_table(topic.pk)
+    for segment in segments(using, topic.pk):
+        if segment.first > last_id:
+            drop(using, segment)
+        elif segment.end > last_id + 1:
+            ends = sql.statement("cut_segment").on(log=log, segment=segment.table, first=segment.first, end=last_id + 1)
+            sql.run(using, ends)
+    extend(using, topic, after=last_id, events=1)
+
+
+def drop(using: str, segment: Segment) -> None:
+    """Drop a segment with what is in it. For a caller who holds the head of the topic."""
+    sql.run(using, sql.statement("drop_segment").on(segment=segment.table))
+
+
 def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
     """Attach what is missing of the segments for the next `events` and one more; see `ensure`.
 

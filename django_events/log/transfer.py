@@ -362,7 +362,9 @@ class Transfer:
             known = self._known[topic_id]
             if known.incarnation is None:
                 known.incarnation = incarnation
-                known.numbers = dict(enumerate(number_floors))
+            if id_floor > known.last_id:  # what another transfer moved may be gone already
+                for partition, number_floor in enumerate(number_floors):
+                    known.numbers[partition] = max(number_floor, known.numbers.get(partition, 0))
             last_id = max(last_id or 0, id_floor)
             if known.incarnation != incarnation or last_id < known.last_id:
                 raise _Forgettable

@@ -21,11 +21,15 @@ NARROWEST = 8
 
 @dataclass(frozen=True)
 class Report:
-    """The same twice: data with stable keys, and text; and notes, which go to standard error in either case."""
+    """The same twice: data with stable keys, and text; and notes, which go to standard error in either case.
+
+    A command that answers a question says by its exit code what the answer is.
+    """
 
     data: Any
     text: str
     notes: Sequence[str] = field(default=())
+    code: int = 0
 
     def as_json(self) -> str:
         return json.dumps(self.data, default=_plain, ensure_ascii=False, indent=2)

@@ -885,7 +885,10 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "verbose_name": "intervention",
                 "verbose_name_plural": "interventions",
-                "indexes": [models.Index(fields=["consumer", "at"], name="django_events_intervention_of")],
+                "indexes": [
+                    models.Index(fields=["consumer", "at"], name="django_events_intervention_of"),
+                    models.Index(condition=models.Q(("action", "expire")), fields=["at"], name="django_events_expired"),
+                ],
             },
         ),
         migrations.CreateModel(

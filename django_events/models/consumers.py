@@ -227,7 +227,10 @@ class Intervention(models.Model):
         verbose_name = _("intervention")
         verbose_name_plural = _("interventions")
         default_permissions = ("view",)
-        indexes = [models.Index(fields=["consumer", "at"], name="django_events_intervention_of")]
+        indexes = [
+            models.Index(fields=["consumer", "at"], name="django_events_intervention_of"),
+            models.Index(fields=["at"], name="django_events_expired", condition=models.Q(action="expire")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.action} {self.consumer} by {self.by}"

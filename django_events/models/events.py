@@ -5,8 +5,9 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations, sql
+from django_events.exceptions import EventExpired
 from django_events.models.functions import TopicId
-from django_events.models.topics import Topic
+from django_events.models.topics import Topic, TopicHead
 
 
 class EventQuerySet(models.QuerySet["Event"]):
@@ -17,11 +18,14 @@ class EventQuerySet(models.QuerySet["Event"]):
         return self.filter(topic_id=TopicId(topic))
 
     def at(self, topic: declarations.Topic | str, id: int) -> "Event":
-        """The event at one address, like `orders/1042`; Event.DoesNotExist if there is none."""
+        """The event at one address, like `orders/1042`.
+
+        Event.DoesNotExist if there is none; it is an EventExpired too if there was one.
+        """
         try:
             return self.of(topic).get(id=id)
         except self.model.DoesNotExist:
-            raise self.model.DoesNotExist(f"There is no event {topic}/{id} in the log.") from None
+            raise absent(self.db, topic, id) from None
 
     def since(self, topic: declarations.Topic | str, id: int = 0) -> "EventQuerySet":
         """What comes after an id, oldest first. Slice it: a log can be long."""
@@ -98,3 +102,15 @@ class Event(models.Model):
     def __str__(self) -> str:
         known = "topic" in self._state.fields_cache  # no query for a name
         return f"{self.topic if known else self.topic_id}/{self.id}"
+
+
+class _Expired(EventExpired, Event.DoesNotExist):
+    """An event that was there: whoever expects that there may be none need not know of it."""
+
+
+def absent(using: str, topic: declarations.Topic | str, id: int) -> Event.DoesNotExist:
+    """The error that says of an event that isn't in the log whether it was."""
+    head = TopicHead.objects.using(using).filter(topic__name=str(topic)).first()
+    if head is not None and 0 < id <= head.id_floor:
+        return _Expired(f"The event {topic}/{id} has expired: the log begins behind {topic}/{head.id_floor}.")
+    return Event.DoesNotExist(f"There is no event {topic}/{id} in the log.")

@@ -7,7 +7,7 @@ from django_events import declarations, sql
 from django_events.conf import settings
 from django_events.drafts import Receipt
 from django_events.exceptions import TopicNotReady
-from django_events.models import Event
+from django_events.models.events import absent
 from django_events.publishing.context import current_context
 from django_events.publishing.encoding import to_json, window
 from django_events.publishing.storing import announce, explained, writable
@@ -21,9 +21,9 @@ def publish_again(
 
     In the caller's transaction, if there is one. Type, key, value, body and metadata are copied inside the server, to
     the byte; `copy_of` in the metadata is the address of the original. The partition follows from the key, also where
-    the original named another one. Event.DoesNotExist says that the log has no such event. Repeating it publishes
-    another copy, unless `dedup_key` is taken: then nothing is published, and the receipt says so. The signal
-    event_published is sent.
+    the original named another one. Event.DoesNotExist says that the log has no such event, or not any more. Repeating
+    it publishes another copy, unless `dedup_key` is taken: then nothing is published, and the receipt says so. The
+    signal event_published is sent.
     """
     declared = declarations.registry.get(topic)
     using = writable(using)
@@ -47,7 +47,7 @@ def publish_again(
             dedup_window=dedup_window,
         )
     if not found:
-        raise Event.DoesNotExist(f"There is no event {declared.name}/{event_id} in the log.")
+        raise absent(using, declared, event_id)
     [[ticket, kind]] = found
     if ticket is not None:
         announce(using, declared, [kind])

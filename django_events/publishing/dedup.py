@@ -1,11 +1,11 @@
-"""Dedup keys whose window is over are deleted by whoever works anyway: the transfer."""
+"""Dedup keys whose window is over are deleted by maintenance."""
 
 from django_events import sql
 
 AT_ONCE = 5_000
 
 
-def forget_expired(using: str) -> bool:
-    """Delete some of them, in one small transaction; returns whether there may be more."""
-    with sql.batch(using, (sql.statement("forget_expired"), {"limit": AT_ONCE})) as [rows]:
-        return len(rows) == AT_ONCE
+def forget_expired(using: str) -> int:
+    """Delete some of them, in one small transaction; returns how many. None means that there are no more."""
+    with sql.batch(using, (sql.statement("forget_expired"), {"limit": AT_ONCE}), **sql.UNHURRIED) as [rows]:
+        return len(rows)

@@ -1,4 +1,4 @@
-"""What tasks of Spark staged and no driver published is deleted by whoever works anyway: the transfer."""
+"""What tasks of Spark staged and no driver published is deleted by maintenance."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ KEPT = timedelta(days=7)
 AT_ONCE = 5_000
 
 
-def forget_staged(using: str) -> bool:
-    """Delete some of it, in one small transaction; returns whether there may be more."""
-    with sql.batch(using, (sql.statement("forget_staged"), {"age": KEPT, "limit": AT_ONCE})) as [rows]:
-        return len(rows) == AT_ONCE
+def forget_staged(using: str) -> int:
+    """Delete some of it, in one small transaction; returns how many. None means that there are no more."""
+    with sql.batch(using, (sql.statement("forget_staged"), {"age": KEPT, "limit": AT_ONCE}), **sql.UNHURRIED) as [rows]:
+        return len(rows)

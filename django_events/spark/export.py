@@ -122,7 +122,7 @@ def _refuse_lost(part: Part, topic: TopicLog, wanted: Export) -> None:
     if part.start < topic.first and not wanted.allow_loss:
         raise DataLost(
             f"Events {part.start} to {part.end - 1} of topic {topic.name!r} were begun by a run that was interrupted, "
-            f"and its log begins at {topic.first}: what was before it is removed. Export what is left with "
+            f"and its log begins at {topic.first}: what was before it has expired. Export what is left with "
             "--allow-loss."
         )
 
@@ -152,7 +152,7 @@ def _refuse_beyond(boundary: Boundary, topic: TopicLog, wanted: Export) -> None:
     if place < topic.first and not wanted.allow_loss:
         raise DataLost(
             f"{boundary.option} is {place}, and the log of topic {topic.name!r} begins at {topic.first}: what was "
-            "before it is removed. Export what is left with --allow-loss."
+            "before it has expired. Export what is left with --allow-loss."
         )
 
 
@@ -176,7 +176,7 @@ def _removed(topic: TopicLog, wanted: Export, journal: Journal) -> Iterator[Part
     for start, end in journal.missing(topic.name, min(starts), topic.first):
         if not wanted.allow_loss:
             raise DataLost(
-                f"Events {start} to {end - 1} of topic {topic.name!r} are removed and were never exported to "
+                f"Events {start} to {end - 1} of topic {topic.name!r} have expired and were never exported to "
                 f"{wanted.path}: its log begins at {topic.first}. Export what is left with --allow-loss."
             )
         yield _part(topic, start, end, wanted)

@@ -60,7 +60,7 @@ class Boundary:
         if place < topic.first and fail_on_data_loss:
             raise DataLost(
                 f"Option {self.option!r} names offset {place} of topic {topic.name!r}, whose log begins at "
-                f"{topic.first}: what was before it is removed. Say -2 for the earliest, or failOnDataLoss=false."
+                f"{topic.first}: what was before it has expired. Say -2 for the earliest, or failOnDataLoss=false."
             )
         return max(place, topic.first)
 

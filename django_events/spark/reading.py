@@ -109,7 +109,7 @@ class RangeReader:
             return
         said = f"Topic {part.topic!r} was to be read from {start} to {end - 1}, but "
         if first is None or first > start:
-            said += f"its log begins at {first or 'its end'}: what was before it is removed."
+            said += f"its log begins at {first or 'its end'}: what was before it has expired."
         else:
             said += f"only {seen} of these events are there: somebody has removed some by hand."
         if self.fail_on_data_loss:

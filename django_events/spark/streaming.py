@@ -137,8 +137,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return topic.first
         if known["offset"] < topic.first:
             self._lost(
-                f"Topic {topic.name!r} begins at {topic.first}: the events from {known['offset']} on were removed "
-                "before this query read them."
+                f"Topic {topic.name!r} begins at {topic.first}: the events from {known['offset']} on have "
+                "expired before this query read them."
             )
             return topic.first
         if known["offset"] > topic.end:

@@ -107,6 +107,9 @@ BATCH_SETTINGS = {
     "lock_timeout": "500ms",
 }
 
+# Maintenance waits for nobody, and nobody waits long for it: what can't be done now is done a minute later.
+UNHURRIED = {"statement_timeout": "10s", "lock_timeout": "200ms"}
+
 
 def is_of_data(error: BaseException) -> bool:
     """Whether a statement failed because of a value that it met, and would again: a filter on an event, for example."""

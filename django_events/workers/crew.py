@@ -1,4 +1,4 @@
-"""The transfer and consumers in one process, with one LISTEN connection.
+"""The transfer, consumers and maintenance in one process, with one LISTEN connection.
 
 with closing(Crew("default", [bill, index])) as crew:
     done = crew.run(stop)
@@ -13,6 +13,7 @@ from django_events.workers.background import in_background
 from django_events.workers.consuming import ConsumerPool
 from django_events.workers.listening import Listener
 from django_events.workers.loop import run
+from django_events.workers.maintaining import Maintenance
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
 
@@ -54,7 +55,8 @@ class Crew:
         if once:
             self._run_once(stop, moved, on_handled)
         else:
-            with in_background(self.transfer, on_error=stop.request, on_progress=moved):
+            transfer = in_background(self.transfer, on_error=stop.request, on_progress=moved)
+            with in_background(Maintenance(self.using)), transfer:
                 self._serve(stop, on_handled)
         return Done(self._moved, self._handled)
 

@@ -105,7 +105,7 @@ class Keeper:
         return list(self._leases)
 
     def _run(self) -> None:
-        connections[self.using] = _unpooled(self.using)
+        connections[self.using] = unpooled(self.using)
         try:
             self._repeat()
         finally:
@@ -246,7 +246,7 @@ class Keeper:
         self._end(Exit.ABANDONED)
 
 
-def _unpooled(using: str) -> BaseDatabaseWrapper:
+def unpooled(using: str) -> BaseDatabaseWrapper:
     """A connection that no thread of the site can use up, because the leases of all of them depend on it."""
     wrapper = connections[using].copy()
     wrapper.settings_dict["OPTIONS"] = {**wrapper.settings_dict.get("OPTIONS", {}), "pool": False}

@@ -259,7 +259,7 @@ def test_what_retention_removed_is_not_passed_over_in_silence(
     drop_first_segment(topic)
 
     assert offsets(read(topic)) == list(range(101, 251))
-    with pytest.raises(Exception, match="whose log begins at 101: what was before it is removed"):
+    with pytest.raises(Exception, match="whose log begins at 101: what was before it has expired"):
         read(topic, startingOffsets='{"things": 50}').collect()
     assert offsets(read(topic, startingOffsets='{"things": 50}', failOnDataLoss="false")) == list(range(101, 251))
 

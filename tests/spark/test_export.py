@@ -268,7 +268,7 @@ def test_what_retention_removed_is_said(spark: Any, log: Callable[..., Any], tmp
     ):
         with pytest.raises(CommandError, match=said) as raised:
             run(topic, "--to", tmp_path, *arguments)
-        assert "log begins at 101: what was before it is removed. Export what is left with --allow-loss." in str(
+        assert "log begins at 101: what was before it has expired. Export what is left with --allow-loss." in str(
             raised.value
         )
     with pytest.raises(CommandError, match=r"--since is 5, and .* begins at 101: .* left with --allow-loss\."):
@@ -461,11 +461,11 @@ def test_what_was_removed_between_two_runs_is_said(spark: Any, log: Callable[...
     publish(topic, *range(200))
     drop_first_segment(topic)
 
-    with pytest.raises(CommandError, match="Events 51 to 100 of topic 'things' are removed") as raised:
+    with pytest.raises(CommandError, match="Events 51 to 100 of topic 'things' have expired") as raised:
         run(topic, "--to", tmp_path)
     assert "its log begins at 101. Export what is left with --allow-loss." in str(raised.value)
     assert run(topic, "--to", tmp_path, "--since", 240).startswith("Exported 11 events")
-    with pytest.raises(CommandError, match="Events 51 to 100 of topic 'things' are removed"):
+    with pytest.raises(CommandError, match="Events 51 to 100 of topic 'things' have expired"):
         run(topic, "--to", tmp_path)
     assert run(topic, "--to", tmp_path, "--allow-loss").startswith("Exported 139 events")
     assert run(topic, "--to", tmp_path).startswith("Nothing to export")

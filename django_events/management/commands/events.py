@@ -48,3 +48,5 @@ class Command(_Unchecked):
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)
         show(self, report, as_json=options["format"] == "json")
+        if report.code:
+            sys.exit(report.code)

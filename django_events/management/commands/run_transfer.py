@@ -1,13 +1,15 @@
 """`manage.py run_transfer`: move events from the buffer into the log."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from django_events.management.worker import WorkerCommand, log_moved
+from django_events.workers.background import in_background
 from django_events.workers.listening import Listener
 from django_events.workers.loop import run
+from django_events.workers.maintaining import Maintenance
 from django_events.workers.transferring import TransferWorker
 
 
@@ -27,6 +29,7 @@ class Command(WorkerCommand):
         ):
             if not once and verbosity:
                 self.say(f"Moving the events of {using!r} into the log. Ctrl-C stops.")
-            moved = run(worker, stop, once=once, on_progress=log_moved(using))
+            with nullcontext() if once else in_background(Maintenance(using)):
+                moved = run(worker, stop, once=once, on_progress=log_moved(using))
         if verbosity:
             self.stdout.write(f"Events moved into the log: {moved}.")

@@ -4,6 +4,7 @@ from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGI
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
 from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
+from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.scheduling import CANCEL, SCHEDULED
@@ -27,5 +28,6 @@ ALL = (
     REDRIVE,
     DISCARD,
     INTERVENTIONS,
+    MAINTAIN,
 )
 SUBCOMMANDS = {subcommand.name: subcommand for subcommand in ALL}

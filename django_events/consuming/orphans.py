@@ -1,0 +1,26 @@
+"""What is left of queue consumers that are gone: it has no foreign key, and is deleted in small transactions."""
+
+import time
+
+from django_events import models, sql
+
+AT_ONCE = 10_000
+
+
+def forget_orphans(using: str, *, seconds: float | None = None) -> int:
+    """Delete deliveries, history and leases of consumers that are unregistered; returns how many rows.
+
+    Where the time is over before all is done, the rest goes the next time.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    deleted = 0
+    for model in (models.Delivery, models.PastDelivery):
+        statement = sql.statement("orphaned_deliveries").on(table=model._meta.db_table)
+        while deadline is None or time.monotonic() < deadline:
+            [[gone]] = sql.fetch(using, statement, most=AT_ONCE)
+            deleted += gone
+            if not gone:
+                break
+    leases = models.DeliveryLease.objects.using(using)
+    orphans = leases.exclude(consumer__in=models.Consumer.objects.using(using).all())
+    return deleted + orphans.delete()[0]

@@ -1,0 +1,99 @@
+"""`manage.py events maintain`: keep a database in order, from cron; and how it went the last time."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import connections
+
+from django_events import models
+from django_events.exceptions import did_you_mean
+from django_events.management.events.subcommand import Subcommand
+from django_events.management.reporting import Report, table
+from django_events.workers.loop import Exit, connect_for_work
+from django_events.workers.maintaining import run_steps
+from django_events.workers.steps import STEPS, Step
+
+BY_NAME = {step.name: step for step in STEPS}
+
+
+def maintain(using: str, *, steps: Sequence[Step], list: bool, **options: Any) -> Report:
+    if list:
+        return _last_runs(using)
+    if connections[using].in_atomic_block:
+        raise CommandError(
+            "events maintain commits step by step, so it can't run inside a transaction of the caller.",
+            returncode=Exit.USAGE,
+        )
+    connect_for_work(using)
+    outcomes = run_steps(using, steps or STEPS)
+    data = [
+        {"step": one.step, "seconds": round(one.seconds, 3), "result": one.result, "error": one.error}
+        for one in outcomes
+    ]
+    cells = [(one.step, one.seconds, one.error or _said(one.result)) for one in outcomes]
+    failed = any(one.error for one in outcomes)
+    return Report(data, table(["step", "seconds", "result"], cells), code=Exit.FAILED if failed else Exit.DONE)
+
+
+def _last_runs(using: str) -> Report:
+    rows = {row.name: row for row in models.MaintenanceStep.objects.using(using)}
+    data: Any = []
+    for step in STEPS:
+        row = rows.get(step.name)
+        data.append(
+            {
+                "step": step.name,
+                "every": step.every,
+                "started_at": row and row.started_at,
+                "finished_at": row and row.finished_at,
+                "holder": row.holder if row else "",
+                "result": row.result if row else None,
+                "error": row.error if row else "",
+                "failing_since": row and row.failing_since,
+            }
+        )
+    cells = [
+        (
+            one["step"],
+            one["every"],
+            one["finished_at"] or "never",
+            one["holder"],
+            one["error"] or (_said(one["result"]) if one["finished_at"] else None),
+        )
+        for one in data
+    ]
+    return Report(data, table(["step", "every", "last run", "by", "result"], cells))
+
+
+def _said(result: dict[str, Any] | None) -> str:
+    """What there is to say of a result: nothing of what is nothing."""
+    if result is None:
+        return "not run: somebody else is at it"
+    return ", ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in result.items() if value) or "–"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {of}" for name, of in value.items())
+    return f"{value:,}"
+
+
+def _step(name: str) -> Step:
+    if name not in BY_NAME:
+        raise ArgumentTypeError(f"there is no step {name!r}. {did_you_mean(name, BY_NAME)}")
+    return BY_NAME[name]
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("steps", nargs="*", type=_step, metavar="STEP", help=f"Only these, of {', '.join(BY_NAME)}.")
+    parser.add_argument("--list", action="store_true", help="Say how the last runs went, and run nothing.")
+
+
+MAINTAIN = Subcommand(
+    name="maintain",
+    help="Make segments, drop what is over, prune, and take samples: now, for cron.",
+    report=maintain,
+    arguments=_arguments,
+)

@@ -1,0 +1,4 @@
+-- Drop a segment with what is in it.
+--
+-- Identifiers: segment.
+DROP TABLE {segment}

@@ -1,0 +1,34 @@
+-- The first event that each consumer of a topic still has to handle, or to look at, of those that have one.
+--
+-- The position of a quiet partition is far behind though nothing waits there, so its next event is looked for. A queue
+-- needs its oldest delivery, which is told by the position from which it looks, and what it is not filled with yet.
+-- Parameters: last_id (of the log), whole (whether the topic has one partition). Literals: topic_id. Identifiers: log.
+-- Relies on: django_events_consumer_name (name, topic), django_events_position (consumer_id, partition), the primary
+-- key of django_events_delivery, (partition, id) or the primary key of the log.
+SELECT c.id, c.name, c.mode, min(next.event_id)
+FROM django_events_consumer AS c
+JOIN django_events_position AS p ON p.consumer_id = c.id
+CROSS JOIN LATERAL (
+    SELECT p.position + 1 AS event_id
+    WHERE c.mode <> 'queue' AND (p.partition = -1 OR %(whole)s) AND p.position < %(last_id)s
+    UNION ALL
+    (
+        SELECT e.id FROM {log} AS e
+        WHERE c.mode <> 'queue' AND p.partition >= 0 AND NOT %(whole)s AND e.partition = p.partition AND e.id > p.position
+        ORDER BY e.id
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT d.event_id FROM django_events_delivery AS d
+        WHERE c.mode = 'queue' AND d.consumer_id = c.id AND d.event_id > p.position
+        ORDER BY d.event_id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT c.filled_until + 1
+    WHERE c.mode = 'queue' AND NOT c.live AND c.filled_until < %(last_id)s
+) AS next
+WHERE c.topic_id = {topic_id}
+GROUP BY c.id, c.name, c.mode
+ORDER BY min(next.event_id), c.name

@@ -1,0 +1,151 @@
+"""Maintenance: the steps that are due are run, by one process at a time, beside the transfer or from cron.
+
+    with in_background(Maintenance("default")):
+        ...
+    outcomes = run_steps("default", STEPS)     # now, due or not
+
+Nothing that goes wrong in a step is a reason for anybody to stop: it is written down, and tried again.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db import Error, connections
+
+from django_events import sql
+from django_events.workers.keeping import unpooled
+from django_events.workers.loop import connect_for_work
+from django_events.workers.steps import STEPS, Result, Step
+from django_events.workers.stopping import Stop
+
+logger = logging.getLogger("django_events.maintenance")
+
+LEASE = timedelta(minutes=5)  # longer than a step takes: then whoever had it has died
+LATE = 1.0  # seconds behind the full minute, so that a clock of the database that is a little late is in it too
+PERIOD = 60.0
+
+
+class Outcome(NamedTuple):
+    """How a run of a step went: its result, or what went wrong; neither if somebody else runs it now."""
+
+    step: str
+    seconds: float
+    result: Result | None
+    error: str = ""
+
+
+def run_due(using: str) -> list[Outcome]:
+    """Run the steps whose time has come, and that nobody else runs."""
+    periods = [step.every for step in STEPS]
+    asked = sql.statement("due_steps")
+    with sql.batch(using, (asked, {"names": [s.name for s in STEPS], "periods": periods}), **sql.UNHURRIED) as [rows]:
+        due = {name for (name,) in rows}
+    return list(_run([step for step in STEPS if step.name in due], using, as_scheduled=True))
+
+
+def run_steps(using: str, steps: Sequence[Step] = STEPS) -> list[Outcome]:
+    """Run these steps now, due or not, but for those that somebody else runs."""
+    return list(_run(steps, using, as_scheduled=False))
+
+
+def _run(steps: Iterable[Step], using: str, *, as_scheduled: bool) -> Iterable[Outcome]:
+    for step in steps:
+        begun = _begin(using, step, as_scheduled=as_scheduled)
+        if begun is None:
+            if not as_scheduled:
+                yield Outcome(step.name, 0.0, None)
+            continue
+        began = time.monotonic()
+        outcome = Outcome(step.name, 0.0, None)
+        try:
+            outcome = outcome._replace(result=step.run(using))
+        except Exception as error:
+            logger.warning(
+                "The step %r of maintenance of %r failed, it is tried again. %s",
+                step.name,
+                using,
+                str(error).strip(),
+                exc_info=not isinstance(error, Error),
+            )
+            outcome = outcome._replace(error=str(error).strip() or type(error).__name__)
+            if sql.is_lost(error):
+                raise
+        yield _end(using, begun, outcome._replace(seconds=time.monotonic() - began))
+
+
+def _begin(using: str, step: Step, *, as_scheduled: bool) -> datetime | None:
+    asked: sql.Question = (
+        sql.statement("begin_step"),
+        {
+            "name": step.name,
+            "period": step.every if as_scheduled else None,
+            "lease": LEASE,
+            "holder": f"{socket.gethostname()}:{os.getpid()}"[:200],
+        },
+    )
+    with sql.batch(using, asked, **sql.UNHURRIED) as [rows]:
+        return rows[0][0] if rows else None
+
+
+def _end(using: str, begun: datetime, outcome: Outcome) -> Outcome:
+    asked: sql.Question = (
+        sql.statement("end_step"),
+        {
+            "name": outcome.step,
+            "started_at": begun,
+            "result": json.dumps(outcome.result or {}),
+            "error": outcome.error,
+        },
+    )
+    with sql.batch(using, asked, **sql.UNHURRIED):
+        return outcome
+
+
+class Maintenance:
+    """A worker that runs what is due once a minute, with a connection of its own for as long as it takes."""
+
+    left = False
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self._fails = False
+
+    def connect(self) -> None:
+        """When there is something to do."""
+
+    def work(self, stop: Stop) -> int:
+        """Run what is due. Where that is not possible, it is said once, and tried a minute later."""
+        connections[self.using] = unpooled(self.using)
+        try:
+            connect_for_work(self.using)
+            run_due(self.using)
+        except Exception as error:
+            if not self._fails:
+                logger.warning(
+                    "The maintenance of %r can't be done now, it is tried every minute. %s",
+                    self.using,
+                    str(error).strip(),
+                    exc_info=not isinstance(error, Error),
+                )
+            self._fails = True
+        else:
+            self._fails = False
+        finally:
+            connections[self.using].close()
+        return 0
+
+    def wait(self, stop: Stop) -> None:
+        """Until the next minute has begun."""
+        stop.wait(PERIOD - (time.time() - LATE) % PERIOD)
+
+    def reset(self) -> None:
+        """It remembers nothing."""
+
+    def close(self) -> None:
+        """It holds nothing."""
