@@ -4,7 +4,7 @@
 -- Answers with when it began, by which its end is known.
 -- Relies on: the primary key of django_events_maintenancestep.
 INSERT INTO django_events_maintenancestep AS s (name, started_at, leased_until, holder, result, error)
-VALUES (%(name)s, clock_timestamp(), clock_timestamp() + %(lease)s::interval, %(holder)s, '{}', '')
+VALUES (%(name)s, clock_timestamp(), clock_timestamp() + %(lease)s::interval, %(holder)s, jsonb_build_object(), '')
 ON CONFLICT (name) DO UPDATE
 SET started_at = excluded.started_at, leased_until = excluded.leased_until, holder = excluded.holder
 WHERE (s.leased_until IS NULL OR s.leased_until <= clock_timestamp())

@@ -42,9 +42,9 @@ class Outcome(NamedTuple):
 
 def run_due(using: str) -> list[Outcome]:
     """Run the steps whose time has come, and that nobody else runs."""
-    periods = [step.every for step in STEPS]
-    asked = sql.statement("due_steps")
-    with sql.batch(using, (asked, {"names": [s.name for s in STEPS], "periods": periods}), **sql.UNHURRIED) as [rows]:
+    names, periods = [step.name for step in STEPS], [step.every for step in STEPS]
+    asked: sql.Question = sql.statement("due_steps"), {"names": names, "periods": periods}
+    with sql.batch(using, asked, **sql.UNHURRIED) as [rows]:
         due = {name for (name,) in rows}
     return list(_run([step for step in STEPS if step.name in due], using, as_scheduled=True))
 

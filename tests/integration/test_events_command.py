@@ -1235,6 +1235,7 @@ SUBCOMMANDS = {
     "redrive": ["billing", "--all"],
     "discard": ["billing", "--all", "--reason", "x"],
     "interventions": [],
+    "maintain": [],
 }
 
 

@@ -1,26 +1,18 @@
 """Samples for charts: what is in them, one a minute however many take them, and nothing that they could hold up."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from django.db import connection
 from django.db.models import Max
 from django.test import override_settings
 from django.utils import timezone
 
-from django_events import Backoff, Draft, publish, publish_many
+from django_events import Backoff, Draft, publish_many
 from django_events.consuming import samples
 from django_events.consuming.samples import OfConsumer, OfTopic, Total, latest, of_consumer, of_topic, take, totals
 from django_events.models import Consumer, Event, Sample, Topic
-from django_events.models.functions import ClockTimestamp
-from django_events.workers import sampling
-from django_events.workers.listening import Listener
-from django_events.workers.loop import run
-from django_events.workers.stopping import Stop
-from django_events.workers.transferring import TransferWorker
 from tests.conftest import transfer_all
 from tests.fix_consumers import serve_due
 from tests.fix_queues import fill_topic
@@ -37,31 +29,6 @@ def transactional_db(committed_db: None) -> Iterator[None]:
     Sample.objects.all().delete()
     yield
     Sample.objects.all().delete()
-
-
-@pytest.fixture
-def next_minute(monkeypatch: pytest.MonkeyPatch):
-    """As if it were another minute: the worker looks at its clock, the database at what is there."""
-    now = sampling.time.time()
-    minutes = iter(range(1_000))
-
-    def go_on() -> None:
-        later = now + 60 * next(minutes)
-        monkeypatch.setattr(sampling.time, "time", lambda: later)
-        Sample.objects.update(at=ClockTimestamp() - timedelta(days=1), taken_at=ClockTimestamp() - timedelta(days=1))
-
-    return go_on
-
-
-@contextmanager
-def transferring() -> Iterator[tuple[TransferWorker, Stop]]:
-    """A transfer that does nothing yet."""
-    with (
-        closing(Listener("default")) as listener,
-        closing(Stop()) as stop,
-        closing(TransferWorker("default", listener)) as worker,
-    ):
-        yield worker, stop
 
 
 def stored(*ages: timedelta, **columns: object) -> None:
@@ -146,76 +113,6 @@ def test_what_is_counted_is_shared_by_many_queues(things, make_queue, monkeypatc
 
 
 # --- taken by the transfer
-
-
-def test_a_transfer_takes_one_when_it_starts_and_when_a_minute_is_over(things, next_minute):
-    with transferring() as (worker, stop):
-        publish(things, 1)
-        worker.connect()
-        assert worker.work(stop) == 1
-        [sample] = Sample.objects.all()
-        worker.work(stop)
-        assert Sample.objects.get() == sample
-        next_minute()
-        next_minute()
-        worker.work(stop)
-        assert Sample.objects.count() == 2
-
-
-def test_a_sample_that_fails_is_said_once_and_stops_no_event(things, next_minute, caplog, monkeypatch):
-    def fail(using):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1 / 0")
-
-    monkeypatch.setattr(sampling, "take", fail)
-    with transferring() as (worker, stop):
-        for i in range(3):
-            next_minute()
-            publish(things, i)
-            assert run(worker, stop, once=True) == 1
-    said = [record.getMessage() for record in caplog.records if "No sample" in record.getMessage()]
-    assert said == ["No sample for the charts of 'default' could be taken, it is tried every minute. division by zero"]
-
-
-def test_a_mistake_in_a_sample_stops_no_event_either(things, caplog, monkeypatch):
-    monkeypatch.setattr(sampling, "take", lambda using: [][0])
-    with transferring() as (worker, stop):
-        publish(things, 1)
-        assert run(worker, stop, once=True) == 1
-    assert "IndexError" in caplog.text
-
-
-def test_a_sample_that_takes_too_long_is_given_up(things, connect, monkeypatch, caplog):
-    """Somebody has locked what it reads: the transfer has moved its events, and goes on."""
-    monkeypatch.setitem(samples.LIMITS, "statement_timeout", "50ms")
-    somebody = connect()
-    somebody.execute("LOCK TABLE django_events_deadletter IN ACCESS EXCLUSIVE MODE")
-    publish(things, 1)
-    with transferring() as (worker, stop):
-        assert run(worker, stop, once=True) == 1
-        somebody.rollback()
-        assert "No sample for the charts of 'default' could be taken" in caplog.text
-        assert not Sample.objects.exists()
-        publish(things, 2)
-        assert run(worker, stop, once=True) == 1
-
-
-def test_the_connection_that_a_sample_loses_is_made_anew(things, monkeypatch):
-    def lose(using):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-
-    publish(things, 1)
-    with transferring() as (worker, stop):
-        worker.connect()
-        monkeypatch.setattr(sampling, "take", lose)
-        assert worker.work(stop) == 1
-        publish(things, 2)
-        worker.connect()
-        assert worker.work(stop) == 1
-
-
-# --- read for charts
 
 
 def test_charts_read_what_was_stored_in_order_of_time():
