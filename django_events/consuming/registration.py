@@ -32,10 +32,17 @@ def sync(using: str) -> list[str]:
     declarations.consumers.check()
     changes: list[str] = []
     for declared in declarations.consumers:
-        check_filter(using, declared)
-        for name in declared.topics:
-            with holding_topic(using, name, declared) as topic:
-                changes += _register(using, declared, topic)
+        changes += register(using, declared)
+    return changes
+
+
+def register(using: str, declared: declarations.Consumer) -> list[str]:
+    """Register and adapt this one, as `sync` does all; returns a line for each change."""
+    check_filter(using, declared)
+    changes: list[str] = []
+    for name in declared.topics:
+        with holding_topic(using, name, declared) as topic:
+            changes += _register(using, declared, topic)
     return changes
 
 

@@ -30,14 +30,14 @@ def sync(using: str) -> list[str]:
     transaction of its own, because those of a thousand don't fit into the server's lock table.
     """
     declarations.registry.check()
-    with _changing_topics(using):
+    with changing_topics(using):
         rows, logs = _existing(using)
         behind = [declared for declared in declarations.registry if _is_behind(declared, rows, logs)]
         for declared in behind:
             _refuse(using, declared, rows, logs)
     changes: list[str] = []
     for declared in behind:
-        with _changing_topics(using):
+        with changing_topics(using):
             rows, logs = _existing(using)
             _refuse(using, declared, rows, logs)
             if row := rows.get(declared.name):
@@ -47,12 +47,20 @@ def sync(using: str) -> list[str]:
     return changes
 
 
+def create(using: str, declared: declarations.Topic) -> models.Topic:
+    """Make this one topic, which must be new, and adapt nothing else; in a transaction of its own."""
+    with changing_topics(using):
+        _, logs = _existing(using)
+        _create(using, declared, None, logs)
+        return models.Topic.objects.using(using).select_related("head").get(name=declared.name)
+
+
 Rows = dict[str, models.Topic]
 Logs = dict[int, str]
 
 
 @contextmanager
-def _changing_topics(using: str) -> Iterator[None]:
+def changing_topics(using: str) -> Iterator[None]:
     """A transaction of the only one who makes or changes topics now."""
     with sql.committed(using):
         sql.run(using, sql.statement("lock_topics"))

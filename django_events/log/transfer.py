@@ -90,9 +90,20 @@ class _Forgettable(Exception):
 class Transfer:
     """One worker's view of the buffer and the log of a database. Not for several threads."""
 
-    def __init__(self, using: str, *, batch_size: int | None = None, ahead: timedelta = timedelta(0)) -> None:
-        """`ahead` is how much earlier than due scheduled events are published: for tests."""
+    def __init__(
+        self,
+        using: str,
+        *,
+        batch_size: int | None = None,
+        ahead: timedelta = timedelta(0),
+        only: int | None = None,
+    ) -> None:
+        """`ahead` is how much earlier than due scheduled events are published: for tests.
+
+        With the id of a topic in `only`, all others are left to other transfers, and so is what is scheduled.
+        """
         self.using = using
+        self.only = only
         self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
         self.schedule = Schedule(using, ahead=ahead)
         self.left = False
@@ -137,7 +148,7 @@ class Transfer:
     def _moves(self) -> Iterator[int]:
         """Look, and move what is there, batch by batch."""
         seen, moved = self._look_and_move()
-        if self.schedule.is_due and self.schedule.publish(limit=self.batch_size):
+        if self.only is None and self.schedule.is_due and self.schedule.publish(limit=self.batch_size):
             yield moved or 0
             seen, moved = self._look_and_move()
         if moved is not None:
@@ -213,7 +224,7 @@ class Transfer:
         return sql.statement("pending"), {
             "topic_ids": list(self._known),
             "marks": [known.mark for known in self._known.values()],
-            "only": only,
+            "only": self.only if only is None else only,
             "batch_size": self.batch_size,
             "scheduled_from": self.schedule.asked(),
         }

@@ -17,6 +17,7 @@ FILES = sorted(path.stem for path in (PACKAGE / "sql").glob("*.sql"))
 PARAMETER = re.compile(r"%\((\w+)\)s")
 IDENTIFIER = re.compile(r"\{(\w+)\}")
 WRITES = {"INSERT", "UPDATE", "DELETE"}
+KINDS = {"SELECT", "WITH", "CREATE", "ALTER", "DROP", "ANALYZE", "COPY", "LOCK", "SET", *WRITES}
 READS = re.compile(r"\b(?:FROM|JOIN|USING)\s+(django_events_\w+|pg_\w+|\{log\})(?!\w*\()")
 
 
@@ -189,7 +190,18 @@ def test_the_statement_is_the_file_without_its_comments(name):
 
     assert "--" not in text
     if not header(name).startswith("Part of"):
-        assert text.split()[0] in {"SELECT", "WITH", "CREATE", "ALTER", "DROP", "COPY", "LOCK", "SET", *WRITES}
+        assert text.split()[0] in {
+            "SELECT",
+            "WITH",
+            "CREATE",
+            "ALTER",
+            "COPY",
+            "LOCK",
+            "SET",
+            "DROP",
+            "ANALYZE",
+            *WRITES,
+        }
     assert not text.endswith(";")
 
 
