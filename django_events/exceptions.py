@@ -33,6 +33,7 @@ EventsError
 ├── JavaMissing          no Java that Spark can run on
 ├── ExportRefused        an export that can't be made there, or not now
 ├── SinkRefused          rows that a sink in Spark can't publish, or must not publish again
+├── BenchRefused         a measurement that can't be made there, or not like that
 ├── NotReady             the tables of django_events are not in the database
 └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
 """
@@ -171,6 +172,10 @@ class ExportRefused(EventsError):
 
 class SinkRefused(EventsError):
     """A sink in Spark can't publish these rows, or must not publish them again. Nothing was published."""
+
+
+class BenchRefused(EventsError):
+    """The measurement can't be made there, or not like that. Nothing was changed."""
 
 
 class NotReady(EventsError):

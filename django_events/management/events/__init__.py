@@ -1,6 +1,7 @@
 """The subcommands of `manage.py events`, in the order in which its help lists them."""
 
 from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGISTER
+from django_events.management.events.benching import BENCH
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
 from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
@@ -29,5 +30,6 @@ ALL = (
     DISCARD,
     INTERVENTIONS,
     MAINTAIN,
+    BENCH,
 )
 SUBCOMMANDS = {subcommand.name: subcommand for subcommand in ALL}

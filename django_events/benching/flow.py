@@ -1,0 +1,222 @@
+"""A whole flow, measured: publishers, a transfer and consumers of this process, on a ground of its own.
+
+with stop_on_signals() as stop:
+    measured = run("default", Load(events=10_000, rate=500), stop)
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from django.db import connections
+
+from django_events import declarations, sql
+from django_events.benching.ground import Ground, ground
+from django_events.benching.load import Load
+from django_events.benching.moving import TransferOfOne
+from django_events.benching.percentiles import SHARES, Summary
+from django_events.benching.publishers import Publishers
+from django_events.benching.tally import Tally, clock
+from django_events.consuming.received import ReceivedEvent
+from django_events.log import inventory
+from django_events.statements import log_table
+from django_events.workers.background import in_background
+from django_events.workers.consuming import ConsumerPool
+from django_events.workers.listening import Listener
+from django_events.workers.stopping import Stop
+
+LOOK_EVERY = 0.05  # seconds
+LEAST_WAITING = 10.0  # seconds, for what is published to be handled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """So many events in so many seconds."""
+
+    events: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        return self.events / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a flow was like. `complete`: all that was to be published was, and was handled by every consumer."""
+
+    topic: str
+    complete: bool
+    stopped: bool
+    planned: int
+    published: Rate
+    calls: int
+    logged: int
+    handled: dict[str, Rate]
+    again: int
+    moved: int
+    batches: int
+    moving_seconds: float
+    bytes: int
+    cpu: float
+    latencies: dict[str, Summary]
+
+    @property
+    def moved_by_others(self) -> int:
+        """By the site's own transfers."""
+        return max(self.logged - self.moved, 0)
+
+
+def run(using: str, load: Load, stop: Stop, *, say: Callable[[str], None] = lambda text: None) -> Measured:
+    """Make the ground, put the load on it, wait until it is through, and drop the ground again.
+
+    Publishing ends after the load's seconds, and waiting for what is published after as many again. Whatever happens,
+    the ground is dropped, except by a process that is killed.
+    """
+    tally = Tally(load.planned, load.consumers)
+    with ground(using, lambda topic: _consumers(topic, load, tally), partitions=load.partitions) as made:
+        say(f"Publishing to {made.declared}. Ctrl-C stops, and drops it.")
+        return Flow(using, made, load, tally).run(stop)
+
+
+class Flow:
+    """One run on a ground that is made."""
+
+    def __init__(self, using: str, made: Ground, load: Load, tally: Tally) -> None:
+        self.using = using
+        self._made = made
+        self._load = load
+        self._tally = tally
+
+    def run(self, stop: Stop) -> Measured:
+        using, consumers, threads = self.using, self._made.consumers, self._load.threads
+        with (
+            closing(Listener(using)) as listener,
+            closing(Stop()) as ending,
+            closing(ConsumerPool(using, consumers, threads=threads, listener=listener)) as pool,
+            in_background(transfer := TransferOfOne(using, self._made.topic.pk, listener), on_error=ending.request),
+            _together([lambda: pool.run(ending)] if consumers else [], ending) as consuming,
+        ):
+            self._tally.start()
+            cpu = time.process_time()
+            publishers = Publishers(self.using, self._made.declared, self._load, self._tally)
+            shares = [lambda: publishers.work(ending)] * self._load.publishers
+            try:
+                with _together(shares, ending) as publishing:
+                    self._watch(stop, ending, [*consuming, *publishing], publishing)
+                    took = clock() - self._tally.started
+                    cpu = (time.process_time() - cpu) / took
+                    if stop.requested:
+                        ending.request()
+            finally:
+                ending.request()
+        return self._measured(stop, transfer, cpu)
+
+    def _watch(
+        self, stop: Stop, ending: Stop, threads: Sequence[threading.Thread], publishers: Sequence[threading.Thread]
+    ) -> None:
+        """Until all is through, or its time is over."""
+        tally = self._tally
+        latest = tally.started + self._load.seconds + max(self._load.seconds, LEAST_WAITING)
+        while not stop.requested and not ending.requested and clock() < latest:
+            [log] = inventory.logs(self.using, [self._made.topic])
+            tally.logged = log.last_id
+            if not any(thread.is_alive() for thread in publishers) and not tally.in_flight:
+                return
+            stop.wait(LOOK_EVERY)
+        ending.request()
+
+    def _measured(self, stop: Stop, transfer: TransferOfOne, cpu: float) -> Measured:
+        tally, topic = self._tally, self._made.topic
+        [log] = inventory.logs(self.using, [topic])
+        [(_, average, shares)] = sql.fetch(
+            self.using, sql.statement("log_latencies").on(log=log_table(topic.pk)), shares=list(SHARES)
+        )
+        latencies = {"due → committed": Summary.of(tally.to_commit())}
+        if shares:
+            latencies["published → log"] = Summary(
+                log.last_id, 1_000 * average, *(1_000 * seconds for seconds in shares)
+            )
+        for place in range(len(self._made.consumers)):
+            mark = f", consumer {place + 1}" if len(self._made.consumers) > 1 else ""
+            latencies[f"committed → handler{mark}"] = Summary.of(tally.to_handler(place, since_commit=True))
+            latencies[f"due → handler{mark}"] = Summary.of(tally.to_handler(place))
+        handled = {
+            consumer.name: Rate(events=tally.handled[place], seconds=tally.seconds_of_handling(place))
+            for place, consumer in enumerate(self._made.consumers)
+        }
+        return Measured(
+            topic=topic.name,
+            complete=not stop.requested
+            and tally.published == log.last_id
+            and all(n == tally.published for n in tally.handled),
+            stopped=stop.requested,
+            planned=self._load.planned,
+            published=Rate(events=tally.published, seconds=tally.seconds_of_publishing),
+            calls=tally.calls,
+            logged=log.last_id,
+            handled=handled,
+            again=tally.again,
+            moved=transfer.moved,
+            batches=transfer.batches,
+            moving_seconds=transfer.seconds,
+            bytes=inventory.sizes(self.using, [topic])[topic.name][1],
+            cpu=cpu,
+            latencies={name: summary for name, summary in latencies.items() if summary is not None},
+        )
+
+
+def _consumers(topic: declarations.Topic, load: Load, tally: Tally) -> list[declarations.Consumer]:
+    return [_consumer(topic, load, tally, place) for place in range(load.consumers)]
+
+
+def _consumer(topic: declarations.Topic, load: Load, tally: Tally, place: int) -> declarations.Consumer:
+    def note(event: ReceivedEvent) -> None:
+        tally.note_handled(place, [event.value["n"]])
+
+    def note_all(events: Sequence[ReceivedEvent]) -> None:
+        tally.note_handled(place, [event.value["n"] for event in events])
+
+    return declarations.Consumer(
+        name=f"{topic}.{place + 1}",
+        topics=(topic.name,),
+        handler=note if load.batch_size is None else note_all,
+        batch_size=load.batch_size,
+        mode=load.mode,
+        partitioned=load.mode == "stream",
+        declared_at=topic.declared_at,
+    )
+
+
+@contextmanager
+def _together(functions: Sequence[Callable[[], object]], ending: Stop) -> Iterator[list[threading.Thread]]:
+    """Run functions in threads beside the block, with connections of their own; the first error is raised at the end.
+
+    An error ends everybody. The block's end waits for them, so it is for the block to see that they end.
+    """
+    errors: list[BaseException] = []
+
+    def target(function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+            ending.request()
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=target, args=[function], daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    try:
+        yield threads
+    except BaseException:
+        ending.request()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]

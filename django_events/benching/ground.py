@@ -1,0 +1,147 @@
+"""The ground of a measurement: a topic with a name that nobody else has, and consumers of it. They are gone afterwards.
+
+with ground("default", consumers=2, partitions=4) as made:
+    publish(made.declared, ...)
+
+Whoever is killed leaves its ground behind; the next one drops it. A lock of the one who uses it tells which is which.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.utils import OperationalError, ProgrammingError
+
+from django_events import declarations, models, sql
+from django_events.consuming import registration
+from django_events.consuming.orphans import forget_orphans
+from django_events.exceptions import BenchRefused
+from django_events.log import dropping, topics
+
+NAME = re.compile(r"events-bench\.[0-9a-f]{12}")
+PLACE = "manage.py events bench"  # where it is declared, as far as messages say it
+
+MakeConsumers = Callable[[declarations.Topic], Sequence[declarations.Consumer]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What was made."""
+
+    declared: declarations.Topic
+    topic: models.Topic
+    consumers: Sequence[declarations.Consumer]
+
+
+class Leftover(NamedTuple):
+    """A ground that is there, and why it must not be dropped, if it must not."""
+
+    topic: models.Topic
+    kept: str
+
+
+@contextmanager
+def ground(using: str, consumers: MakeConsumers = lambda topic: [], **options: Any) -> Iterator[Ground]:
+    """Make a topic with these options and its consumers, and drop them when the block ends, however it ends.
+
+    In transactions of their own. No other topic, declared or not, is made, adapted or dropped.
+    """
+    declared = declarations.Topic(name=f"events-bench.{secrets.token_hex(6)}", declared_at=PLACE, **options)
+    for problem in declared.problems():
+        raise BenchRefused(problem)
+    with _held(using, declared.name):
+        declarations.registry.add(declared)
+        try:
+            topic = _made(using, declared)
+            made = list(consumers(declared))
+            for consumer in made:
+                registration.register(using, consumer)
+            yield Ground(declared=declared, topic=topic, consumers=made)
+        finally:
+            declarations.registry.discard(declared)
+            if row := models.Topic.objects.using(using).filter(name=declared.name).first():
+                drop(using, row)
+
+
+def leftovers(using: str) -> list[Leftover]:
+    """The grounds that are in the database. Looking changes nothing."""
+    rows = models.Topic.objects.using(using).filter(name__startswith="events-bench.").order_by("name")
+    return [Leftover(row, _why_kept(using, row)) for row in rows if NAME.fullmatch(row.name)]
+
+
+def drop_leftover(using: str, topic: models.Topic) -> bool:
+    """Drop a ground unless somebody uses it; returns whether it is gone."""
+    with _holding(using, topic.name) as held:
+        if not held or _why_kept(using, topic, held=True):
+            return False
+        drop(using, topic)
+        return True
+
+
+def drop(using: str, topic: models.Topic) -> None:
+    """Drop a ground: its consumers with their deliveries, then the topic. Repeating it does what is left."""
+    with sql.committed(using):
+        sql.fetch(using, sql.statement("lock_head"), topic_id=topic.pk)  # no delivery comes in meanwhile
+        models.Consumer.objects.using(using).filter(topic=topic).delete()
+    forget_orphans(using)
+    try:
+        dropping.drop(using, topic)
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+        raise BenchRefused(
+            f"Topic {topic} is still there: somebody holds a lock on the log, like a report or a dump that takes long. "
+            "The next events bench drops it."
+        ) from error
+
+
+def _why_kept(using: str, topic: models.Topic, *, held: bool = False) -> str:
+    if any(declared.name == topic.name for declared in declarations.registry):
+        return "an app declares it"
+    others = models.Consumer.objects.using(using).filter(topic=topic).exclude(name__startswith=f"{topic.name}.")
+    if other := others.first():
+        return f"consumer {other.name} reads it"
+    if not held:
+        with _holding(using, topic.name) as free:
+            return "" if free else "it is in use"
+    return ""
+
+
+def _made(using: str, declared: declarations.Topic) -> models.Topic:
+    try:
+        return topics.create(using, declared)
+    except ProgrammingError as error:
+        if sql.state(error) != sql.INSUFFICIENT_PRIVILEGE:
+            raise
+        raise BenchRefused(
+            f"The role of the database {using!r} may not make a topic: {str(error).strip().splitlines()[0]}. Nothing "
+            "was changed. Measure with the role that migrates: it owns the tables."
+        ) from error
+
+
+@contextmanager
+def _held(using: str, name: str) -> Iterator[None]:
+    with _holding(using, name) as held:
+        if not held:
+            raise BenchRefused(f"Topic {name} is in use. Nothing was changed. Try again.")
+        yield
+
+
+@contextmanager
+def _holding(using: str, name: str) -> Iterator[bool]:
+    """Hold the name for the length of the block, on a connection that does nothing else."""
+    connection = connections[using].copy()
+    try:
+        connection.set_autocommit(False)
+        with connection.cursor() as cursor:
+            timeouts = sql.locally({"idle_in_transaction_session_timeout": "0"})
+            for statement, parameters in (timeouts, (sql.statement("hold_ground"), {"name": name})):
+                cursor.execute(statement.text, parameters)
+                [row] = cursor.fetchall()
+        yield bool(row[0])
+    finally:
+        connection.close()

@@ -1,0 +1,4 @@
+-- Gather the statistics of one topic's log, as autovacuum does after a while.
+--
+-- Identifiers: log.
+ANALYZE {log}
