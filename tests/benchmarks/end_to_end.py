@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import mean, quantiles
+from statistics import mean
 from typing import Any, NamedTuple
 
 from django.db import connection
 
 from django_events import models, publish
+from django_events.benching.percentiles import percentile
 from django_events.declarations import Topic
 from tests.benchmarks.consuming import a_consumer, registered
 from tests.benchmarks.database import CONSUMED, PUBLISHED, connect, settle, truncate, url
@@ -81,9 +82,9 @@ def latency(effort: Effort) -> Iterator[Row]:
         for _ in range(effort.rounds(5)):
             for who, measure in (("django_events", _latencies), ("by hand", _latencies_by_hand)):
                 for since, milliseconds in measure(seconds).items():
-                    cuts = quantiles(milliseconds, n=100)
-                    values.setdefault(f"{who}, {since}, p50", []).append(cuts[49])
-                    values.setdefault(f"{who}, {since}, p99", []).append(cuts[98])
+                    ordered = sorted(milliseconds)
+                    values.setdefault(f"{who}, {since}, p50", []).append(percentile(ordered, 0.5))
+                    values.setdefault(f"{who}, {since}, p99", []).append(percentile(ordered, 0.99))
     samples = Samples(values)
     for since, share, goal in (
         ("since publish()", "p50", at_most(3, "measured")),
