@@ -4,12 +4,12 @@ Load(events=10_000, rate=500).expected_bytes
 """
 
 import json
-import random
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
+from zlib import crc32
 
 from django_events.conf import settings
 from django_events.drafts import Draft
@@ -26,6 +26,8 @@ SMALLEST = 40  # bytes of a value, with its number in it
 OF_A_ROW = 160  # bytes of an event beside its value and its key: columns, header, index
 OF_A_DELIVERY = 200
 TYPE = "bench"
+FRAME = len(json.dumps({"n": 0, "filler": ""})) - 1  # what a value has but for its number and the filler
+GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly, whatever their number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class Load:
         ]
         for option, value, least, most in bounds:
             if value is not None and not least <= value <= most:
-                yield f"{option} is {value:,g}, expected {least:,g} to {most:,g}."
+                yield f"{option} is {value:,}, expected {least:,} to {most:,}."
         if self.expected_bytes > MOST_BYTES:
             yield (
                 f"{self.planned:,} events of {self.size:,} bytes need about {self.expected_bytes / 2**30:,.1f} GiB of "
@@ -100,17 +102,17 @@ class Load:
 
     def value(self, n: int) -> dict[str, Any]:
         """A value of about `size` bytes of JSON that doesn't compress well, with the number in it."""
-        value: dict[str, Any] = {"n": n, "filler": ""}
-        room = max(self.size - len(json.dumps(value)), 0)
+        room = max(self.size - FRAME - len(str(n)), 0)
         start = n * 31 % (len(self._filler) - room)
-        return {**value, "filler": self._filler[start : start + room]}
+        return {"n": n, "filler": self._filler[start : start + room]}
 
     def key(self, n: int) -> str | None:
         """One of the keys, or the hot one: always the same for the same n."""
         if not self.keys:
             return None
-        dice = random.Random(n)  # noqa: S311  # no secret
-        return "key-0" if dice.random() < self.skew else f"key-{dice.randrange(self.keys)}"
+        if n * GOLDEN % 1 < self.skew:
+            return "key-0"
+        return f"key-{crc32(b'%d' % n) % self.keys}"
 
     def draft(self, n: int) -> Draft:
         return Draft(value=self.value(n), type=TYPE, key=self.key(n))

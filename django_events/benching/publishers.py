@@ -16,6 +16,7 @@ from django_events.workers.stopping import Stop
 
 # Without a rate, publishers wait while so many events are not through: the buffer's table would keep its size for ever.
 MOST_IN_FLIGHT = 20_000
+LATE = 1.0  # seconds, for what was due in the end and is late
 LOOK_AGAIN = 0.002  # seconds
 
 Publish = Callable[[range], None]
@@ -40,7 +41,7 @@ class Publishers:
 
     def _publish_with(self, stop: Stop, publish_these: Publish) -> None:
         load, tally = self._load, self._tally
-        ending = tally.started + load.seconds
+        ending = tally.started + load.seconds + (LATE if load.rate else 0.0)
         while not stop.requested and clock() < ending:
             if load.rate is None and tally.in_flight >= MOST_IN_FLIGHT:
                 stop.wait(LOOK_AGAIN)

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -114,3 +115,12 @@ def test_a_database_that_was_not_migrated_is_told(processes: Processes):
 
     assert result.returncode == 1
     assert "manage.py migrate" in result.stderr
+
+
+def test_through_a_pooler_that_hands_sessions_around(processes: Processes, pooler: str, tmp_path: Path):
+    before = everything(processes)
+    result = Processes(pooler, tmp_path).run("events", "bench", "--events", "200", "--execute", "--format", "json")
+
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["complete"]
+    assert everything(processes) == before

@@ -177,8 +177,8 @@ def test_an_event_of_another_tenant_ends_it_with_a_failure(bench, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--events", "6_000_000", "--execute"], "--events is 6e+06, expected 1 to 5e+06"),
-        (["--for", "99999"], "--for is 99,999, expected 1 to 3,600"),
+        (["--events", "6_000_000", "--execute"], "--events is 6,000,000, expected 1 to 5,000,000"),
+        (["--for", "99999"], "--for is 99,999.0, expected 1 to 3,600"),
         (["--rate", "0"], "--rate is 0"),
         (["--rate", "nan"], "'nan' is no number"),
         (["--tenants", "3"], "--tenants is for: manage.py events bench timeline"),
