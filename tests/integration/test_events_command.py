@@ -1236,6 +1236,7 @@ SUBCOMMANDS = {
     "discard": ["billing", "--all", "--reason", "x"],
     "interventions": [],
     "maintain": [],
+    "bench": [],
 }
 
 
