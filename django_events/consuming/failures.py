@@ -19,6 +19,19 @@ class Verdict(Enum):
     STOP = "stop"
     DISCARD = "discard"
 
+    @property
+    def outcome(self) -> str:
+        """What it is for the event, as metrics say it."""
+        return _OUTCOMES[self]
+
+
+_OUTCOMES = {
+    Verdict.RETRY: "retried",
+    Verdict.DEAD_LETTER: "dead_lettered",
+    Verdict.STOP: "stopped",
+    Verdict.DISCARD: "discarded",
+}
+
 
 @dataclass(frozen=True)
 class Failure:

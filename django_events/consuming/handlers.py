@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
-from django_events import declarations
+from django_events import declarations, telemetry
 from django_events.consuming.held import Held
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import HandlerTimeout
@@ -62,8 +62,7 @@ class BoundHandler:
         lease.handling_since = time.monotonic()
         lease.handling = first
         try:
-            if (result := self.invoke(argument)) is not None:
-                _refuse_unfinished(result)
+            self._invoke(lease.using, argument)
         except KeyboardInterrupt:  # whoever runs the worker, not the handler
             raise
         except BaseException as error:
@@ -78,6 +77,16 @@ class BoundHandler:
             raise HandlerFailed(place, self._timeout(None))
         if swallowed := broken(lease.using):
             raise HandlerFailed(place, swallowed, closed=connections[lease.using].closed_in_transaction)
+
+    def _invoke(self, using: str, argument: ReceivedEvent | list[ReceivedEvent]) -> None:
+        if telemetry.tracing is None:
+            if (result := self.invoke(argument)) is not None:
+                _refuse_unfinished(result)
+            return
+        events = argument if isinstance(argument, list) else [argument]
+        with telemetry.tracing.handling(using, self.consumer.name, events):
+            if (result := self.invoke(argument)) is not None:
+                _refuse_unfinished(result)
 
     def _timeout(self, error: BaseException | None) -> HandlerTimeout:
         timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
+from django_events import telemetry
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.held import Held
@@ -186,8 +187,10 @@ class Handling:
         return int(failure.passes)
 
     def _tell(self, outcome: Outcome) -> None:
-        """What is settled now, to whoever receives our signals."""
+        """What is settled now, to whoever receives our signals or observes."""
         consumer, using = self.consumer, self.lease.using
+        if telemetry.ATTEMPTS.observed:
+            self._count(outcome)
         if outcome.handled and event_handled.receivers:
             events = list(outcome.handled)
             event_handled.send_robust(
@@ -202,6 +205,17 @@ class Handling:
             )
         elif failure.verdict is Verdict.DEAD_LETTER:
             event_dead_lettered.send_robust(consumer, consumer=consumer, event=event, error=error, using=using)
+
+    def _count(self, outcome: Outcome) -> None:
+        """Once for all that was settled together. Times compare the database's clock with the one here."""
+        of = self.lease.using, self.consumer.name, self.lease.subscription.topic
+        if outcome.handled:
+            telemetry.ATTEMPTS.tell(len(outcome.handled), *of, "handled")
+            telemetry.HANDLER.tell(outcome.seconds, *of)
+            waited = time.time() - outcome.handled[0].logged_at.timestamp()
+            telemetry.LOG_TO_HANDLED.tell(max(waited, 0.0), *of)
+        if outcome.failure is not None:
+            telemetry.ATTEMPTS.tell(1, *of, outcome.failure.verdict.outcome)
 
     def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
         """A batch failed, and nobody knows on which event: handle each by itself up to its end."""

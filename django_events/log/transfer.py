@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, OperationalError, ProgrammingError, connections
 
-from django_events import sql
+from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.log import segments
 from django_events.log.mark import Horizon
@@ -56,11 +56,12 @@ class Turn(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How many events of a partition a batch moved."""
+    """How many events of a partition a batch moved, and for how many seconds the oldest had waited."""
 
     topic_id: int
     partition: int
     events: int
+    waited: float
 
 
 @dataclass(slots=True)
@@ -120,6 +121,7 @@ class Transfer:
         self._seen = 0
         self._events_since_note = 0
         self._noted_at = 0.0
+        self._began = 0.0
 
     def move(self, *, until: Callable[[], bool] = lambda: False) -> int:
         """Give every topic that has events one turn; returns how many events were moved.
@@ -163,6 +165,7 @@ class Transfer:
         Returns what was seen, and how many events were moved; None if that has to be done topic by topic.
         """
         seen: Turn | None = None
+        self._began = time.monotonic()
         try:
             with sql.batch(self.using, self._question()) as [rows]:
                 seen = self._answered(rows)
@@ -251,6 +254,7 @@ class Transfer:
         turn = Turn(turn.settled, [p for p in turn.pending if self._has_room(p)])
         if not turn.pending:
             return 0
+        self._began = time.monotonic()
         try:
             moved = self._move(turn.pending)
         except OperationalError as error:
@@ -354,7 +358,7 @@ class Transfer:
             channel=LOG_CHANNEL,
             longest=LONGEST_PAYLOAD,
         )
-        return [Moved(*row[:3]) for row in rows]
+        return [Moved(*row[:4]) for row in rows]
 
     def _fits(self, pending: Pending, place: Place) -> bool:
         """Whether there is still room: another transfer may have moved on since this one looked."""
@@ -405,8 +409,19 @@ class Transfer:
                 known.mark = max(known.mark, turn.settled if p.complete else min(p.upper, turn.settled))
                 self._seen = max(self._seen, p.upper)
         events = sum(row.events for row in moved)
+        if events and telemetry.MOVED.observed:
+            self._tell(turn, moved, events)
         self._note(events)
         return events
+
+    def _tell(self, turn: Turn, moved: list[Moved], events: int) -> None:
+        """What a batch did, to whoever observes it: once per batch and topic, however many events there are."""
+        telemetry.BATCH_SECONDS.tell(time.monotonic() - self._began, self.using)
+        telemetry.BATCH_EVENTS.tell(events, self.using)
+        for p in turn.pending:
+            if rows := [row for row in moved if row.topic_id == p.topic_id]:
+                telemetry.MOVED.tell(sum(row.events for row in rows), self.using, p.topic)
+                telemetry.PUBLISH_TO_LOG.tell(max(0.0, *(row.waited for row in rows)), self.using, p.topic)
 
     def _note(self, moved: int) -> None:
         self._events_since_note += moved

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from asgiref.sync import sync_to_async
 from django.db import router, transaction
 
-from django_events import sql
+from django_events import sql, telemetry
 from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent
@@ -46,8 +46,9 @@ def publish(
     unless its `dedup_key` was used within its window: then the receipt is not `new`.
     """
     declared = registry.get(topic)
-    event = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
-    return store_one(writable(using), declared, event)
+    with telemetry.publishing(declared.name, events=1):
+        event = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
+        return store_one(writable(using), declared, event)
 
 
 async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
@@ -67,7 +68,7 @@ def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | No
     using = writable(using)
     if not drafts:
         return 0
-    with explained(using, declared):
+    with telemetry.publishing(declared.name, events=len(drafts)), explained(using, declared):
         # A savepoint for a few would cost more than to encode them all before the first is sent.
         if len(drafts) > FEW:
             with suppress(_NotPlain), transaction.atomic(using):

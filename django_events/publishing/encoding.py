@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
 
+from django_events import telemetry
 from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import UNSET, Unset
@@ -81,6 +82,8 @@ def encode(
         )
     if has_context():
         metadata = with_context(metadata)
+    if telemetry.tracing is not None and (metadata is None or isinstance(metadata, Mapping)):
+        metadata = telemetry.tracing.carried(metadata)
     _check_text("type", type, MAX_TYPE_LENGTH)
     if key is not None:
         _check_text("key", key, MAX_KEY_LENGTH)

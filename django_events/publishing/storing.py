@@ -11,7 +11,7 @@ from typing import NoReturn, cast
 
 from django.db import DatabaseError, connections, router, transaction
 
-from django_events import sql
+from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import Receipt
@@ -89,7 +89,7 @@ def store(using: str, topic: Topic, events: Sequence[Encoded]) -> set[int]:
 
 def copy(using: str, topic: Topic, rows: Iterable[Row]) -> None:
     """Store plain events in their order. They may be made while the server takes in those before."""
-    if event_published.receivers:
+    if _is_asked_for():
         rows = list(rows)
     _copy(using, sql.statement("copy"), _open(using, topic), rows)
     _announce(using, topic, rows)
@@ -115,18 +115,23 @@ def _repeated(using: str, topic: Topic, events: Mapping[int, Conditional]) -> se
     return {place for _, place in keyed}.difference(place for (place,) in new)
 
 
+def _is_asked_for() -> bool:
+    return bool(event_published.receivers) or telemetry.PUBLISHED.observed
+
+
 def _announce(using: str, topic: Topic, events: Iterable[Encoded]) -> None:
-    if event_published.receivers:
+    if _is_asked_for():
         announce(using, topic, ((event.row if isinstance(event, Conditional) else event).type for event in events))
 
 
 def announce(using: str, topic: Topic, types: Iterable[str]) -> None:
-    """Send the signal after the commit: an error that a receiver hides would be the end of the transaction."""
-    if not event_published.receivers:
+    """Say it after the commit: an error that a receiver hides would be the end of the transaction."""
+    if not _is_asked_for():
         return
     counts = Counter(types)
 
     def tell() -> None:
+        telemetry.PUBLISHED.tell(counts.total(), using, topic.name)
         for name, count in counts.items():
             event_published.send_robust(topic, topic=topic.name, type=name, count=count, using=using)
 

@@ -9,7 +9,8 @@
 -- logged_at is the time of the batch, and never before the batch before it.
 -- Parameters: arrays of one length for the topics (topic_ids, marks, events, last_ids, partitions,
 -- logged_ats), and of another for what is known of their partitions (number_topic_ids,
--- number_partitions, numbers); channel and longest. Answers with how many events each partition got.
+-- number_partitions, numbers); channel and longest. Answers with how many events each partition got, and for how
+-- many seconds the oldest of them had waited.
 -- Whoever listens to the channel is told which partitions those were, or, where they are more than so many
 -- characters, that it were many.
 -- Relies on: the primary key of the buffer (topic_id, id).
@@ -65,13 +66,17 @@ logged AS (
     FROM numbered
 ),
 counted AS (
-    SELECT topic_id, placed_in AS partition, count(*) AS events FROM moved GROUP BY topic_id, placed_in
+    SELECT
+        topic_id, placed_in AS partition, count(*) AS events,
+        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited
+    FROM moved
+    GROUP BY topic_id, placed_in
 ),
 list AS (
     SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
 )
 SELECT
-    topic_id, partition, events,
+    topic_id, partition, events, waited,
     (
         SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s THEN of_partitions ELSE '' END)
         FROM list

@@ -38,13 +38,17 @@ logged AS (
     FROM (SELECT moved.*, row_number() OVER (PARTITION BY topic_id ORDER BY id) AS place FROM moved) AS placed
 ),
 counted AS (
-    SELECT topic_id, 0 AS partition, count(*) AS events FROM moved GROUP BY topic_id
+    SELECT
+        topic_id, 0 AS partition, count(*) AS events,
+        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited
+    FROM moved
+    GROUP BY topic_id
 ),
 list AS (
     SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
 )
 SELECT
-    topic_id, partition, events,
+    topic_id, partition, events, waited,
     (
         SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s THEN of_partitions ELSE '' END)
         FROM list

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from django_events import declarations, sql
+from django_events import declarations, sql, telemetry
 from django_events.conf import settings
 from django_events.consuming.agenda import Agenda, Due
 from django_events.consuming.deliveries import Queue
@@ -83,6 +83,7 @@ class ConsumerWorker:
                 pool.proven.add(due.position_id)
             except LeaseLost as error:
                 logger.warning("%s", error)
+                telemetry.LEASES_LOST.tell(1, self.using, due.subscription.consumer.name, due.subscription.topic)
                 give_up(self.using, [lease.token])  # what is under it still, others need not wait for
             except BaseException:
                 self._unsettled.append(lease)

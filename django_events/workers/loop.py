@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from django.db import DatabaseError, InterfaceError, connections
 from psycopg import Connection, IsolationLevel
 
-from django_events import sql
+from django_events import sql, telemetry
 from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.worker")
@@ -117,6 +117,7 @@ def connect_for_work(using: str) -> bool:
 
 def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
     pause = pause_after(failures)
+    telemetry.DATABASE_FAILURES.tell(1, worker.using)
     logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, str(error).strip())
     stop.wait(pause)
 
