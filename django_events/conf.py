@@ -25,9 +25,11 @@ class Settings:
     EVENTS_MODULE: str = "events"
     MASKED_FIELDS: list[str] | tuple[str, ...] = ()
     MAX_PAYLOAD_BYTES: int | None = 1_048_576
+    METRICS_TOKEN: str | None = None
     POLL_INTERVAL: timedelta = timedelta(seconds=0.5)
     REQUIRE_TRANSACTION: bool = False
     SAMPLES_KEPT: timedelta | None = timedelta(days=2)
+    TELEMETRY: list[str] | tuple[str, ...] = ()
     TRANSFER_BATCH_SIZE: int = 5_000
     WAKE_UPS: bool | None = None
 
@@ -37,6 +39,9 @@ class Settings:
 
 
 KEYS = tuple(field.name for field in fields(Settings))
+# What TELEMETRY may name: the package that does it, and the extra of ours that installs it.
+TELEMETRY = {"prometheus": ("prometheus_client", "metrics"), "opentelemetry": ("opentelemetry", "opentelemetry")}
+SHORTEST_TOKEN = 16
 
 
 def problems(values: dict[str, Any]) -> Iterator[str]:
@@ -50,13 +55,18 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
         allowed = tuple(get_origin(kind) or kind for kind in kinds)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
-            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected {expected}."
+            shown = "a secret of the wrong type" if key == "METRICS_TOKEN" else repr(value)
+            yield f"DJANGO_EVENTS[{key!r}] is {shown}, expected {expected}."
         elif isinstance(value, timedelta) and value <= timedelta(0):
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a duration above zero."
         elif isinstance(value, int) and not isinstance(value, bool) and value < 1:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at least 1."
         elif key == "MASKED_FIELDS" and not all(isinstance(name, str) for name in value):
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected names of fields, like 'password'."
+        elif key == "METRICS_TOKEN" and value is not None and len(value) < SHORTEST_TOKEN:
+            yield f"DJANGO_EVENTS[{key!r}] has {len(value)} characters, expected {SHORTEST_TOKEN} or more."
+        elif key == "TELEMETRY" and (unknown := [name for name in value if name not in TELEMETRY]):
+            yield f"DJANGO_EVENTS[{key!r}] names {unknown[0]!r}, expected {' or '.join(map(repr, TELEMETRY))}."
         elif key == "EVENTS_MODULE" and not value.isidentifier():
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected the name of a module, like 'events'."
 
@@ -76,6 +86,15 @@ def events_module() -> str:
     except InvalidSetting:
         return Settings.EVENTS_MODULE
     return Settings.EVENTS_MODULE if any(problems({"EVENTS_MODULE": name})) else name
+
+
+def telemetry() -> list[str] | tuple[str, ...]:
+    """What is to be told of this process, as far as the setting can be understood."""
+    try:
+        chosen: list[str] | tuple[str, ...] = configured().get("TELEMETRY", ())
+    except InvalidSetting:
+        return ()
+    return () if any(problems({"TELEMETRY": chosen})) else chosen
 
 
 class _Current:

@@ -206,6 +206,35 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
     return waits
 
 
+def seconds_behind(using: str, standings: Iterable[Standing]) -> dict[int, float]:
+    """For how long the oldest event waits that each of these consumers has not passed yet, by the ids of their rows.
+
+    For all consumers of a topic at once: it costs a look by index for each partition of each of those that have one.
+    """
+    partitions = dict(models.Topic.objects.using(using).values_list("pk", "partitions"))
+    groups: dict[tuple[int, str], list[int]] = {}
+    for one in standings:
+        if one.lag and one.topic_id in partitions:
+            whole = one.partition == ALL or partitions[one.topic_id] == 1
+            how = "queue" if one.mode == "queue" else "in_topic" if whole else "in_its_partition"
+            groups.setdefault((one.topic_id, how), []).append(one.consumer_id)
+    statements = [_oldest_of_all(topic_id, how, ids) for (topic_id, how), ids in groups.items()]
+    behind: dict[int, float] = {}
+    for start in range(0, len(statements), TOPICS_AT_ONCE):
+        with sql.by_index(using):
+            behind |= dict(sql.fetch(using, sql.union_all(statements[start : start + TOPICS_AT_ONCE])))
+    return {consumer_id: max(seconds, 0.0) for consumer_id, seconds in behind.items()}
+
+
+def _oldest_of_all(topic_id: int, how: str, consumer_ids: list[int]) -> sql.Statement:
+    log, ids = log_table(topic_id), sql.literal(consumer_ids)
+    if how == "queue":
+        return sql.statement("oldest_of_queues").on(consumer_ids=ids, topic_id=topic_id, log=log)
+    whole = how == "in_topic"
+    events = sql.statement("in_topic").on(topic_id=topic_id) if whole else sql.statement("in_its_partition")
+    return sql.statement("oldest_of_streams").on(consumer_ids=ids, log=log, events=events)
+
+
 def _oldest(row: models.Consumer) -> sql.Statement:
     log = log_table(row.topic_id)
     if row.mode == "queue":

@@ -1,9 +1,10 @@
 """What the commands that run workers have in common: what they take and refuse, and how they end."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
@@ -24,6 +25,37 @@ class WorkerCommand(BaseCommand):
     def add_consumers(self, parser: CommandParser, *, which: str) -> None:
         parser.add_argument("names", nargs="*", metavar="NAME", help=which)
         parser.add_argument("--threads", type=int, default=1, help="How many partitions to handle at the same time.")
+
+    def add_metrics(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--metrics",
+            metavar="[HOST:]PORT",
+            help="Serve the metrics of this process to Prometheus there; by default on 127.0.0.1.",
+        )
+
+    @contextmanager
+    def serving_metrics(self, where: str | None) -> Iterator[None]:
+        """Serve what this process counts until the block ends, if it is wanted."""
+        if where is None:
+            yield
+            return
+        host, port = _address(where)
+        try:
+            from django_events.metrics.endpoint import served
+        except ModuleNotFoundError as error:
+            raise CommandError(
+                "--metrics needs prometheus-client. Run: pip install 'django-events-pg[metrics]'",
+                returncode=Exit.USAGE,
+            ) from error
+        with ExitStack() as serving:
+            try:
+                serving.enter_context(served(host, port))
+            except (OSError, OverflowError) as error:
+                raise CommandError(
+                    f"Metrics can't be served at {where}: {error}. Each worker on a host needs a port of its own.",
+                    returncode=Exit.USAGE,
+                ) from error
+            yield
 
     def alias(self, database: str | None) -> str:
         """The database to work on, if workers can."""
@@ -60,6 +92,16 @@ class WorkerCommand(BaseCommand):
             sys.exit(Exit.FAILED)
         finally:
             connections[using].close()
+
+
+def _address(where: str) -> tuple[str, int]:
+    host, _, port = where.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
+        raise CommandError(
+            f"--metrics is {where!r}, expected a port like 9101, or 0.0.0.0:9101, or [::1]:9101.",
+            returncode=Exit.USAGE,
+        )
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def log_rate(logger: logging.Logger, message: str, using: str) -> Callable[[int], None]:

@@ -24,9 +24,11 @@ def test_every_key_has_a_default():
         "EVENTS_MODULE": "events",
         "MASKED_FIELDS": (),
         "MAX_PAYLOAD_BYTES": 1_048_576,
+        "METRICS_TOKEN": None,
         "POLL_INTERVAL": timedelta(seconds=0.5),
         "REQUIRE_TRANSACTION": False,
         "SAMPLES_KEPT": timedelta(days=2),
+        "TELEMETRY": (),
         "TRANSFER_BATCH_SIZE": 5_000,
         "WAKE_UPS": None,
     }

@@ -15,13 +15,16 @@ import pytest
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
+from django.dispatch import Signal
 
 import django_events
-from django_events import checks, conf, exceptions, models, pytest_plugin, testing
+from django_events import checks, conf, exceptions, models, pytest_plugin, signals, testing
 from django_events.management import commands
+from django_events.metrics.state import STATE_METRICS
 from django_events.models.consumers import DeadLetterQuerySet
 from django_events.models.deliveries import DeliveryQuerySet, OfConsumers, PastDeliveryQuerySet
 from django_events.models.events import EventQuerySet
+from django_events.telemetry import INSTRUMENTS
 from django_events.workers.loop import Exit
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +40,7 @@ COMMANDS_OF_README = {
 }
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+LOGGING = {"report", *(f"logger.{level}" for level in ("log", "info", "warning", "error", "exception", "critical"))}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -70,6 +74,25 @@ def check_ids() -> list[str]:
 def in_migrations(pattern: str) -> list[str]:
     texts = (path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("migrations/*.py")))
     return sorted({name for text in texts for name in re.findall(pattern, text)})
+
+
+def log_records() -> list[tuple[str, str]]:
+    """What modules of ours log by a text of their own, debugging apart, and by which logger."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(text_of(path))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        loggers = [c.args[0].value for c in calls if ast.unparse(c.func).endswith("getLogger") and is_text(c.args[:1])]
+        for call in calls:
+            name = ast.unparse(call.func)
+            given = call.args[1:] if name in ("logger.log", "report") else call.args
+            if name in LOGGING and is_text(given) and loggers and re.search("[a-z]{3}", given[0].value):
+                found.add((loggers[0], re.sub(r"%[.\d]*[a-z]", "…", given[0].value)))
+    return sorted(found)
+
+
+def is_text(nodes: list[ast.expr]) -> bool:
+    return bool(nodes) and isinstance(nodes[0], ast.Constant) and isinstance(nodes[0].value, str)
 
 
 def sql_functions() -> list[str]:
@@ -325,3 +348,27 @@ def test_an_example_imports_what_exists(page, code):
 def test_the_readme_has_the_command_of_one_line(heading, command):
     expected = rf"^## {heading}\n\n```\w*\n{re.escape(command)}\n```$"
     assert re.search(expected, text_of(ROOT / "README.md"), flags=re.MULTILINE)
+
+
+@pytest.mark.requirement("X10")
+@pytest.mark.parametrize("metric", [*INSTRUMENTS, *STATE_METRICS], ids=lambda metric: metric.name)
+def test_the_reference_has_every_metric(metric):
+    row = f"| `{metric.full_name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |"
+    assert row in text_of(REFERENCE / "metrics.md")
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"django_events_\w+", text_of(REFERENCE / "metrics.md")))))
+def test_the_reference_names_no_other_metric(name):
+    known = {metric.full_name for metric in (*INSTRUMENTS, *STATE_METRICS)}
+    assert name in known | {"django_events_"} or re.sub("_(sum|count|bucket)$", "", name) in known
+
+
+@pytest.mark.parametrize(("logger", "message"), log_records())
+def test_the_reference_has_every_record_of_the_log(logger, message):
+    lines = [line for line in text_of(REFERENCE / "metrics.md").splitlines() if line.startswith(f"| `{logger}` |")]
+    assert any(f"| {message} |" in line for line in lines), f"docs/reference/metrics.md has no {logger}: {message}"
+
+
+@pytest.mark.parametrize("signal", [n for n, value in vars(signals).items() if isinstance(value, Signal)])
+def test_the_reference_has_every_signal(signal):
+    assert has_line(text_of(REFERENCE / "metrics.md"), signal)

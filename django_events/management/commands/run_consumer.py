@@ -20,6 +20,7 @@ class Command(WorkerCommand):
         self.add_consumers(parser, which="Which consumers.")
         parser.add_argument("--all", action="store_true", help="Every consumer that the installed apps declare.")
         parser.add_argument("--once", action="store_true", help="Handle what is due, and exit.")
+        self.add_metrics(parser)
         self.add_database(parser)
 
     def handle(
@@ -29,6 +30,7 @@ class Command(WorkerCommand):
         all: bool,
         threads: int,
         once: bool,
+        metrics: str | None,
         database: str | None,
         verbosity: int,
         **options: Any,
@@ -36,6 +38,7 @@ class Command(WorkerCommand):
         consumers = self._chosen(names, all=all, threads=threads)
         using = self.alias(database)
         with (
+            self.serving_metrics(metrics),
             self.working(using) as stop,
             closing(Listener(using)) as listener,
             closing(ConsumerPool(using, consumers, threads=threads, listener=listener)) as pool,

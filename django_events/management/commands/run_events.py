@@ -28,6 +28,7 @@ class Command(WorkerCommand):
             action=BooleanOptionalAction,
             help="Start again when the code changes; by default where DEBUG is on.",
         )
+        self.add_metrics(parser)
         self.add_database(parser)
 
     def handle(
@@ -37,6 +38,7 @@ class Command(WorkerCommand):
         threads: int,
         once: bool,
         reload: bool | None,
+        metrics: str | None,
         database: str | None,
         verbosity: int,
         **options: Any,
@@ -52,9 +54,14 @@ class Command(WorkerCommand):
             sys.exit(reloading.watch_over_worker(self.say))
         greeting = _greeting(using, consumers, reload=reload) if verbosity and not once else ""
         if reload:
-            self._work_until_changed(using, consumers, threads=threads, greeting=greeting)
+            with self.serving_metrics(metrics):
+                self._work_until_changed(using, consumers, threads=threads, greeting=greeting)
             return
-        with self.working(using) as stop, closing(Crew(using, consumers, threads=threads)) as crew:
+        with (
+            self.serving_metrics(metrics),
+            self.working(using) as stop,
+            closing(Crew(using, consumers, threads=threads)) as crew,
+        ):
             if greeting:
                 self.say(greeting)
             done = _run(crew, stop, once=once)

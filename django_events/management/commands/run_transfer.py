@@ -18,11 +18,15 @@ class Command(WorkerCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="Move what is there, and exit.")
+        self.add_metrics(parser)
         self.add_database(parser)
 
-    def handle(self, *args: Any, once: bool, database: str | None, verbosity: int, **options: Any) -> None:
+    def handle(
+        self, *args: Any, once: bool, metrics: str | None, database: str | None, verbosity: int, **options: Any
+    ) -> None:
         using = self.alias(database)
         with (
+            self.serving_metrics(metrics),
             self.working(using) as stop,
             closing(Listener(using)) as listener,
             closing(TransferWorker(using, listener)) as worker,

@@ -1,0 +1,1 @@
+"""What goes on, in numbers: for Prometheus and OpenTelemetry, if the site has them."""
