@@ -11,6 +11,7 @@ from django.utils import timezone
 from django_events import models, sql
 from django_events.consuming import lag, samples
 from django_events.log import inventory
+from django_events.metrics import state
 from django_events.models import Consumer, DeadLetter, Position, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
@@ -105,6 +106,36 @@ def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int
     ]
     assert filled
     assert all("Index" in node["Node Type"] for node in filled)
+
+
+@pytest.mark.requirement("N12")
+def test_how_long_consumers_are_behind_is_one_look_by_index_each(crowd: int) -> None:
+    ids = list(Consumer.objects.filter(name__startswith="reader-").values_list("pk", flat=True))
+    with sql.by_index("default"):
+        for how in ("in_its_partition", "in_topic", "queue"):
+            plan = explain(lag._oldest_of_all(crowd, how, ids))
+
+            assert any(node["Node Type"] == "Limit" for node in plan), how
+            filled = [
+                node
+                for node in plan
+                if str(node.get("Relation Name")).startswith(log_table(crowd))
+                and int(node["Relation Name"].rsplit("_", 1)[1]) < 40_000
+            ]
+            assert filled, how
+            assert all("Index" in node["Node Type"] for node in filled), how
+
+
+@pytest.mark.requirement("N12")
+def test_the_state_for_metrics_is_a_bounded_number_of_statements(
+    crowd: int, django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(60):  # whatever the number of consumers
+        samples = state.read("default")
+
+    behind = [one for one in samples if one.metric is state.BEHIND and one.labels[1].startswith("reader-")]
+    assert len(behind) == CONSUMERS
+    assert all(one.value > 0 for one in behind)
 
 
 @pytest.mark.requirement("S13")
