@@ -31,8 +31,8 @@ class Report:
     notes: Sequence[str] = field(default=())
     code: int = 0
 
-    def as_json(self) -> str:
-        return json.dumps(self.data, default=_plain, ensure_ascii=False, indent=2)
+    def as_json(self, *, indent: int | None = 2) -> str:
+        return json.dumps(self.data, default=_plain, ensure_ascii=False, indent=indent)
 
 
 def show(command: BaseCommand, report: Report, *, as_json: bool) -> None:

@@ -152,6 +152,17 @@ def by_index(using: str) -> Iterator[None]:
 
 
 @contextmanager
+def snapshot(using: str) -> Iterator[None]:
+    """A transaction that only reads, in which everything sees the same moment: not inside of another one.
+
+    The moment is that of its first statement, or of the first behind locks that it begins with.
+    """
+    with transaction.atomic(using, durable=True):
+        run(using, statement("snapshot"))
+        yield
+
+
+@contextmanager
 def _set(using: str, values: dict[str, str], *first: Question) -> Iterator[list[Rows]]:
     nested = connections[using].in_atomic_block
     with transaction.atomic(using):

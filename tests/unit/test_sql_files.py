@@ -67,7 +67,7 @@ def uses() -> list[Use]:
 def uses_in(call: ast.Call) -> list[Use]:
     found = [Use(name) for name in statement_names(call)]
     if isinstance(call.func, ast.Attribute) and call.func.attr == "on":
-        parts = frozenset(name for k in call.keywords for name in statement_names(k.value))
+        parts = frozenset(name for k in call.keywords for name in statement_names(bare(k.value)))
         found += [Use(name, identifiers=keywords(call), parts=parts) for name in statement_names(call.func.value)]
     if called(call) == "fetch" and len(call.args) == 2:
         found += [Use(name, parameters=keywords(call)) for name in statement_names(bare(call.args[1]))]

@@ -10,9 +10,11 @@ from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.scheduling import CANCEL, SCHEDULED
 from django_events.management.events.status import STATUS
+from django_events.management.events.verifying import VERIFY
 
 ALL = (
     STATUS,
+    VERIFY,
     TOPICS,
     CONSUMERS,
     PEEK,

@@ -1,0 +1,67 @@
+"""What is wrong with a database: each offender by its name, and only so many of a kind, however many there are.
+
+findings = Findings()
+findings.add("gap", "orders", id=1043, what="…", expected="…", remedy="…")
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+SHOWN = 20  # of a kind; the rest is counted
+
+
+class Finding(NamedTuple):
+    """One offender: where it is, what is wrong with it, what was expected, and what to do."""
+
+    kind: str
+    topic: str
+    consumer: str | None
+    partition: int | None
+    id: int | None
+    what: str
+    expected: str
+    remedy: str
+
+
+class Findings:
+    """The first offenders of each kind, and how many there are."""
+
+    def __init__(self) -> None:
+        self.totals = Counter[str]()
+        self._first: dict[str, list[Finding]] = {}
+
+    def __iter__(self) -> Iterator[Finding]:
+        for of_kind in self._first.values():
+            yield from of_kind
+
+    def __len__(self) -> int:
+        return self.totals.total()
+
+    @property
+    def more(self) -> dict[str, int]:
+        """How many of each kind there are beside those that are kept."""
+        rest = {kind: total - len(self._first.get(kind, ())) for kind, total in self.totals.items()}
+        return {kind: number for kind, number in rest.items() if number}
+
+    def add(
+        self,
+        kind: str,
+        topic: str,
+        *,
+        consumer: str | None = None,
+        partition: int | None = None,
+        id: int | None = None,
+        what: str,
+        expected: str,
+        remedy: str,
+    ) -> None:
+        """Count an offender, and keep it if it is one of the first of its kind."""
+        self.totals[kind] += 1
+        first = self._first.setdefault(kind, [])
+        if len(first) < SHOWN:
+            first.append(Finding(kind, topic, consumer, partition, id, what, expected, remedy))
+
+    def count(self, kind: str, number: int) -> None:
+        """Count some that were not looked at one by one."""
+        self.totals[kind] += number

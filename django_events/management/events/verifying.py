@@ -1,0 +1,114 @@
+"""`manage.py events verify`: prove the invariants on a database, or name the offenders."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import connections
+
+from django_events.consuming.verifying import Proved, Verified
+from django_events.consuming.verifying import verify as verify_database
+from django_events.log.findings import Finding, Findings
+from django_events.log.inventory import existing
+from django_events.management.events.subcommand import Subcommand, at_least_one, wrong_usage
+from django_events.management.reporting import Report, printable, table
+from django_events.models import Position
+from django_events.phrases import count, duration
+from django_events.workers.loop import Exit
+
+EVERY = 5.0  # seconds
+
+
+def verify(using: str, *, topic: str | None, last: int | None, verbosity: int, **options: Any) -> Report:
+    if connections[using].in_atomic_block:
+        raise wrong_usage("verify looks at one moment after the other, so it can't run inside a transaction.")
+    progress = _progress() if sys.stderr.isatty() or verbosity > 1 else _silent
+    row = existing(using, topic) if topic is not None else None
+    found = verify_database(using, topic=row, last=last, on_progress=progress)
+    data = {
+        "database": using,
+        "proved": not found.findings,
+        "offenders": [finding._asdict() for finding in found.findings],
+        "more": found.findings.more,
+        "topics": [one._asdict() for one in found.topics],
+        "events": _events(found),
+        "seconds": found.took,
+        "notes": found.notes,
+    }
+    parts = [_offenders(found.findings), _topics(found.topics), *found.notes, _summary(found, last)]
+    code = Exit.FAILED if found.findings else Exit.DONE
+    return Report(data, "\n\n".join(part for part in parts if part), code=code)
+
+
+def _offenders(findings: Findings) -> str:
+    if not findings:
+        return ""
+    blocks = [count(len(findings), "offender").upper(), *map(_offender, findings)]
+    more = [f"  … and {number:,} more of the kind {kind}" for kind, number in findings.more.items()]
+    return "\n".join([*blocks, *more])
+
+
+def _offender(one: Finding) -> str:
+    address = one.topic if one.id is None else f"{one.topic}/{one.id}"
+    lane = "" if one.partition in (None, Position.ALL) else f", partition {one.partition}"
+    whom = f"{address}{lane}" + (f", consumer {one.consumer}" if one.consumer else "")
+    lines = [f"  {one.kind}: {whom}: {one.what}", f"    expected: {one.expected}", f"    → {one.remedy}"]
+    return "\n".join(map(_line, lines))
+
+
+def _line(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())] + printable(text)
+
+
+def _topics(proved: Sequence[Proved]) -> str:
+    columns = ["topic", "from", "to", "events", "consumers", "positions", "deliveries", "dead letters"]
+    return table(columns, proved) if proved else "No topics."
+
+
+def _summary(found: Verified, last: int | None) -> str:
+    events, seconds = _events(found), found.took.total_seconds()
+    speed = f", {events / seconds:,.0f} per second" if seconds >= 1 else ""
+    walked = f"{count(events, 'event')} walked in {duration(found.took)}{speed}."
+    if found.findings:
+        return walked
+    part = "" if last is None else f", as far as the last {last:,} ids of each log tell"
+    return (
+        f"Proved{part}: ids and numbers without a gap, times in order, segments attached, positions within the log and "
+        f"right, deliveries and dead letters of events of the log and each in one place. {walked}"
+    )
+
+
+def _events(found: Verified) -> int:
+    return sum(one.events for one in found.topics)
+
+
+def _silent(topic: str, events: int) -> None:
+    """Nobody watches."""
+
+
+def _progress() -> Callable[[str, int], None]:
+    """Say once in a while how far it is."""
+    said_at = time.monotonic()
+
+    def say(topic: str, events: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= EVERY:
+            said_at = time.monotonic()
+            sys.stderr.write(f"{topic}: {count(events, 'event')} walked …\n")
+
+    return say
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("--topic", help="Only this topic, and its consumers.")
+    parser.add_argument("--last", type=at_least_one, metavar="N", help="Of each log, only the last N events.")
+
+
+VERIFY = Subcommand(
+    name="verify",
+    help="Prove that nothing is missing, twice or out of order, or name the offenders.",
+    report=verify,
+    arguments=_arguments,
+)

@@ -1,0 +1,25 @@
+-- The dead letters of a topic's consumers that can't be: of an event that the log never had, or another one than it has.
+--
+-- Parameters: last_id, most. Literals: topic_id. Identifiers: log. Answers with how many there are of the fault, the fault, consumer,
+-- event, its partition and number, and those in the log.
+-- Relies on: django_events_deadletter (consumer_id, event_id), the primary key of the log.
+WITH looked AS (
+    SELECT
+        d.consumer_id, d.event_id, d.partition, d.number, e.partition AS logged_in, e.number AS logged_as,
+        CASE
+            WHEN d.event_id NOT BETWEEN 1 AND %(last_id)s THEN 'beyond'
+            WHEN (d.partition, d.number) <> (e.partition, e.number) THEN 'differs'
+        END AS fault
+    FROM django_events_consumer AS c
+    JOIN django_events_deadletter AS d ON d.consumer_id = c.id
+    LEFT JOIN {log} AS e ON e.topic_id = {topic_id} AND e.id = d.event_id
+    WHERE c.topic_id = {topic_id}
+)
+SELECT
+    count(*) OVER (PARTITION BY looked.fault), looked.fault, c.name, looked.event_id, looked.partition, looked.number,
+    looked.logged_in, looked.logged_as
+FROM looked
+JOIN django_events_consumer AS c ON c.id = looked.consumer_id
+WHERE looked.fault IS NOT NULL
+ORDER BY looked.fault, c.name, looked.event_id
+LIMIT %(most)s
