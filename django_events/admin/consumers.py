@@ -20,8 +20,9 @@ from django_events import pause, resume, retry, rewind, skip, sql
 from django_events.admin import addresses
 from django_events.admin.forms import RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
-from django_events.admin.rows import Pace, consumer_rows
+from django_events.admin.rows import consumer_rows
 from django_events.consuming.lag import importance, progress, standings
+from django_events.consuming.pace import Pace
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
 

@@ -12,9 +12,10 @@ from django_events import sql
 from django_events.admin import addresses
 from django_events.admin.charts import Chart, Line, Point, chart, rates
 from django_events.admin.pages import Pages, may
-from django_events.admin.rows import Pace, consumer_rows, now, topic_rows
+from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.consuming import samples
 from django_events.consuming.lag import Standing, importance, standings
+from django_events.consuming.pace import Pace, now
 from django_events.consuming.troubles import Trouble, troubles
 from django_events.log.inventory import Log, logs, next_scheduled, waiting
 

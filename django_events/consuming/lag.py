@@ -20,12 +20,16 @@ COUNTED = 1_000  # dead letters and deliveries of a consumer; more are not count
 
 
 class Progress(NamedTuple):
-    """One partition of a consumer: how far it is, what is left, and what it is doing."""
+    """One partition of a consumer: how far it is, what is left, and what it is doing.
+
+    The head is the last id of the topic.
+    """
 
     consumer: str
     topic: str
     partition: int
     position: int
+    head: int | None
     lag: int
     more_lag: bool
     state: str
@@ -195,50 +199,32 @@ def _statements(topic: models.Topic) -> list[sql.Statement]:
 
 
 def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta]:
-    """For how long the oldest event waits that each of these consumers has not passed yet; of those that have one."""
+    """For how long the oldest event waits that each of these consumers has not passed yet; of those that have one.
+
+    One look by index for each of their partitions, in a statement for many topics.
+    """
     rows = models.Consumer.objects.using(using).filter(pk__in=consumer_ids).select_related("topic")
-    statements = [_oldest(row) for row in rows]
+    kinds = {(row.topic_id, row.topic.partitions, row.mode == "queue", row.partitioned) for row in rows}
+    statements = [_oldest(list(consumer_ids), *kind) for kind in sorted(kinds)]
     waits: dict[int, timedelta] = {}
     for start in range(0, len(statements), TOPICS_AT_ONCE):
+        statement = sql.union_all(statements[start : start + TOPICS_AT_ONCE])
         with sql.by_index(using):
-            found = sql.fetch(using, sql.union_all(statements[start : start + TOPICS_AT_ONCE]))
+            found = sql.fetch(using, statement)
         waits |= {consumer_id: age for consumer_id, age in found if age is not None}
     return waits
 
 
-def seconds_behind(using: str, standings: Iterable[Standing]) -> dict[int, float]:
-    """For how long the oldest event waits that each of these consumers has not passed yet, by the ids of their rows.
-
-    For all consumers of a topic at once: it costs a look by index for each partition of each of those that have one.
-    """
-    partitions = dict(models.Topic.objects.using(using).values_list("pk", "partitions"))
-    groups: dict[tuple[int, str], list[int]] = {}
-    for one in standings:
-        if one.lag and one.topic_id in partitions:
-            whole = one.partition == ALL or partitions[one.topic_id] == 1
-            how = "queue" if one.mode == "queue" else "in_topic" if whole else "in_its_partition"
-            groups.setdefault((one.topic_id, how), []).append(one.consumer_id)
-    statements = [_oldest_of_all(topic_id, how, ids) for (topic_id, how), ids in groups.items()]
-    behind: dict[int, float] = {}
-    for start in range(0, len(statements), TOPICS_AT_ONCE):
-        with sql.by_index(using):
-            behind |= dict(sql.fetch(using, sql.union_all(statements[start : start + TOPICS_AT_ONCE])))
-    return {consumer_id: max(seconds, 0.0) for consumer_id, seconds in behind.items()}
-
-
-def _oldest_of_all(topic_id: int, how: str, consumer_ids: list[int]) -> sql.Statement:
-    log, ids = log_table(topic_id), sql.literal(consumer_ids)
-    if how == "queue":
-        return sql.statement("oldest_of_queues").on(consumer_ids=ids, topic_id=topic_id, log=log)
-    whole = how == "in_topic"
-    events = sql.statement("in_topic").on(topic_id=topic_id) if whole else sql.statement("in_its_partition")
-    return sql.statement("oldest_of_streams").on(consumer_ids=ids, log=log, events=events)
-
-
-def _oldest(row: models.Consumer) -> sql.Statement:
-    log = log_table(row.topic_id)
-    if row.mode == "queue":
-        return sql.statement("oldest_pending").on(consumer_id=row.pk, topic_id=row.topic_id, log=log)
-    whole = not row.partitioned or row.topic.partitions == 1
-    events = sql.statement("in_topic").on(topic_id=row.topic_id) if whole else sql.statement("in_its_partition")
-    return sql.statement("oldest_unpassed").on(consumer_id=row.pk, log=log, events=events)
+def _oldest(consumer_ids: list[int], topic_id: int, partitions: int, queue: bool, partitioned: bool) -> sql.Statement:
+    log = log_table(topic_id)
+    if queue:
+        return sql.statement("oldest_pending").on(consumer_ids=sql.literal(consumer_ids), topic_id=topic_id, log=log)
+    whole = not partitioned or partitions == 1
+    return sql.statement("oldest_unpassed").on(
+        consumer_ids=sql.literal(consumer_ids),
+        topic_id=topic_id,
+        log=log,
+        lowest=0 if partitioned else ALL,
+        highest=partitions - 1 if partitioned else ALL,
+        events=sql.statement("in_topic").on(topic_id=topic_id) if whole else sql.statement("in_its_partition"),
+    )

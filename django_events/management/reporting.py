@@ -35,15 +35,17 @@ class Report:
         return json.dumps(self.data, default=_plain, ensure_ascii=False, indent=indent)
 
 
-def show(command: BaseCommand, report: Report, *, as_json: bool) -> None:
-    """Print a report, unless whoever reads has seen enough."""
+def show(command: BaseCommand, report: Report, *, as_json: bool, indent: int | None = 2) -> bool:
+    """Print a report; returns whether somebody reads it: whoever reads may have seen enough."""
     try:
-        command.stdout.write(report.as_json() if as_json else report.text)
+        command.stdout.write(report.as_json(indent=indent) if as_json else report.text)
         for note in report.notes:
             command.stderr.write(note)
         command.stdout.flush()
     except BrokenPipeError:  # the interpreter flushes once more when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

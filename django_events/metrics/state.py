@@ -14,7 +14,7 @@ from typing import NamedTuple
 from django.db import DatabaseError, connections, router
 
 from django_events import models, sql
-from django_events.consuming.lag import Standing, ends_of, seconds_behind, standings
+from django_events.consuming.lag import Standing, ends_of, oldest_waits, standings
 from django_events.consuming.troubles import troubles
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
@@ -134,11 +134,11 @@ def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Sample]:
 
 def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Sample]:
     found = list(found)
-    behind = seconds_behind(using, found)
+    waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
     for one in found:
         of = using, one.consumer, one.topic
         yield Sample(LAG, of, one.lag)
-        yield Sample(BEHIND, of, behind.get(one.consumer_id, 0))
+        yield Sample(BEHIND, of, max(waits.get(one.consumer_id, NO_TIME), NO_TIME).total_seconds())
         yield Sample(HANDLED, of, one.handled)
         yield Sample(FAILED, of, one.failed)
         yield Sample(DISCARDED, of, one.discarded)

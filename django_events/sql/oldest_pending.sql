@@ -1,11 +1,11 @@
--- How long the oldest delivery waits that a queue consumer could have handled, or the oldest event in the log that it
+-- How long the oldest delivery waits that queue consumers of a topic could have handled, or the oldest event in the log that it
 -- has no delivery of yet; null if there is neither.
 --
 -- It is looked for among the oldest thousand: where all of those are in hand or wait for a time, a million may be.
--- Literals: consumer_id, topic_id. Identifiers: log.
+-- Literals: consumer_ids (an array), topic_id. Identifiers: log.
 -- Relies on: django_events_position (consumer_id, partition), the primary keys of django_events_delivery and of the log.
 SELECT
-    {consumer_id} AS consumer_id,
+    c.id AS consumer_id,
     clock_timestamp() - coalesce(
         (
             SELECT d.received_at
@@ -30,4 +30,4 @@ SELECT
     )
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
-WHERE c.id = {consumer_id}
+WHERE c.id = ANY({consumer_ids}::int[]) AND c.topic_id = {topic_id} AND c.mode = 'queue'

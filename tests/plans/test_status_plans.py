@@ -93,7 +93,12 @@ def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int
     reader = Consumer.objects.get(name="reader-1")
     plan = explain(
         sql.statement("oldest_unpassed").on(
-            consumer_id=reader.pk, log=log_table(crowd), events=sql.statement("in_its_partition")
+            consumer_ids=sql.literal([reader.pk]),
+            topic_id=crowd,
+            lowest=0,
+            highest=3,
+            log=log_table(crowd),
+            events=sql.statement("in_its_partition"),
         )
     )
 
@@ -106,24 +111,6 @@ def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int
     ]
     assert filled
     assert all("Index" in node["Node Type"] for node in filled)
-
-
-@pytest.mark.requirement("N12")
-def test_how_long_consumers_are_behind_is_one_look_by_index_each(crowd: int) -> None:
-    ids = list(Consumer.objects.filter(name__startswith="reader-").values_list("pk", flat=True))
-    with sql.by_index("default"):
-        for how in ("in_its_partition", "in_topic", "queue"):
-            plan = explain(lag._oldest_of_all(crowd, how, ids))
-
-            assert any(node["Node Type"] == "Limit" for node in plan), how
-            filled = [
-                node
-                for node in plan
-                if str(node.get("Relation Name")).startswith(log_table(crowd))
-                and int(node["Relation Name"].rsplit("_", 1)[1]) < 40_000
-            ]
-            assert filled, how
-            assert all("Index" in node["Node Type"] for node in filled), how
 
 
 @pytest.mark.requirement("N12")

@@ -1,6 +1,7 @@
 """`manage.py events SUBCOMMAND`: look at events and consumers, and repair what went wrong."""
 
 import sys
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -9,6 +10,7 @@ from django_events.management.databases import explained, named
 from django_events.management.events import ALL, SUBCOMMANDS
 from django_events.management.reporting import show
 from django_events.management.subcommands import common, refuse_unknown
+from django_events.management.watching import watch
 from django_events.workers.loop import Exit
 
 
@@ -42,11 +44,15 @@ class Command(_Unchecked):
             self.print_help("manage.py", "events")
             return
         using = named(options["database"])
+        ask, as_json = partial(SUBCOMMANDS[subcommand].report, using, **options), options["format"] == "json"
         try:
+            if options.get("watch") is not None:
+                watch(self, using, ask, every=options["watch"], as_json=as_json)
+                return
             with explained(using):
-                report = SUBCOMMANDS[subcommand].report(using, **options)
+                report = ask()
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)
-        show(self, report, as_json=options["format"] == "json")
+        show(self, report, as_json=as_json)
         if report.code:
             sys.exit(report.code)

@@ -73,7 +73,7 @@ def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
 
 def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
     found = progress(using, rows)
-    columns = ["consumer", "topic", "partition", "state", "position", "lag", "attempts", "next attempt", "holder"]
+    columns = ["consumer", "topic", "partition", "state", "position", "head", "lag", "next attempt", "holder"]
     columns.append("last error")
     cells = [
         (
@@ -82,8 +82,8 @@ def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
             "all" if one.partition == models.Position.ALL else one.partition,
             one.state,
             one.position,
+            one.head,
             lag_of(one),
-            one.attempts or None,
             one.retry_at,
             one.holder,
             one.error,

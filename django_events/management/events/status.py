@@ -3,25 +3,45 @@
 import textwrap
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from django_events.consuming.lag import Progress, Standing, importance, standings
+from django.core.management.base import CommandParser
+
+from django_events.consuming.lag import Progress, Standing, importance, oldest_waits, standings
+from django_events.consuming.pace import Pace, now
+from django_events.consuming.registered import registered
 from django_events.consuming.troubles import Trouble, troubles
 from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
-from django_events.management.events.subcommand import Subcommand
+from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import WIDTH, Report, printable, table
 from django_events.phrases import count, duration, moment
 
 SHOWN = 20
 
 
-def status(using: str, **options: Any) -> Report:
-    in_buffer, in_logs, consumers = waiting(using), logs(using), standings(using)
-    scheduled = next_scheduled(using)
+class Row(NamedTuple):
+    """A consumer on a topic, how long the oldest event waits for it, and what it handles a second, if that is known."""
+
+    standing: Standing
+    behind: timedelta | None
+    rate: float | None
+
+
+def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> Report:
+    rows = [row for name in dict.fromkeys(names) for row in registered(using, name)] if names else None
+    in_buffer, in_logs, consumers = waiting(using), logs(using), standings(using, rows)
+    scheduled, pace = next_scheduled(using), Pace.since_sample(using)
     found = troubles(using, in_buffer, scheduled, consumers)
+    if names:
+        found = [trouble for trouble in found if trouble.consumer in names]
+        topics = {one.topic for one in consumers}
+        in_buffer = [one for one in in_buffer if one.topic in topics]
+        in_logs = [one for one in in_logs if one.topic.name in topics]
     consumers.sort(key=importance)
+    told = _rows(using, consumers if format == "json" else consumers[:SHOWN], pace)
     data = {
         "database": using,
+        "at": now(using),
         "troubles": [trouble._asdict() for trouble in found],
         "buffer": [one._asdict() for one in in_buffer],
         "scheduled": scheduled and scheduled._asdict(),
@@ -29,13 +49,31 @@ def status(using: str, **options: Any) -> Report:
             {"topic": one.topic.name, "events": one.events, "last_id": one.last_id, "logged_at": one.logged_at}
             for one in in_logs
         ],
-        "consumers": [standing._asdict() for standing in consumers],
+        "consumers": [{**row.standing._asdict(), "behind": row.behind, "rate": row.rate} for row in told],
     }
-    parts = [_troubles(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), _consumers(consumers)]
+    listed = _consumers(told, len(consumers))
+    if names:
+        return Report(data, "\n\n".join([_troubles(found), listed]))
+    parts = [_troubles(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
     return Report(data, "\n\n".join(parts))
 
 
-STATUS = Subcommand(name="status", help="One look at everything, the most important trouble first.", report=status)
+def _rows(using: str, consumers: Sequence[Standing], pace: Pace) -> list[Row]:
+    behind = oldest_waits(using, [one.consumer_id for one in consumers if one.lag])
+    return [Row(one, behind.get(one.consumer_id), pace.of_consumer(one)) for one in consumers]
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="Only these consumers, and their troubles.")
+    add_watch(parser)
+
+
+STATUS = Subcommand(
+    name="status",
+    help="One look at everything, the most important trouble first.",
+    report=status,
+    arguments=_arguments,
+)
 
 
 def state_of(one: Standing) -> str:
@@ -92,27 +130,27 @@ def _topics(in_logs: Sequence[Log]) -> str:
     return "\n".join([table(["topic", "events", "last id", "last event"], rows[:SHOWN]), *_more(len(rows), "topics")])
 
 
-def _consumers(consumers: Sequence[Standing]) -> str:
-    if not consumers:
+def _consumers(rows: Sequence[Row], number: int) -> str:
+    if not rows:
         return "No consumers."
-    columns = ["consumer", "topic", "state", "lag", "handled", "failed", "dead", "attempts", "next attempt", "holder"]
-    rows = [
+    columns = ["consumer", "topic", "state", "lag", "behind", "per s", "dead", "attempts", "next attempt", "holder"]
+    cells = [
         (
             one.consumer,
             one.topic,
             state_of(one),
             lag_of(one),
-            one.handled,
-            one.failed,
+            behind,
+            None if rate is None else f"{rate:,.1f}",
             dead_letters_of(one),
             one.attempts or None,
             one.retry_at,
             one.holder,
         )
-        for one in consumers
+        for one, behind, rate in rows
     ]
-    more = _more(len(rows), "consumers, which are better off: manage.py events consumers")
-    return "\n".join([table(columns, rows[:SHOWN]), *more])
+    more = _more(number, "consumers, which are better off: manage.py events consumers")
+    return "\n".join([table(columns, cells), *more])
 
 
 def _more(number: int, what: str) -> list[str]:

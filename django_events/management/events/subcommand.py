@@ -49,6 +49,29 @@ def add_execute(parser: CommandParser) -> None:
     parser.add_argument("--execute", action="store_true", help="Do it, instead of telling what would be done.")
 
 
+def add_watch(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=seconds,
+        const=2.0,
+        metavar="SECONDS",
+        help="Look again and again, every 2 seconds if none are given, until Ctrl-C.",
+    )
+
+
+def seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.1 <= number <= 86_400:
+        raise ArgumentTypeError(
+            f"{text!r} is no pause, expected seconds from 0.1 to 86400. Names of consumers go first."
+        )
+    return number
+
+
 class Address(NamedTuple):
     """`orders/1042`, or where the topic goes without saying `1042`."""
 
