@@ -9,6 +9,7 @@ It costs some statements and a look by index for each consumer and partition, ho
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import NamedTuple
 
 from django.db import DatabaseError, connections, router
@@ -22,6 +23,7 @@ from django_events.telemetry import OF_CONSUMER, Kind, Metric
 logger = logging.getLogger("django_events.metrics")
 
 COUNTED, COUNTED_OF_ALL = 10_000, 100_000  # dead letters and deliveries, of one consumer and of all together
+NO_TIME = timedelta(0)
 LIMITS = {"statement_timeout": "5s", "lock_timeout": "500ms"}
 OF_TOPIC = ("database", "topic")
 
