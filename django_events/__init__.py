@@ -36,6 +36,7 @@ _HOMES = {
     "claim": "django_events.consuming.claiming",
     "consumer": "django_events.declarations",
     "discard": "django_events.consuming.dead_letters",
+    "erase": "django_events.consuming.erasure",
     "event_context": "django_events.publishing.telling",
     "lag": "django_events.consuming.lag",
     "outbox": "django_events.publishing.outbox",
@@ -73,6 +74,7 @@ __all__ = [
     "claim",
     "consumer",
     "discard",
+    "erase",
     "event_context",
     "lag",
     "outbox",
@@ -93,6 +95,7 @@ __all__ = [
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
     from django_events.consuming.dead_letters import discard, redrive
+    from django_events.consuming.erasure import erase
     from django_events.consuming.lag import lag
     from django_events.consuming.received import ReceivedEvent
     from django_events.consuming.replay import pause, resume, rewind, unregister

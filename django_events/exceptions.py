@@ -18,6 +18,7 @@ EventsError
 ├── RedriveRefused       a dead letter that can't be handled before an older one of its key
 ├── SkipRefused          an event that a consumer can't give up on by hand
 ├── RetryRefused         a consumer that can't try again now
+├── EraseRefused         something that can't be erased, or not now
 ├── ClaimRefused         something to claim or to settle that is not there to be claimed or settled
 ├── LeaseLost            another worker took over; nothing was settled
 ├── HandlerTimeout       a handler took longer than its consumer allows
@@ -112,6 +113,10 @@ class SkipRefused(EventsError):
 
 class RetryRefused(EventsError):
     """The consumer is paused, or it is not said which of its topics is meant. Nothing was changed."""
+
+
+class EraseRefused(EventsError):
+    """It can't be erased so, or somebody holds a lock on it. What was erased before stays erased."""
 
 
 class ClaimRefused(EventsError):

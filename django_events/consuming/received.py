@@ -86,6 +86,11 @@ class ReceivedEvent:
             return self._metadata
 
     @property
+    def erased(self) -> bool:
+        """Whether its payload was erased: value and body are None then, and a JSON null is not meant."""
+        return self._columns[5] is None and self._columns[6] is None
+
+    @property
     def published_at(self) -> datetime:
         """When the publisher's statement ran."""
         return _moment(self._columns[8])

@@ -176,6 +176,11 @@ class DeadLetter(models.Model):
 
     objects = DeadLetterQuerySet.as_manager()
 
+    @property
+    def erased(self) -> bool:
+        """Whether its payload was erased; the JSON null is a value, too."""
+        return self.value is None and self.body is None and "erased" in self.metadata
+
     class Meta:
         verbose_name = _("dead letter")
         verbose_name_plural = _("dead letters")
@@ -200,7 +205,10 @@ class DeadLetter(models.Model):
 
 
 class Intervention(models.Model):
-    """What was done to a consumer by hand, like a rewind, or by retention: kept when the consumer is gone."""
+    """What was done by hand, like a rewind of a consumer, or by retention: kept when the consumer is gone.
+
+    An erasure is of a topic, and has no consumer.
+    """
 
     at = models.DateTimeField(_("at"), db_default=ClockTimestamp(), editable=False)
     by = models.CharField(_("by"), max_length=200)
@@ -217,9 +225,10 @@ class Intervention(models.Model):
             ("discard", _("discard")),
             ("unregister", _("unregister")),
             ("expire", _("expire")),
+            ("erase", _("erase")),
         ],
     )
-    consumer = models.CharField(_("consumer"), max_length=63)
+    consumer = models.CharField(_("consumer"), max_length=63, blank=True)
     topic = models.CharField(_("topic"), max_length=63)
     details: "models.JSONField[Any, Any]" = models.JSONField(_("details"), default=dict, blank=True)
 
@@ -233,4 +242,4 @@ class Intervention(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.action} {self.consumer} by {self.by}"
+        return f"{self.action} {self.consumer or self.topic} by {self.by}"

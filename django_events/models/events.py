@@ -41,7 +41,7 @@ class EventQuerySet(models.QuerySet["Event"]):
 
 
 class Event(models.Model):
-    """An event in the log. Inserted by the transfer, never changed, removed by dropping segments."""
+    """An event in the log. Inserted by the transfer, changed only by an erasure, removed by dropping segments."""
 
     pk = models.CompositePrimaryKey("topic_id", "id")
     topic = models.ForeignKey(
@@ -64,6 +64,11 @@ class Event(models.Model):
     logged_at = models.DateTimeField(_("logged at"))
 
     objects = EventQuerySet.as_manager()
+
+    @property
+    def erased(self) -> bool:
+        """Whether its payload was erased; the JSON null is a value, too."""
+        return self.value is None and self.body is None and "erased" in self.metadata
 
     class Meta:
         verbose_name = _("event")

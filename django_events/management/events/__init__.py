@@ -3,6 +3,7 @@
 from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGISTER
 from django_events.management.events.benching import BENCH
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
+from django_events.management.events.erasing import ERASE
 from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.maintaining import MAINTAIN
@@ -30,6 +31,7 @@ ALL = (
     DEAD_LETTERS,
     REDRIVE,
     DISCARD,
+    ERASE,
     INTERVENTIONS,
     MAINTAIN,
     BENCH,

@@ -134,6 +134,7 @@ def _one(letters: QuerySet[DeadLetter], wanted: Address) -> Report:
         "number": letter.number,
         "value": letter.value,
         "body": letter.body,
+        "erased": letter.erased,
         "metadata": letter.metadata,
         "published_at": letter.published_at,
         "logged_at": letter.logged_at,

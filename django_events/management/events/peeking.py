@@ -69,11 +69,15 @@ def _one(using: str, topic: str, id: int) -> Report:
 
 def content(event: Event | DeadLetter) -> Any:
     """The value as it is stored, or what stands in its place."""
+    if event.erased:
+        return "(erased)"
     return event.body if event.body is not None else json.dumps(event.value, ensure_ascii=False)
 
 
 def payload(event: Event | DeadLetter) -> str:
     """All of it, for reading."""
+    if event.erased:
+        return "(erased)"
     if event.body is not None:
         return printable_lines(bytes(event.body).decode(errors="replace"))
     return printable_lines(json.dumps(event.value, ensure_ascii=False, indent=2))
@@ -90,6 +94,7 @@ def event_data(topic: Topic, event: Event) -> dict[str, Any]:
         "key": event.key,
         "value": event.value,
         "body": event.body,
+        "erased": event.erased,
         "metadata": event.metadata,
         "published_at": event.published_at,
         "logged_at": event.logged_at,
@@ -98,7 +103,7 @@ def event_data(topic: Topic, event: Event) -> dict[str, Any]:
 
 def described(data: dict[str, Any]) -> list[tuple[str, Any]]:
     """Everything but the payload, which needs room."""
-    apart = ("value", "body", "error", "traceback", "topic", "id")
+    apart = ("value", "body", "erased", "error", "traceback", "topic", "id")
     return [(name.replace("_", " "), value) for name, value in data.items() if name not in apart]
 
 

@@ -1,0 +1,345 @@
+"""What is erased is nowhere any more, and everything else is as it was."""
+
+import itertools
+import json
+import threading
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+from django.utils import timezone
+
+from django_events import Backoff, Draft, Retry, declarations, erase, models, publish, publish_many, rewind, skip
+from django_events.consuming import erasure
+from django_events.exceptions import EraseRefused
+from django_events.log.transfer import Transfer
+from django_events.models import Event, Intervention
+from tests.conftest import assert_dense, transfer_all
+from tests.fix_consumers import dead_letters, run_once, working
+from tests.fix_queues import fill_topic
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
+
+SECRET = "0b5c-secret"
+KEY = "ada@example.com"
+ONLY_ONCE = {"reason": "asked for"}
+
+
+@pytest.fixture
+def transactional_db(committed_db):
+    """Nothing is flushed: see there."""
+
+
+@pytest.fixture(params=[False, True], ids=["without timeline", "with timeline"])
+def timeline(request):
+    return request.param
+
+
+def tables_with(text):
+    """The tables of the database in which some row says this."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.oid::regclass::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+            "WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')"
+        )
+        found = []
+        for (table,) in cursor.fetchall():
+            cursor.execute(f"SELECT FROM {table} AS t WHERE position(%s IN t::text) > 0 LIMIT 1", [text])
+            found += [table] if cursor.fetchall() else []
+            hexed = text.encode().hex()
+            cursor.execute(f"SELECT FROM {table} AS t WHERE position(%s IN t::text) > 0 LIMIT 1", [hexed])
+            found += [table] if cursor.fetchall() else []
+    return sorted(set(found))
+
+
+def places(topic):
+    return list(Event.objects.since(topic).values_list("id", "partition", "number", "type", "published_at", "logged_at"))
+
+
+def plant(topic):
+    """Events of the key and of others in every place; returns the ids of the key in the log."""
+    drafts = [
+        Draft(value={"name": SECRET, "n": n}, key=key, type="order.placed", metadata={"who": SECRET})
+        for n in range(4)
+        for key in (KEY, "grace")
+    ]
+    drafts = [
+        draft if draft.key == KEY else Draft(value={"name": "hers"}, key="grace", metadata={"who": "her"})
+        for draft in drafts
+    ]
+    publish_many(topic, drafts)
+    publish(topic, body=SECRET.encode(), key=KEY)
+    transfer_all()
+    publish(topic, {"name": SECRET}, key=KEY)
+    publish(topic, {"name": SECRET}, key=KEY, publish_at=timezone.now() + timedelta(days=1), dedup_key=KEY)
+    row = models.Topic.objects.get(name=topic.name)
+    models.StagedEvent.objects.create(
+        topic=row, key=KEY, value={"name": SECRET}, attempt="7b2f6e0e-0f3c-4f0a-9d5e-000000000001"
+    )
+
+
+@pytest.fixture
+def planted(make_topic, make_queue, make_consumer, timeline):
+    topic = make_topic("people", partitions=4, timeline=timeline)
+
+    def fails(event):
+        raise ValueError(f"no {event.value or event.body}")
+
+    stream = make_consumer(topic, name="stream", handler=fails, retry=erasure_retry(1))
+    make_consumer(topic, name="retrying", handler=fails, retry=erasure_retry(5))
+    make_queue(topic, name="dying", handler=fails, retry=erasure_retry(1))
+    make_queue(topic, name="waiting", handler=fails, retry=erasure_retry(5), ordered=True, history=timedelta(days=1))
+    plant(topic)
+    yield topic
+    models.StagedEvent.objects.all().delete()
+    models.ScheduledEvent.objects.all().delete()
+    models.DedupKey.objects.all().delete()
+    models.BufferedEvent.objects.filter(topic__name="people").delete()
+    assert stream is not None
+
+
+def erasure_retry(attempts):
+    return Backoff(attempts=attempts, base=timedelta(hours=1), cap=timedelta(hours=1))
+
+
+def let_them_fail():
+    run_once(*(declarations.consumers.get(name) for name in ("stream", "retrying", "dying", "waiting")))
+
+
+@pytest.mark.parametrize("forget_key", [False, True], ids=["key stays", "key goes"])
+def test_what_is_erased_is_nowhere_any_more(planted, forget_key):
+    let_them_fail()
+    waiting = models.Delivery.objects.of("waiting").filter(attempts__gt=0).first()
+    skip("waiting", waiting.event_id, reason="a try")
+    let_them_fail()
+    before = places(planted)
+    others = list(Event.objects.since(planted).filter(key="grace").values_list("id", "value", "metadata"))
+    found = tables_with(SECRET)
+    for name in ("bufferedevent", "scheduledevent", "stagedevent", "deadletter", "delivery", "intervention", "position"):
+        assert f"django_events_{name}" in found
+
+    erased = erase(planted, key=KEY, forget_key=forget_key, **ONLY_ONCE)
+
+    assert tables_with(SECRET) == []
+    assert (tables_with(KEY) == []) is forget_key
+    assert (erased.events, erased.buffered, erased.scheduled, erased.staged) == (5, 1, 1, 1)
+    assert erased.in_hand == []
+    assert places(planted) == before
+    assert list(Event.objects.since(planted).filter(key="grace").values_list("id", "value", "metadata")) == others
+    publish(planted, {"name": "new"}, key=KEY)
+    transfer_all()
+    assert_dense(planted)
+    of_key = Event.objects.since(planted).filter(key__in=[KEY, erased.new_key or KEY])
+    assert [event.erased for event in of_key] == [True] * 6 + [False]
+    assert len(set(of_key.values_list("partition", flat=True))) == 1
+
+
+def test_saying_it_again_changes_nothing(planted):
+    let_them_fail()
+    erase(planted, key=KEY, **ONLY_ONCE)
+    times = list(Event.objects.since(planted).values_list("metadata", flat=True))
+
+    again = erase(planted, key=KEY, **ONLY_ONCE)
+
+    assert again.rows == 0
+    assert list(Event.objects.since(planted).values_list("metadata", flat=True)) == times
+
+
+def test_a_dry_run_counts_and_changes_nothing(planted):
+    let_them_fail()
+    found = tables_with(SECRET)
+
+    would = erase(planted, key=KEY, dry_run=True, **ONLY_ONCE)
+    assert tables_with(SECRET) == found
+    assert not Intervention.objects.filter(action="erase").exists()
+    done = erase(planted, key=KEY, **ONLY_ONCE)
+
+    assert (would.events, would.buffered, would.scheduled, would.staged) == (5, 1, 1, 1)
+    assert would.dead_letters == done.dead_letters > 0
+
+
+def test_the_record_says_who_why_and_how_many_but_not_whose(planted):
+    erase(planted, key=KEY, by="ada", reason="asked for")
+
+    row = Intervention.objects.get(action="erase")
+    assert (row.by, row.topic, row.consumer) == ("ada", "people", "")
+    assert row.details["reason"] == "asked for"
+    assert (row.details["events"], row.details["finished"]) == (5, True)
+    assert KEY not in json.dumps(row.details)
+    assert erase(planted, key=KEY, dry_run=True, **ONLY_ONCE).key == row.details["key"]
+
+
+def test_single_events_are_erased_by_id(planted):
+    let_them_fail()
+    ids = list(Event.objects.since(planted).filter(key=KEY).values_list("id", flat=True))
+
+    assert erase(planted, ids=ids[:2], **ONLY_ONCE).events == 2
+
+    of_key = Event.objects.since(planted).filter(key=KEY)
+    assert [event.erased for event in of_key] == [True, True, False, False, False]
+    letters = models.DeadLetter.objects.filter(event_id__in=ids)
+    assert all((letter.event_id in ids[:2]) == letter.erased for letter in letters)
+
+
+def test_a_handler_tells_an_erased_event_from_a_null(make_topic, make_consumer):
+    topic = make_topic("people")
+    fill_topic(topic, None, {"name": SECRET}, key=KEY)
+    erase(topic, ids=[2], **ONLY_ONCE)
+    seen = []
+    consumer = make_consumer(
+        topic, handler=lambda event: seen.append((event.value, event.body, event.erased, sorted(event.metadata)))
+    )
+    rewind(consumer, to="beginning")
+
+    run_once(consumer)
+
+    assert seen == [(None, None, False, []), (None, None, True, ["erased"])]
+
+
+def test_a_dead_letter_of_an_expired_event_is_erased_too(planted):
+    let_them_fail()
+    with connection.cursor() as cursor:
+        row = models.Topic.objects.get(name="people")
+        cursor.execute(f"TRUNCATE django_events_event_{row.pk}")
+
+    assert erase(planted, key=KEY, **ONLY_ONCE).dead_letters > 0
+
+    assert "django_events_deadletter" not in tables_with(SECRET)
+
+
+def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread):
+    topic = make_topic("people")
+    fill_topic(topic, {"name": SECRET}, key=KEY)
+    has_it, may_fail = threading.Event(), threading.Event()
+
+    def fails_late(event):
+        has_it.set()
+        may_fail.wait(20)
+        raise ValueError(event.value["name"])
+
+    consumer = make_consumer(topic, handler=fails_late, retry=erasure_retry(1), transactional=False)
+    rewind(consumer, to="beginning")
+    with working(consumer):
+        assert has_it.wait(20)
+        held = erase(topic, key=KEY, wait=timedelta(seconds=0.1), **ONLY_ONCE)
+        erasing = in_thread(erase, topic, key=KEY, wait=timedelta(seconds=20), **ONLY_ONCE)
+        wait_until(lambda: Intervention.objects.filter(action="erase").count() == 2)
+        may_fail.set()
+        erased = erasing.result(30)
+        assert held.in_hand
+        assert erased.in_hand == []
+        assert dead_letters(consumer)
+    assert tables_with(SECRET) == []
+
+
+def test_nothing_escapes_between_publishers_transfers_and_workers(make_topic, make_consumer, make_queue, in_thread):
+    topic = make_topic("people", partitions=3)
+    seen = {"stream": [], "queue": []}
+
+    def note(event):
+        seen[event.consumer].append(event.id)
+        if event.value and event.id % 7 == 0 and event.attempt < 2:
+            raise Retry(after=timedelta(0))
+        if event.value and event.id % 11 == 0:
+            raise ValueError(event.value["name"])
+
+    stream = make_consumer(topic, name="stream", handler=note, transactional=False, retry=erasure_retry(1))
+    queue = make_queue(topic, name="queue", handler=note, ordered=True, transactional=False, retry=erasure_retry(1))
+    stop, committed = threading.Event(), itertools.count()
+    published = []
+
+    def publishing():
+        while not stop.is_set():
+            publish_many(topic, [Draft(value={"name": SECRET}, key=key) for key in (KEY, "grace", KEY)])
+            published.append(next(committed))
+
+    def transferring():
+        transfer = Transfer("default")
+        while not stop.is_set():
+            transfer.move()
+
+    others = [in_thread(publishing), in_thread(transferring), in_thread(transferring)]
+    queue_consumer = queue.subscription.consumer
+    try:
+        with working(stream, queue_consumer, threads=2):
+            for _ in range(5):
+                reached = len(published) + 10
+                wait_until(lambda reached=reached: len(published) >= reached)
+                with transaction.atomic():
+                    mark = publish(topic, {"name": "mark"}, key=KEY)
+                erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
+                assert mark is not None
+                left = Event.objects.since(topic).filter(value__name="mark")
+                assert not left.exists(), "what was committed before the call was not erased"
+                assert not models.BufferedEvent.objects.filter(value__name="mark").exists()
+    finally:
+        stop.set()
+        for other in others:
+            other.result(30)
+    transfer_all()
+    erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
+
+    assert_dense(topic)
+    assert Event.objects.of(topic).count() == 3 * len(published) + 5
+    assert not Event.objects.of(topic).filter(key=KEY).exists()
+    assert [e for e in Event.objects.of(topic) if e.key != "grace" and not e.erased] == []
+    assert tables_with(KEY) == []
+
+
+class Killed(BaseException):
+    """As if the process had ended."""
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatch, step):
+    let_them_fail()
+    monkeypatch.setattr(erasure, "ERASED_AT_ONCE", 2)
+    before, steps, count = places(planted), itertools.count(1), erasure._count
+
+    def killed_in_between(*args):
+        if next(steps) == step:
+            raise Killed
+        return count(*args)
+
+    monkeypatch.setattr(erasure, "_count", killed_in_between)
+    with pytest.raises(Killed):
+        erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
+    monkeypatch.setattr(erasure, "_count", count)
+    assert tables_with(SECRET)
+    erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
+
+    assert tables_with(SECRET) == tables_with(KEY) == []
+    assert places(planted) == before
+    finished = Intervention.objects.filter(action="erase").order_by("pk").values_list("details__finished", flat=True)
+    assert list(finished) == [False, True]
+
+
+def test_refusals(planted):
+    for wrong in ({}, {"key": KEY, "ids": [1]}, {"ids": [1], "forget_key": True}):
+        with pytest.raises(EraseRefused, match="Nothing was changed"):
+            erase(planted, **wrong, **ONLY_ONCE)
+    with pytest.raises(EraseRefused, match="reason is empty"):
+        erase(planted, key=KEY, reason=" ")
+    with pytest.raises(EraseRefused, match="small transactions"), transaction.atomic():
+        erase(planted, key=KEY, **ONLY_ONCE)
+
+
+def test_the_command_tells_first_and_does_it_then(planted, capsys):
+    let_them_fail()
+    call_command("events", "erase", "people", key=KEY, reason="asked for")
+    assert "Nothing was changed" in capsys.readouterr().out
+    assert tables_with(SECRET)
+
+    call_command("events", "erase", "people", key=KEY, reason="asked for", execute=True, forget_key=True)
+    out = capsys.readouterr().out
+    assert "VACUUM" in out
+    assert KEY not in out
+    assert tables_with(SECRET) == []
+    call_command("events", "peek", "people", at=1)
+    assert "(erased)" in capsys.readouterr().out
+    call_command("events", "erase", "people", key=KEY, reason="asked for", execute=True)
+    assert "nothing to erase" in capsys.readouterr().out
+    with pytest.raises(CommandError, match="either --key or --id"):
+        call_command("events", "erase", "people", reason="asked for")
