@@ -35,6 +35,7 @@ EventsError
 ├── ExportRefused        an export that can't be made there, or not now
 ├── SinkRefused          rows that a sink in Spark can't publish, or must not publish again
 ├── BenchRefused         a measurement that can't be made there, or not like that
+├── RightsMissing        a role of the database that may not do what is asked of it
 ├── NotReady             the tables of django_events are not in the database
 └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
 """
@@ -183,6 +184,10 @@ class BenchRefused(EventsError):
     """The measurement can't be made there, or not like that. Nothing was changed."""
 
 
+class RightsMissing(EventsError):
+    """The role of the database may not do this: see `manage.py events grants`."""
+
+
 class NotReady(EventsError):
     """The tables of django_events are not in the database: run `manage.py migrate`."""
 
@@ -194,6 +199,12 @@ class InvalidSetting(EventsError, ValueError):
 def tables_missing(using: str) -> str:
     """Say that a database wasn't migrated, and the way out."""
     return f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
+
+
+def rights_missing(role: str, error: Exception, *, kind: str = "publisher|consumer|operator|reader") -> str:
+    """Say which right a role of the database has not got, and the way out."""
+    missing = str(error).strip().splitlines()[0]
+    return f"The role {role!r} may not do this: {missing}. What it needs: manage.py events grants --role {kind}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from django_events import sql
 from django_events.models import Topic
-from django_events.statements import log_table
+from django_events.statements import LOG, log_table
 
 LOCK_TIMEOUT = "200ms"
 
@@ -43,6 +43,8 @@ def create_log(using: str, topic: Topic) -> None:
     create_indexes(using, topic)
     extend(using, topic, after=topic.head.id_floor, events=1)
     sql.run(using, sql.statement("attach_log").on(log=log, topic_id=topic.pk))
+    for table in (log, *(segment.table for segment in segments(using, topic.pk))):
+        share_rights(using, table, above=LOG)
 
 
 def create_indexes(using: str, topic: Topic) -> None:
@@ -112,6 +114,13 @@ def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
                 using,
                 sql.statement("create_segment").on(log=log, segment=segment.table, first=first, end=end),
             )
+            share_rights(using, segment.table, above=log)
         if segment.first > after + events:
             return segment.first - 1
         first = segment.end
+
+
+def share_rights(using: str, table: str, *, above: str) -> None:
+    """Who may do something with the log may do it with its new tables, and who owns it owns them."""
+    statement = sql.statement("as_above")
+    sql.run(using, statement.on(above=sql.literal(above), table=sql.literal(table)))

@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, connections, router
 
 from django_events import sql
-from django_events.exceptions import EventsError, UnknownConsumer, UnknownTopic, tables_missing
+from django_events.exceptions import EventsError, UnknownConsumer, UnknownTopic, rights_missing, tables_missing
 from django_events.models import BufferedEvent
 from django_events.workers.loop import Exit, Unreachable
 
@@ -35,7 +35,9 @@ def explained(using: str) -> Iterator[None]:
     except (DatabaseError, InterfaceError) as error:
         if sql.is_lost(error):
             raise _unreachable(using, error) from error
-        said = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else str(error).strip()
+        said = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else sql.said(error)
+        if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+            said = rights_missing(connections[using].settings_dict["USER"], error)
         raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error
     except (UnknownConsumer, UnknownTopic) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
@@ -44,5 +46,5 @@ def explained(using: str) -> Iterator[None]:
 
 
 def _unreachable(using: str, error: Exception) -> CommandError:
-    said = str(error).strip()
+    said = sql.said(error)
     return CommandError(f"The database {using!r} can't be reached. {said}", returncode=Exit.UNREACHABLE)

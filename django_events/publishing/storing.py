@@ -15,12 +15,21 @@ from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.declarations import Topic
 from django_events.drafts import Receipt
-from django_events.exceptions import NotInTransaction, NotReady, TopicNotReady, tables_missing
+from django_events.exceptions import (
+    InvalidEvent,
+    NotInTransaction,
+    NotReady,
+    RightsMissing,
+    TopicNotReady,
+    rights_missing,
+    tables_missing,
+)
 from django_events.models import BufferedEvent
 from django_events.publishing.encoding import PLAIN, Conditional, Encoded, Row
 from django_events.signals import event_published
 
 # What the SQL functions raise for a topic without a row.
+_NO_PAYLOAD = "DE002"
 _TOPIC_MISSING = "DE001"
 _UNDEFINED = {"42P01", "42883", "3F000"}
 
@@ -178,6 +187,13 @@ def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn
             f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
             f"Run: manage.py migrate --database {using}. {given_up}"
         ) from error
+    if sql.state(error) == _NO_PAYLOAD:
+        raise InvalidEvent(
+            f"There is no payload to publish to {topic.name!r}: the event was erased. Nothing was written. {given_up}"
+        ) from error
+    if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+        role = connections[using].settings_dict["USER"]
+        raise RightsMissing(f"{rights_missing(role, error, kind='publisher')}. {given_up}") from error
     if sql.state(error) in _UNDEFINED:
         raise NotReady(f"{tables_missing(using)}. {given_up}") from error
     raise error

@@ -5,6 +5,7 @@ from django_events.management.events.benching import BENCH
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
 from django_events.management.events.erasing import ERASE
 from django_events.management.events.failing import RETRY, SKIP
+from django_events.management.events.grants import GRANTS
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.peeking import PEEK
@@ -35,5 +36,6 @@ ALL = (
     INTERVENTIONS,
     MAINTAIN,
     BENCH,
+    GRANTS,
 )
 SUBCOMMANDS = {subcommand.name: subcommand for subcommand in ALL}

@@ -1,0 +1,55 @@
+"""`manage.py events grants`: the rights that a process needs, as SQL to review. Nothing is changed."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from django_events.management.events.subcommand import Subcommand
+from django_events.management.granting import ROLES, Block, blocks
+from django_events.management.reporting import Report, printable
+
+FIRST = """\
+-- Rights for {kind}s of django_events in the database {database}, given to the role {role}.
+-- Read it, and run it as somebody who may: the owner of the tables who may make roles, or a superuser.
+-- It may be run again, and should be after `migrate` made new tables."""
+NOTES = {
+    "publisher": "A consumer whose handlers publish needs this as well.",
+    "consumer": "The tables that handlers use are the site's own: give rights on them too.",
+    "operator": "It can read every payload and end sessions of others: give it to few.",
+    "reader": "It can read every payload. A streaming query of Spark that has a name needs the role of consumers too.",
+}
+
+
+def grants(using: str, *, role: str, to: str | None, **options: Any) -> Report:
+    name = to or f"django_events_{role}"
+    found = blocks(using, role, name)
+    data = {
+        "role": role,
+        "to": name,
+        "blocks": [{"purpose": one.purpose, "statements": _statements(one)} for one in found],
+    }
+    first = FIRST.format(kind=role, database=using, role=printable(name))
+    begin, end = "BEGIN;\nSET LOCAL lock_timeout = '2s';", "COMMIT;"
+    return Report(data, "\n\n".join([first, begin, *map(_text, found), end]), [NOTES[role]])
+
+
+def _text(block: Block) -> str:
+    lines = [f"-- {line}" for line in block.purpose.splitlines()]
+    return "\n".join([*lines, *_statements(block)])
+
+
+def _statements(block: Block) -> list[str]:
+    return [f"{statement.text.replace('%%', '%')};" for statement in block.statements]
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("--role", required=True, choices=list(ROLES), help="What the process does.")
+    parser.add_argument("--to", metavar="NAME", help="The role of the database; by default django_events_ROLE.")
+
+
+GRANTS = Subcommand(
+    name="grants",
+    help="Print the rights that a process needs, as SQL to review.",
+    report=grants,
+    arguments=_arguments,
+)

@@ -1,0 +1,190 @@
+"""The rights that each process needs and no more: SQL for somebody to review and run.
+
+A role is made for each kind of process, which nobody logs in with. Logins get it: `GRANT django_events_consumer TO …`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.apps import apps
+from django.db.models import Model
+
+from django_events import models, sql
+from django_events.exceptions import NotReady, tables_missing
+from django_events.statements import LOG, Statement
+
+SEQUENCE = "django_events_bufferedevent_id_seq"
+
+
+class Block(NamedTuple):
+    """Statements that belong together, and what they are for."""
+
+    purpose: str
+    statements: list[Statement]
+
+
+@dataclass(frozen=True)
+class Granting:
+    """Where rights are granted, and to whom."""
+
+    role: str
+    schema: str
+    database: str
+    owner: str
+    functions: list[str]
+
+    @property
+    def log(self) -> Statement:
+        return sql.statement("qualified").on(schema=self.schema, name=LOG)
+
+    def on(self, rights: str, *names: str) -> Statement:
+        """Rights on tables of the schema."""
+        tables = [sql.statement("qualified").on(schema=self.schema, name=name).text for name in names]
+        return self.grant(rights, Statement("tables", ",\n    ".join(tables)))
+
+    def on_sequence(self) -> Statement:
+        sequence = sql.statement("qualified").on(schema=self.schema, name=SEQUENCE)
+        return self.grant("USAGE", Statement("sequence", f"SEQUENCE {sequence.text}"))
+
+    def grant(self, rights: str, things: Statement) -> Statement:
+        return sql.statement("grant").on(rights=Statement("rights", rights), things=things, role=self.role)
+
+    def on_log(self, rights: str) -> Statement:
+        log = sql.literal(self.log.text)
+        return sql.statement("grant_log").on(rights=Statement("rights", rights), name=sql.literal(self.role), log=log)
+
+    def membership(self, role: str, *, to: str) -> Statement:
+        return sql.statement("grant_role").on(role=role, to=to)
+
+    def execute(self) -> Statement:
+        return self.grant("EXECUTE", Statement("functions", "FUNCTION\n    " + ",\n    ".join(self.functions)))
+
+
+def _entry(of: Granting, rights: str) -> Block:
+    things = [Statement("schema", f"SCHEMA {_quoted(of.schema)}"), Statement("db", f"DATABASE {_quoted(of.database)}")]
+    make = sql.statement("make_role").on(role=of.role, name=sql.literal(of.role))
+    return Block(
+        "The role. Nobody logs in with it: give it to your logins, with GRANT … TO …",
+        [make, of.grant(rights, things[0]), of.grant("CONNECT", things[1])],
+    )
+
+
+def _quoted(name: str) -> str:
+    return sql.statement("only_name").on(name=name).text
+
+
+def publisher(of: Granting) -> Iterator[Block]:
+    """Who publishes puts events in, and reads none."""
+    yield _entry(of, "USAGE")
+    yield Block("Topics are found by name.", [of.on("SELECT", _table(models.Topic))])
+    yield Block(
+        "publish(), publish_many(), BufferedWriter, @outbox and capture() put events into the buffer, and read none.",
+        [of.on("INSERT, SELECT (id)", _table(models.BufferedEvent)), of.execute()],
+    )
+    yield Block(
+        "publish_at= and cancel(): events for later.",
+        [
+            of.on("INSERT, DELETE, SELECT (id, topic_id)", _table(models.ScheduledEvent)),
+            of.on_sequence(),
+        ],
+    )
+    yield Block(
+        "dedup_key=, and the marks by which a BufferedWriter knows what was committed.",
+        [of.on("SELECT, INSERT, UPDATE, DELETE", _table(models.DedupKey))],
+    )
+    yield Block(
+        "df.write.format('django_events'): the sink of Spark stages what its tasks write.",
+        [
+            of.on("SELECT, INSERT, DELETE", _table(models.StagedEvent)),
+            of.on("SELECT, INSERT, UPDATE", _table(models.SinkBatch)),
+        ],
+    )
+
+
+def consumer(of: Granting) -> Iterator[Block]:
+    """Who handles events reads the log and writes how far it is."""
+    yield _entry(of, "USAGE")
+    yield Block(
+        "The log, and which topics and consumers there are.",
+        [
+            of.on("SELECT", *map(_table, (models.Topic, models.TopicHead, models.Consumer))),
+            of.on_log("SELECT"),
+        ],
+    )
+    yield Block(
+        "A queue that has caught up goes on with the transfer: under the lock of the topic, which needs a right.",
+        [of.on("UPDATE (topic_id)", _table(models.TopicHead)), of.on("UPDATE", _table(models.Consumer))],
+    )
+    yield Block("How far it is.", [of.on("SELECT, UPDATE", _table(models.Position))])
+    tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)
+    yield Block(
+        "What is on its way, in somebody's hand, done, or given up.",
+        [of.on("SELECT, INSERT, UPDATE, DELETE", *map(_table, tables))],
+    )
+    yield Block(
+        "Samples for the charts of the admin.",
+        [
+            of.on("SELECT", _table(models.BufferedEvent)),
+            of.on("SELECT, INSERT, UPDATE, DELETE", _table(models.Sample)),
+        ],
+    )
+
+
+def operator(of: Granting) -> Iterator[Block]:
+    """Who runs the transfer and repairs: all of django_events, and nothing else of the database."""
+    yield _entry(of, "USAGE, CREATE")
+    yield Block(
+        "All tables of django_events, and the functions that publish.",
+        [of.on("SELECT, INSERT, UPDATE, DELETE", *_tables()), of.on_sequence(), of.execute()],
+    )
+    yield Block(
+        "The transfer makes segments of the log and drops old ones, which only their owner can. Who migrates makes\n"
+        "topics, so it gets the role as well. New tables have the owner of the log.",
+        [
+            *([of.membership(of.role, to=of.owner)] if of.owner != of.role else []),
+            sql.statement("own_log").on(name=sql.literal(of.role), log=sql.literal(of.log.text)),
+        ],
+    )
+    yield Block(
+        "A worker that froze with a lease is ended, so that its locks go; and old snapshots are looked for.",
+        [of.membership("pg_signal_backend", to=of.role), of.membership("pg_read_all_stats", to=of.role)],
+    )
+
+
+def reader(of: Granting) -> Iterator[Block]:
+    """Who looks: status, peek, the admin without its actions, Spark."""
+    yield _entry(of, "USAGE")
+    yield Block("All tables of django_events, to read.", [of.on("SELECT", *_tables())])
+    yield Block("The log: also of topics and segments that come later.", [of.on_log("SELECT")])
+    yield Block(
+        "Old snapshots, which hold the log up, are looked for.",
+        [of.membership("pg_read_all_stats", to=of.role)],
+    )
+
+
+ROLES: dict[str, Callable[[Granting], Iterable[Block]]] = {
+    "publisher": publisher,
+    "consumer": consumer,
+    "operator": operator,
+    "reader": reader,
+}
+
+
+def blocks(using: str, kind: str, role: str) -> list[Block]:
+    """What to run so that a role can do what a process of its kind does. Nothing is run here."""
+    rows = sql.fetch(using, sql.statement("home"))
+    if not rows:
+        raise NotReady(tables_missing(using))
+    [[schema, database, owner, functions]] = rows
+    return list(ROLES[kind](Granting(role, schema, database, owner, functions)))
+
+
+def _tables() -> list[str]:
+    """All but the log, whose tables are many."""
+    found = {model._meta.db_table for model in apps.get_app_config("django_events").get_models()}
+    return sorted(found - {LOG})
+
+
+def _table(model: type[Model]) -> str:
+    return model._meta.db_table

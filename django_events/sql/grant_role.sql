@@ -1,0 +1,4 @@
+-- Give the rights of one role to another.
+--
+-- Identifiers: role, to.
+GRANT {role} TO {to}

@@ -1,0 +1,4 @@
+-- Part of a GRANT: a name, quoted.
+--
+-- Identifiers: name.
+{name}
