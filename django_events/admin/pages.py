@@ -92,7 +92,7 @@ class Pages(ModelAdmin):
             said = _reason(error, _broken(request))
             if said is None:
                 raise
-            context = {"title": _("Nothing to show"), "said": said, "details": str(error).strip()}
+            context = {"title": _("Nothing to show"), "said": said, "details": sql.said(error)}
             return self.answer(request, "unavailable.html", context, status=503)
 
     def answer(

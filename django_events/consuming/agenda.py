@@ -267,7 +267,7 @@ class Agenda:
         if len(subscriptions) > 1:
             return [row for s in subscriptions for row in self._fetch_some([s])]
         [broken] = subscriptions
-        logger.error("Consumer %s can't be served, next try in %d s. %s", broken, SET_ASIDE, str(error).strip())
+        logger.error("Consumer %s can't be served, next try in %d s. %s", broken, SET_ASIDE, sql.said(error))
         self._aside[broken.consumer_id] = time.monotonic() + SET_ASIDE
         return []
 

@@ -392,7 +392,7 @@ def end_holder(using: str, token: int) -> None:
         except DatabaseError as error:
             if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
                 raise
-            logger.error("The frozen worker's connection can't be ended. %s", str(error).strip())
+            logger.error("The frozen worker's connection can't be ended. %s", sql.said(error))
 
 
 def _end_frozen_settler(using: str, position_id: int) -> bool:

@@ -109,9 +109,9 @@ class _Turn:
                 self.lease.subscription,
                 self.lease.partition,
                 self.lease.position,
-                str(error).strip(),
+                sql.said(error),
             )
-            self.lease.stop(f"What follows can't be read. {str(error).strip()}")
+            self.lease.stop(f"What follows can't be read. {sql.said(error)}")
             return None
 
     def _over(self) -> bool:

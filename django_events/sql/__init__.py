@@ -60,6 +60,13 @@ def state(error: BaseException) -> str | None:
     return getattr(error.__cause__, "sqlstate", None)
 
 
+def said(error: BaseException) -> str:
+    """What the database says, without the details: a DETAIL may hold the row that was refused, payload and all."""
+    lines = str(error).strip().splitlines()
+    details = (at for at, line in enumerate(lines) if line.startswith(("DETAIL:", "CONTEXT:", "LINE ")))
+    return "\n".join(lines[: next(details, len(lines))])
+
+
 LOST_STATES = {
     "53300",  # too many connections
     "57P01",  # the server ends the connection

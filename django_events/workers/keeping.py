@@ -79,7 +79,7 @@ class Keeper:
                 with self._renewing:
                     give_up(self.using, [lease.token for lease in leases])
             except (DatabaseError, InterfaceError) as error:
-                logger.warning("The leases on %r can't be given up. %s", self.using, str(error).strip())
+                logger.warning("The leases on %r can't be given up. %s", self.using, sql.said(error))
             finally:
                 connections.close_all()
 
@@ -202,7 +202,7 @@ class Keeper:
                 )
             }
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("The leases on %r can't be renewed now. %s", self.using, str(error).strip())
+            logger.warning("The leases on %r can't be renewed now. %s", self.using, sql.said(error))
             connections[self.using].close()
             return
         for lease in leases:
@@ -220,7 +220,7 @@ class Keeper:
                 done = "is ended" if told else "is gone"
                 logger.warning("A frozen worker's connection, pid %d, for which others waited, %s.", pid, done)
         except (DatabaseError, InterfaceError) as error:
-            logger.error("A frozen worker's connection can't be ended. %s", str(error).strip())
+            logger.error("A frozen worker's connection can't be ended. %s", sql.said(error))
             connections[self.using].close()
 
     def _abandon(self, lease: Held) -> None:
@@ -240,7 +240,7 @@ class Keeper:
         try:
             give_up(self.using, list(self._leases))
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("The leases on %r can't be given up. %s", self.using, str(error).strip())
+            logger.warning("The leases on %r can't be given up. %s", self.using, sql.said(error))
         logging.shutdown()
         self._closed = True
         self._end(Exit.ABANDONED)

@@ -79,7 +79,7 @@ def run(
             connections[worker.using].close()
             worker.reset()
             if sql.is_lost(error) and (once or not reached):
-                raise Unreachable(str(error).strip()) from error
+                raise Unreachable(sql.said(error)) from error
             failures += 1
             _back_off(worker, stop, failures, error)
             continue
@@ -118,7 +118,7 @@ def connect_for_work(using: str) -> bool:
 def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
     pause = pause_after(failures)
     telemetry.DATABASE_FAILURES.tell(1, worker.using)
-    logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, str(error).strip())
+    logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, sql.said(error))
     stop.wait(pause)
 
 
