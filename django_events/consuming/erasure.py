@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import OperationalError, connections
@@ -138,9 +139,7 @@ def erase(
     return erasure.erased
 
 
-def _refuse(
-    using: str, key: str | None, ids: Sequence[int], *, reason: str, forget_key: bool, dry_run: bool
-) -> None:
+def _refuse(using: str, key: str | None, ids: Sequence[int], *, reason: str, forget_key: bool, dry_run: bool) -> None:
     if (key is None) == (not ids):
         raise EraseRefused("Say either a key or the ids of events. Nothing was changed.")
     if forget_key and key is None:
@@ -149,8 +148,8 @@ def _refuse(
         raise EraseRefused("Events are erased for a reason, for the record: reason is empty. Nothing was changed.")
     if not dry_run and connections[using].in_atomic_block:
         raise EraseRefused(
-            "Events are erased in small transactions, so that nobody waits for long: not inside of one of the caller's. "
-            "Nothing was changed."
+            "Events are erased in small transactions, so that nobody waits for long: not inside of one of the caller's."
+            " Nothing was changed."
         )
 
 
@@ -166,7 +165,7 @@ def _erase(erasure: _Erasure) -> None:
             setattr(erasure.erased, place, sum(_waiting(erasure, table)))
     for ids in _in_log(erasure):
         if not erasure.dry_run:
-            erasure.erased.events += _count(erasure, lambda ids=ids: _blank(erasure, ids))  # type: ignore[misc]
+            erasure.erased.events += _count(erasure, partial(_blank, erasure, ids))
             _traces(erasure, ids)
     _of_consumers(erasure)
     if erasure.new_key is not None:
@@ -181,22 +180,18 @@ def _waiting(erasure: _Erasure, table: str) -> Iterator[int]:
             [[upper]] = sql.fetch(erasure.using, ahead)
         if upper is None:
             return
-        bounds = {"table": table, "topic_id": topic_id, "after": after, "upper": upper}
-        if erasure.dry_run:
-            [[found]] = sql.fetch(erasure.using, sql.statement("erasable_waiting").on(**bounds), key=erasure.key)
-            yield found
-        else:
-            yield _count(erasure, lambda bounds=bounds: _blank_waiting(erasure, bounds))  # type: ignore[misc]
+        yield _count(erasure, partial(_blank_waiting, erasure, table, after, upper))
         after = upper
 
 
-def _blank_waiting(erasure: _Erasure, bounds: dict[str, Any]) -> sql.Rows:
+def _blank_waiting(erasure: _Erasure, table: str, after: int, upper: int) -> sql.Rows:
+    topic_id = erasure.topic.pk
+    if erasure.dry_run:
+        counting = sql.statement("erasable_waiting").on(table=table, topic_id=topic_id, after=after, upper=upper)
+        return sql.fetch(erasure.using, counting, key=erasure.key)
+    blanking = sql.statement("erase_waiting").on(table=table, topic_id=topic_id, after=after, upper=upper)
     return sql.fetch(
-        erasure.using,
-        sql.statement("erase_waiting").on(**bounds),
-        key=erasure.key,
-        new_key=erasure.new_key,
-        partitions=erasure.topic.partitions,
+        erasure.using, blanking, key=erasure.key, new_key=erasure.new_key, partitions=erasure.topic.partitions
     )
 
 
@@ -245,27 +240,32 @@ def _counted(erasure: _Erasure, found: sql.Rows) -> Iterator[list[int]]:
 
 
 def _blank(erasure: _Erasure, ids: list[int]) -> sql.Rows:
-    statement = sql.statement("erase_events").on(
-        log=erasure.log, topic_id=erasure.topic.pk, first=ids[0], last=ids[-1]
-    )
+    statement = sql.statement("erase_events").on(log=erasure.log, topic_id=erasure.topic.pk, first=ids[0], last=ids[-1])
     return sql.fetch(erasure.using, statement, ids=ids, new_key=erasure.new_key)
 
 
 def _traces(erasure: _Erasure, ids: list[int]) -> None:
     """What consumers keep of these events."""
-    of = {"consumer_ids": erasure.consumer_ids, "event_ids": ids}
-    held = _patiently(erasure, lambda: sql.fetch(erasure.using, sql.statement("erasable_in_hand"), **of))
-    erasure.in_hand.update(event_id for (event_id,) in held)
-    using, new_key, erased = erasure.using, erasure.new_key, erasure.erased
-    erased.deliveries += _count(
-        erasure, lambda: sql.fetch(using, sql.statement("erase_deliveries"), **of, new_key=new_key)
-    )
-    erased.dead_letters += _count(
-        erasure, lambda: sql.fetch(using, sql.statement("erase_dead_letters"), **of, new_key=new_key, error=ERROR)
-    )
-    erased.errors += _count(
-        erasure, lambda: sql.fetch(using, sql.statement("erase_skips"), topic=erasure.topic.name, event_ids=ids)
-    )
+    using, new_key, erased, consumer_ids = erasure.using, erasure.new_key, erasure.erased, erasure.consumer_ids
+
+    def in_hand() -> sql.Rows:
+        return sql.fetch(using, sql.statement("erasable_in_hand"), consumer_ids=consumer_ids, event_ids=ids)
+
+    def deliveries() -> sql.Rows:
+        of_deliveries = sql.statement("erase_deliveries")
+        return sql.fetch(using, of_deliveries, consumer_ids=consumer_ids, event_ids=ids, new_key=new_key)
+
+    def dead_letters() -> sql.Rows:
+        of_letters = sql.statement("erase_dead_letters")
+        return sql.fetch(using, of_letters, consumer_ids=consumer_ids, event_ids=ids, new_key=new_key, error=ERROR)
+
+    def skips() -> sql.Rows:
+        return sql.fetch(using, sql.statement("erase_skips"), topic=erasure.topic.name, event_ids=ids)
+
+    erasure.in_hand.update(event_id for (event_id,) in _patiently(erasure, in_hand))
+    erased.deliveries += _count(erasure, deliveries)
+    erased.dead_letters += _count(erasure, dead_letters)
+    erased.errors += _count(erasure, skips)
 
 
 def _of_consumers(erasure: _Erasure) -> None:
@@ -340,8 +340,8 @@ def _patiently(erasure: _Erasure, step: Callable[[], sql.Rows]) -> sql.Rows:
                 raise
             if tries == TRIES:
                 raise EraseRefused(
-                    f"Somebody holds a lock on events of {erasure.topic}, or on what a consumer keeps of them. What was "
-                    "erased so far stays erased. Say the same again when that is over."
+                    f"Somebody holds a lock on events of {erasure.topic}, or on what a consumer keeps of them. What "
+                    "was erased so far stays erased. Say the same again when that is over."
                 ) from error
             time.sleep(PAUSE * tries)
     raise AssertionError

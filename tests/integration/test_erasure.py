@@ -10,9 +10,21 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_events import Backoff, Draft, Retry, declarations, erase, models, publish, publish_many, rewind, skip
+from django_events import (
+    Backoff,
+    Draft,
+    Retry,
+    declarations,
+    erase,
+    models,
+    publish,
+    publish_again,
+    publish_many,
+    rewind,
+    skip,
+)
 from django_events.consuming import erasure
-from django_events.exceptions import EraseRefused
+from django_events.exceptions import EraseRefused, InvalidEvent
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Intervention
 from tests.conftest import assert_dense, transfer_all
@@ -55,7 +67,9 @@ def tables_with(text):
 
 
 def places(topic):
-    return list(Event.objects.since(topic).values_list("id", "partition", "number", "type", "published_at", "logged_at"))
+    return list(
+        Event.objects.since(topic).values_list("id", "partition", "number", "type", "published_at", "logged_at")
+    )
 
 
 def plant(topic):
@@ -117,7 +131,15 @@ def test_what_is_erased_is_nowhere_any_more(planted, forget_key):
     before = places(planted)
     others = list(Event.objects.since(planted).filter(key="grace").values_list("id", "value", "metadata"))
     found = tables_with(SECRET)
-    for name in ("bufferedevent", "scheduledevent", "stagedevent", "deadletter", "delivery", "intervention", "position"):
+    for name in (
+        "bufferedevent",
+        "scheduledevent",
+        "stagedevent",
+        "deadletter",
+        "delivery",
+        "intervention",
+        "position",
+    ):
         assert f"django_events_{name}" in found
 
     erased = erase(planted, key=KEY, forget_key=forget_key, **ONLY_ONCE)
@@ -196,6 +218,15 @@ def test_a_handler_tells_an_erased_event_from_a_null(make_topic, make_consumer):
     run_once(consumer)
 
     assert seen == [(None, None, False, []), (None, None, True, ["erased"])]
+
+
+def test_an_erased_event_is_not_published_again(make_topic):
+    topic = make_topic("people")
+    fill_topic(topic, {"name": SECRET}, key=KEY)
+    erase(topic, key=KEY, **ONLY_ONCE)
+
+    with pytest.raises(InvalidEvent, match="was erased"):
+        publish_again(topic, 1)
 
 
 def test_a_dead_letter_of_an_expired_event_is_erased_too(planted):

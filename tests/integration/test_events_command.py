@@ -462,6 +462,7 @@ def test_peek_at_one_event(events: Run, lanes) -> None:
         "key": "7",
         "value": {"total": 120},
         "body": None,
+        "erased": False,
         "metadata": {"by": "a test"},
         "published_at": event.published_at.isoformat(),
         "logged_at": event.logged_at.isoformat(),
@@ -1259,9 +1260,11 @@ SUBCOMMANDS = {
     "dead-letters": [],
     "redrive": ["billing", "--all"],
     "discard": ["billing", "--all", "--reason", "x"],
+    "erase": ["things", "--key", "7", "--reason", "a test"],
     "interventions": [],
     "maintain": [],
     "bench": [],
+    "grants": ["--role", "reader"],
 }
 
 

@@ -68,8 +68,8 @@ def erase(
 def _told(erased: Erased) -> str:
     if erased.in_hand:
         return (
-            f"Some may be in the hands of {', '.join(erased.in_hand)}, who may still write errors or dead letters about "
-            "them. Say the same again when they are done."
+            f"Some may be in the hands of {', '.join(erased.in_hand)}, who may still write errors or dead letters "
+            "about them. Say the same again when they are done."
         )
     return f"Erased. {LEFT}" if erased.rows else "There was nothing to erase any more."
 
