@@ -3,7 +3,9 @@
 Each function is one message. Its id is in docs/reference/checks.md with what to do.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,6 +25,10 @@ from django_events.publishing.changes import publishers
 
 # 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
 OLDEST_POSTGRESQL = 140_001
+SHORTEST_POLL = timedelta(milliseconds=50)
+TOLD = 5  # topics that a message names
+LOCAL = {"localhost", "127.0.0.1", "::1"}
+WITHOUT_ENCRYPTION = {"disable", "allow", "prefer"}
 
 
 @register(Tags.compatibility)
@@ -142,6 +148,75 @@ def check_servers(
                 hint="Leave 'server_side_binding' out of its OPTIONS, or give events a database alias without it.",
                 id="django_events.W001",
             )
+
+
+@register(Tags.security, deploy=True)
+def check_reads(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    written, read = router.db_for_write(models.BufferedEvent), router.db_for_read(models.Event)
+    if written != read:
+        yield checks.Warning(
+            f"Events are written to the database {written!r} and read from {read!r}: what is read may be late, and a "
+            "handler that reads the log may not find the event that it was called for.",
+            hint="Let the router answer for the app 'django_events' with one alias, and name the other with using().",
+            id="django_events.W004",
+        )
+
+
+@register(Tags.security, deploy=True)
+def check_poll_interval(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    every = conf.settings.POLL_INTERVAL
+    if every < SHORTEST_POLL:
+        yield checks.Warning(
+            f"DJANGO_EVENTS['POLL_INTERVAL'] is {every.total_seconds():g} s: where no wake-up comes, every worker asks "
+            f"the database {1 / every.total_seconds():,.0f} times a second for nothing.",
+            hint="Leave it at 0.5 s: with a direct connection workers are woken within milliseconds.",
+            id="django_events.W005",
+        )
+
+
+@register(Tags.security, deploy=True)
+def check_retention(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    kept = [t.name for t in registry if not any((t.retention, t.retention_events, t.retention_bytes))]
+    if kept:
+        told = ", ".join(kept[:TOLD]) + (f" and {len(kept) - TOLD} more" if len(kept) > TOLD else "")
+        yield checks.Warning(
+            f"No retention is declared for {told}: their logs grow until the disk is full.",
+            hint="Declare retention=, or add django_events.W006 to SILENCED_SYSTEM_CHECKS if they are kept on purpose.",
+            id="django_events.W006",
+        )
+
+
+@register(Tags.security, deploy=True)
+def check_encryption(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    using = router.db_for_write(models.BufferedEvent) or DEFAULT_DB_ALIAS
+    if connections[using].vendor != "postgresql":
+        return
+    given = connections[using].get_connection_params()
+    host, mode = str(given.get("host", "")), str(given.get("sslmode", os.environ.get("PGSSLMODE", "prefer")))
+    local = not host or host.startswith("/") or host in LOCAL
+    if not local and "service" not in given and mode in WITHOUT_ENCRYPTION:
+        yield checks.Warning(
+            f"The database {using!r} is another machine, and sslmode is {mode!r}: events and the password may cross "
+            "the network in plain text.",
+            hint="Set 'sslmode': 'verify-full' in its OPTIONS, or 'require' at least.",
+            id="django_events.W007",
+        )
+
+
+# What is about the site, whatever its database is like; `events doctor` asks them too.
+OF_SITE = (
+    check_settings,
+    check_topics,
+    check_consumers,
+    check_outboxes,
+    check_captures,
+    check_apps,
+    check_engines,
+    check_reads,
+    check_poll_interval,
+    check_retention,
+    check_encryption,
+)
 
 
 def _wrong_filters(using: str) -> Iterator[CheckMessage]:

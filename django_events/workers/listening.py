@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, LiteralString
 
 import psycopg
-from django.db import connections
 from psycopg import sql
 
 from django_events.conf import settings
+from django_events.sql.apart import parameters
 from django_events.workers.bell import Bell
 from django_events.workers.loop import LONGEST_RETRY, pause_after
 from django_events.workers.stopping import Stop
@@ -108,11 +108,8 @@ class Listener:
                 self._stop.wait(pause_after(failures))
 
     def _connect_and_listen(self) -> None:
-        parameters = connections[self.using].get_connection_params()
-        for django_only in ("cursor_factory", "context"):
-            parameters.pop(django_only, None)
         connection: Connection = psycopg.connect(
-            **{"connect_timeout": CONNECT_TIMEOUT, **parameters, "autocommit": True}
+            **{"connect_timeout": CONNECT_TIMEOUT, **parameters(self.using), "autocommit": True}
         )
         try:
             if _is_pooled(connection):

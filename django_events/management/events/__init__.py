@@ -6,6 +6,9 @@ from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, 
 from django_events.management.events.erasing import ERASE
 from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.grants import GRANTS
+from django_events.management.events.doctor import DOCTOR
+from django_events.management.events.failing import RETRY, SKIP
+from django_events.management.events.health import HEALTH
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.peeking import PEEK
@@ -17,6 +20,8 @@ from django_events.management.events.verifying import VERIFY
 ALL = (
     STATUS,
     VERIFY,
+    DOCTOR,
+    HEALTH,
     TOPICS,
     CONSUMERS,
     PEEK,

@@ -1,0 +1,1 @@
+"""Examinations of a database and of this process: each by itself, in a module for its theme; `examining` does them."""

@@ -1,0 +1,59 @@
+"""The tables of the log: is there room ahead, is each as it was made?"""
+
+from collections.abc import Iterator
+
+from django_events import sql
+from django_events.doctoring.findings import Answer, ok, problem, warning
+from django_events.doctoring.patient import Patient
+from django_events.log.segments import segments
+from django_events.phrases import count
+
+MOST = 20  # topics that are named
+TRANSFER_MAKES_IT = "The transfer makes it: is one running, or is there a lock on the log in its way?"
+
+
+def room(patient: Patient) -> Iterator[Answer]:
+    """Has each topic a segment for its next event, and one in reserve?"""
+    answers: list[Answer] = []
+    smallest: tuple[int, str] | None = None
+    number = 0
+    for log in patient.logs:
+        name = log.topic.name
+        existing = segments(patient.using, log.topic.pk)
+        number += len(existing)
+        end = existing[-1].end - 1 if existing else 0
+        left = end - log.last_id
+        smallest = min(filter(None, [smallest, (left, name)]))
+        seen = {"topic": name, "last_id": log.last_id, "room_until": end}
+        if left <= 0:
+            what = f"{name} has no segment for {name}/{log.last_id + 1}: the transfer has to make it first."
+            answers.append(problem(what, f"{TRANSFER_MAKES_IT} See its log.", **seen))
+        elif log.last_id >= existing[-1].first:
+            what = f"{name} is in its last segment, with room for {left:,} more: the next one is not there."
+            answers.append(warning(what, f"{TRANSFER_MAKES_IT} See its log.", **seen))
+    if answers:
+        yield from answers[:MOST]
+    elif smallest is None:
+        yield ok("There are no topics.")
+    else:
+        left, name = smallest
+        said = f"{count(number, 'segment')} of {count(len(patient.logs), 'topic')}"
+        seen = {"segments": number, "topics": len(patient.logs), "least_room": left}
+        yield ok(f"{said}, the least room is for {left:,} events of {name}.", **seen)
+
+
+def tables(patient: Patient) -> Iterator[Answer]:
+    """Is each attached, logged, and are its indexes usable?"""
+    answers = []
+    for kind, name, of in sql.fetch(patient.using, sql.statement("defects")):
+        if kind == "detached":
+            what = f"Segment {name} was detached from {of} halfway: its events can't be read."
+            remedy = f"ALTER TABLE {of} DETACH PARTITION {name} FINALIZE, then attach it again."
+            answers.append(problem(what, remedy, table=name))
+        elif kind == "unlogged":
+            what = f"{name} is UNLOGGED: a crash empties it."
+            answers.append(problem(what, f"ALTER TABLE {name} SET LOGGED", table=name))
+        else:
+            what = f"Index {name} of {of} is invalid, so it is not used."
+            answers.append(problem(what, f"REINDEX INDEX CONCURRENTLY {name}", table=of, index=name))
+    yield from answers[:MOST] or [ok("All are logged, attached and have valid indexes.")]

@@ -1,0 +1,96 @@
+"""What the migrations made: are they applied, are functions and triggers there, may this role use them?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pgtrigger
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from django_events import models, sql
+from django_events.doctoring.findings import Answer, ok, problem, warning
+from django_events.doctoring.patient import Patient
+from django_events.phrases import count
+from django_events.publishing.capture import Capture
+
+FUNCTIONS = (
+    "django_events_open(text, boolean)",
+    "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)",
+    "django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean)",
+    "django_events_is_new(text, text, interval)",
+)
+
+
+def migrations(patient: Patient) -> Iterator[Answer]:
+    """Are those of this version applied?"""
+    executor = MigrationExecutor(connections[patient.using])
+    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "django_events"]
+    missing = [migration.name for migration, _ in executor.migration_plan(targets)]
+    ours = sorted(name for app, name in executor.loader.applied_migrations if app == "django_events")
+    if missing:
+        what = f"Not applied: {', '.join(missing)}."
+        yield problem(what, f"manage.py migrate --database {patient.using}", missing=missing)
+    else:
+        yield ok(f"All are applied, {ours[-1]} is the last one.", applied=ours)
+
+
+def functions(patient: Patient) -> Iterator[Answer]:
+    """Is what publishing goes through there?"""
+    missing = sql.fetch(patient.using, sql.statement("missing_functions"), signatures=list(FUNCTIONS))
+    for signature, there in missing:
+        if there:
+            what, remedy = f"This role may not call {signature}.", f"GRANT EXECUTE ON FUNCTION {signature} TO …"
+        else:
+            what = f"The function {signature} is not there."
+            remedy = "Restore it from a backup of the schema; migration 0001 of django_events has it."
+        yield problem(what, remedy, function=signature)
+    if not missing:
+        yield ok(f"{count(len(FUNCTIONS), 'function')}, all there.")
+
+
+def triggers(patient: Patient) -> Iterator[Answer]:
+    """Are those of the log, and those that capture() declares, installed and enabled?"""
+    registered: Any = pgtrigger.registered()
+    ours = [(model, one) for model, one in registered if model is models.Event or isinstance(one, Capture)]
+    good = 0
+    for model, trigger in ours:
+        table = model._meta.db_table
+        status, enabled = trigger.get_installation_status(model, database=patient.using)
+        seen = {"table": table, "trigger": trigger.name}
+        if status == "UNINSTALLED":
+            what = f"Trigger {trigger.name} of {table} is not there: {_lost(model)}."
+            yield problem(what, f"manage.py pgtrigger install {trigger.get_uri(model)}", **seen)
+        elif not enabled and status in ("INSTALLED", "OUTDATED"):
+            what = f"Trigger {trigger.name} of {table} is disabled: {_lost(model)}."
+            yield problem(what, f"manage.py pgtrigger enable {trigger.get_uri(model)}", **seen)
+        elif status == "OUTDATED":
+            what = f"Trigger {trigger.name} of {table} is not the one that is declared."
+            yield warning(what, f"manage.py migrate --database {patient.using}", **seen)
+        else:
+            good += 1
+    if good == len(ours):
+        yield ok(f"{count(good, 'trigger')}, all installed and enabled.", triggers=good)
+
+
+def _lost(model: type[Any]) -> str:
+    if model is models.Event:
+        return "queues get no deliveries, or the log can be changed"
+    return "changes of the table publish nothing"
+
+
+def rights(patient: Patient) -> Iterator[Answer]:
+    """May the role of this process do what processes do? One that only publishes need not be able to do the rest."""
+    missing = sql.fetch(patient.using, sql.statement("missing_rights"))
+    by_purpose: dict[str, list[str]] = {}
+    for purpose, name, privilege in missing:
+        by_purpose.setdefault(purpose, []).append(f"{privilege} of {name}")
+    role = connections[patient.using].settings_dict["USER"] or "this role"
+    for purpose, lacks in by_purpose.items():
+        more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
+        what = f"{role} can't {purpose}: it lacks {', '.join(lacks[:3])}{more}."
+        if purpose == "publish":
+            yield problem(what, "Grant it, or use the role that migrated.", role=role, lacks=lacks)
+        else:
+            yield warning(what, "Fine, unless processes of this role are to do that.", role=role, lacks=lacks)
+    if not missing:
+        yield ok(f"{role} can publish, transfer, handle and make segments.", role=role)

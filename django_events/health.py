@@ -1,0 +1,102 @@
+"""Views for load balancers and Kubernetes, which answer soon whatever the database does.
+
+    from django_events import health
+
+    urlpatterns = [
+        path("livez", health.liveness),
+        path("readyz", health.readiness),
+        path("transferz", health.readiness, {"max_age": timedelta(minutes=1)}),
+    ]
+
+They tell the public no more than a word. What was wrong is in the log, with the words of the database.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from django.contrib.auth.decorators import login_not_required
+from django.db import connections, router, transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from django_events import declarations, sql
+from django_events.models import BufferedEvent
+from django_events.phrases import duration
+from django_events.sql.apart import Apart, NoAnswer
+
+logger = logging.getLogger("django_events.health")
+
+SECONDS = 2  # for the connection, and for each answer
+
+Reason = Literal["database", "read-only", "migrations", "topics", "transfer"]
+View = Callable[..., HttpResponse]
+
+
+class Fault(NamedTuple):
+    """Why events can't be published, or come late: a word for everybody, and a sentence for the log."""
+
+    reason: Reason
+    told: str
+
+
+def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
+    """What stops publishing to a database, or keeps an event in its buffer for longer than `max_age`; None if nothing.
+
+    On a connection of its own, which is given two seconds to be there and two for each answer. Nothing is written.
+    """
+    try:
+        with Apart(using, seconds=SECONDS) as apart:
+            return _fault(apart, using, max_age)
+    except NoAnswer as error:
+        return Fault("database", f"The database {using!r} can't be reached. {error}")
+
+
+def _fault(apart: Apart, using: str, max_age: timedelta | None) -> Fault | None:
+    [[read_only, migrated]] = apart.ask(sql.statement("ready"))
+    if read_only == "on":
+        return Fault("read-only", f"The database {using!r} is a standby, or read-only by default.")
+    if migrated != "t":
+        return Fault("migrations", f"The database {using!r} is not migrated: manage.py migrate --database {using}")
+    known = {name for (name,) in apart.ask(sql.statement("names_of_topics"))}
+    missing = sorted({topic.name for topic in declarations.registry} - known)
+    if missing:
+        told = f"The database {using!r} has no {', '.join(missing)}: manage.py migrate --database {using}"
+        return Fault("topics", told)
+    if max_age is not None:
+        [[age]] = apart.ask(sql.statement("oldest_waiting"))
+        if age is not None and float(age) > max_age.total_seconds():
+            waited = duration(timedelta(seconds=float(age)))
+            return Fault("transfer", f"An event has been in the buffer of {using!r} for {waited}.")
+    return None
+
+
+def _of_probe(view: View) -> View:
+    """Not cached, open to everybody, and without the transaction of ATOMIC_REQUESTS: it would wait for the database."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(alias)(view)
+    return login_not_required(require_safe(never_cache(view)))
+
+
+def _liveness(request: HttpRequest) -> HttpResponse:
+    """200: this process answers. It asks no database, so that one that is away restarts no process."""
+    return JsonResponse({"status": "ok"})
+
+
+def _readiness(request: HttpRequest, *, using: str | None = None, max_age: timedelta | None = None) -> HttpResponse:
+    """200 if events can be published, otherwise 503 with a word for the reason.
+
+    With `max_age` also 503 while an event has been in the buffer for longer.
+    """
+    alias = using or router.db_for_write(BufferedEvent)
+    found = fault(alias, max_age=max_age)
+    if found is None:
+        return JsonResponse({"status": "ok"})
+    logger.warning("Not ready: %s", found.told)
+    return JsonResponse({"status": "unavailable", "reason": found.reason}, status=503)
+
+
+liveness = _of_probe(_liveness)
+readiness = _of_probe(_readiness)

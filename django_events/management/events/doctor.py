@@ -1,0 +1,54 @@
+"""`manage.py events doctor`: every part of a database and of this process examined, the worst first."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from django_events.doctoring.examining import examine
+from django_events.doctoring.findings import WORST_FIRST, Finding
+from django_events.management.events.subcommand import Subcommand
+from django_events.management.reporting import WIDTH, Report, printable
+from django_events.phrases import count
+from django_events.workers.loop import Exit
+
+WIDEST = max(map(len, WORST_FIRST))
+
+
+def doctor(using: str, **options: Any) -> Report:
+    """The exit code is 1 if there is a problem."""
+    found = examine(using)
+    verdicts = Counter(one.verdict for one in found)
+    data = {
+        "database": using,
+        "verdicts": {verdict: verdicts[verdict] for verdict in WORST_FIRST},
+        "findings": [one._asdict() for one in found],
+    }
+    text = "\n".join([_summary(found), "", *map(_block, found)])
+    return Report(data, text, code=Exit.FAILED if verdicts["problem"] else Exit.DONE)
+
+
+DOCTOR = Subcommand(name="doctor", help="Examine the database and this process, and say what to do.", report=doctor)
+
+
+def _summary(found: Sequence[Finding]) -> str:
+    verdicts = Counter(one.verdict for one in found)
+    parts = [
+        count(verdicts["problem"], "problem").upper() if verdicts["problem"] else "No problem",
+        *([count(verdicts["warning"], "warning")] if verdicts["warning"] else []),
+        *([f"{verdicts['unknown']} unknown"] if verdicts["unknown"] else []),
+        f"{verdicts['ok']} ok",
+    ]
+    return f"{', '.join(parts)}."
+
+
+def _block(one: Finding) -> str:
+    what = textwrap.wrap(
+        f"{one.verdict:<{WIDEST}}  {one.examination}: {printable(one.what)}",
+        WIDTH,
+        subsequent_indent=" " * (WIDEST + 4),
+        max_lines=4,
+        placeholder=" …",
+    )
+    # What is to be done is to be copied: it is not wrapped.
+    return "\n".join([*what, *([f"{' ' * (WIDEST + 2)}→ {printable(one.remedy)}"] if one.remedy else [])])

@@ -1,0 +1,19 @@
+-- How tables are vacuumed: their options, and when it was done last. Also any of ours without autovacuum.
+--
+-- Parameters: tables.
+-- Relies on: the catalog, and the statistics of the server.
+SELECT c.relname::text, coalesce(c.reloptions, ARRAY[]::text[]), greatest(s.last_vacuum, s.last_autovacuum)
+FROM pg_class AS c
+LEFT JOIN pg_stat_all_tables AS s ON s.relid = c.oid
+WHERE c.relkind = 'r'
+    AND c.relnamespace = (SELECT t.relnamespace FROM pg_class AS t WHERE t.oid = to_regclass('django_events_topic'))
+    AND starts_with(c.relname, 'django_events_')
+    AND (
+        c.relname = ANY(%(tables)s)
+        OR EXISTS (
+            SELECT
+            FROM pg_options_to_table(c.reloptions) AS o
+            WHERE o.option_name = 'autovacuum_enabled' AND NOT o.option_value::boolean
+        )
+    )
+ORDER BY c.relname
