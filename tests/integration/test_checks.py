@@ -16,6 +16,7 @@ from django.test import override_settings
 
 from django_events import Topic, declarations
 from django_events.models import BufferedEvent, Consumer, Position
+from django_events.models import Event as EventRow
 from django_events.models import Topic as TopicRow
 
 ROOT = Path(__file__).parents[2]
@@ -333,3 +334,96 @@ def test_servers_are_asked_only_where_events_may_be_and_only_by_commands_that_na
     assert ids() == ["django_events.E006"]
     with override_settings(DATABASE_ROUTERS=[NoEvents()]):
         assert ids() == []
+
+
+# W004 to W007: what goes wrong in production
+
+
+def pitfalls():
+    """What `check --deploy` adds, without the one that the shop has: it keeps its events for ever."""
+    return [
+        message
+        for message in run_checks(include_deployment_checks=True)
+        if message.id.startswith("django_events.") and message.id != "django_events.W006"
+    ]
+
+
+class ReadsFrom:
+    def __init__(self, alias):
+        self.alias = alias
+
+    def db_for_read(self, model, **hints):
+        return self.alias if model is EventRow else None
+
+
+def test_pitfalls_are_told_by_deploy_only():
+    with override_settings(DJANGO_EVENTS={"POLL_INTERVAL": timedelta(milliseconds=1)}):
+        assert ours() == []
+        assert [message.id for message in pitfalls()] == ["django_events.W005"]
+    assert pitfalls() == []
+
+
+def test_events_that_are_read_elsewhere_than_written(other_alias):
+    with override_settings(DATABASE_ROUTERS=[ReadsFrom(other_alias)]):
+        assert pitfalls() == [
+            checks.Warning(
+                "Events are written to the database 'default' and read from 'other': what is read may be late, and a "
+                "handler that reads the log may not find the event that it was called for.",
+                hint="Let the router answer for the app 'django_events' with one alias, and name the other with "
+                "using().",
+                id="django_events.W004",
+            )
+        ]
+
+
+def test_polling_that_never_rests():
+    with override_settings(DJANGO_EVENTS={"POLL_INTERVAL": timedelta(milliseconds=10)}):
+        assert [message.msg for message in pitfalls()] == [
+            "DJANGO_EVENTS['POLL_INTERVAL'] is 0.01 s: where no wake-up comes, every worker asks the database 100 "
+            "times a second for nothing."
+        ]
+    with override_settings(DJANGO_EVENTS={"POLL_INTERVAL": timedelta(milliseconds=50)}):
+        assert pitfalls() == []
+
+
+def test_topics_that_grow_for_ever_are_told_once(declare):
+    def told():
+        return [message.msg for message in run_checks(include_deployment_checks=True) if message.id.endswith(".W006")]
+
+    [before] = told()
+    assert before.startswith("No retention is declared for orders, payments, stock, ")
+    assert before.endswith(" more: their logs grow until the disk is full.")
+    declare("by-age", retention=timedelta(days=1))
+    declare("by-count", retention_events=1_000_000)
+    declare("by-size", retention_bytes=1 << 40)
+    assert told() == [before]
+    more = int(before.split(" more:")[0].split()[-1])
+    declare("kept")
+    assert told() == [before.replace(f"{more} more", f"{more + 1} more")]
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "found"),
+    [
+        ("db.example.org", {}, True),
+        ("db.example.org", {"sslmode": "prefer"}, True),
+        ("db.example.org", {"sslmode": "require"}, False),
+        ("db.example.org", {"sslmode": "verify-full"}, False),
+        ("127.0.0.1", {}, False),
+        ("/var/run/postgresql", {}, False),
+        ("", {}, False),
+    ],
+)
+def test_a_way_over_the_network_without_encryption(monkeypatch, host, options, found):
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    monkeypatch.setitem(connection.settings_dict, "HOST", host)
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+
+    assert [message.id for message in pitfalls()] == (["django_events.W007"] if found else [])
+
+
+def test_the_environment_may_ask_for_encryption(monkeypatch):
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    monkeypatch.setitem(connection.settings_dict, "HOST", "db.example.org")
+
+    assert pitfalls() == []

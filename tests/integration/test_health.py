@@ -1,0 +1,264 @@
+"""Probes: views and a command that answer soon, with a word, whatever the database does."""
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, connections
+from django.http import HttpResponse
+from django.test import Client, RequestFactory, override_settings
+from django.urls import path
+
+from django_events import health, publish
+from django_events.consuming.replay import pause
+from django_events.management.commands.events import Command
+from django_events.models import BufferedEvent, Topic
+from django_events.models.functions import ClockTimestamp
+from django_events.statements import log_table
+from testproject.private_postgres.server import Server
+from tests.fix_queues import fill_topic
+
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+MINUTE = timedelta(minutes=1)
+Events = Callable[..., tuple[int, str, str]]
+
+
+def fail(*args: Any) -> HttpResponse:
+    raise AssertionError("a probe asks nobody to log in")
+
+
+urlpatterns = [
+    path("livez", health.liveness),
+    path("readyz", health.readiness),
+    path("transferz", health.readiness, {"max_age": MINUTE}),
+    path("otherz", health.readiness, {"using": "other"}),
+    path("accounts/login/", fail),
+]
+
+
+@pytest.fixture
+def transactional_db(committed_db: None) -> Iterator[None]:
+    """Nothing is flushed: see there."""
+    yield
+    BufferedEvent.objects.all().delete()
+
+
+@pytest.fixture(autouse=True)
+def urls() -> Iterator[None]:
+    middleware = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    ]
+    with override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=middleware):
+        yield
+
+
+@pytest.fixture
+def events(capsys: pytest.CaptureFixture[str]) -> Events:
+    """Run `manage.py events health` as from a shell."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code: Any = 0
+        try:
+            Command().run_from_argv(["manage.py", "events", "health", *arguments])
+        except SystemExit as ending:
+            code = ending.code
+        return int(code or 0), *capsys.readouterr()
+
+    return run
+
+
+def run(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@contextmanager
+def alias(**changes: Any) -> Iterator[str]:
+    """Another alias of the test's database, or of another one."""
+    connections["other"] = connections["default"].copy("other")
+    connections["other"].settings_dict.update(changes)
+    connections.settings["other"] = connections["other"].settings_dict
+    try:
+        yield "other"
+    finally:
+        connections["other"].close()
+        del connections["other"], connections.settings["other"]
+
+
+@contextmanager
+def deaf() -> Iterator[int]:
+    """The port of somebody who takes connections and never says a word."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def of(response: HttpResponse) -> tuple[int, dict[str, str]]:
+    return response.status_code, json.loads(response.content)
+
+
+def reason(address: str = "/readyz") -> tuple[int, str | None]:
+    status, told = of(Client().get(address))
+    assert set(told) <= {"status", "reason"}
+    return status, told.get("reason")
+
+
+# --- the views
+
+
+def test_a_site_that_is_well_answers_200_without_a_login():
+    for address in ("/livez", "/readyz", "/transferz"):
+        response = Client().get(address)
+        assert of(response) == (200, {"status": "ok"})
+        assert "no-store" in response["Cache-Control"]
+        assert Client().head(address).status_code == 200
+    assert Client().post("/readyz").status_code == 405
+
+
+def test_liveness_asks_no_database(django_db_blocker):
+    with django_db_blocker.block():
+        assert of(Client().get("/livez"))[0] == 200
+
+
+def test_a_database_that_is_away_gives_a_word_and_no_secrets(caplog):
+    with alias(PORT="1", PASSWORD="secret"), caplog.at_level(logging.WARNING, "django_events.health"):
+        response = Client().get("/otherz")
+
+    assert of(response) == (503, {"status": "unavailable", "reason": "database"})
+    [record] = [record for record in caplog.records if record.name == "django_events.health"]
+    assert "Not ready: The database 'other' can't be reached." in record.getMessage()
+    assert "secret" not in record.getMessage()
+
+
+def test_a_database_that_takes_connections_and_never_answers(monkeypatch):
+    monkeypatch.setattr(health, "SECONDS", 1)
+    began = time.monotonic()
+    with deaf() as port, alias(HOST="127.0.0.1", PORT=str(port)):
+        assert reason("/otherz") == (503, "database")
+    assert time.monotonic() - began < 10
+
+
+def test_a_server_that_is_frozen_after_the_connection_was_made(monkeypatch, connect):
+    """It would wait for a lock for ever: nothing but the limit ends it."""
+    monkeypatch.setattr(health, "SECONDS", 1)
+    somebody = connect()
+    somebody.execute("LOCK TABLE django_events_topic")
+    began = time.monotonic()
+
+    assert reason() == (503, "database")
+    assert time.monotonic() - began < 10
+
+
+def test_a_request_does_not_wait_for_the_transaction_of_atomic_requests(monkeypatch):
+    """Django opens it before a view is called, and a database that is away would be waited for there."""
+    connections["default"].close()
+    with monkeypatch.context() as patch:
+        patch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
+        patch.setattr(connections["default"], "connect", _refuse)
+        for address in ("/livez", "/readyz"):
+            assert of(Client().get(address))[0] == 200
+
+
+def _refuse() -> None:
+    raise OperationalError("away")
+
+
+def test_a_database_that_is_not_migrated():
+    with Server() as own:
+        _, _, rest = own.url.partition("//")
+        account, _, place = rest.partition("@")
+        user, _, password = account.partition(":")
+        host, _, port = place.partition("/")[0].partition(":")
+        with alias(NAME="postgres", HOST=host, PORT=port, USER=user, PASSWORD=password, OPTIONS={}):
+            assert reason("/otherz") == (503, "migrations")
+
+
+def test_a_database_that_is_read_only():
+    options = {**connection.settings_dict["OPTIONS"], "options": "-c default_transaction_read_only=on"}
+    with alias(OPTIONS=options):
+        assert reason("/otherz") == (503, "read-only")
+
+
+def test_a_topic_that_is_declared_and_not_there(undiscovered):
+    assert reason() == (503, "topics")
+
+
+def test_an_event_that_waits_for_long_is_told_only_if_it_is_asked_for(things):
+    publish(things, "waits")
+    assert reason("/transferz") == (200, None)
+
+    BufferedEvent.objects.update(published_at=ClockTimestamp() - 2 * MINUTE)
+    assert reason("/transferz") == (503, "transfer")
+    assert reason("/readyz") == (200, None)
+
+
+def test_a_probe_leaves_no_session_behind():
+    for _ in range(3):
+        health.readiness(RequestFactory().get("/readyz"))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE query LIKE '%FROM django_events_topic' AND pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        assert cursor.fetchone()[0] <= 1  # the server may need a moment for the last one
+
+
+# --- the command
+
+
+def test_health_of_the_buffer(events, things):
+    assert events() == (0, "ok: 0 events in the buffer.\n", "")
+    publish(things, 1)
+    publish(things, 2)
+    BufferedEvent.objects.update(published_at=ClockTimestamp() - 2 * MINUTE)
+
+    assert events()[:2] == (0, "ok: 2 events in the buffer, the oldest for 2 min.\n")
+    assert events("--max-age", "60")[:2] == (1, "unhealthy: 2 events in the buffer, the oldest for 2 min.\n")
+    assert events("--max-age", "600")[0] == 0
+    assert events("--max-lag", "1")[0] == 1
+    assert events("--max-lag", "2")[0] == 0
+    told = json.loads(events("--max-lag", "1", "--format", "json")[1])
+    assert (told["healthy"], told["reason"], told["lag"]) == (False, "transfer", 2)
+
+
+def test_health_of_a_consumer(events, things, make_consumer):
+    make_consumer(things, handler=print)
+    fill_topic(things, 1, 2)
+    run(f"UPDATE {log_table(Topic.objects.get(name='things').pk)} SET logged_at = logged_at - interval '5 min'")
+
+    assert events("--consumer", "reader")[:2] == (0, "ok: reader is 2 events behind, the oldest for 5 min.\n")
+    assert events("--consumer", "reader", "--max-lag", "1")[0] == 1
+    assert events("--consumer", "reader", "--max-age", "60")[0] == 1
+    pause("reader")  # nothing that a new process would change
+    assert events("--consumer", "reader", "--max-age", "60")[:2] == (
+        0,
+        "ok: reader is 0 events behind. Of things it is paused.\n",
+    )
+
+
+def test_health_says_what_it_can_not_look_at(events, undiscovered):
+    code, out, _ = events()
+    assert (code, out) == (
+        1,
+        "unhealthy: The database 'default' has no undiscovered: manage.py migrate --database default\n",
+    )
+
+
+def test_health_of_somebody_unknown_and_of_nowhere(events):
+    code, _, err = events("--consumer", "nobody")
+    assert (code, "nobody" in err) == (2, True)
+    with alias(PORT="1"):
+        code, _, err = events("--database", "other")
+    assert code == 75
+    assert err.startswith("CommandError: The database 'other' can't be reached.")
+    assert events("--max-age", "soon")[0] == 2
