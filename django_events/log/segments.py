@@ -29,8 +29,17 @@ def segments(using: str, topic_id: int) -> list[Segment]:
 
 
 def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
-    """Up to which id a topic has segments, without the last one, which is a reserve, or with it."""
-    existing = segments(using, topic_id)
+    """Up to which id a topic has segments, without the last one, which is a reserve, or with it.
+
+    None, as far as can be told, while somebody holds a lock on one of them: reading its bounds would wait for it.
+    """
+    try:
+        with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
+            existing = segments(using, topic_id)
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+        return 0
     if not existing:
         return 0
     return existing[-1].end - 1 if reserve else existing[-1].first - 1

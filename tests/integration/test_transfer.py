@@ -482,6 +482,23 @@ def test_a_lock_on_one_log_stops_no_other_topic(connect, make_topic, caplog):
     assert not worker.left
 
 
+def test_a_transfer_that_starts_beside_an_exclusive_lock_on_one_log_stops_no_other_topic(connect, make_topic):
+    """It doesn't know yet how much room there is, and looking waits for whoever holds the lock."""
+    locked, free = make_topic("locked"), make_topic("free")
+    table = segments("default", Topic.objects.get(name="locked").pk)[0].table
+    other = connect()
+    other.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+    publish(locked, 1)
+    publish(free, 1)
+    worker = Transfer("default")
+
+    assert worker.move() == 1
+    assert worker.left
+    other.rollback()
+    assert worker.move() == 1
+    assert not worker.left
+
+
 def test_what_is_attached_ahead_is_enough_while_the_log_is_locked_against_new_segments(connect, make_topic):
     topic = make_topic("short", segment_size=100)
     topic_id = Topic.objects.get(name="short").pk
