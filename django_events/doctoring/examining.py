@@ -25,6 +25,7 @@ ALL: dict[str, Examination] = {
     "maintenance": processes.maintenance,
     "segments": logs.room,
     "tables": logs.tables,
+    "locks": logs.locks,
     "snapshots": cleaning.snapshots,
     "autovacuum": cleaning.autovacuum,
     "bloat": cleaning.bloat,
@@ -60,4 +61,7 @@ def _answers(examination: Examination, patient: Patient) -> list[Answer]:
             raise
         if isinstance(error, DatabaseError) and sql.state(error) == sql.UNDEFINED_TABLE:
             return [unknown(tables_missing(patient.using))]
-        return [unknown(f"It failed: {type(error).__name__}: {str(error).strip()}")]
+        if isinstance(error, DatabaseError) and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
+            return [unknown("Somebody has locked what it looks at: see locks.")]
+        said = str(error).strip().splitlines() or [""]
+        return [unknown(f"It failed: {type(error).__name__}: {said[0]}")]

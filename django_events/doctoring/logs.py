@@ -1,13 +1,15 @@
 """The tables of the log: is there room ahead, is each as it was made?"""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from django_events import sql
 from django_events.doctoring.findings import Answer, ok, problem, warning
 from django_events.doctoring.patient import Patient
 from django_events.log.segments import segments
-from django_events.phrases import count
+from django_events.phrases import count, duration
 
+HELD = timedelta(seconds=10)
 MOST = 20  # topics that are named
 TRANSFER_MAKES_IT = "The transfer makes it: is one running, or is there a lock on the log in its way?"
 
@@ -40,6 +42,18 @@ def room(patient: Patient) -> Iterator[Answer]:
         said = f"{count(number, 'segment')} of {count(len(patient.logs), 'topic')}"
         seen = {"segments": number, "topics": len(patient.logs), "least_room": left}
         yield ok(f"{said}, the least room is for {left:,} events of {name}.", **seen)
+
+
+def locks(patient: Patient) -> Iterator[Answer]:
+    """Does somebody keep others from writing or reading one?"""
+    lockers = sql.fetch(patient.using, sql.statement("lockers"), age=HELD)
+    for pid, role, application, table, mode, age in lockers:
+        called = f" ({application})" if application else ""
+        what = f"Session {pid} of {role}{called} has held {mode} on {table} for {duration(age)}: events wait for it."
+        remedy = f"Let it end, or end it: SELECT pg_terminate_backend({pid})"
+        yield problem(what, remedy, pid=pid, table=table, mode=mode, held_for=age)
+    if not lockers:
+        yield ok(f"Nobody has locked a table for more than {duration(HELD)}.")
 
 
 def tables(patient: Patient) -> Iterator[Answer]:

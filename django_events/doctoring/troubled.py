@@ -18,18 +18,18 @@ EXAMINED = {"transfer", "unserved", "snapshot", "bloat", "not registered", "unde
 
 
 def of_kinds(patient: Patient, *kinds: str) -> Iterator[Answer]:
-    """The troubles of some kinds, in their own words."""
+    """The troubles of some kinds, in their own words. The examination says which kinds it is about."""
     return (_answer(one) for one in patient.troubles if one.kind in kinds)
 
 
 def others(patient: Patient) -> Iterator[Answer]:
     """Those of kinds that no other examination is about."""
-    found = [_answer(one) for one in patient.troubles if one.kind not in EXAMINED]
+    found = [_answer(one, one.kind) for one in patient.troubles if one.kind not in EXAMINED]
     yield from found or [ok("No other trouble.")]
 
 
-def _answer(one: Trouble) -> Answer:
+def _answer(one: Trouble, kind: str = "") -> Answer:
     whom = " of ".join(name for name in (one.consumer, one.topic) if name)
-    what = ": ".join(part for part in (one.kind, whom, one.what) if part)
+    what = ": ".join(part for part in (kind, whom, one.what) if part)
     seen = {"consumer": one.consumer, "topic": one.topic, "partition": one.partition}
     return Answer(VERDICTS.get(one.kind, "warning"), what, one.remedy, seen)

@@ -183,7 +183,7 @@ def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connec
     [finding] = found("maintenance")
 
     assert finding.verdict == "unknown"
-    assert "lock timeout" in finding.what
+    assert finding.what == "Somebody has locked what it looks at: see locks."
     assert found("topics")[0].verdict == "ok"
 
 
@@ -250,7 +250,7 @@ def test_events_that_wait_in_the_buffer_are_a_problem_though_somebody_sleeps(wel
 
     verdict, what, remedy = one(keepers.transfer(Patient("default")))
     assert (verdict, remedy) == ("problem", "Is one running? manage.py run_transfer")
-    assert what == "transfer: things: 1 event in the buffer, the oldest for 1 h: no transfer moves them."
+    assert what == "things: 1 event in the buffer, the oldest for 1 h: no transfer moves them."
 
 
 def test_a_consumer_that_nobody_serves_is_a_problem(things, make_consumer):
@@ -261,7 +261,7 @@ def test_a_consumer_that_nobody_serves_is_a_problem(things, make_consumer):
     run(f"UPDATE {log_table(Topic.objects.get(name='things').pk)} SET logged_at = logged_at - interval '1 hour'")
     verdict, what, remedy = one(keepers.workers(Patient("default")))
     assert (verdict, remedy) == ("problem", "Is one running? manage.py run_consumer reader")
-    assert what == "unserved: reader of things: 2 events behind, the oldest for 1 h: no worker handles them."
+    assert what == "reader of things: 2 events behind, the oldest for 1 h: no worker handles them."
 
 
 def test_maintenance_that_never_ran_fails_or_is_late():
@@ -301,7 +301,7 @@ def test_a_table_full_of_dead_rows_is_a_problem(monkeypatch):
     answers = [*cleaning.bloat(Patient("default"))]
 
     assert {answer.verdict for answer in answers} == {"problem"}
-    assert any("bloat: django_events_bufferedevent has " in answer.what for answer in answers)
+    assert any("django_events_bufferedevent has " in answer.what for answer in answers)
 
 
 def test_a_table_that_is_tuned_otherwise_is_a_warning():
@@ -385,6 +385,24 @@ def test_a_segment_that_was_detached_halfway(make_topic, connect):
     assert remedy.startswith(f"ALTER TABLE {log} DETACH PARTITION {log}_1 FINALIZE")
     run(remedy.partition(",")[0])
     run(f"DROP TABLE {log}_1")
+
+
+def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, connect, monkeypatch):
+    monkeypatch.setattr(logs, "HELD", timedelta(0))
+    make_topic("small")
+    log = log_table(Topic.objects.get(name="small").pk)
+    somebody = connect(application_name="alter table")
+    somebody.execute(f"LOCK TABLE {log}_1 IN ACCESS EXCLUSIVE MODE")
+    pid = somebody.info.backend_pid
+    verdict, what, remedy = one(logs.locks(Patient("default")))
+
+    assert (verdict, remedy) == ("problem", f"Let it end, or end it: SELECT pg_terminate_backend({pid})")
+    assert what.startswith(
+        f"Session {pid} of {somebody.info.user} (alter table) has held AccessExclusiveLock on {log}_1"
+    )
+    run(remedy.partition(": ")[2])
+    monkeypatch.undo()
+    assert one(logs.locks(Patient("default")))[0] == "ok"
 
 
 # --- what the migrations made
