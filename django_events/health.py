@@ -51,7 +51,7 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
         with Apart(using, seconds=SECONDS) as apart:
             return _fault(apart, using, max_age)
     except NoAnswer as error:
-        return Fault("database", f"The database {using!r} can't be reached. {error}")
+        return Fault("database", " ".join(str(error).split()))
 
 
 def _fault(apart: Apart, using: str, max_age: timedelta | None) -> Fault | None:
@@ -94,7 +94,7 @@ def _readiness(request: HttpRequest, *, using: str | None = None, max_age: timed
     found = fault(alias, max_age=max_age)
     if found is None:
         return JsonResponse({"status": "ok"})
-    logger.warning("Not ready: %s", found.told)
+    logger.warning("Not ready to publish to %r (%s): %s", alias, found.reason, found.told)
     return JsonResponse({"status": "unavailable", "reason": found.reason}, status=503)
 
 

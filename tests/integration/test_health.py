@@ -136,7 +136,7 @@ def test_a_database_that_is_away_gives_a_word_and_no_secrets(caplog):
 
     assert of(response) == (503, {"status": "unavailable", "reason": "database"})
     [record] = [record for record in caplog.records if record.name == "django_events.health"]
-    assert "Not ready: The database 'other' can't be reached." in record.getMessage()
+    assert "Not ready to publish to 'other' (database): connection failed: " in record.getMessage()
     assert "secret" not in record.getMessage()
 
 
@@ -260,5 +260,6 @@ def test_health_of_somebody_unknown_and_of_nowhere(events):
     with alias(PORT="1"):
         code, _, err = events("--database", "other")
     assert code == 75
-    assert err.startswith("CommandError: The database 'other' can't be reached.")
+    assert err.startswith("CommandError: The database 'other' can't be reached. connection failed: ")
+    assert len(err.splitlines()) == 1
     assert events("--max-age", "soon")[0] == 2
