@@ -1245,6 +1245,8 @@ def alias(request: pytest.FixtureRequest) -> Iterator[str]:
 SUBCOMMANDS = {
     "status": [],
     "verify": [],
+    "doctor": [],
+    "health": [],
     "topics": [],
     "consumers": [],
     "peek": ["orders"],
