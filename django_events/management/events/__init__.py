@@ -3,11 +3,10 @@
 from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGISTER
 from django_events.management.events.benching import BENCH
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
+from django_events.management.events.doctor import DOCTOR
 from django_events.management.events.erasing import ERASE
 from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.grants import GRANTS
-from django_events.management.events.doctor import DOCTOR
-from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.health import HEALTH
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.maintaining import MAINTAIN
