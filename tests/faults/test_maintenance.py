@@ -1,0 +1,102 @@
+"""Maintenance that dies, twice at once, and with consumers far behind: nothing is lost, and publishing goes on."""
+
+import signal
+import subprocess
+import sys
+
+import psycopg
+import pytest
+
+from tests.processes import ROOT, Processes
+
+
+@pytest.fixture
+def settings_module() -> str:
+    return "tests.fault_settings"
+
+
+def ask(url: str, query: str) -> list[tuple]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(query).fetchall()
+
+
+def tell(url: str, query: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(query)
+
+
+LIMITED = "UPDATE django_events_topic SET retention_events = 100, segment_size = 100 WHERE name = 'orders'"
+# All consumers of the topic but the queue that keeps a history, which is told to be at the end.
+ONLY_READERS = """
+    DELETE FROM django_events_delivery;
+    DELETE FROM django_events_position;
+    DELETE FROM django_events_consumer WHERE name <> 'in_order_batched';
+    UPDATE django_events_consumer SET live = false, filled_until = 1000000000;
+"""
+
+
+@pytest.mark.requirement("P1")
+def test_maintenance_killed_at_each_of_its_statements_leaves_nothing_half_done(processes: Processes):
+    tell(processes.url, LIMITED)
+    tell(processes.url, ONLY_READERS)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.killed_maintenance"],
+        env=processes.environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    kills = int(done.stdout.splitlines()[-1])
+    assert kills > 30, "it did next to nothing"
+
+    [(floor, first, last, events)] = ask(
+        processes.url,
+        "SELECT h.id_floor, min(e.id), max(e.id), count(*) FROM django_events_topic t"
+        " JOIN django_events_topichead h ON h.topic_id = t.id JOIN django_events_event e ON e.topic_id = t.id"
+        " WHERE t.name = 'orders' GROUP BY 1",
+    )
+    assert last == 60 * (kills + 1), "an event is missing, or one came twice"
+    assert (first, events) == (floor + 1, last - floor)
+    assert floor > 0
+    assert ask(processes.url, "SELECT count(*) FROM django_events_dedupkey") == [(0,)]
+    assert ask(processes.url, "SELECT count(*) FROM django_events_pastdelivery") == [(0,)]
+    assert ask(processes.url, "SELECT count(*) FROM django_events_delivery WHERE consumer_id = 999999") == [(0,)]
+    tables = (
+        "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND NOT relispartition AND relname ~ '^django_events_event_'"
+    )
+    assert ask(processes.url, tables) == [(0,)], "a segment that belongs to nobody"
+    tell(processes.url, "DELETE FROM django_events_consumer")
+    assert processes.run("events", "verify", "--topic", "orders").returncode == 0
+
+
+@pytest.mark.requirement("S10")
+def test_two_processes_share_the_maintenance_while_consumers_lag_and_publishing_never_fails(processes: Processes):
+    tell(processes.url, LIMITED)
+    tell(processes.url, "UPDATE django_events_topic SET retention_events = 100, segment_size = 100")
+    transfers = [processes.start("run_transfer") for _ in range(2)]
+    publishers = [processes.start_publisher(f"p{i}") for i in range(3)]
+    crons = [processes.start("events", "maintain") for _ in range(3)]
+    processes.wait_until(
+        lambda: ask(processes.url, "SELECT coalesce(max(id), 0) FROM django_events_event")[0][0] > 400,
+        what="400 events",
+    )
+    crons += [processes.start("events", "maintain") for _ in range(3)]
+    processes.wait_until(lambda: all(cron.poll() is not None for cron in crons), what="all who maintain at their end")
+    for publisher in publishers:
+        publisher.stop()
+    processes.wait_until(
+        lambda: not ask(processes.url, "SELECT FROM django_events_bufferedevent LIMIT 1"), what="an empty buffer"
+    )
+    for transfer in transfers:
+        transfer.send_signal(signal.SIGTERM)
+    assert [transfer.wait(30) for transfer in transfers] == [0, 0]
+
+    assert [cron.returncode for cron in crons] == [0] * 6
+    committed = {value for publisher in publishers for value in publisher.values("committed")}
+    in_log = {value for (value,) in ask(processes.url, "SELECT value #>> '{}' FROM django_events_event")}
+    assert committed == in_log, "nobody has handled anything, so everything is there"
+    assert not any(publisher.values("unknown") for publisher in publishers)
+    assert processes.run("events", "verify").returncode == 0
