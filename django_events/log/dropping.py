@@ -38,7 +38,7 @@ def _drop_rest(using: str, topic: models.Topic, *, sure: bool) -> bool:
     try:
         with changing_topics(using), sql.batch(using, lock_timeout=LOCK_TIMEOUT):
             sql.fetch(using, sql.statement("lock_head"), topic_id=topic.pk)
-            sql.run(using, sql.statement("drop_log").on(log=log_table(topic.pk)))
+            sql.run(using, sql.statement("drop_table").on(table=log_table(topic.pk)))
             models.TopicHead.objects.using(using).filter(pk=topic.pk).delete()
             models.Topic.objects.using(using).filter(pk=topic.pk).delete()
     except OperationalError as error:
@@ -53,7 +53,7 @@ def _drop_table(using: str, table: str) -> None:
     while True:
         try:
             with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-                sql.run(using, sql.statement("drop_log").on(log=table))
+                sql.run(using, sql.statement("drop_table").on(table=table))
                 return
         except OperationalError as error:
             if time.monotonic() > until or sql.state(error) not in sql.RETRIED_STATES:

@@ -103,7 +103,7 @@ def cut(using: str, topic: Topic, *, last_id: int) -> None:
 
 def drop(using: str, segment: Segment) -> None:
     """Drop a segment with what is in it. For a caller who holds the head of the topic."""
-    sql.run(using, sql.statement("drop_segment").on(segment=segment.table))
+    sql.run(using, sql.statement("drop_table").on(table=segment.table))
 
 
 def extend(using: str, topic: Topic, *, after: int, events: int) -> int:

@@ -18,6 +18,7 @@ from django_events import models, sql
 from django_events.consuming.lag import Standing, ends_of, oldest_waits, standings
 from django_events.consuming.troubles import troubles
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
+from django_events.models.functions import ClockTimestamp
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
 
 logger = logging.getLogger("django_events.metrics")
@@ -65,6 +66,11 @@ STATE = _metric(
     labels=(*OF_CONSUMER, "state"),
 )
 PAUSED = _metric("consumer_paused", "Whether somebody paused it.", labels=OF_CONSUMER)
+OF_STEP = ("database", "step")
+MAINTAINED = _metric(
+    "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
+)
+FAILING = _metric("maintenance_failing", "Whether the last run of the step failed.", labels=OF_STEP)
 TROUBLES = _metric("troubles", "What needs somebody's attention, by kind.", labels=("database", "kind"))
 
 STATE_METRICS = tuple(one for one in vars().copy().values() if isinstance(one, Metric))
@@ -115,6 +121,10 @@ def _of_database(using: str) -> Iterator[Sample]:
     yield from _sizes(using, topics)
     yield Sample(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
     yield from _of_consumers(using, found)
+    for step in models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"):
+        if step.finished_at is not None:
+            yield Sample(MAINTAINED, (using, step.name), (step.now - step.finished_at).total_seconds())
+        yield Sample(FAILING, (using, step.name), bool(step.error))
     kinds = [trouble.kind for trouble in troubles(using, buffered, scheduled, found)]
     for kind in sorted(set(kinds)):
         yield Sample(TROUBLES, (using, kind), kinds.count(kind))

@@ -121,7 +121,7 @@ class Maintenance:
 
     def work(self, stop: Stop) -> int:
         """Run what is due. Where that is not possible, it is said once, and tried a minute later."""
-        connections[self.using] = unpooled(self.using)
+        usual, connections[self.using] = connections[self.using], unpooled(self.using)
         try:
             connect_for_work(self.using)
             run_due(self.using)
@@ -138,6 +138,7 @@ class Maintenance:
             self._fails = False
         finally:
             connections[self.using].close()
+            connections[self.using] = usual
         return 0
 
     def wait(self, stop: Stop) -> None:

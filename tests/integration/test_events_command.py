@@ -1290,8 +1290,10 @@ def test_a_database_out_of_reach_has_an_exit_code_of_its_own(events: Run, alias:
 def test_a_database_without_tables_names_the_way_out(events: Run, alias: str, subcommand: str) -> None:
     answer = events(subcommand, *SUBCOMMANDS[subcommand], "--database", alias)
 
-    assert (answer.code, answer.out) == (1, "")
-    assert "manage.py migrate --database away" in answer.err
+    said = answer.out if subcommand in ("doctor", "health") else answer.err  # to those it is an answer
+    assert answer.code == 1
+    assert answer.out == "" or said is answer.out
+    assert "manage.py migrate --database away" in said
     assert "Traceback" not in answer.err
 
 

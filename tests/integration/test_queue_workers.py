@@ -26,6 +26,7 @@ from django_events import (
     unregister,
 )
 from django_events.consuming.filling import fill_some
+from django_events.consuming.histories import prune_histories
 from django_events.consuming.lag import standings
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.troubles import troubles
@@ -508,7 +509,7 @@ def test_resume_tries_again_what_waits(things, make):
 
 @pytest.mark.requirement("E12")
 def test_unregistering_leaves_nothing_behind(things, make_queue, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.replay.DELETED_AT_ONCE", 4)
+    monkeypatch.setattr("django_events.consuming.orphans.AT_ONCE", 4)
     queue, other = make_queue(things), make_queue(things, name="other", history=timedelta(days=1))
     fill_topic(things, *range(10))
     hand = queue.claim(1)
@@ -667,8 +668,7 @@ def test_the_history_tells_who_handled_what_and_how_long_it_took(things, make):
 
 
 def test_what_is_older_than_the_history_is_deleted(things, make, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.queues.PRUNE_EVERY", 0)
-    monkeypatch.setattr("django_events.consuming.queues.PRUNED_AT_ONCE", 2)
+    monkeypatch.setattr("django_events.consuming.histories.AT_ONCE", 2)
     consumer = make(history=timedelta(days=7))
     fill_topic(things, *range(6))
     run_once(consumer)
@@ -676,6 +676,7 @@ def test_what_is_older_than_the_history_is_deleted(things, make, monkeypatch):
     past.filter(event_id__lte=5).order_by().update(processed_at=F("processed_at") - timedelta(days=8))
     fill_topic(things, 7)
     run_once(consumer)
+    assert prune_histories("default", seconds=60) == 5
     assert list(past.values_list("event_id", flat=True)) == [6, 7]
 
 

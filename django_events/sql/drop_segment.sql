@@ -1,4 +1,0 @@
--- Drop a segment with what is in it.
---
--- Identifiers: segment.
-DROP TABLE {segment}
