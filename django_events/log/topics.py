@@ -119,12 +119,27 @@ def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: 
     options = {option: getattr(declared, option) for option in OPTIONS}
     topic = models.Topic(pk=orphan or topic_id, name=declared.name, **options)
     topic.save(using=using, force_insert=True)
-    models.TopicHead(topic=topic).save(using=using, force_insert=True)
+    id_floor, number_floors = (0, []) if orphan is None else _floors_of(using, topic)
+    head = models.TopicHead(topic=topic, id_floor=id_floor, number_floors=number_floors)
+    head.save(using=using, force_insert=True)
     if orphan is None:
         segments.create_log(using, topic)
         return f"Topic {topic}: created, {_partitions(topic.partitions)}."
     segments.create_indexes(using, topic)
     return f"Topic {topic}: its row was missing, made again for the log that is there."
+
+
+def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
+    """What retention had removed of a log that lost its row, as far as what is left tells."""
+    log = log_table(topic.pk)
+    [[first]] = sql.fetch(using, sql.statement("first_id").on(log=log, topic_id=topic.pk))
+    if first is None or first == 1:
+        return 0, []
+    if topic.partitions == 1:
+        return first - 1, [first - 1]
+    statement = sql.statement("beginnings_of_partitions").on(log=log, partitions=topic.partitions)
+    begins: dict[int, int] = dict(sql.fetch(using, statement))
+    return first - 1, [begins.get(partition, 1) - 1 for partition in range(topic.partitions)]
 
 
 def _adapt(using: str, row: models.Topic, declared: declarations.Topic, *, has_log: bool) -> list[str]:

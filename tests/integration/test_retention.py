@@ -553,3 +553,19 @@ def test_filling_goes_on_behind_what_expired(make_topic, make_queue):
 
     assert sorted(seen) == list(range(201, 251))
     assert row_of(queue).live
+
+
+def test_a_log_that_lost_its_row_keeps_its_floors(make_topic):
+    topic = make_topic(segment_size=100, retention_events=1, partitions=2)
+    publish_many(topic, [Draft(value=n, partition=n % 2) for n in range(250)])
+    transfer_all()
+    expire_topic(topic)
+    before = TopicHead.objects.get(topic__name=topic.name)
+    Topic.objects.filter(name=topic.name).delete()
+    assert sync("default") == ["Topic things: its row was missing, made again for the log that is there."]
+
+    after = TopicHead.objects.get(topic__name=topic.name)
+    assert (after.id_floor, after.number_floors) == (before.id_floor, before.number_floors) == (200, [100, 100])
+    publish_many(topic, [Draft(value=1, partition=1)])
+    transfer_all()
+    assert numbers_of(topic)[1][-1] == 126
