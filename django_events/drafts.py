@@ -4,7 +4,7 @@ publish_many("orders", [Draft(value={"id": 7}, type="order.placed", key="7")])
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, TypedDict
@@ -29,11 +29,11 @@ UNSET = Unset.UNSET
 class Draft:
     """One event for `publish_many`. It has exactly one of value and body; value=None is JSON null."""
 
-    value: Any = UNSET
-    body: bytes | Unset = UNSET
+    value: Any = field(default=UNSET, repr=False)  # payloads are kept out of logs
+    body: bytes | Unset = field(default=UNSET, repr=False)
     type: str = ""
     key: str | None = None
-    metadata: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = field(default=None, repr=False)
     partition: int | None = None
     publish_at: datetime | None = None
     dedup_key: str | None = None

@@ -1,6 +1,8 @@
-"""Times and numbers, as messages and tables say them."""
+"""Times, numbers and errors, as messages and tables say them."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -26,3 +28,39 @@ def duration(time: timedelta) -> str:
 def count(number: int, noun: str, *, more: bool = False) -> str:
     """`1 event`, `12,000 events`, `at least 10,000 events`."""
     return f"{'at least ' if more else ''}{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+DETAILS = ("DETAIL:", "CONTEXT:", "LINE ", "QUERY:")
+
+
+def without_details(error: BaseException) -> str:
+    """What a database says, without what may be of a row: its details, and values that it quotes.
+
+    A DETAIL may be all of the row that was refused. Where the server says itself which part is the message, that is
+    taken; what it says of a value that it can't read or use quotes the value.
+    """
+    diagnosis: Any = getattr(_of_driver(error), "diag", None)
+    primary = getattr(diagnosis, "message_primary", None)
+    if primary is None:  # of a connection, or said without being asked
+        lines = str(error).strip().splitlines()
+        details = (at for at, line in enumerate(lines) if line.startswith(DETAILS))
+        return "\n".join(lines[: next(details, len(lines))])
+    state = diagnosis.sqlstate or ""
+    if state.startswith("22") and state != "22023":  # that one is of parameters and settings
+        primary = re.sub(r'".*"', '"…"', primary, flags=re.S)
+    hint = diagnosis.message_hint
+    return f"{primary}\nHINT:  {hint}" if hint else str(primary)
+
+
+def cut_details(error: BaseException) -> None:
+    """Let an error, and the driver's behind it, say no more than that, in tracebacks too. `diag` has it all."""
+    driver, said = _of_driver(error), without_details(error)
+    if driver is not None:
+        driver.args = error.args = (said,)
+
+
+def _of_driver(error: BaseException) -> BaseException | None:
+    """The error that knows what the server said: this one, or the one that Django has copied."""
+    copied = error.__cause__ is not None and error.__cause__.args == error.args
+    found = error.__cause__ if copied else error
+    return found if hasattr(found, "diag") else None

@@ -120,6 +120,13 @@ def lanes(make_topic: TopicFactory) -> declarations.Topic:
     return make_topic("lanes", partitions=4)
 
 
+def login(**changed: str) -> dict[str, Any]:
+    """Settings that reach the test's database as somebody else: the private server's engine knows one login only."""
+    known, parameters = connection.settings_dict, connection.get_connection_params()
+    place = {"HOST": str(parameters.get("host", "")), "PORT": str(parameters.get("port", ""))}
+    return {**known, "ENGINE": "django.db.backends.postgresql", "NAME": parameters["dbname"], **place, **changed}
+
+
 def transfer_all(*, batch_size: int = 5_000) -> int:
     """Move everything that is in the buffer, as a worker that has just started."""
     worker = Transfer("default", batch_size=batch_size)

@@ -71,7 +71,7 @@ def check_filter(using: str, declared: declarations.Consumer) -> None:
         with transaction.atomic(using):
             answers = sql.fetch(using, sql.statement("try_predicate"), where=declared.where)
     except DatabaseError as error:
-        problem = str(error).strip().splitlines()[0]
+        problem = sql.said(error).splitlines()[0]
         raise InvalidConsumer(f"{where} PostgreSQL can't use as a jsonpath predicate: {problem}.") from error
     if not decides(declared.where, answers):
         raise InvalidConsumer(

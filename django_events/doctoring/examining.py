@@ -63,5 +63,5 @@ def _answers(examination: Examination, patient: Patient) -> list[Answer]:
             return [unknown(tables_missing(patient.using))]
         if isinstance(error, DatabaseError) and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
             return [unknown("Somebody has locked what it looks at: see locks.")]
-        said = str(error).strip().splitlines() or [""]
+        said = sql.said(error).splitlines() or [""]
         return [unknown(f"It failed: {type(error).__name__}: {said[0]}")]

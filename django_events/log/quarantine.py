@@ -16,7 +16,7 @@ def quarantine(
     using: str, consumer_id: int, name: str, error: DatabaseError, *, where: str, last_id: int | None = None
 ) -> None:
     """Stop one, in the caller's transaction. What it was given before stays."""
-    problem = str(error).strip().splitlines()[0]
+    problem = sql.said(error).splitlines()[0]
     logger.error(
         "Consumer %r stops, because its filter fails on %s. Others go on. Repair the filter, then: "
         "manage.py events resume %s. %s",

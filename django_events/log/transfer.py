@@ -108,6 +108,7 @@ class Transfer:
         self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
         self.schedule = Schedule(using, ahead=ahead)
         self.left = False
+        self._refused: DatabaseError | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -128,15 +129,19 @@ class Transfer:
 
         Topics share a batch as far as they fit, so a flooded topic holds up a quiet one by one batch.
         `until` is asked between batches. Afterwards `left` says whether events had to be left where
-        they are for now: another transfer is at them, or somebody holds a lock.
+        they are for now: another transfer is at them, or somebody holds a lock. What a log refuses, by a rule that
+        the site has added to it, stays in the buffer, and is raised when every other topic has had its turn: whoever
+        made the rule has to decide about it.
         """
-        moved, self.left = 0, False
+        moved, self.left, self._refused = 0, False, None
         for again in (True, False):
             try:
                 for events in self._moves():
                     moved += events
                     if until():
                         break
+                if self._refused is not None:
+                    raise self._refused
                 return moved
             except _Forgettable as error:
                 self.forget()
@@ -181,16 +186,21 @@ class Transfer:
                 raise
             return seen, None
         except IntegrityError as error:
-            if seen is None or (sql.state(error) != sql.NO_PARTITION and not self._quarantined(seen.pending, error)):
+            if seen is None:
                 raise
+            if not sql.has_no_segment(error):
+                self._quarantined(seen.pending, error)
             return seen, None
         except ProgrammingError as error:
-            if seen is None or sql.state(error) != sql.UNDEFINED_TABLE:
+            if seen is None:
                 raise
-            raise _Forgettable from error  # a log was dropped a moment ago, or else looking anew says what is wrong
+            if sql.state(error) == sql.UNDEFINED_TABLE:
+                raise _Forgettable from error  # a log was dropped a moment ago, or else looking anew says what is wrong
+            return seen, None
         except DatabaseError as error:
-            if seen is None or not self._quarantined(seen.pending, error):
+            if seen is None:
                 raise
+            self._quarantined(seen.pending, error)
             return seen, None
         return seen, self._remembered(seen, moved)
 
@@ -265,11 +275,8 @@ class Transfer:
             self.left = True
             return 0
         except IntegrityError as error:
-            if sql.state(error) != sql.NO_PARTITION:
-                if not self._quarantined(turn.pending, error):
-                    raise
-                self.left = True
-                return 0
+            if not sql.has_no_segment(error):
+                return self._without_refused(turn, error)
             # Another transfer filled the segments, or somebody dropped one: look at what is there.
             for p in turn.pending:
                 self._has_room(p, sure=True)
@@ -277,14 +284,22 @@ class Transfer:
             return 0
         except ProgrammingError as error:
             if sql.state(error) != sql.UNDEFINED_TABLE:
-                raise
+                return self._without_refused(turn, error)
             raise _Forgettable from error
         except DatabaseError as error:
-            if not self._quarantined(turn.pending, error):
-                raise
+            return self._without_refused(turn, error)
+        return self._remembered(turn, moved)
+
+    def _without_refused(self, turn: Turn, error: DatabaseError) -> int:
+        """A log refused an event: by a filter of a consumer, or by a CHECK or a trigger of the site. Others have their
+        turn, before it is raised."""
+        if self._quarantined(turn.pending, error):
             self.left = True
             return 0
-        return self._remembered(turn, moved)
+        if len(turn.pending) > 1:
+            return sum(self._take(Turn(turn.settled, [p])) for p in turn.pending)
+        self._refused = self._refused or error
+        return 0
 
     def _quarantined(self, pending: list[Pending], error: DatabaseError) -> bool:
         """Whether the error was of queue consumers' filters, which are stopped now, so that it won't come again."""

@@ -97,7 +97,7 @@ def read(using: str) -> list[Sample]:
         with sql.batch(using, **LIMITS):
             found = list(_of_database(using))
     except Exception as error:  # also what a site's own way to connect raises
-        logger.warning("The state of the database %r can't be read. %s", using, str(error).strip())
+        logger.warning("The state of the database %r can't be read. %s", using, sql.said(error))
         _leave_usable(using)
         return [Sample(UP, (using,), 0)]
     return [Sample(UP, (using,), 1), Sample(READING, (using,), time.monotonic() - began), *found]

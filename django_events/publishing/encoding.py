@@ -90,7 +90,7 @@ def encode(
     if partition is not None:
         _check_partition(topic, partition)
     if body is not UNSET and not isinstance(body, (bytes, bytearray, memoryview)):
-        raise InvalidEvent(f"body is {_kind(body)}, expected bytes. Encode it, or publish it as value.")
+        raise InvalidEvent(f"body is {_kind_only(body)}, expected bytes. Encode it, or publish it as value.")
     row = Row(
         None if value is UNSET else to_json("value", value),
         type,
@@ -144,7 +144,7 @@ def _refuse_doubles(pairs: list[tuple[str, Any]]) -> None:
 
 def _metadata(metadata: Any) -> str:
     if not isinstance(metadata, Mapping):
-        raise InvalidEvent(f"metadata is {_kind(metadata)}, expected a mapping, like {{'user': 7}}.")
+        raise InvalidEvent(f"metadata is {_kind_only(metadata)}, expected a mapping, like {{'user': 7}}.")
     return to_json("metadata", dict(metadata))
 
 
@@ -216,3 +216,8 @@ def window(dedup_key: Any, dedup_window: Any = None) -> timedelta | None:
 
 def _kind(value: Any) -> str:
     return f"{value!r:.60} ({type(value).__name__})"
+
+
+def _kind_only(payload: Any) -> str:
+    """What a payload is, and not what is in it: errors are logged."""
+    return f"of type {type(payload).__name__}"

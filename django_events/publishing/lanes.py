@@ -313,7 +313,7 @@ def is_odd(error: Exception) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return " ".join(sql.said(error).split())
 
 
 def settle(future: "Future[bool]", new: bool, error: Exception | None) -> None:

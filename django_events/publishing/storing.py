@@ -25,6 +25,7 @@ from django_events.exceptions import (
     tables_missing,
 )
 from django_events.models import BufferedEvent
+from django_events.phrases import cut_details
 from django_events.publishing.encoding import PLAIN, Conditional, Encoded, Row
 from django_events.signals import event_published
 
@@ -174,6 +175,7 @@ def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn
     """The database has given the transaction up. Django must know, because who catches an EventsError may not expect
     it: without the mark, leaving atomic() would look like a commit.
     """
+    cut_details(error)
     if connections[using].in_atomic_block:
         transaction.set_rollback(True, using)
     given_up = "The transaction can only be rolled back."

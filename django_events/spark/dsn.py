@@ -9,6 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events.exceptions import InvalidOption, NotReady
+from django_events.phrases import cut_details
 from django_events.statements import Statement
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -79,7 +80,7 @@ def _is_cut_wrongly(parameters: Mapping[str, Any], *, url: bool) -> bool:
 
 @contextmanager
 def explained(dsn: Dsn) -> Iterator[None]:
-    """Say what is missing where the server's words don't."""
+    """Say what is missing where the server's words don't, and nothing of the rows that it refused."""
     try:
         yield
     except psycopg.errors.UndefinedTable as error:
@@ -87,6 +88,9 @@ def explained(dsn: Dsn) -> Iterator[None]:
             f"The tables of django_events are not in the database {dsn}, or were removed meanwhile: "
             f"{str(error).splitlines()[0]}. Run: manage.py migrate"
         ) from error
+    except psycopg.Error as error:
+        cut_details(error)
+        raise
 
 
 class Session:

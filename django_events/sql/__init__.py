@@ -5,12 +5,13 @@
 Parameters are named. Identifiers are composed here and nowhere else, and quoted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
+from django_events.phrases import cut_details, without_details
 from django_events.statements import Statement as Statement
 from django_events.statements import all_of as all_of
 from django_events.statements import literal as literal
@@ -23,10 +24,14 @@ Rows = list[tuple[Any, ...]]
 
 def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:
     """Run a statement on a database alias and return its rows."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(statement.text, parameters)
-        rows: Rows = cursor.fetchall()
-        return rows
+    try:
+        with connections[using].cursor() as cursor:
+            cursor.execute(statement.text, parameters)
+            rows: Rows = cursor.fetchall()
+            return rows
+    except DatabaseError as error:
+        cut_details(error)
+        raise
 
 
 def fetch_each(using: str, *questions: Question) -> list[Rows]:
@@ -35,18 +40,25 @@ def fetch_each(using: str, *questions: Question) -> list[Rows]:
     They travel together, which spares the way there and back, unless the site has the server bind parameters. If
     there is no transaction, they are one, at READ COMMITTED.
     """
-    alone = not connections[using].in_atomic_block
-    with connections[using].cursor() as cursor:
-        if hasattr(cursor, "mogrify"):
-            asked = [cursor.mogrify(statement.text, parameters) for statement, parameters in questions]
-            cursor.execute(";\n".join([statement("read_committed").text, *asked] if alone else asked))
-            answers: list[Rows] = []
-            while not alone or cursor.nextset():
-                alone = True  # from the first answer on
-                answers.append(cursor.fetchall())
-            return answers
+    try:
+        with connections[using].cursor() as cursor:
+            if hasattr(cursor, "mogrify"):
+                return _together(cursor, questions, alone=not connections[using].in_atomic_block)
+    except DatabaseError as error:
+        cut_details(error)
+        raise
     with committed(using):
         return [fetch(using, statement, **parameters) for statement, parameters in questions]
+
+
+def _together(cursor: Any, questions: Sequence[Question], *, alone: bool) -> list[Rows]:
+    asked = [cursor.mogrify(statement.text, parameters) for statement, parameters in questions]
+    cursor.execute(";\n".join([statement("read_committed").text, *asked] if alone else asked))
+    answers: list[Rows] = []
+    while not alone or cursor.nextset():
+        alone = True  # from the first answer on
+        answers.append(cursor.fetchall())
+    return answers
 
 
 def run(using: str, statement: Statement) -> None:
@@ -62,9 +74,7 @@ def state(error: BaseException) -> str | None:
 
 def said(error: BaseException) -> str:
     """What the database says, without the details: a DETAIL may hold the row that was refused, payload and all."""
-    lines = str(error).strip().splitlines()
-    details = (at for at, line in enumerate(lines) if line.startswith(("DETAIL:", "CONTEXT:", "LINE ")))
-    return "\n".join(lines[: next(details, len(lines))])
+    return without_details(error)
 
 
 LOST_STATES = {
@@ -123,7 +133,13 @@ def is_of_data(error: BaseException) -> bool:
     return (state(error) or "")[:2] in ("22", "0A", "54")
 
 
-NO_PARTITION = "23514"
+def has_no_segment(error: BaseException) -> bool:
+    """Whether a row had no segment to go to. A CHECK that refuses one has the same SQLSTATE, and a name."""
+    diagnosis: Any = getattr(error.__cause__, "diag", None)
+    return state(error) == CHECK_VIOLATION and diagnosis.constraint_name is None and diagnosis.table_name is not None
+
+
+CHECK_VIOLATION = "23514"
 LOCK_NOT_AVAILABLE = "55P03"
 UNDEFINED_TABLE = "42P01"
 INSUFFICIENT_PRIVILEGE = "42501"

@@ -18,6 +18,7 @@ import psycopg
 from psycopg import sql
 
 from django_events.conf import settings
+from django_events.phrases import without_details
 from django_events.sql.apart import parameters
 from django_events.workers.bell import Bell
 from django_events.workers.loop import LONGEST_RETRY, pause_after
@@ -166,7 +167,7 @@ class Listener:
             "The LISTEN connection to %r is lost: polling every %s s until it is back. %s",
             self.using,
             settings.POLL_INTERVAL.total_seconds(),
-            str(error).strip(),
+            without_details(error),
         )
         for _, callback in tuple(self._callbacks):
             _call(callback, "")

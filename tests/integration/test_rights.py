@@ -31,7 +31,7 @@ from django_events.exceptions import RightsMissing
 from django_events.management.events import grants as command
 from django_events.models import Event
 from testproject.shop.models import Product
-from tests.conftest import transfer_all
+from tests.conftest import login, transfer_all
 from tests.fix_queues import fill_topic
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -69,8 +69,7 @@ def roles():
                 compose.SQL("GRANT {} TO {}").format(compose.Identifier(names[kind]), compose.Identifier(logins[kind])),
             )
             aliases[kind] = f"as_{kind}"
-            known = connections["default"].settings_dict
-            connections.settings[aliases[kind]] = {**known, "USER": logins[kind], "PASSWORD": PASSWORD}
+            connections.settings[aliases[kind]] = login(USER=logins[kind], PASSWORD=PASSWORD)
         yield aliases
     finally:
         for alias in aliases.values():

@@ -1,14 +1,16 @@
 """The transfer: dense ids in the order of the commits, whatever the publishers do."""
 
 import threading
+import traceback
 from datetime import timedelta
 
 import pytest
-from django.db import ProgrammingError, connection, connections, transaction
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, IntegrityError, ProgrammingError, connection, connections, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_events import Draft, publish, publish_many
+from django_events import Draft, publish, publish_many, sql
 from django_events.log import transfer
 from django_events.log.segments import segments
 from django_events.log.transfer import LOG_CHANNEL, Transfer
@@ -257,6 +259,66 @@ def test_a_table_that_stays_missing_is_named(make_topic):
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP FUNCTION audit CASCADE")
+
+
+@pytest.mark.parametrize(
+    ("rule", "refusal"),
+    [
+        ("ALTER TABLE {log} ADD CONSTRAINT no_secrets CHECK (value->>'name' <> 'secret')", "no_secrets"),
+        ("ALTER TABLE {log} ALTER key SET NOT NULL", 'null value in column "key"'),
+        (
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.value->>'name' = 'secret' "
+            "THEN RAISE 'refused here' USING ERRCODE = 'check_violation'; END IF; RETURN NEW; END $$; "
+            "CREATE TRIGGER refuse BEFORE INSERT ON {log} FOR EACH ROW EXECUTE FUNCTION refuse()",
+            "refused here",
+        ),
+    ],
+    ids=["CHECK", "NOT NULL", "trigger"],
+)
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "beside others"])
+def test_what_a_rule_of_the_site_refuses_is_raised_and_stays_and_others_go_on(make_topic, rule, refusal, alone):
+    """It isn't taken for a segment that is missing, which has the same SQLSTATE and is looked for again and again."""
+    strict, free = make_topic("strict"), make_topic("free")
+    log = log_table(Topic.objects.get(name="strict").pk)
+    with connection.cursor() as cursor:
+        cursor.execute(rule.format(log=log))
+    try:
+        publish(strict, {"name": "secret"})
+        if not alone:
+            publish_many(free, [Draft(value=n) for n in range(3)])
+        for worker in (Transfer("default"), Transfer("default", batch_size=1)):
+            with pytest.raises(DatabaseError, match=refusal) as raised:
+                worker.move()
+            assert "Failing row" not in "".join(traceback.format_exception(raised.value))
+        assert log_values(free) == ([] if alone else [0, 1, 2])
+        assert BufferedEvent.objects.count() == 1
+        with pytest.raises(CommandError, match=refusal):
+            call_command("run_transfer", "--once")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {log} DROP CONSTRAINT IF EXISTS no_secrets, ALTER key DROP NOT NULL")
+            cursor.execute("DROP FUNCTION IF EXISTS refuse CASCADE")
+    transfer_all()
+    assert log_values(strict) == [{"name": "secret"}]
+    assert_dense(strict)
+
+
+def test_a_missing_segment_and_a_check_are_told_apart(make_topic):
+    topic = make_topic("things")
+    row = Topic.objects.get(name=topic.name)
+    insert = (
+        f"INSERT INTO {log_table(row.pk)} (topic_id, id, partition, number, type, metadata, value, published_at, "
+        "logged_at) VALUES (%s, %s, 0, 1, '', '{}', '1', now(), now())"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {log_table(row.pk)} ADD CONSTRAINT small CHECK (id < 5)")
+        with pytest.raises(IntegrityError) as missing:
+            cursor.execute(insert, [row.pk, 2**40])
+        with pytest.raises(IntegrityError) as refused:
+            cursor.execute(insert, [row.pk, 7])
+    assert sql.state(missing.value) == sql.state(refused.value) == sql.CHECK_VIOLATION
+    assert sql.has_no_segment(missing.value)
+    assert not sql.has_no_segment(refused.value)
 
 
 def test_a_topic_that_is_being_written_is_left_to_its_writer(connect, make_topic):

@@ -95,7 +95,7 @@ def test_other_kinds_of_bytes_are_taken_as_bytes(body, expected):
 def test_a_body_that_is_not_bytes_is_refused(body):
     message = refusal(body=body)
 
-    assert message.startswith(f"body is {body!r} ({type(body).__name__}), expected bytes.")
+    assert message.startswith(f"body is of type {type(body).__name__}, expected bytes.")
 
 
 # JSON
@@ -360,7 +360,7 @@ def test_metadata_may_be_any_mapping():
 @pytest.mark.parametrize("metadata", [[], [("user", 7)], "user", "", 0, 7, b"", (), set(), False])
 def test_metadata_that_is_no_mapping_is_refused(metadata):
     assert refusal(1, metadata=metadata) == (
-        f"metadata is {metadata!r} ({type(metadata).__name__}), expected a mapping, like {{'user': 7}}."
+        f"metadata is of type {type(metadata).__name__}, expected a mapping, like {{'user': 7}}."
     )
 
 
