@@ -1,27 +1,17 @@
-"""What is shown of an event's payload: laid out by PostgreSQL, cut, and without what is to be masked.
+"""What is shown of an event's payload: laid out by PostgreSQL, cut, and without what is to be masked."""
 
-PostgreSQL writes each key on a line of its own, so a payload is masked line by line, however deep it is: nothing
-has to understand all of it.
-"""
-
-import json
-import re
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from django.db.models import Case, F, Func, IntegerField, Model, QuerySet, TextField, Value, When
 from django.db.models.functions import Left, Length
 
-from django_events.conf import settings
+from django_events.masking import hides, masked, whole
 
-MASK = '"•••"'
 SHOWN = 65_536  # characters of a payload on the page of its event, unless all are asked for
 GLANCE = 200  # characters of one in a list
 SMALL = 8_192  # bytes on disk; what is larger is not unpacked for a list
 
 M = TypeVar("M", bound=Model)
-
-KEY = re.compile(r'( *)("(?:[^"\\]|\\.)*"): ?(.*)')
 
 
 class Pretty(Func):
@@ -52,47 +42,9 @@ def at_a_glance(layout: str | None) -> str | None:
     return line if len(line) <= GLANCE else f"{line[:GLANCE]}…"
 
 
-def whole(layout: str) -> str:
-    """A layout, masked."""
-    return "\n".join(masked(layout.split("\n")))
-
-
-def masked(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of a layout, without what stands under a key that is to be masked."""
-    names = {name.casefold() for name in settings.MASKED_FIELDS}
-    hidden: str | None = None  # the begin of the line whose braces are being left out
-    for line in lines:
-        indent = line[: len(line) - len(line.lstrip(" "))]
-        if hidden is not None:
-            if hidden.startswith(f'{indent}"'):  # as far to the left: here they close
-                yield _mask(hidden, line)
-                hidden = None
-            continue
-        found = KEY.fullmatch(line) if names else None
-        if found is None or _name(found[2]) not in names:
-            yield line
-        elif found[3] in ("{", "["):
-            hidden = f"{indent}{found[2]}: "
-        else:
-            yield _mask(f"{indent}{found[2]}: ", line)
-    if hidden is not None:  # it was cut
-        yield _mask(hidden, "")
-
-
-def _mask(begin: str, end: str) -> str:
-    return f"{begin}{MASK}{',' if end.endswith(',') else ''}"
-
-
-def _name(token: str) -> str:
-    try:
-        return str(json.loads(token)).casefold()
-    except ValueError:
-        return ""
-
-
 def body_shown(body: bytes) -> str | None:
     """Bytes as text, if they are text; nothing while something is to be masked, because it may be in them."""
-    if settings.MASKED_FIELDS:
+    if hides():
         return None
     try:
         text = body.decode()

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django_events.consuming.dead_letters import discard as discard_letters
 from django_events.consuming.dead_letters import redrive as redrive_letters
 from django_events.consuming.registered import registered
-from django_events.management.events.peeking import described, payload
+from django_events.management.events.peeking import described, payload, payload_data
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Address,
@@ -132,10 +132,7 @@ def _one(letters: QuerySet[DeadLetter], wanted: Address) -> Report:
     data = {
         **_data(letter),
         "number": letter.number,
-        "value": letter.value,
-        "body": letter.body,
-        "erased": letter.erased,
-        "metadata": letter.metadata,
+        **payload_data(letter),
         "published_at": letter.published_at,
         "logged_at": letter.logged_at,
         "traceback": letter.traceback,

@@ -5,6 +5,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events.log.inventory import existing
+from django_events.management.events.peeking import content, payload_data
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -57,15 +58,16 @@ def _report(rows: list[ScheduledEvent]) -> Report:
             "publish_at": row.publish_at,
             "type": row.type,
             "key": row.key,
-            "value": row.value,
-            "body": row.body,
-            "metadata": row.metadata,
+            **payload_data(row),
             "scheduled_at": row.scheduled_at,
         }
         for row in rows
     ]
     columns = ["topic", "ticket", "publish at", "type", "key", "value", "scheduled at"]
-    cells = [[row[column.replace(" ", "_")] for column in columns] for row in data]
+    cells = [
+        [*(one[name.replace(" ", "_")] for name in columns[:5]), content(row), one["scheduled_at"]]
+        for one, row in zip(data, rows, strict=True)
+    ]
     return Report(data, table(columns, cells) if cells else "Nothing is scheduled.")
 
 
