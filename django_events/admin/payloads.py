@@ -63,6 +63,10 @@ class Payload(NamedTuple):
     cut: bool
     hidden: bool
 
+    @property
+    def erased(self) -> bool:
+        return self.value is None and self.body is None and not self.hidden
+
 
 def readable(rows: QuerySet[M]) -> QuerySet[M]:
     """Events or dead letters with the layouts of their payloads, and without the payloads: Python needn't read them."""

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
@@ -27,6 +30,7 @@ from django_events.consuming import erasure
 from django_events.exceptions import EraseRefused, InvalidEvent
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Intervention
+from django_events.statements import log_table
 from tests.conftest import assert_dense, transfer_all
 from tests.fix_consumers import dead_letters, run_once, working
 from tests.fix_queues import fill_topic
@@ -345,6 +349,45 @@ def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatc
     assert places(planted) == before
     finished = Intervention.objects.filter(action="erase").order_by("pk").values_list("details__finished", flat=True)
     assert list(finished) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "table", ["django_events_bufferedevent", "log", "django_events_delivery", "django_events_deadletter"]
+)
+def test_a_process_that_is_killed_while_it_erases_is_finished_by_another_one(planted, connect, table):
+    """It waits for somebody's lock, on one place after another, when SIGKILL comes."""
+    let_them_fail()
+    before = places(planted)
+    parameters = connection.get_connection_params()
+    url = "postgresql://{user}:{password}@{host}:{port}/{dbname}".format(**{"password": "", **parameters})
+    command = [sys.executable, "testproject/manage.py", "events", "erase", "people", "--key", KEY, "--forget-key"]
+    locked = log_table(models.Topic.objects.get(name="people").pk) if table == "log" else table
+    other = connect()
+    other.execute(f"SELECT FROM {locked} FOR UPDATE")
+    started = subprocess.Popen(
+        [*command, "--reason", "a test", "--execute"],
+        env={**os.environ, "DATABASE_URL": url},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: waiting_for_locks() or started.poll() is not None, what="an erasure that waits")
+        assert started.poll() is None
+    finally:
+        started.kill()
+        started.wait()
+        other.rollback()
+    assert Intervention.objects.filter(action="erase", details__finished=False).count() == 1
+    assert tables_with(SECRET)
+    erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
+    assert tables_with(SECRET) == tables_with(KEY) == []
+    assert places(planted) == before
+
+
+def waiting_for_locks():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+        return cursor.fetchall()
 
 
 def test_refusals(planted):

@@ -8,8 +8,11 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
+from django_events import Backoff
 from django_events.admin import payloads
-from django_events.models import Event
+from django_events.models import DeadLetter, Event
+from django_events.statements import log_table
+from django_events.testing import drain
 from tests.conftest import transfer_all
 from tests.integration.admin.conftest import address, topic_of
 
@@ -114,6 +117,33 @@ def test_fields_are_masked_everywhere(olga, secretive):
     assert "•••" in pages[0]
     assert "visible" in pages[0] and "shown" in pages[0] and "web" in pages[0]
     assert "Not shown" in body
+
+
+@pytest.mark.parametrize("masked", [[], ["password"]])
+def test_an_erased_event_is_said_to_be_erased(olga, things, make_consumer, masked):
+    def fails(event):
+        raise ValueError("no")
+
+    make_consumer(things, handler=fails, retry=Backoff(attempts=1))
+    things.publish({"n": 1})
+    things.publish(None)
+    drain(raise_errors=False)
+    blank = """SET value = NULL, body = NULL, metadata = '{"erased": "2026-11-20T13:05:00Z"}' WHERE """
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {log_table(topic_of(things).pk)} {blank} id = 1")
+        cursor.execute(f"UPDATE django_events_deadletter {blank} event_id = 1")
+
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": masked}):
+        event, null = shown(olga, things, 1), shown(olga, things, 2)
+        listed = olga.get(address("topic", topic_of(things), "log")).content.decode()
+        letters = [olga.get(address("deadletter", row)).content.decode() for row in DeadLetter.objects.order_by("pk")]
+    for told in (event, letters[0]):
+        assert "It was erased." in told
+        assert "2026-11-20T13:05:00Z" in told
+    for told in (null, letters[1]):
+        assert "It was erased." not in told
+    assert listed.count("<em>erased</em>") == 1
+    assert "Publish again" in null and "Publish again" not in event
 
 
 def test_nothing_is_masked_unless_it_is_said(olga, secretive):
