@@ -1,5 +1,6 @@
-"""Nothing on the way up. On the way down, the logs of all topics go first, in small transactions:
-one that drops thousands of tables runs out of lock memory."""
+"""Nothing on the way up. On the way down, what is in other apps' tables goes first, so that they can be written
+without us, and then the logs of all topics, in small transactions: one that drops thousands of tables runs out of
+lock memory."""
 
 from typing import Any
 
@@ -22,6 +23,27 @@ LIMIT %s
 """
 
 
+# The triggers of capture(), on whatever tables they are. Those on partitions go with their table's own.
+CAPTURES = """
+SELECT quote_ident(t.tgname), t.tgrelid::regclass::text, p.oid::regprocedure::text
+FROM pg_trigger AS t
+JOIN pg_proc AS p ON p.oid = t.tgfoid
+WHERE NOT t.tgisinternal
+    AND t.tgparentid = 0
+    AND starts_with(p.proname, 'pgtrigger_')
+    AND position('django_events.suppressed' IN p.prosrc) > 0
+"""
+
+
+def drop_captures(apps: Any, schema_editor: Any) -> None:
+    """Drop the triggers that publish, each with its function: after us they would fail every write to their tables."""
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute(CAPTURES)
+        for trigger, table, function in cursor.fetchall():
+            # The names come quoted from the query.
+            cursor.execute(f"DROP TRIGGER {trigger} ON {table}; DROP FUNCTION {function}")
+
+
 def drop_logs(apps: Any, schema_editor: Any) -> None:
     """Drop the segments, then the topics' own tables."""
     with schema_editor.connection.cursor() as cursor:
@@ -40,4 +62,7 @@ class Migration(migrations.Migration):
 
     dependencies = [("django_events", "0001_initial")]
 
-    operations = [migrations.RunPython(migrations.RunPython.noop, drop_logs)]
+    operations = [
+        migrations.RunPython(migrations.RunPython.noop, drop_logs),
+        migrations.RunPython(migrations.RunPython.noop, drop_captures),  # downwards it is the first
+    ]
