@@ -13,12 +13,17 @@ from django_events.doctoring.patient import Patient
 from django_events.phrases import count
 from django_events.publishing.capture import Capture
 
-FUNCTIONS = (
-    "django_events_open(text, boolean)",
-    "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)",
-    "django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean)",
-    "django_events_is_new(text, text, interval)",
-)
+# What publishing goes through, with the MD5 of what the migrations of this version made of it.
+FUNCTIONS = {
+    "django_events_open(text, boolean)": "477b404e03985fd2462c98e75b6d489d",
+    "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)": (
+        "acd60d27891a66b1958ab5697a4c334c"
+    ),
+    "django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean)": (
+        "d801ad785425711861c2a48670a25e96"
+    ),
+    "django_events_is_new(text, text, interval)": "5242267bf861f1256a1f2c91bb49340f",
+}
 
 
 def migrations(patient: Patient) -> Iterator[Answer]:
@@ -35,16 +40,27 @@ def migrations(patient: Patient) -> Iterator[Answer]:
 
 
 def functions(patient: Patient) -> Iterator[Answer]:
-    """Is what publishing goes through there?"""
-    missing = sql.fetch(patient.using, sql.statement("missing_functions"), signatures=list(FUNCTIONS))
-    for signature, there in missing:
-        if there:
-            what, remedy = f"This role may not call {signature}.", f"GRANT EXECUTE ON FUNCTION {signature} TO …"
-        else:
+    """Is what publishing goes through there, as this version made it?"""
+    wrong = sql.fetch(
+        patient.using,
+        sql.statement("wrong_functions"),
+        signatures=list(FUNCTIONS),
+        digests=list(FUNCTIONS.values()),
+    )
+    for signature, there, may_call in wrong:
+        seen = {"function": signature}
+        if not there:
             what = f"The function {signature} is not there."
             remedy = "Restore it from a backup of the schema; migration 0001 of django_events has it."
-        yield problem(what, remedy, function=signature)
-    if not missing:
+            yield problem(what, remedy, **seen)
+        elif not may_call:
+            what = f"This role may not call {signature}."
+            yield problem(what, f"GRANT EXECUTE ON FUNCTION {signature} TO …", **seen)
+        else:
+            what = f"The function {signature} is not the one of this version."
+            remedy = f"manage.py migrate --database {patient.using}; if that changes nothing, somebody replaced it."
+            yield warning(what, remedy, **seen)
+    if not wrong:
         yield ok(f"{count(len(FUNCTIONS), 'function')}, all there.")
 
 

@@ -444,6 +444,20 @@ def test_a_function_that_is_gone_is_a_problem():
         )
 
 
+def test_a_function_of_another_version_is_told():
+    signature = "django_events_is_new(text, text, interval)"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_get_functiondef(%s::regprocedure)", [signature])
+        [made] = cursor.fetchone()
+    with undone(made.replace("RETURN FOUND", "RETURN true"), made):
+        assert one(schema.functions(Patient("default"))) == (
+            "warning",
+            f"The function {signature} is not the one of this version.",
+            "manage.py migrate --database default; if that changes nothing, somebody replaced it.",
+        )
+    assert one(schema.functions(Patient("default")))[0] == "ok"
+
+
 def test_every_function_of_the_schema_is_examined():
     with connection.cursor() as cursor:
         cursor.execute("SELECT proname FROM pg_proc WHERE starts_with(proname, 'django_events_')")
