@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.fix_consumers",
     "tests.fix_processes",
     "tests.fix_queues",
+    "tests.fix_restores",
     "tests.fix_servers",
 ]
 

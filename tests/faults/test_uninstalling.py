@@ -21,14 +21,16 @@ CHANGE_STOCK = "UPDATE shop_product SET on_shelf = on_shelf + 1"
 
 @pytest.mark.requirement("P12")
 def test_a_site_at_work_is_uninstalled_without_a_trace_and_installed_again(processes: Processes):
-    """With queues and streams that have work, a captured table, a topic whose first ids are gone, and a role's rights."""
+    """With queues and streams at work, a captured table, a topic whose first ids are gone, and rights of a role."""
     with psycopg.connect(processes.url, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS site_reader")
         connection.execute("CREATE ROLE site_reader")
         connection.execute("GRANT SELECT ON django_events_event, django_events_topic TO site_reader")
         connection.execute("INSERT INTO shop_product (sku, price, on_shelf) VALUES ('tea', 1, 10)")
-        connection.execute("UPDATE django_events_topichead SET id_floor = 40, number_floors = '[40]' WHERE topic_id ="
-                           " (SELECT id FROM django_events_topic WHERE name = 'stock')")
+        connection.execute(
+            "UPDATE django_events_topichead SET id_floor = 40, number_floors = '[40]' WHERE topic_id ="
+            " (SELECT id FROM django_events_topic WHERE name = 'stock')"
+        )
         before = incarnations(connection)
         workers = [processes.start("run_transfer"), processes.start("run_consumer", "--all")]
         publisher = processes.start_publisher("p0", "read committed", "0.01")
