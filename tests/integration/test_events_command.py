@@ -329,6 +329,9 @@ def test_topics(events: Run, make_topic) -> None:
         "last_id": 12,
         "segments": 2,
         "retention": 30 * 86_400.0,
+        "retention_events": None,
+        "retention_bytes": None,
+        "keep_unread": True,
         "timeline": True,
         "declared": True,
     }

@@ -11,6 +11,7 @@ from django_events.log.inventory import logs, sizes
 from django_events.management.events.status import dead_letters_of, lag_of, state_of
 from django_events.management.events.subcommand import Subcommand, add_topic, at_least_one
 from django_events.management.reporting import Report, table
+from django_events.phrases import duration
 
 
 def topics(using: str, **options: Any) -> Report:
@@ -28,6 +29,9 @@ def topics(using: str, **options: Any) -> Report:
             "segments": size_of[one.topic.name][0],
             "bytes": size_of[one.topic.name][1],
             "retention": one.topic.retention,
+            "retention_events": one.topic.retention_events,
+            "retention_bytes": one.topic.retention_bytes,
+            "keep_unread": one.topic.keep_unread,
             "timeline": one.topic.timeline,
             "declared": one.topic.name in declared,
             "created_at": one.topic.created_at,
@@ -37,8 +41,19 @@ def topics(using: str, **options: Any) -> Report:
     shown = ("partitions", "events", "first_id", "last_id", "logged_at", "segments", "bytes", "timeline", "declared")
     columns = ["topic", *(name.replace("_", " ") for name in shown), "retention"]
     columns[columns.index("logged at")] = "last event"
-    rows = [[row["topic"], *(row[name] for name in shown), row["retention"] or "for ever"] for row in data]
+    rows = [[row["topic"], *(row[name] for name in shown), _kept(row)] for row in data]
     return Report(data, table(columns, rows) if rows else "No topics.")
+
+
+def _kept(row: dict[str, Any]) -> str:
+    """How much of a log is kept: whatever is reached first."""
+    limits = [
+        duration(row["retention"]) if row["retention"] else "",
+        f"{row['retention_events']:,} events" if row["retention_events"] else "",
+        f"{row['retention_bytes']:,} bytes" if row["retention_bytes"] else "",
+    ]
+    kept = ", ".join(limit for limit in limits if limit) or "for ever"
+    return kept if row["keep_unread"] else f"{kept}, unread or not"
 
 
 def consumers(using: str, *, name: str | None, topic: str | None, partitions: bool, **options: Any) -> Report:

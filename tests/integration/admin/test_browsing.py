@@ -241,3 +241,12 @@ def test_a_filter_that_fails_leaves_only_itself_unknown(olga, things, make_consu
     Consumer.objects.filter(name=declared.name).update(where='$.n.datetime() > "2020-01-01".datetime()')
     expected = {"all": "handled", "picky": "filtered out", "keen": "handled"}
     assert {name: state for name, state in status_of(things, 1).items() if name != "wrong"} == expected
+
+
+def test_a_topic_says_what_it_keeps(olga, make_topic):
+    topic = make_topic(retention_events=5_000, retention_bytes=3 * 2**30, keep_unread=False)
+    page = olga.get(address("topic", topic_of(topic))).content.decode()
+
+    assert "<dt>Events kept</dt><dd>5,000</dd>" in page
+    assert "<dt>Size kept</dt><dd>3.0\N{NO-BREAK SPACE}GB</dd>" in page
+    assert "<dt>What is unread</dt><dd>expires too</dd>" in page
