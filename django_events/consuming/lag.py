@@ -203,9 +203,8 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
 
     One look by index for each of their partitions, in a statement for many topics.
     """
-    rows = models.Consumer.objects.using(using).filter(pk__in=consumer_ids).select_related("topic")
-    kinds = {(row.topic_id, row.topic.partitions, row.mode == "queue", row.partitioned) for row in rows}
-    statements = [_oldest(list(consumer_ids), *kind) for kind in sorted(kinds)]
+    kinds = sql.fetch(using, sql.statement("kinds_of_consumers"), consumer_ids=list(consumer_ids))
+    statements = [_oldest(list(consumer_ids), *kind) for kind in kinds]
     waits: dict[int, timedelta] = {}
     for start in range(0, len(statements), TOPICS_AT_ONCE):
         statement = sql.union_all(statements[start : start + TOPICS_AT_ONCE])
@@ -215,9 +214,9 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
     return waits
 
 
-def _oldest(consumer_ids: list[int], topic_id: int, partitions: int, queue: bool, partitioned: bool) -> sql.Statement:
+def _oldest(consumer_ids: list[int], topic_id: int, partitions: int, mode: str, partitioned: bool) -> sql.Statement:
     log = log_table(topic_id)
-    if queue:
+    if mode == "queue":
         return sql.statement("oldest_pending").on(consumer_ids=sql.literal(consumer_ids), topic_id=topic_id, log=log)
     whole = not partitioned or partitions == 1
     return sql.statement("oldest_unpassed").on(
