@@ -9,14 +9,14 @@ segment ends early when a tenth of what is kept is in it.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django_events import models, sql
 from django_events.log import segments
-from django_events.log.inventory import Log, logs, sizes
+from django_events.log.inventory import TOPICS_AT_ONCE, Log, logs, sizes
 from django_events.log.segments import Segment
 from django_events.statements import log_table
 
@@ -70,19 +70,30 @@ def writing(using: str, topic_id: int) -> Iterator[models.Topic | None]:
 
 def outlived(using: str, topic: models.Topic) -> Outlived | None:
     """The oldest segment, if nothing that the topic says asks for it. Whether a consumer does is another question."""
-    if not is_limited(topic):
-        return None
-    [log] = logs(using, [topic])
-    existing = segments.segments(using, topic.pk)
-    if not existing or existing[0].first > log.last_id:
-        return None
-    oldest = existing[0]
-    seen, last = _look(using, oldest), min(oldest.end - 1, log.last_id)
-    if _is_too_old(using, topic, seen.until) or (
-        last < log.last_id and _is_too_much(using, topic, log.last_id - last, seen.bytes)
-    ):
-        return Outlived(oldest, log.first_id, last, seen.bytes)
-    return None
+    return outlived_of(using, [topic]).get(topic.pk)
+
+
+def outlived_of(using: str, topics: Sequence[models.Topic]) -> dict[int, Outlived]:
+    """The same of many topics, in some statements for all of them; those without one are left out."""
+    limited = [topic for topic in topics if is_limited(topic)]
+    if not limited:
+        return {}
+    existing = segments.of_topics(using, [topic.pk for topic in limited])
+    oldest = {
+        log: existing[log.topic.pk][0]
+        for log in logs(using, limited)
+        if existing[log.topic.pk] and existing[log.topic.pk][0].first <= log.last_id
+    }
+    seen, now = _look(using, list(oldest.values())), _now(using)
+    whole = sizes(using, [log.topic for log in oldest if log.topic.retention_bytes is not None])
+    found = {}
+    for log, segment in oldest.items():
+        topic, tail, last = log.topic, seen[segment], min(segment.end - 1, log.last_id)
+        is_too_old = topic.retention is not None and _is_older(tail.until, topic.retention, now)
+        _, size = whole.get(topic.name, (0, 0))
+        if is_too_old or (last < log.last_id and _is_too_much(topic, log.last_id - last, size - tail.bytes)):
+            found[topic.pk] = Outlived(segment, log.first_id, last, tail.bytes)
+    return found
 
 
 def needs(using: str, topic: models.Topic) -> list[Need]:
@@ -107,11 +118,20 @@ def remove(using: str, topic: models.Topic, old: Outlived) -> None:
     )
 
 
-def wants_division(using: str, log: Log) -> bool:
-    """Whether the last segment has its part of what the topic keeps, and should end there."""
-    existing = segments.segments(using, log.topic.pk)
-    last = next((one for one in existing if one.first <= log.last_id < one.end - 1), None)
-    return last is not None and _has_its_part(using, log.topic, last, log.last_id - last.first + 1)
+def divisible(using: str, in_logs: Sequence[Log]) -> list[Log]:
+    """Those whose last segment has its part of what the topic keeps, and should end there.
+
+    In some statements for all of them.
+    """
+    existing = segments.of_topics(using, [log.topic.pk for log in in_logs])
+    last = {}
+    for log in in_logs:
+        for segment in existing[log.topic.pk]:
+            if segment.first <= log.last_id < segment.end - 1:
+                last[log] = segment
+    seen = _look(using, [segment for log, segment in last.items() if is_limited(log.topic)])
+    now = _now(using) if seen else None
+    return [log for log, segment in last.items() if _has_its_part(log, segment, seen.get(segment), now)]
 
 
 def divide(using: str, topic: models.Topic) -> bool:
@@ -119,21 +139,20 @@ def divide(using: str, topic: models.Topic) -> bool:
 
     For `writing` the topic.
     """
-    [log] = logs(using, [topic])
-    if not wants_division(using, log):
-        return False
-    segments.cut(using, topic, last_id=log.last_id)
-    return True
+    found = divisible(using, logs(using, [topic]))
+    for log in found:
+        segments.cut(using, topic, last_id=log.last_id)
+    return bool(found)
 
 
-def _has_its_part(using: str, topic: models.Topic, segment: Segment, events: int) -> bool:
+def _has_its_part(log: Log, segment: Segment, seen: _Tail | None, now: datetime | None) -> bool:
+    topic, events = log.topic, log.last_id - segment.first + 1
     if segment.end - segment.first > topic.segment_size <= events:  # a smaller size was declared since
         return True
-    if not is_limited(topic):
+    if seen is None or now is None:  # it keeps everything
         return False
-    seen = _look(using, segment)
     return (
-        (topic.retention is not None and _is_older(using, seen.since, topic.retention / PARTS))
+        (topic.retention is not None and _is_older(seen.since, topic.retention / PARTS, now))
         or (topic.retention_events is not None and events >= max(topic.retention_events // PARTS, SMALLEST_PART))
         or (
             topic.retention_bytes is not None
@@ -143,32 +162,34 @@ def _has_its_part(using: str, topic: models.Topic, segment: Segment, events: int
     )
 
 
-def _look(using: str, segment: Segment) -> _Tail:
-    statement = sql.statement("extent_of_segment").on(segment=segment.table, name=sql.literal(segment.table))
-    [[_, *extent]] = sql.fetch(using, statement)
-    return _Tail(*extent)
+def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Tail]:
+    """Many segments in a statement, but not very many: it would lock very many tables at the same time."""
+    extent = sql.statement("extent_of_segment")
+    seen: dict[Segment, _Tail] = {}
+    for start in range(0, len(some), TOPICS_AT_ONCE):
+        part = {one.table: one for one in some[start : start + TOPICS_AT_ONCE]}
+        asked = sql.union_all([extent.on(segment=table, name=sql.literal(table)) for table in part])
+        seen |= {part[table]: _Tail(*tail) for table, *tail in sql.fetch(using, asked)}
+    return seen
 
 
-def _is_too_old(using: str, topic: models.Topic, newest: datetime | None) -> bool:
-    return topic.retention is not None and _is_older(using, newest, topic.retention)
+def _now(using: str) -> datetime:
+    """The database's clock."""
+    [[now]] = sql.fetch(using, sql.statement("clock"))
+    moment: datetime = now
+    return moment
 
 
-def _is_too_much(using: str, topic: models.Topic, others: int, size: int) -> bool:
+def _is_too_much(topic: models.Topic, others: int, size: int) -> bool:
     """Whether the events behind a segment, or the rest of the log on disk, are as much as is to be kept."""
     if topic.retention_events is not None and others >= topic.retention_events:
         return True
-    if topic.retention_bytes is None:
-        return False
-    _, whole = sizes(using, [topic])[topic.name]
-    return whole - size >= topic.retention_bytes
+    return topic.retention_bytes is not None and size >= topic.retention_bytes
 
 
-def _is_older(using: str, moment: datetime | None, age: timedelta) -> bool:
-    """By the clock of the database; what has no time is as old as can be."""
-    if moment is None:
-        return True
-    [[now]] = sql.fetch(using, sql.statement("clock"))
-    return bool(moment < now - age)
+def _is_older(moment: datetime | None, age: timedelta, now: datetime) -> bool:
+    """What has no time is as old as can be."""
+    return moment is None or moment < now - age
 
 
 def _numbers_reached(using: str, topic: models.Topic, old: Outlived) -> list[int]:

@@ -4,6 +4,7 @@ A log or a segment is created by itself and then attached, because creating it i
 for every reader while everybody else queues behind it.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from django.db import OperationalError
@@ -28,6 +29,26 @@ def segments(using: str, topic_id: int) -> list[Segment]:
     return [Segment(*row) for row in sql.fetch(using, sql.statement("segments"), log=log_table(topic_id))]
 
 
+def of_topics(using: str, topic_ids: Collection[int]) -> dict[int, list[Segment]]:
+    """The attached segments of each of these topics, in order."""
+    names = {log_table(topic_id): topic_id for topic_id in topic_ids}
+    found: dict[int, list[Segment]] = {topic_id: [] for topic_id in topic_ids}
+    for log, *segment in sql.fetch(using, sql.statement("segments_of_logs"), logs=list(names)):
+        found[names[log]].append(Segment(*segment))
+    return found
+
+
+def rooms(using: str, topic_ids: Collection[int]) -> dict[int, int]:
+    """`room` of many topics in one look; one by one while somebody holds a lock on a segment of any."""
+    try:
+        with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
+            return {topic_id: _room(existing) for topic_id, existing in of_topics(using, topic_ids).items()}
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+    return {topic_id: room(using, topic_id) for topic_id in topic_ids}
+
+
 def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
     """Up to which id a topic has segments, without the last one, which is a reserve, or with it.
 
@@ -40,6 +61,10 @@ def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
         if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
             raise
         return 0
+    return _room(existing, reserve=reserve)
+
+
+def _room(existing: list[Segment], *, reserve: bool = False) -> int:
     if not existing:
         return 0
     return existing[-1].end - 1 if reserve else existing[-1].first - 1

@@ -36,20 +36,24 @@ class Step:
 def make_segments(using: str) -> Result:
     """Room ahead in each topic; and a segment that has its part of what a topic keeps ends there."""
     made = divided = 0
-    for log in _until_late(logs(using)):
-        if segments.room(using, log.topic.pk) <= log.last_id:
-            made += segments.ensure(using, log.topic.pk, events=1) > log.last_id
-        elif retention.wants_division(using, log):
-            with retention.writing(using, log.topic.pk) as topic:
-                divided += topic is not None and retention.divide(using, topic)
+    in_logs = logs(using)
+    rooms = segments.rooms(using, [log.topic.pk for log in in_logs])
+    full = [log for log in in_logs if rooms[log.topic.pk] <= log.last_id]
+    roomy = [log for log in in_logs if rooms[log.topic.pk] > log.last_id]
+    for log in _until_late(full):
+        made += segments.ensure(using, log.topic.pk, events=1) > log.last_id
+    for log in _until_late(retention.divisible(using, roomy)):
+        with retention.writing(using, log.topic.pk) as topic:
+            divided += topic is not None and retention.divide(using, topic)
     return {"made": made, "divided": divided}
 
 
 def apply_retention(using: str) -> Result:
     """What topics need not keep is dropped, unless a consumer needs it."""
     dropped: Result = {"segments": 0, "events": 0, "bytes": 0, "kept_for": {}, "waits_for": {}}
-    topics = [topic for topic in models.Topic.objects.using(using).order_by("name") if retention.is_limited(topic)]
-    for topic in _until_late(topics):
+    topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
+    old = retention.outlived_of(using, topics)
+    for topic in _until_late([topic for topic in topics if topic.pk in old]):
         done = expire(using, topic)
         for name in ("segments", "events", "bytes"):
             dropped[name] += getattr(done, name)
