@@ -145,6 +145,16 @@ def test_looking_is_a_handful_of_statements_however_many_consumers_there_are(
     assert sum(one.lag for one in progress if one.consumer == "reader-7") == 40_000
 
 
+@pytest.mark.requirement("H5")
+def test_a_read_between_bounds_opens_only_the_segments_between_them(large: int) -> None:
+    of_topic = sql.statement("in_topic").on(topic_id=large)
+    bounds = {"after": sql.literal(11_000), "upper": sql.literal(12_500), "most": sql.literal(100)}
+    plan = explain(sql.statement("read").on(log=log_table(large), events=of_topic, match=sql.all_of([]), **bounds))
+
+    opened = {table for _, table in scans(plan)}
+    assert opened == {f"{log_table(large)}_{first}" for first in (10_001, 12_001)}
+
+
 def test_a_floor_stands_for_segments_that_were_dropped(large: int) -> None:
     topic = Topic.objects.select_related("head").get(pk=large)
     numbers = {lane: end for (_, lane), end in lag.ends_of("default", [topic]).items()}
