@@ -26,27 +26,21 @@ class Segment(NamedTuple):
 
 def segments(using: str, topic_id: int) -> list[Segment]:
     """The attached segments of a topic, in order."""
-    return [Segment(*row) for row in sql.fetch(using, sql.statement("segments"), log=log_table(topic_id))]
+    return of_topics(using, [topic_id])[topic_id]
 
 
 def of_topics(using: str, topic_ids: Collection[int]) -> dict[int, list[Segment]]:
     """The attached segments of each of these topics, in order."""
     names = {log_table(topic_id): topic_id for topic_id in topic_ids}
     found: dict[int, list[Segment]] = {topic_id: [] for topic_id in topic_ids}
-    for log, *segment in sql.fetch(using, sql.statement("segments_of_logs"), logs=list(names)):
+    for log, *segment in sql.fetch(using, sql.statement("segments"), logs=list(names)):
         found[names[log]].append(Segment(*segment))
     return found
 
 
 def rooms(using: str, topic_ids: Collection[int]) -> dict[int, int]:
-    """`room` of many topics in one look; one by one while somebody holds a lock on a segment of any."""
-    try:
-        with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-            return {topic_id: _room(existing) for topic_id, existing in of_topics(using, topic_ids).items()}
-    except OperationalError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
-            raise
-    return {topic_id: room(using, topic_id) for topic_id in topic_ids}
+    """`room` of many topics in one look."""
+    return {topic_id: _room(existing) for topic_id, existing in of_topics(using, topic_ids).items()}
 
 
 def room(using: str, topic_id: int, *, reserve: bool = False) -> int:

@@ -1,12 +1,15 @@
 """The steps of maintenance: what has to be done in a database again and again, each in short transactions."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django_events import models
+from django.db import DatabaseError, OperationalError, ProgrammingError
+
+from django_events import models, sql
 from django_events.consuming.dead_rows import piles
 from django_events.consuming.expiring import expire
 from django_events.consuming.histories import prune_histories
@@ -36,24 +39,18 @@ class Step:
 def make_segments(using: str) -> Result:
     """Room ahead in each topic; and a segment that has its part of what a topic keeps ends there."""
     made = divided = 0
-    in_logs = logs(using)
-    rooms = segments.rooms(using, [log.topic.pk for log in in_logs])
-    full = [log for log in in_logs if rooms[log.topic.pk] <= log.last_id]
-    roomy = [log for log in in_logs if rooms[log.topic.pk] > log.last_id]
-    for log in _until_late(full):
-        made += segments.ensure(using, log.topic.pk, events=1) > log.last_id
-    for log in _until_late(retention.divisible(using, roomy)):
-        with retention.writing(using, log.topic.pk) as topic:
-            divided += topic is not None and retention.divide(using, topic)
+    for topic in _until_late(_found(using, _without_room)):
+        made += segments.ensure(using, topic.pk, events=1) > 0
+    for topic in _until_late(_found(using, _divisible)):
+        with retention.writing(using, topic.pk) as now:
+            divided += now is not None and retention.divide(using, now)
     return {"made": made, "divided": divided}
 
 
 def apply_retention(using: str) -> Result:
     """What topics need not keep is dropped, unless a consumer needs it."""
     dropped: Result = {"segments": 0, "events": 0, "bytes": 0, "kept_for": {}, "waits_for": {}}
-    topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
-    old = retention.outlived_of(using, topics)
-    for topic in _until_late([topic for topic in topics if topic.pk in old]):
+    for topic in _until_late(_found(using, _with_outlived)):
         done = expire(using, topic)
         for name in ("segments", "events", "bytes"):
             dropped[name] += getattr(done, name)
@@ -61,6 +58,39 @@ def apply_retention(using: str) -> Result:
             if reason := getattr(done, name):
                 dropped[name][topic.name] = reason
     return dropped
+
+
+Look = Callable[[str, Sequence[models.Topic]], list[models.Topic]]
+
+
+def _found(using: str, look: Look) -> list[models.Topic]:
+    """The topics that have something to do. Where a log is locked, or dropped in this moment, the others are found."""
+    topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
+    try:
+        with sql.batch(using, **sql.UNHURRIED):
+            return look(using, topics)
+    except DatabaseError as error:
+        if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.UNDEFINED_TABLE):
+            raise
+    found = []
+    for topic in _until_late(topics):
+        with suppress(OperationalError, ProgrammingError), sql.batch(using, **sql.UNHURRIED):
+            found += look(using, [topic])
+    return found
+
+
+def _without_room(using: str, topics: Sequence[models.Topic]) -> list[models.Topic]:
+    rooms = segments.rooms(using, [topic.pk for topic in topics])
+    return [log.topic for log in logs(using, topics) if rooms[log.topic.pk] <= log.last_id]
+
+
+def _divisible(using: str, topics: Sequence[models.Topic]) -> list[models.Topic]:
+    return [log.topic for log in retention.divisible(using, logs(using, topics))]
+
+
+def _with_outlived(using: str, topics: Sequence[models.Topic]) -> list[models.Topic]:
+    old = retention.outlived_of(using, topics)
+    return [topic for topic in topics if topic.pk in old]
 
 
 def forget_dedup_keys(using: str) -> Result:
@@ -85,9 +115,20 @@ STEPS = (
         name="history",
         help="What queue consumers processed is forgotten when it is old.",
         run=lambda using: {"deleted": prune_histories(using, seconds=SECONDS)},
+        every=10 * MINUTE,
     ),
-    Step(name="dedup", help="Dedup keys whose window is over are forgotten.", run=forget_dedup_keys),
-    Step(name="staging", help="What Spark staged and never published is forgotten.", run=forget_staged_events),
+    Step(
+        name="dedup",
+        help="Dedup keys whose window is over are forgotten.",
+        run=forget_dedup_keys,
+        every=10 * MINUTE,
+    ),
+    Step(
+        name="staging",
+        help="What Spark staged and never published is forgotten.",
+        run=forget_staged_events,
+        every=10 * MINUTE,
+    ),
     Step(
         name="orphans",
         help="What is left of unregistered consumers is deleted.",

@@ -17,6 +17,7 @@ from django_events.consuming.troubles import troubles
 from django_events.log import segments
 from django_events.models import DedupKey, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.statements import log_table
 from django_events.workers import maintaining, steps
 from django_events.workers.background import in_background
 from django_events.workers.maintaining import LEASE, Maintenance, run_due, run_steps
@@ -79,7 +80,7 @@ def test_each_step_is_run_once_in_its_period():
         [name for name in NAMES if name not in ("orphans", "bloat")],
     )  # a minute ended
     later(MINUTE)
-    assert ran(run_due("default"))[:3] == ["segments", "retention", "history"]
+    assert ran(run_due("default"))[:2] == ["segments", "retention"]
     later(10 * MINUTE)
     assert ran(run_due("default")) == NAMES
 
@@ -244,6 +245,21 @@ def test_retention_is_applied_to_every_topic_that_has_one(make_topic):
     assert (done["segments"], done["events"], done["kept_for"]) == (1, 100, {})
     assert models.Event.objects.of(short).count() == 50
     assert models.Event.objects.of(whole).count() == 150
+
+
+def test_a_lock_on_one_log_holds_up_no_other(make_topic, connect):
+    locked, free = (make_topic(name, segment_size=100, retention_events=1) for name in ("locked", "free"))
+    for topic in (locked, free):
+        fill_topic(topic, *range(150))
+    session = connect()
+    session.execute(f"LOCK TABLE {log_table(Topic.objects.get(name='locked').pk)} IN ACCESS EXCLUSIVE MODE")
+    try:
+        assert step("retention")["segments"] == 1
+        assert models.Event.objects.of(free).count() == 50
+        assert step("segments") is not None
+    finally:
+        session.rollback()
+    assert step("retention")["segments"] == 1
 
 
 def test_it_says_for_whom_events_are_kept(make_topic, make_consumer):
