@@ -12,7 +12,7 @@ def prune_histories(using: str, *, seconds: float) -> int:
     deadline, pruned = time.monotonic() + seconds, 0
     statement = sql.statement("prune_history")
     queues = models.Consumer.objects.using(using).filter(mode="queue").order_by("pk")
-    for consumer_id in queues.values_list("pk", flat=True):
+    for consumer_id in list(queues.values_list("pk", flat=True)):
         gone = AT_ONCE
         while gone == AT_ONCE and time.monotonic() < deadline:
             with sql.batch(using, **sql.UNHURRIED):

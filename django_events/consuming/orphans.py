@@ -17,7 +17,8 @@ def forget_orphans(using: str, *, seconds: float | None = None) -> int:
     for model in (models.Delivery, models.PastDelivery):
         statement = sql.statement("orphaned_deliveries").on(table=model._meta.db_table)
         while deadline is None or time.monotonic() < deadline:
-            [[gone]] = sql.fetch(using, statement, most=AT_ONCE)
+            with sql.batch(using, **sql.UNHURRIED):
+                [[gone]] = sql.fetch(using, statement, most=AT_ONCE)
             deleted += gone
             if not gone:
                 break

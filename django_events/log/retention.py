@@ -22,6 +22,8 @@ from django_events.statements import log_table
 
 PARTS = 10  # a segment holds about so much less than what is kept
 SMALLEST_PART = 100  # events
+MOST_PARTS = 3 * PARTS  # where there are more, what is kept is kept for somebody
+LARGEST_PART = 256 << 20  # bytes: its rows are looked through, and meanwhile nobody reads the log
 
 
 class Need(NamedTuple):
@@ -47,8 +49,8 @@ class Outlived(NamedTuple):
         return self.last_id - self.first_id + 1
 
 
-class _Tail(NamedTuple):
-    """A segment of a log, with how large it is and when its events were logged."""
+class _Seen(NamedTuple):
+    """How large a segment is, and when its events were logged."""
 
     bytes: int
     since: datetime | None
@@ -104,6 +106,11 @@ def needs(using: str, topic: models.Topic) -> list[Need]:
     return [Need._make(row) for row in rows]
 
 
+def behind(using: str, topic: models.Topic, old: Outlived) -> list[Need]:
+    """Who still needs something of a segment, the one furthest behind first."""
+    return [need for need in needs(using, topic) if need.first_id <= old.last_id]
+
+
 def remove(using: str, topic: models.Topic, old: Outlived) -> None:
     """Drop the oldest segment. For `writing` the topic."""
     floors = [old.last_id] if topic.partitions == 1 else _numbers_reached(using, topic, old)
@@ -126,12 +133,19 @@ def divisible(using: str, in_logs: Sequence[Log]) -> list[Log]:
     existing = segments.of_topics(using, [log.topic.pk for log in in_logs])
     last = {}
     for log in in_logs:
-        for segment in existing[log.topic.pk]:
-            if segment.first <= log.last_id < segment.end - 1:
-                last[log] = segment
-    seen = _look(using, [segment for log, segment in last.items() if is_limited(log.topic)])
-    now = _now(using) if seen else None
-    return [log for log, segment in last.items() if _has_its_part(log, segment, seen.get(segment), now)]
+        parts = [one for one in existing[log.topic.pk] if one.first <= log.last_id]
+        if parts and log.last_id < parts[-1].end - 1:
+            tail = parts[-1]
+            if _is_oversized(log, tail) or (is_limited(log.topic) and len(parts) < MOST_PARTS):
+                last[log] = tail
+    if not last:
+        return []
+    seen, now = _look(using, list(last.values())), _now(using)
+    return [
+        log
+        for log, tail in last.items()
+        if seen[tail].bytes <= LARGEST_PART and (_is_oversized(log, tail) or _has_its_part(log, tail, seen[tail], now))
+    ]
 
 
 def divide(using: str, topic: models.Topic) -> bool:
@@ -145,12 +159,13 @@ def divide(using: str, topic: models.Topic) -> bool:
     return bool(found)
 
 
-def _has_its_part(log: Log, segment: Segment, seen: _Tail | None, now: datetime | None) -> bool:
-    topic, events = log.topic, log.last_id - segment.first + 1
-    if segment.end - segment.first > topic.segment_size <= events:  # a smaller size was declared since
-        return True
-    if seen is None or now is None:  # it keeps everything
-        return False
+def _is_oversized(log: Log, tail: Segment) -> bool:
+    """Whether a smaller size was declared since it was made, and it has as many events."""
+    return tail.end - tail.first > log.topic.segment_size <= log.last_id - tail.first + 1
+
+
+def _has_its_part(log: Log, tail: Segment, seen: _Seen, now: datetime) -> bool:
+    topic, events = log.topic, log.last_id - tail.first + 1
     return (
         (topic.retention is not None and _is_older(seen.since, topic.retention / PARTS, now))
         or (topic.retention_events is not None and events >= max(topic.retention_events // PARTS, SMALLEST_PART))
@@ -162,14 +177,14 @@ def _has_its_part(log: Log, segment: Segment, seen: _Tail | None, now: datetime 
     )
 
 
-def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Tail]:
+def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Seen]:
     """Many segments in a statement, but not very many: it would lock very many tables at the same time."""
     extent = sql.statement("extent_of_segment")
-    seen: dict[Segment, _Tail] = {}
+    seen: dict[Segment, _Seen] = {}
     for start in range(0, len(some), TOPICS_AT_ONCE):
         part = {one.table: one for one in some[start : start + TOPICS_AT_ONCE]}
         asked = sql.union_all([extent.on(segment=table, name=sql.literal(table)) for table in part])
-        seen |= {part[table]: _Tail(*tail) for table, *tail in sql.fetch(using, asked)}
+        seen |= {part[table]: _Seen(*tail) for table, *tail in sql.fetch(using, asked)}
     return seen
 
 
@@ -189,7 +204,7 @@ def _is_too_much(topic: models.Topic, others: int, size: int) -> bool:
 
 def _is_older(moment: datetime | None, age: timedelta, now: datetime) -> bool:
     """What has no time is as old as can be."""
-    return moment is None or moment < now - age
+    return moment is None or now - moment > age
 
 
 def _numbers_reached(using: str, topic: models.Topic, old: Outlived) -> list[int]:

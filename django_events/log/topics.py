@@ -133,7 +133,9 @@ def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
     """What retention had removed of a log that lost its row, as far as what is left tells."""
     log = log_table(topic.pk)
     [[first]] = sql.fetch(using, sql.statement("first_id").on(log=log, topic_id=topic.pk))
-    if first is None or first == 1:
+    if first is None:
+        first = min((segment.first for segment in segments.segments(using, topic.pk)), default=1)
+    if first == 1:
         return 0, []
     if topic.partitions == 1:
         return first - 1, [first - 1]

@@ -22,6 +22,10 @@ CROSS JOIN LATERAL (
     (
         SELECT d.event_id FROM django_events_delivery AS d
         WHERE c.mode = 'queue' AND d.consumer_id = c.id AND d.event_id > p.position
+            AND NOT EXISTS (
+                SELECT FROM django_events_deadletter AS copy
+                WHERE copy.consumer_id = d.consumer_id AND copy.event_id = d.event_id
+            )
         ORDER BY d.event_id
         LIMIT 1
     )

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from django.db import Error, connections
 from django_events import sql
 from django_events.workers.keeping import unpooled
 from django_events.workers.loop import connect_for_work
-from django_events.workers.steps import STEPS, Result, Step
+from django_events.workers.steps import STEPS, Result, Step, StepFailed
 from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.maintenance")
@@ -40,22 +40,24 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def run_due(using: str) -> list[Outcome]:
-    """Run the steps whose time has come, and that nobody else runs."""
+def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[Outcome]:
+    """Run the steps whose time has come, and that nobody else runs. `until` is asked in between."""
     names, periods = [step.name for step in STEPS], [step.every for step in STEPS]
     asked: sql.Question = sql.statement("due_steps"), {"names": names, "periods": periods}
     with sql.batch(using, asked, **sql.UNHURRIED) as [rows]:
         due = {name for (name,) in rows}
-    return list(_run([step for step in STEPS if step.name in due], using, as_scheduled=True))
+    return list(_run([step for step in STEPS if step.name in due], using, until=until, as_scheduled=True))
 
 
 def run_steps(using: str, steps: Sequence[Step] = STEPS) -> list[Outcome]:
     """Run these steps now, due or not, but for those that somebody else runs."""
-    return list(_run(steps, using, as_scheduled=False))
+    return list(_run(steps, using, until=lambda: False, as_scheduled=False))
 
 
-def _run(steps: Iterable[Step], using: str, *, as_scheduled: bool) -> Iterable[Outcome]:
+def _run(steps: Iterable[Step], using: str, *, until: Callable[[], bool], as_scheduled: bool) -> Iterator[Outcome]:
     for step in steps:
+        if until():
+            return
         begun = _begin(using, step, as_scheduled=as_scheduled)
         if begun is None:
             if not as_scheduled:
@@ -64,18 +66,21 @@ def _run(steps: Iterable[Step], using: str, *, as_scheduled: bool) -> Iterable[O
         began = time.monotonic()
         outcome = Outcome(step.name, 0.0, None)
         try:
-            outcome = outcome._replace(result=step.run(using))
+            outcome = outcome._replace(result=step.run(using, until))
         except Exception as error:
             logger.warning(
                 "The step %r of maintenance of %r failed, it is tried again. %s",
                 step.name,
                 using,
-                str(error).strip(),
-                exc_info=not isinstance(error, Error),
+                sql.said(error),
+                exc_info=not isinstance(error, Error | StepFailed),
             )
-            outcome = outcome._replace(error=str(error).strip() or type(error).__name__)
+            outcome = outcome._replace(error=sql.said(error) or type(error).__name__)
             if sql.is_lost(error):
                 raise
+        except BaseException as error:  # Ctrl-C, for example: others need not wait for the lease to end
+            _end(using, begun, outcome._replace(error=f"interrupted by {type(error).__name__}"))
+            raise
         yield _end(using, begun, outcome._replace(seconds=time.monotonic() - began))
 
 
@@ -124,13 +129,13 @@ class Maintenance:
         usual, connections[self.using] = connections[self.using], unpooled(self.using)
         try:
             connect_for_work(self.using)
-            run_due(self.using)
+            run_due(self.using, until=lambda: stop.requested)
         except Exception as error:
             if not self._fails:
                 logger.warning(
                     "The maintenance of %r can't be done now, it is tried every minute. %s",
                     self.using,
-                    str(error).strip(),
+                    sql.said(error),
                     exc_info=not isinstance(error, Error),
                 )
             self._fails = True

@@ -87,7 +87,7 @@ def test_each_step_is_run_once_in_its_period():
 
 def test_several_at_once_share_the_steps(in_thread, only):
     calls, ready = [], threading.Barrier(4)
-    only(calls.append)
+    only(lambda using, until: calls.append(using))
 
     def due():
         ready.wait(30)
@@ -101,7 +101,7 @@ def test_several_at_once_share_the_steps(in_thread, only):
 def test_a_step_that_somebody_runs_now_is_not_begun_by_others(in_thread, only):
     began, go_on = threading.Event(), threading.Event()
 
-    def run(using):
+    def run(using, until):
         began.set()
         assert go_on.wait(30)
         return {}
@@ -116,7 +116,7 @@ def test_a_step_that_somebody_runs_now_is_not_begun_by_others(in_thread, only):
 
 
 def test_a_step_whose_runner_died_is_begun_anew_when_its_time_is_over(only):
-    step = only(lambda using: {"done": 1})
+    step = only(lambda using, until: {"done": 1})
     assert maintaining._begin("default", step, as_scheduled=True) is not None  # and then it is killed
     later(2 * MINUTE)
     assert run_due("default") == []
@@ -126,7 +126,7 @@ def test_a_step_whose_runner_died_is_begun_anew_when_its_time_is_over(only):
 
 
 def test_a_runner_that_froze_overwrites_nothing(only):
-    step = only(lambda using: {"done": 1})
+    step = only(lambda using, until: {"done": 1})
     begun = maintaining._begin("default", step, as_scheduled=True)
     later(LEASE + MINUTE)
     run_due("default")
@@ -139,8 +139,8 @@ def test_a_runner_that_froze_overwrites_nothing(only):
 
 
 def test_a_step_that_fails_is_written_down_and_the_others_are_run(monkeypatch, caplog):
-    bad = Step(name="bad", help="", run=lambda using: 1 / 0)
-    good = Step(name="good", help="", run=lambda using: {"done": 2})
+    bad = Step(name="bad", help="", run=lambda using, until: 1 / 0)
+    good = Step(name="good", help="", run=lambda using, until: {"done": 2})
     monkeypatch.setattr(maintaining, "STEPS", (bad, good))
     outcomes = run_due("default")
 
@@ -152,7 +152,7 @@ def test_a_step_that_fails_is_written_down_and_the_others_are_run(monkeypatch, c
     assert (row.error, row.leased_until, row.failing_since) == ("division by zero", None, row.started_at)
     assert "The step 'bad' of maintenance of 'default' failed" in caplog.text
     assert maintenance_troubles()[0].startswith("the step bad fails since")
-    monkeypatch.setattr(maintaining, "STEPS", (Step(name="bad", help="", run=lambda using: {"done": 3}),))
+    monkeypatch.setattr(maintaining, "STEPS", (Step(name="bad", help="", run=lambda using, until: {"done": 3}),))
     later(MINUTE)
     run_due("default")
     row.refresh_from_db()
@@ -176,7 +176,7 @@ def test_a_statement_that_takes_too_long_is_given_up(only, monkeypatch, connect)
 def test_nothing_stops_the_worker_and_it_is_said_once(monkeypatch, caplog):
     times = []
 
-    def fail(using):
+    def fail(using, **options):
         times.append(1)
         raise DatabaseError("no tables")
 
@@ -209,7 +209,7 @@ def test_the_worker_runs_what_is_due_and_ends_when_it_is_told():
 
 def step(name):
     [found] = [one for one in STEPS if one.name == name]
-    return found.run("default")
+    return found.run("default", lambda: False)
 
 
 def test_segments_are_made_ahead(make_topic):
@@ -331,7 +331,7 @@ def test_some_steps_only_and_how_the_last_runs_went(capsys):
 
 
 def test_a_step_that_fails_is_exit_code_1(capsys, monkeypatch):
-    bad = Step(name="bad", help="", run=lambda using: 1 / 0)
+    bad = Step(name="bad", help="", run=lambda using, until: 1 / 0)
     monkeypatch.setattr("django_events.management.events.maintaining.STEPS", (bad,))
     with pytest.raises(SystemExit) as raised:
         call_command("events", "maintain")
@@ -352,4 +352,64 @@ def test_not_inside_a_transaction():
 
 def test_a_step_has_so_much_time(monkeypatch):
     monkeypatch.setattr(steps, "SECONDS", 0.0)
-    assert steps._repeat(lambda: 5) == 0
+    assert steps._repeat(lambda: 5, lambda: False) == 0
+
+
+def test_whoever_is_told_to_stop_begins_no_other_step(monkeypatch):
+    begun = []
+
+    def run(using, until):
+        begun.append(until())
+        return {}
+
+    monkeypatch.setattr(maintaining, "STEPS", tuple(Step(name=name, help="", run=run) for name in "abc"))
+    assert ran(run_due("default", until=lambda: bool(begun))) == ["a"]
+    assert begun == [False]
+
+
+def test_ctrl_c_gives_the_step_back(only):
+    def interrupted(using, until):
+        raise KeyboardInterrupt
+
+    step = only(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_steps("default", [step])
+    row = MaintenanceStep.objects.get()
+    assert (row.leased_until, row.error) == (None, "interrupted by KeyboardInterrupt")
+
+
+def test_a_topic_that_fails_stops_no_other(make_topic, monkeypatch):
+    for name in ("aaa", "zzz"):
+        fill_topic(make_topic(name, segment_size=100, retention_events=1), *range(150))
+    expire = steps.expire
+
+    def failing(using, topic):
+        if topic.name == "aaa":
+            raise DatabaseError("broken")
+        return expire(using, topic)
+
+    monkeypatch.setattr(steps, "expire", failing)
+    [outcome] = run_steps("default", [one for one in STEPS if one.name == "retention"])
+    assert outcome.error == "aaa: broken"
+    assert models.Event.objects.of("zzz").count() == 50
+
+
+def test_a_long_reader_of_one_log_holds_up_no_other(make_topic, connect):
+    for name in ("aaa", "zzz"):
+        fill_topic(make_topic(name, segment_size=1_000, retention_events=1_000), *range(150))
+    session = connect()
+    session.execute(f"SELECT FROM {log_table(Topic.objects.get(name='aaa').pk)}")
+    done = step("segments")
+    session.rollback()
+
+    assert (done["divided"], done["waits_for"]) == (1, {"aaa": "somebody who holds a lock on the log"})
+    assert step("segments")["divided"] == 1
+
+
+def test_a_log_that_is_gone_stops_no_other(make_topic):
+    for name in ("aaa", "zzz"):
+        fill_topic(make_topic(name, segment_size=100, retention_events=1), *range(150))
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {log_table(Topic.objects.get(name='aaa').pk)}")
+    assert step("retention")["segments"] == 1
+    step("segments")

@@ -16,11 +16,13 @@ from django_events.log.inventory import sizes
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Intervention, Topic, TopicHead
+from django_events.models.functions import ClockTimestamp
 from django_events.signals import events_expired
 from django_events.statements import log_table
 from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, lease_of, position_of, positions, run_once, serve_lease
 from tests.fix_queues import deliveries, fill_topic, finish, pending, row_of, values
+from tests.fix_queues import expire as expire_lease
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -380,7 +382,7 @@ def test_what_a_queue_was_not_filled_with_is_left_out_and_told(make_topic, make_
 
 
 def test_what_is_in_hand_is_waited_for(make_topic, make_consumer, monkeypatch, told):
-    monkeypatch.setattr("django_events.consuming.expiring.PATIENCE", timedelta(0))
+    monkeypatch.setattr("django_events.consuming.leaving_behind.PATIENCE", timedelta(0))
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     seen = []
     reader = make_consumer(topic, handler=lambda event: seen.append(event.value), batch_size=None)
@@ -388,7 +390,7 @@ def test_what_is_in_hand_is_waited_for(make_topic, make_consumer, monkeypatch, t
     lease = lease_of(reader)
     segments_gone, _, _, waits_for = expire_topic(topic)
     assert segments_gone == 0
-    assert "handling events" in waits_for
+    assert waits_for.startswith("consumer reader of things, which has events in hand")
     assert told == []
     serve_lease(lease)
 
@@ -569,3 +571,124 @@ def test_a_log_that_lost_its_row_keeps_its_floors(make_topic):
     publish_many(topic, [Draft(value=1, partition=1)])
     transfer_all()
     assert numbers_of(topic)[1][-1] == 126
+
+
+def test_a_queue_loses_nothing_while_some_of_it_is_in_hand(make_topic, make_queue, told):
+    topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
+    queue = make_queue(topic)
+    publish_range(topic, 150)
+    hand = queue.claim(1)
+    gone, _, _, waits_for = expire_topic(topic)
+    assert (gone, told) == (0, [])
+    assert "has some of these events in hand, by a test" in waits_for
+    assert len(pending(queue)) == 150
+    hand.release()
+
+    assert expire_topic(topic)[0] == 1
+    assert [said[5] for said in told] == [100]
+
+
+def test_deliveries_of_somebody_who_died_go_too(make_topic, make_queue, told):
+    topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
+    queue = make_queue(topic)
+    publish_range(topic, 150)
+    hand = queue.claim(3)
+    expire_lease(hand)
+
+    assert expire_topic(topic)[0] == 1
+    assert pending(queue) == list(range(101, 151))
+    assert sum(said[5] for said in told) == 100
+
+
+def test_spark_is_told_of_each_loss_once(make_topic, told):
+    topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
+    publish_range(topic, 350)
+    query = models.Consumer.objects.create(name="query", topic=row_of_topic(topic), mode="spark", partitioned=False)
+    models.Position.objects.create(consumer=query, partition=-1, position=20, number=20)
+    assert expire_topic(topic)[0] == 3
+
+    assert [said[3:6] for said in told] == [(21, 100, 80), (101, 200, 100), (201, 300, 100)]
+    query.delete()
+
+
+def test_a_stream_that_stopped_at_an_event_that_expires_goes_on_behind_it(make_topic, make_consumer):
+    topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
+    seen = []
+
+    def handler(event):
+        if event.value == 5:
+            raise ValueError("poison")
+        seen.append(event.value)
+
+    reader = make_consumer(topic, handler=handler, retry=Backoff(attempts=1), on_exhausted="stop")
+    publish_range(topic, 120)
+    run_once(reader)
+    assert position_of(reader).stopped_at is not None
+    assert expire_topic(topic)[0] == 1
+
+    at = position_of(reader)
+    assert (at.position, at.stopped_at, at.error) == (100, None, "")
+    seen.clear()
+    run_once(reader)
+    assert seen == list(range(101, 121))
+
+
+def test_a_reader_of_the_log_is_named_and_not_a_consumer(make_topic, make_consumer, connect, told):
+    topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
+    make_consumer(topic, handler=print)
+    publish_range(topic, 150)
+    with somebody_reads(connect, topic):
+        assert expire_topic(topic) == (0, 0, None, "somebody who holds a lock on the log")
+    assert told == []
+    assert not Intervention.objects.exists()
+
+
+def test_a_redriven_dead_letter_keeps_no_segment(make_topic, make_queue):
+    topic = make_topic(segment_size=100, retention=DAY)
+    queue = make_queue(topic)
+    publish_range(topic, 120)
+    deliveries(queue).exclude(event_id=5).delete()
+    event = Event.objects.at(topic, 5)
+    models.DeadLetter.objects.create(
+        consumer_id=queue.subscription.consumer_id,
+        event_id=5,
+        partition=0,
+        number=5,
+        value=5,
+        metadata={},
+        published_at=event.published_at,
+        logged_at=event.logged_at,
+        attempts=1,
+        error="no",
+        redrive_at=ClockTimestamp(),
+    )
+    age(topic, 120)
+
+    assert expire_topic(topic) == (2, 120, None, None)
+    assert values(queue.claim(1)) == [5]
+    models.DeadLetter.objects.all().delete()
+
+
+def test_a_very_long_retention_is_for_ever(make_topic):
+    topic = make_topic(segment_size=100, retention=timedelta.max)
+    publish_range(topic, 120)
+    assert expire_topic(topic) == (0, 0, None, None)
+    assert not divided(topic)
+
+
+def test_there_are_not_more_and_more_segments_while_somebody_keeps_them(make_topic, make_consumer):
+    topic = make_topic(segment_size=1_000, retention=timedelta(microseconds=1))
+    make_consumer(topic, handler=print)
+    made = []
+    for _ in range(retention.MOST_PARTS + 5):
+        publish_range(topic, 1)
+        made.append(divided(topic))
+    assert made.count(True) == retention.MOST_PARTS - 1
+    assert log_of(topic) == list(range(1, retention.MOST_PARTS + 6))
+
+
+def test_a_large_segment_is_not_looked_through(make_topic, monkeypatch):
+    topic = make_topic(segment_size=1_000, retention=timedelta(microseconds=1))
+    publish_range(topic, 120)
+    monkeypatch.setattr(retention, "LARGEST_PART", 1_000)
+    assert not divided(topic)

@@ -11,6 +11,7 @@ from django_events import models
 from django_events.exceptions import did_you_mean
 from django_events.management.events.subcommand import Subcommand
 from django_events.management.reporting import Report, table
+from django_events.phrases import moment
 from django_events.workers.loop import Exit, connect_for_work
 from django_events.workers.maintaining import run_steps
 from django_events.workers.steps import STEPS, Step
@@ -52,6 +53,7 @@ def _last_runs(using: str) -> Report:
                 "result": row.result if row else None,
                 "error": row.error if row else "",
                 "failing_since": row and row.failing_since,
+                "leased_until": row and row.leased_until,
             }
         )
     cells = [
@@ -60,11 +62,17 @@ def _last_runs(using: str) -> Report:
             one["every"],
             one["finished_at"] or "never",
             one["holder"],
-            one["error"] or (_said(one["result"]) if one["finished_at"] else None),
+            _state(one),
         )
         for one in data
     ]
     return Report(data, table(["step", "every", "last run", "by", "result"], cells))
+
+
+def _state(one: dict[str, Any]) -> str | None:
+    if one["leased_until"]:
+        return f"runs since {moment(one['started_at'])}, and is somebody else's from {moment(one['leased_until'])} on"
+    return one["error"] or (_said(one["result"]) if one["finished_at"] else None)
 
 
 def _said(result: dict[str, Any] | None) -> str:
