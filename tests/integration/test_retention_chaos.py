@@ -74,11 +74,12 @@ class Bustle:
                 expire("default", row, seconds=1)
             self.over.wait(0.05)
 
-    def finish(self):
-        """What is published is in the log, and nobody is at work any more."""
+    def finish(self, done=lambda: True):
+        """What is published is in the log, and when it is done, nobody is at work any more."""
         for publisher in self.publishers:
             publisher.result(120)
         wait_until(lambda: last_id(self.topic) == self.published)
+        wait_until(done)
         self.over.set()
         for one in self.busy:
             one.result(60)
@@ -120,8 +121,12 @@ def test_whoever_keeps_up_gets_everything_once_while_the_log_is_dropped_behind_h
     )
     with working(stream, queue, ordered, threads=3):
         bustle = Bustle(topic, in_thread)
-        bustle.finish()
-        wait_until(lambda: Order.objects.count() >= 3 * EVENTS)
+        bustle.finish(
+            lambda: (
+                Order.objects.count() >= 3 * EVENTS
+                and TopicHead.objects.get(topic__name="things").id_floor >= EVENTS / 2
+            )
+        )
 
     notes = Counter(written())
     assert max(notes.values()) == 1
@@ -137,7 +142,6 @@ def test_whoever_keeps_up_gets_everything_once_while_the_log_is_dropped_behind_h
                 assert newest.get(key, -1) < int(sequence), f"{note} comes after {newest[key]}"
                 newest[key] = int(sequence)
     head = TopicHead.objects.get(topic__name="things")
-    assert head.id_floor > EVENTS / 6, "little was dropped, so little was tried"
     assert sum(head.number_floors) == head.id_floor
     assert list(Event.objects.since(topic).values_list("id", flat=True)) == list(range(head.id_floor + 1, EVENTS + 1))
     assert not Intervention.objects.filter(action="expire").exists()
