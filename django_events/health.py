@@ -23,15 +23,16 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_events import declarations, sql
+from django_events.exceptions import rights_missing
 from django_events.models import BufferedEvent
 from django_events.phrases import duration
-from django_events.sql.apart import Apart, NoAnswer
+from django_events.sql.apart import Apart, NoAnswer, Refused
 
 logger = logging.getLogger("django_events.health")
 
 SECONDS = 2  # for the connection, and for each answer
 
-Reason = Literal["database", "read-only", "migrations", "topics", "transfer"]
+Reason = Literal["database", "rights", "read-only", "migrations", "topics", "transfer"]
 View = Callable[..., HttpResponse]
 
 
@@ -50,6 +51,8 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     try:
         with Apart(using, seconds=SECONDS) as apart:
             return _fault(apart, using, max_age)
+    except Refused as error:
+        return Fault("rights", f"{rights_missing(connections[using].settings_dict['USER'], error, kind='publisher')}.")
     except NoAnswer as error:
         return Fault("database", " ".join(str(error).split()))
 

@@ -79,8 +79,9 @@ def publisher(of: Granting) -> Iterator[Block]:
     yield _entry(of, "USAGE")
     yield Block("Topics are found by name.", [of.on("SELECT", _table(models.Topic))])
     yield Block(
-        "publish(), publish_many(), BufferedWriter, @outbox and capture() put events into the buffer, and read none.",
-        [of.on("INSERT, SELECT (id)", _table(models.BufferedEvent)), of.execute()],
+        "publish(), publish_many(), BufferedWriter, @outbox and capture() put events into the buffer, and read none. Probes\n"
+        "see how many are there, and since when.",
+        [of.on("INSERT, SELECT (id, topic_id, published_at)", _table(models.BufferedEvent)), of.execute()],
     )
     yield Block(
         "publish_at= and cancel(): events for later.",

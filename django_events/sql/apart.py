@@ -14,8 +14,10 @@ from typing import Any, Self
 
 import psycopg
 from django.db import connections
-from psycopg.pq import ExecStatus
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGresult
 
+from django_events.sql import INSUFFICIENT_PRIVILEGE
 from django_events.statements import Statement, literal, statement
 
 Texts = list[tuple[str | None, ...]]
@@ -31,6 +33,16 @@ def parameters(using: str) -> dict[str, Any]:
     for django_only in ("cursor_factory", "context"):
         found.pop(django_only, None)
     return found
+
+
+class Refused(NoAnswer):
+    """It answers, and says that the role may not ask this."""
+
+
+def _no_answer(result: PGresult) -> NoAnswer:
+    if result.error_field(DiagnosticField.SQLSTATE) == INSUFFICIENT_PRIVILEGE.encode():
+        return Refused((result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode())
+    return NoAnswer(result.get_error_message().strip())
 
 
 class Apart:
@@ -65,7 +77,7 @@ class Apart:
         rows: Texts = []
         while (result := server.get_result()) is not None:
             if result.status != ExecStatus.TUPLES_OK:
-                raise NoAnswer(result.get_error_message().strip())
+                raise _no_answer(result)
             columns = range(result.nfields)
             values = ([result.get_value(row, column) for column in columns] for row in range(result.ntuples))
             rows = [tuple(None if value is None else value.decode() for value in row) for row in values]

@@ -20,6 +20,7 @@ from django_events import (
     cancel,
     declarations,
     erase,
+    health,
     models,
     publish,
     publish_again,
@@ -160,6 +161,27 @@ def test_publishers_publish_and_read_nothing(make_topic, roles):
         execute(alias, "SELECT FROM django_events_consumer")
     with pytest.raises(CommandError, match="may not do this"):
         called("run_transfer", using=alias, once=True)
+
+
+def test_probes_of_publishers_see_whether_the_transfer_goes(make_topic, roles, rf):
+    alias = roles["publisher"]
+    assert health.readiness(rf.get("/"), using=alias, max_age=timedelta(minutes=1)).status_code == 200
+    publish(make_topic("things"), 1, using=alias)
+    assert health.fault(alias, max_age=timedelta(minutes=1)) is None
+    assert called("events", "health", using=alias).startswith("ok: 1 event in the buffer, the oldest for ")
+    assert health.fault(alias, max_age=timedelta(0)).reason == "transfer"
+    models.BufferedEvent.objects.all().delete()
+
+
+def test_a_probe_that_may_not_look_says_so(roles, rf):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'Test publisher %'")
+        [[name]] = cursor.fetchall()
+    run(compose.SQL("REVOKE SELECT ON django_events_topic FROM {}").format(compose.Identifier(name)))
+    response = health.readiness(rf.get("/"), using=roles["publisher"])
+    assert json.loads(response.content) == {"status": "unavailable", "reason": "rights"}
+    told = health.fault(roles["publisher"]).told
+    assert "permission denied for table django_events_topic. What it needs: manage.py events grants --role pub" in told
 
 
 def test_who_may_not_publish_is_told_so_in_a_line(make_topic, roles):
