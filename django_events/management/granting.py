@@ -15,6 +15,7 @@ from django_events.exceptions import NotReady, tables_missing
 from django_events.statements import LOG, Statement
 
 SEQUENCE = "django_events_bufferedevent_id_seq"
+EVENT = "topic_id, partition, type, key, value, body, metadata"  # what a publisher says of an event
 
 
 class Block(NamedTuple):
@@ -79,14 +80,17 @@ def publisher(of: Granting) -> Iterator[Block]:
     yield _entry(of, "USAGE")
     yield Block("Topics are found by name.", [of.on("SELECT", _table(models.Topic))])
     yield Block(
-        "publish(), publish_many(), BufferedWriter, @outbox and capture() put events into the buffer, and read none. Probes\n"
-        "see how many are there, and since when.",
-        [of.on("INSERT, SELECT (id, topic_id, published_at)", _table(models.BufferedEvent)), of.execute()],
+        "publish(), publish_many(), BufferedWriter, @outbox and capture() put events into the buffer, and read none.\n"
+        "Ids come from the database alone: the transfer goes by them. Probes see since when something waits.",
+        [
+            of.on(f"INSERT ({EVENT}), SELECT (id, topic_id, published_at)", _table(models.BufferedEvent)),
+            of.execute(),
+        ],
     )
     yield Block(
         "publish_at= and cancel(): events for later.",
         [
-            of.on("INSERT, DELETE, SELECT (id, topic_id)", _table(models.ScheduledEvent)),
+            of.on(f"INSERT ({EVENT}, publish_at), DELETE, SELECT (id, topic_id)", _table(models.ScheduledEvent)),
             of.on_sequence(),
         ],
     )

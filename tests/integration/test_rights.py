@@ -163,6 +163,28 @@ def test_publishers_publish_and_read_nothing(make_topic, roles):
         called("run_transfer", using=alias, once=True)
 
 
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("bufferedevent", "id"),
+        ("bufferedevent", "published_at"),
+        ("scheduledevent", "id"),
+        ("scheduledevent", "scheduled_at"),
+    ],
+)
+def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, column):
+    """The transfer goes by the ids of the buffer: one that is far ahead would hold up the events after it."""
+    topic_id = models.Topic.objects.get(name=make_topic("things").name).pk
+    value = {"id": str(2**63 - 1)}.get(column, "now()")
+    more, later = (", publish_at", ", now()") if table == "scheduledevent" else ("", "")
+    with refused(f"django_events_{table}"):
+        execute(
+            roles["publisher"],
+            f"INSERT INTO django_events_{table} (topic_id, value, {column}{more}) "
+            f"OVERRIDING SYSTEM VALUE VALUES ({topic_id}, '1', {value}{later})",
+        )
+
+
 def test_probes_of_publishers_see_whether_the_transfer_goes(make_topic, roles, rf):
     alias = roles["publisher"]
     assert health.readiness(rf.get("/"), using=alias, max_age=timedelta(minutes=1)).status_code == 200
