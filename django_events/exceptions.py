@@ -201,7 +201,7 @@ def tables_missing(using: str) -> str:
     return f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
 
 
-def rights_missing(role: str, error: Exception, *, kind: str = "publisher|consumer|operator|reader") -> str:
+def rights_missing(role: str, error: Exception, *, kind: str = "publisher|consumer|operator|reader|sink") -> str:
     """Say which right a role of the database has not got, and the way out."""
     missing = str(error).strip().splitlines()[0]
     return f"The role {role!r} may not do this: {missing}. What it needs: manage.py events grants --role {kind}"

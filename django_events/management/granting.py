@@ -96,12 +96,25 @@ def publisher(of: Granting) -> Iterator[Block]:
     )
     yield Block(
         "dedup_key=, and the marks by which a BufferedWriter knows what was committed.",
-        [of.on("SELECT, INSERT, UPDATE, DELETE", _table(models.DedupKey))],
+        [of.on("SELECT, INSERT, UPDATE (expires_at), DELETE", _table(models.DedupKey))],
+    )
+
+
+def sink(of: Granting) -> Iterator[Block]:
+    """Spark publishes what it computed, and reads what its tasks have staged."""
+    yield _entry(of, "USAGE")
+    yield Block("Topics are found by name.", [of.on("SELECT", *map(_table, (models.Topic, models.TopicHead)))])
+    yield Block(
+        "df.write.format('django_events'): what tasks write is staged, and put into the buffer all at once.",
+        [
+            of.on(f"INSERT (attempt, {EVENT}), SELECT, DELETE", _table(models.StagedEvent)),
+            of.on(f"INSERT ({EVENT})", _table(models.BufferedEvent)),
+            of.execute(),
+        ],
     )
     yield Block(
-        "df.write.format('django_events'): the sink of Spark stages what its tasks write.",
+        "A batch that comes again is known by the name of its sink.",
         [
-            of.on("SELECT, INSERT, DELETE", _table(models.StagedEvent)),
             of.on("SELECT, INSERT, UPDATE", _table(models.SinkBatch)),
         ],
     )
@@ -119,7 +132,10 @@ def consumer(of: Granting) -> Iterator[Block]:
     )
     yield Block(
         "A queue that has caught up goes on with the transfer: under the lock of the topic, which needs a right.",
-        [of.on("UPDATE (topic_id)", _table(models.TopicHead)), of.on("UPDATE", _table(models.Consumer))],
+        [
+            of.on("UPDATE (topic_id)", _table(models.TopicHead)),
+            of.on("UPDATE (live, filled_until)", _table(models.Consumer)),
+        ],
     )
     yield Block("How far it is.", [of.on("SELECT, UPDATE", _table(models.Position))])
     tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)
@@ -173,6 +189,7 @@ ROLES: dict[str, Callable[[Granting], Iterable[Block]]] = {
     "consumer": consumer,
     "operator": operator,
     "reader": reader,
+    "sink": sink,
 }
 
 

@@ -37,7 +37,7 @@ from tests.fix_queues import fill_topic
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
-KINDS = ("publisher", "consumer", "operator", "reader")
+KINDS = ("publisher", "consumer", "operator", "reader", "sink")
 PASSWORD = "for-a-test"
 ONCE = Backoff(attempts=1)
 
@@ -155,6 +155,11 @@ def test_publishers_publish_and_read_nothing(make_topic, roles):
         execute(alias, "DELETE FROM django_events_bufferedevent")
     with refused("django_events_scheduledevent"):
         execute(alias, "SELECT value FROM django_events_scheduledevent")
+    for wrong in ("SELECT key FROM", "DELETE FROM"):
+        with refused("django_events_stagedevent"):
+            execute(alias, f"{wrong} django_events_stagedevent")
+    with refused("django_events_dedupkey"):
+        execute(alias, "UPDATE django_events_dedupkey SET key = 'another'")
     with refused("django_events_topic"):
         execute(alias, "UPDATE django_events_topic SET partitions = 7")
     with refused("django_events_consumer"):
@@ -183,6 +188,36 @@ def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, colum
             f"INSERT INTO django_events_{table} (topic_id, value, {column}{more}) "
             f"OVERRIDING SYSTEM VALUE VALUES ({topic_id}, '1', {value}{later})",
         )
+
+
+def test_sinks_stage_and_publish_and_read_no_other_event(make_topic, roles):
+    """The statements of spark/sink.py, which has no connection of Django's."""
+    topic, alias, attempts = make_topic("things"), roles["sink"], [uuid.uuid4(), uuid.uuid4()]
+    [topic_id] = [row[1] for row in statements.fetch(alias, statements.statement("topics")) if row[0] == "things"]
+    connections[alias].ensure_connection()
+    with (
+        connections[alias].connection.cursor() as cursor,
+        cursor.copy(statements.statement("stage").text.encode()) as copying,
+    ):
+        for attempt in attempts:
+            copying.write_row((str(attempt), topic_id, None, "", "a", "1", None, "{}"))
+    with transaction.atomic(alias):
+        statements.fetch(alias, statements.statement("lock_attempts"), attempts=attempts)
+        statements.fetch(alias, statements.statement("lock_sink"), sink="a sink", query="")
+        statements.fetch(alias, statements.statement("open"), topic="things", wake=None)
+        published = statements.fetch(alias, statements.statement("publish_staged"), attempts=attempts[:1])
+        statements.fetch(alias, statements.statement("note_batch"), sink="a sink", batch=1, events=1, run="")
+    assert published == [(1,)]
+    assert statements.fetch(alias, statements.statement("unstage"), attempts=attempts[1:]) == [(1,)]
+    transfer_all()
+    assert Event.objects.of(topic).count() == 1
+    models.SinkBatch.objects.all().delete()
+
+    for table in ("event", "bufferedevent", "scheduledevent", "deadletter"):
+        with refused(f"django_events_{table}"):
+            execute(alias, f"SELECT value FROM django_events_{table}")
+    with refused("django_events_bufferedevent"):
+        execute(alias, "INSERT INTO django_events_bufferedevent (topic_id, published_at) VALUES (1, now())")
 
 
 def test_probes_of_publishers_see_whether_the_transfer_goes(make_topic, roles, rf):
@@ -265,6 +300,9 @@ def test_consumers_handle_events_and_do_nothing_else(readers, roles, handled):
             execute(alias, wrong)
     with refused("django_events_topichead"):
         execute(alias, "UPDATE django_events_topichead SET id_floor = 7")
+    for column in ("paused_at", "types"):
+        with refused("django_events_consumer"):
+            execute(alias, f"UPDATE django_events_consumer SET {column} = NULL")
     with refused("django_events_intervention"):
         execute(alias, "DELETE FROM django_events_intervention")
     with refused("auth_user"):
