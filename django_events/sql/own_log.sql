@@ -1,12 +1,18 @@
 -- Make the log a role's own: the root, each topic's own table, and their segments. New ones get its owner from these.
 --
+-- Only what is another's is altered: that takes the strongest lock, which stops all who read the log until the end.
 -- Literals: log (a name with its schema), name (the role's).
 -- Relies on: the catalog's own indexes.
 DO $block$
 DECLARE
     log regclass;
 BEGIN
-    FOR log IN SELECT relid FROM pg_partition_tree({log}::regclass) LOOP
+    FOR log IN
+        SELECT tree.relid
+        FROM pg_partition_tree({log}::regclass) AS tree
+        JOIN pg_class AS c ON c.oid = tree.relid
+        WHERE pg_get_userbyid(c.relowner) <> {name}
+    LOOP
         EXECUTE format('ALTER TABLE %%s OWNER TO %%I', log, {name});
     END LOOP;
 END

@@ -81,6 +81,12 @@ def roles():
             drop(name)
 
 
+def name_of(kind, roles):
+    """The role that a login of the test has: other databases of the server may be tested at the same time."""
+    unique = connections.settings[roles[kind]]["USER"].split()[-1]
+    return f'Test {kind} "{unique}'
+
+
 def drop(name):
     with connection.cursor() as cursor:
         cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [name])
@@ -231,9 +237,7 @@ def test_probes_of_publishers_see_whether_the_transfer_goes(make_topic, roles, r
 
 
 def test_a_probe_that_may_not_look_says_so(roles, rf):
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'Test publisher %'")
-        [[name]] = cursor.fetchall()
+    name = name_of("publisher", roles)
     run(compose.SQL("REVOKE SELECT ON django_events_topic FROM {}").format(compose.Identifier(name)))
     response = health.readiness(rf.get("/"), using=roles["publisher"])
     assert json.loads(response.content) == {"status": "unavailable", "reason": "rights"}
@@ -413,9 +417,7 @@ def test_readers_see_everything_and_change_nothing(readers, roles):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_printed_text_may_be_run_again_and_says_what_it_is_for(roles, kind):
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE %s", [f"Test {kind} %"])
-        [[name]] = cursor.fetchall()
+    name = name_of(kind, roles)
     printed(kind, name)
     printed(kind, name)
     data = json.loads(called("events", "grants", "--role", kind, "--to", name, "--format", "json", using="default"))
@@ -424,6 +426,13 @@ def test_the_printed_text_may_be_run_again_and_says_what_it_is_for(roles, kind):
     text = called("events", "grants", "--role", kind, using="default")
     assert text.count("\n-- ") >= len(data["blocks"])
     assert f'"django_events_{kind}"' in text
+
+
+def test_giving_operators_the_log_again_waits_for_nobody_and_stops_nobody(roles, readers, connect):
+    name = name_of("operator", roles)
+    printed("operator", name)  # segments that came since
+    connect().execute("SELECT count(*) FROM django_events_event")  # and its transaction goes on
+    printed("operator", name)
 
 
 def test_nothing_is_run_by_printing():
