@@ -3,6 +3,7 @@
 A role is made for each kind of process, which nobody logs in with. Logins get it: `GRANT django_events_consumer TO …`.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,44 +36,70 @@ class Granting:
     owner: str
     functions: list[str]
 
-    @property
-    def log(self) -> Statement:
-        return sql.statement("qualified").on(schema=self.schema, name=LOG)
-
     def on(self, rights: str, *names: str) -> Statement:
         """Rights on tables of the schema."""
-        tables = [sql.statement("qualified").on(schema=self.schema, name=name).text for name in names]
-        return self.grant(rights, Statement("tables", ",\n    ".join(tables)))
+        tables = [f"{_quoted(self.schema)}.{_quoted(name)}" for name in names]
+        return self.grant(rights, ",\n    ".join(tables))
 
     def on_sequence(self) -> Statement:
-        sequence = sql.statement("qualified").on(schema=self.schema, name=SEQUENCE)
-        return self.grant("USAGE", Statement("sequence", f"SEQUENCE {sequence.text}"))
+        return self.grant("USAGE", f"SEQUENCE {_quoted(self.schema)}.{_quoted(SEQUENCE)}")
 
-    def grant(self, rights: str, things: Statement) -> Statement:
-        return sql.statement("grant").on(rights=Statement("rights", rights), things=things, role=self.role)
+    def grant(self, rights: str, things: str) -> Statement:
+        return sql.statement("grant").on(rights=_part(rights), things=_part(things), role=_part(_quoted(self.role)))
 
     def on_log(self, rights: str) -> Statement:
-        log = sql.literal(self.log.text)
-        return sql.statement("grant_log").on(rights=Statement("rights", rights), name=sql.literal(self.role), log=log)
+        log, name = self._log, _literal(self.role)
+        return sql.statement("grant_log").on(
+            rights=_part(rights), log=_part(log), name=_part(name), quote=_part(_dollars(log, name))
+        )
+
+    def own_log(self) -> Statement:
+        log, name = self._log, _literal(self.role)
+        return sql.statement("own_log").on(log=_part(log), name=_part(name), quote=_part(_dollars(log, name)))
+
+    def make(self) -> Statement:
+        role, name = _quoted(self.role), _literal(self.role)
+        return sql.statement("make_role").on(role=_part(role), name=_part(name), quote=_part(_dollars(role, name)))
 
     def membership(self, role: str, *, to: str) -> Statement:
-        return sql.statement("grant_role").on(role=role, to=to)
+        return sql.statement("grant_role").on(role=_part(_quoted(role)), to=_part(_quoted(to)))
 
     def execute(self) -> Statement:
-        return self.grant("EXECUTE", Statement("functions", "FUNCTION\n    " + ",\n    ".join(self.functions)))
+        return self.grant("EXECUTE", "FUNCTION\n    " + ",\n    ".join(self.functions))
+
+    @property
+    def _log(self) -> str:
+        return _literal(f"{_quoted(self.schema)}.{_quoted(LOG)}")
 
 
 def _entry(of: Granting, rights: str) -> Block:
-    things = [Statement("schema", f"SCHEMA {_quoted(of.schema)}"), Statement("db", f"DATABASE {_quoted(of.database)}")]
-    make = sql.statement("make_role").on(role=of.role, name=sql.literal(of.role))
     return Block(
         "The role. Nobody logs in with it: give it to your logins, with GRANT … TO …",
-        [make, of.grant(rights, things[0]), of.grant("CONNECT", things[1])],
+        [
+            of.make(),
+            of.grant(rights, f"SCHEMA {_quoted(of.schema)}"),
+            of.grant("CONNECT", f"DATABASE {_quoted(of.database)}"),
+        ],
     )
 
 
 def _quoted(name: str) -> str:
     return sql.statement("only_name").on(name=name).text
+
+
+def _literal(text: str) -> str:
+    return sql.literal(text).as_string()
+
+
+def _dollars(*names: str) -> str:
+    """A dollar quote that none of these names can end."""
+    quotes = (f"$block{number or ''}$" for number in itertools.count())
+    return next(quote for quote in quotes if not any(quote in name for name in names))
+
+
+def _part(text: str) -> Statement:
+    """As statements have it: all that is printed has its percent signs doubled until then."""
+    return Statement("part", text.replace("%", "%%"))
 
 
 def publisher(of: Granting) -> Iterator[Block]:
@@ -164,7 +191,7 @@ def operator(of: Granting) -> Iterator[Block]:
         "topics, so it gets the role as well. New tables have the owner of the log.",
         [
             *([of.membership(of.role, to=of.owner)] if of.owner != of.role else []),
-            sql.statement("own_log").on(name=sql.literal(of.role), log=sql.literal(of.log.text)),
+            of.own_log(),
         ],
     )
     yield Block(

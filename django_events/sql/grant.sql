@@ -1,4 +1,4 @@
 -- Give rights on something to a role.
 --
--- Parts: rights, things. Identifiers: role.
+-- Parts: rights, things, role.
 GRANT {rights} ON {things} TO {role}

@@ -1,8 +1,8 @@
 -- Give rights on the log to a role: the root, each topic's own table, and their segments. New ones get them from these.
 --
--- Parts: rights. Literals: log (a name with its schema), name (the role's).
+-- Parts: rights, log (a name with its schema, as a literal), name (the role's), quote (a dollar quote).
 -- Relies on: the catalog's own indexes.
-DO $block$
+DO {quote}
 DECLARE
     log regclass;
 BEGIN
@@ -10,4 +10,4 @@ BEGIN
         EXECUTE format('GRANT {rights} ON %%s TO %%I', log, {name});
     END LOOP;
 END
-$block$
+{quote}

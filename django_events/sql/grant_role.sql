@@ -1,4 +1,4 @@
 -- Give the rights of one role to another.
 --
--- Identifiers: role, to.
+-- Parts: role, to.
 GRANT {role} TO {to}

@@ -1,11 +1,11 @@
 -- Make a role that nobody logs in with, unless there is one of this name.
 --
--- Identifiers: role. Literals: name.
+-- Parts: role, name (the same as a literal), quote (a dollar quote).
 -- Relies on: the catalog's own indexes.
-DO $block$
+DO {quote}
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {name}) THEN
         CREATE ROLE {role} NOLOGIN;
     END IF;
 END
-$block$
+{quote}

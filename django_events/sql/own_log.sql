@@ -1,9 +1,9 @@
 -- Make the log a role's own: the root, each topic's own table, and their segments. New ones get its owner from these.
 --
 -- Only what is another's is altered: that takes the strongest lock, which stops all who read the log until the end.
--- Literals: log (a name with its schema), name (the role's).
+-- Parts: log (a name with its schema, as a literal), name (the role's), quote (a dollar quote).
 -- Relies on: the catalog's own indexes.
-DO $block$
+DO {quote}
 DECLARE
     log regclass;
 BEGIN
@@ -16,4 +16,4 @@ BEGIN
         EXECUTE format('ALTER TABLE %%s OWNER TO %%I', log, {name});
     END LOOP;
 END
-$block$
+{quote}

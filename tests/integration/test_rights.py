@@ -435,6 +435,40 @@ def test_giving_operators_the_log_again_waits_for_nobody_and_stops_nobody(roles,
     printed("operator", name)
 
 
+@pytest.mark.parametrize("kind", ["operator", "reader"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "$block$; CREATE TABLE got_out (); --",
+        "$block1$ $block$; --",
+        "100%%s",
+        "%(a)s",
+        "{role}",
+        "\"'",
+        "e\\'; --",
+        "$block",
+    ],
+)
+def test_any_name_is_a_name_and_nothing_else(kind, rest):
+    name = f"{uuid.uuid4().hex[:8]}{rest}"
+    try:
+        printed(kind, name)
+        printed(kind, name)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT rolname FROM pg_roles WHERE starts_with(rolname, %s)", [name[:8]])
+            assert cursor.fetchall() == [(name,)]
+            cursor.execute("SELECT to_regclass('got_out')")
+            assert cursor.fetchall() == [(None,)]
+    finally:
+        drop(name)
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "a\0b", "ü" * 32])
+def test_what_can_not_be_the_name_of_a_role_is_refused(name):
+    with pytest.raises(CommandError, match="is no name of a role, expected up to 63 bytes"):
+        call_command("events", "grants", "--role", "reader", "--to", name)
+
+
 def test_nothing_is_run_by_printing():
     called("events", "grants", "--role", "reader", "--to", "never_made", using="default")
     with connection.cursor() as cursor:

@@ -1,5 +1,6 @@
 """`manage.py events grants`: the rights that a process needs, as SQL to review. Nothing is changed."""
 
+from argparse import ArgumentTypeError
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -8,6 +9,7 @@ from django_events.management.events.subcommand import Subcommand
 from django_events.management.granting import ROLES, Block, blocks
 from django_events.management.reporting import Report, printable
 
+LONGEST = 63
 FIRST = """\
 -- Rights for {kind}s of django_events in the database {database}, given to the role {role}.
 -- Read it, and run it as somebody who may: the owner of the tables who may make roles, or a superuser.
@@ -43,9 +45,18 @@ def _statements(block: Block) -> list[str]:
     return [f"{statement.text.replace('%%', '%')};" for statement in block.statements]
 
 
+def _name(text: str) -> str:
+    """PostgreSQL would cut a longer name, and the text would be about two roles."""
+    if not text or not text.isprintable() or len(text.encode()) > LONGEST:
+        raise ArgumentTypeError(f"{text!r} is no name of a role, expected up to {LONGEST} bytes in one line.")
+    return text
+
+
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--role", required=True, choices=list(ROLES), help="What the process does.")
-    parser.add_argument("--to", metavar="NAME", help="The role of the database; by default django_events_ROLE.")
+    parser.add_argument(
+        "--to", type=_name, metavar="NAME", help="The role of the database; by default django_events_ROLE."
+    )
 
 
 GRANTS = Subcommand(
