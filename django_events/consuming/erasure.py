@@ -35,6 +35,8 @@ TRIES = 5
 LOCK_TIMEOUT = "2s"
 PAUSE = 0.05
 ERROR = "Erased."
+STOPS = r"^(Its filter fails on [^/]*/[0-9]+\.|What follows can't be read\.).*$"  # quarantine.py and streams.py say so
+INSTEAD = r"\1 What the database said about it was erased."
 
 WAITING = {
     "staged": "django_events_stagedevent",
@@ -69,6 +71,14 @@ class Erased:
         return sum(value for value in vars(self).values() if isinstance(value, int))
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What came up on the way."""
+
+    anything: bool = False  # of what is to be erased
+    in_hand: set[int] = field(default_factory=set)  # deliveries that workers had when their events were erased
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Erasure:
     using: str
@@ -78,7 +88,7 @@ class _Erasure:
     ids: Sequence[int]
     dry_run: bool
     erased: Erased
-    in_hand: set[int] = field(default_factory=set)  # deliveries that workers had when their events were erased
+    seen: _Seen = field(default_factory=_Seen)
 
     @property
     def log(self) -> str:
@@ -204,6 +214,7 @@ def _in_log(erasure: _Erasure) -> Iterator[list[int]]:
                 log=erasure.log, topic_id=erasure.topic.pk, first=some[0], last=some[-1]
             )
             yield from _counted(erasure, sql.fetch(erasure.using, found, ids=some))
+            erasure.seen.anything |= some[0] < _first(erasure)
             yield some  # consumers may keep what the log has dropped
         return
     if erasure.new_key is not None:  # an erasure that was interrupted
@@ -236,7 +247,18 @@ def _counted(erasure: _Erasure, found: sql.Rows) -> Iterator[list[int]]:
     if erasure.dry_run:
         erasure.erased.events += sum(not erased for _, erased in found)
     if found:
+        erasure.seen.anything = True
         yield [event_id for event_id, _ in found]
+
+
+def _first(erasure: _Erasure) -> int:
+    """The first id that the log has, or gets next: what consumers keep of those before may be of any key."""
+    start = sql.statement("first_id").on(log=erasure.log, topic_id=erasure.topic.pk)
+    with sql.by_index(erasure.using):
+        [[first]] = sql.fetch(erasure.using, start)
+    if first is not None:
+        return int(first)
+    return models.TopicHead.objects.using(erasure.using).get(topic=erasure.topic).id_floor + 1
 
 
 def _blank(erasure: _Erasure, ids: list[int]) -> sql.Rows:
@@ -262,7 +284,7 @@ def _traces(erasure: _Erasure, ids: list[int]) -> None:
     def skips() -> sql.Rows:
         return sql.fetch(using, sql.statement("erase_skips"), topic=erasure.topic.name, event_ids=ids)
 
-    erasure.in_hand.update(event_id for (event_id,) in _patiently(erasure, in_hand))
+    erasure.seen.in_hand.update(event_id for (event_id,) in _patiently(erasure, in_hand))
     erased.deliveries += _count(erasure, deliveries)
     erased.dead_letters += _count(erasure, dead_letters)
     erased.errors += _count(erasure, skips)
@@ -287,10 +309,13 @@ def _of_consumers(erasure: _Erasure) -> None:
     ids = sorted(found)
     for start in range(0, len(ids), ERASED_AT_ONCE):
         _traces(erasure, ids[start : start + ERASED_AT_ONCE])
+    if ids or erasure.seen.anything or _first(erasure) > 1:
+        erasure.erased.errors += _count(erasure, partial(_errors, erasure))
+
+
+def _errors(erasure: _Erasure) -> sql.Rows:
     statement = sql.statement("erase_errors").on(log=erasure.log, topic_id=erasure.topic.pk)
-    erasure.erased.errors += _count(
-        erasure, lambda: sql.fetch(erasure.using, statement, consumer_ids=erasure.consumer_ids)
-    )
+    return sql.fetch(erasure.using, statement, consumer_ids=erasure.consumer_ids, stops=STOPS, instead=INSTEAD)
 
 
 def _dedup_keys(erasure: _Erasure) -> None:
@@ -312,7 +337,7 @@ def _after_those_in_hand(erasure: _Erasure, wait: timedelta) -> None:
     ):
         time.sleep(PAUSE)
     erasure.erased.in_hand = sorted(set(left.values()))
-    in_hand = sorted(erasure.in_hand)
+    in_hand = sorted(erasure.seen.in_hand)
     for start in range(0, len(in_hand), ERASED_AT_ONCE):
         _traces(erasure, in_hand[start : start + ERASED_AT_ONCE])
     _of_consumers(erasure)

@@ -390,6 +390,31 @@ def waiting_for_locks():
         return cursor.fetchall()
 
 
+def stopped_at_its_filter(make_topic, make_queue):
+    topic = make_topic("people")
+    make_queue(topic, name="stopped", where="$.at.datetime() > $.since.datetime()")
+    fill_topic(topic, {"at": "2026-01-01T00:00:00+00", "since": "2026-01-01T00:00:00"}, key=KEY)
+    return topic, models.Position.objects.get(consumer__name="stopped")
+
+
+def test_why_a_consumer_is_stopped_is_still_said(make_topic, make_queue):
+    topic, position = stopped_at_its_filter(make_topic, make_queue)
+    said = position.error
+    assert said.startswith("Its filter fails on an event that comes behind people/0. cannot convert")
+
+    assert erase(topic, key="nobody", **ONLY_ONCE).rows == 0
+    position.refresh_from_db()
+    assert position.error == said
+
+    assert erase(topic, key=KEY, **ONLY_ONCE).errors == 1
+    position.refresh_from_db()
+    assert position.error == (
+        "Its filter fails on an event that comes behind people/0. What the database said about it was erased."
+    )
+    assert position.stopped_at is not None
+    assert erase(topic, key=KEY, **ONLY_ONCE).rows == 0
+
+
 def test_refusals(planted):
     for wrong in ({}, {"key": KEY, "ids": [1]}, {"ids": [1], "forget_key": True}):
         with pytest.raises(EraseRefused, match="Nothing was changed"):
