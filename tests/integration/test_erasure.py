@@ -244,7 +244,7 @@ def test_a_dead_letter_of_an_expired_event_is_erased_too(planted):
     assert "django_events_deadletter" not in tables_with(SECRET)
 
 
-def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread):
+def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread, capsys):
     topic = make_topic("people")
     fill_topic(topic, {"name": SECRET}, key=KEY)
     has_it, may_fail = threading.Event(), threading.Event()
@@ -259,8 +259,13 @@ def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread):
     with working(consumer):
         assert has_it.wait(20)
         held = erase(topic, key=KEY, wait=timedelta(seconds=0.1), **ONLY_ONCE)
+        with pytest.raises(SystemExit) as unfinished:
+            call_command("events", "erase", "people", key=KEY, reason="asked for", wait=1, execute=True, format="json")
+        assert unfinished.value.code == 1
+        said = json.loads(capsys.readouterr().out)
+        assert (said["executed"], said["finished"], said["in_hand"]) == (True, False, held.in_hand)
         erasing = in_thread(erase, topic, key=KEY, wait=timedelta(seconds=20), **ONLY_ONCE)
-        wait_until(lambda: Intervention.objects.filter(action="erase").count() == 2)
+        wait_until(lambda: Intervention.objects.filter(action="erase").count() == 3)
         may_fail.set()
         erased = erasing.result(30)
         assert held.in_hand

@@ -18,6 +18,7 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report, fields
+from django_events.workers.loop import Exit
 
 PLACES = {
     "events": "in the log",
@@ -60,9 +61,10 @@ def erase(
         dry_run=not execute,
         using=using,
     )
-    data = {"executed": execute, **asdict(erased)}
+    data = {"executed": execute, "finished": execute and not erased.in_hand, **asdict(erased)}
     text = fields((name, getattr(erased, place)) for place, name in PLACES.items())
-    return Report(data, f"{text}\n\n{_told(erased) if execute else DRY_RUN}")
+    code = Exit.FAILED if erased.in_hand else Exit.DONE
+    return Report(data, f"{text}\n\n{_told(erased) if execute else DRY_RUN}", code=code)
 
 
 def _told(erased: Erased) -> str:
