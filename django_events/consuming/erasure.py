@@ -10,7 +10,7 @@ longer than a batch.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -89,6 +89,7 @@ class _Erasure:
     dry_run: bool
     erased: Erased
     seen: _Seen = field(default_factory=_Seen)
+    keys_follow: bool = False  # the keys go later, and what has one is counted then
 
     @property
     def log(self) -> str:
@@ -169,17 +170,30 @@ def _digest(topic: str, key: str) -> str:
 
 
 def _erase(erasure: _Erasure) -> None:
+    """First all payloads, then all keys: those that have the key yet don't wait for those that had it."""
+    if erasure.new_key is not None and not erasure.dry_run:
+        _everywhere(replace(erasure, new_key=None, keys_follow=True))
+    _everywhere(erasure)
+
+
+def _everywhere(erasure: _Erasure) -> None:
     """All places, in the order in which an event passes them."""
     if erasure.key is not None:
         for place, table in WAITING.items():
-            setattr(erasure.erased, place, sum(_waiting(erasure, table)))
+            _add(erasure, place, sum(_waiting(erasure, table)))
     for ids in _in_log(erasure):
         if not erasure.dry_run:
-            erasure.erased.events += _count(erasure, partial(_blank, erasure, ids))
+            _add(erasure, "events", _count(erasure, partial(_blank, erasure, ids)))
             _traces(erasure, ids)
     _of_consumers(erasure)
     if erasure.new_key is not None:
         _dedup_keys(erasure)
+
+
+def _add(erasure: _Erasure, place: str, rows: int) -> None:
+    """Rows that all have the key."""
+    if not erasure.keys_follow:
+        setattr(erasure.erased, place, getattr(erasure.erased, place) + rows)
 
 
 def _waiting(erasure: _Erasure, table: str) -> Iterator[int]:
@@ -275,7 +289,14 @@ def _traces(erasure: _Erasure, ids: list[int]) -> None:
 
     def deliveries() -> sql.Rows:
         of_deliveries = sql.statement("erase_deliveries")
-        return sql.fetch(using, of_deliveries, consumer_ids=consumer_ids, event_ids=ids, new_key=new_key)
+        return sql.fetch(
+            using,
+            of_deliveries,
+            consumer_ids=consumer_ids,
+            event_ids=ids,
+            new_key=new_key,
+            keys_follow=erasure.keys_follow,
+        )
 
     def dead_letters() -> sql.Rows:
         of_letters = sql.statement("erase_dead_letters")
@@ -286,7 +307,7 @@ def _traces(erasure: _Erasure, ids: list[int]) -> None:
 
     erasure.seen.in_hand.update(event_id for (event_id,) in _patiently(erasure, in_hand))
     erased.deliveries += _count(erasure, deliveries)
-    erased.dead_letters += _count(erasure, dead_letters)
+    _add(erasure, "dead_letters", _count(erasure, dead_letters))
     erased.errors += _count(erasure, skips)
 
 

@@ -33,7 +33,7 @@ from django_events.models import Event, Intervention
 from django_events.statements import log_table
 from tests.conftest import assert_dense, transfer_all
 from tests.fix_consumers import dead_letters, run_once, working
-from tests.fix_queues import fill_topic
+from tests.fix_queues import another, fill_topic, values
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -328,11 +328,33 @@ def test_nothing_escapes_between_publishers_transfers_and_workers(make_topic, ma
     assert tables_with(KEY) == []
 
 
+def test_no_payload_is_handed_out_before_those_of_its_key_while_keys_go(make_topic, make_queue, monkeypatch):
+    topic = make_topic("people")
+    queue = make_queue(topic, ordered=True)
+    fill_topic(topic, *range(10), key=KEY)
+    monkeypatch.setattr(erasure, "ERASED_AT_ONCE", 4)
+    traces, handed_out = erasure._traces, []
+
+    def worked_meanwhile(*args):
+        traces(*args)
+        hands = [hand for hand in (queue.claim(1), another(queue).claim(1)) if hand is not None]
+        handed_out.append([value for hand in hands for value in values(hand)])
+        for hand in hands:
+            hand.release()
+
+    monkeypatch.setattr(erasure, "_traces", worked_meanwhile)
+    erased = erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
+
+    assert (erased.events, erased.deliveries) == (10, 10)
+    assert [None, None] in handed_out, "two keys at once were never seen"
+    assert {value for hands in handed_out for value in hands} == {None}
+
+
 class Killed(BaseException):
     """As if the process had ended."""
 
 
-@pytest.mark.parametrize("step", range(1, 12))
+@pytest.mark.parametrize("step", [*range(1, 12), *range(14, 50, 7)])
 def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatch, step):
     let_them_fail()
     monkeypatch.setattr(erasure, "ERASED_AT_ONCE", 2)
@@ -347,7 +369,7 @@ def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatc
     with pytest.raises(Killed):
         erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
     monkeypatch.setattr(erasure, "_count", count)
-    assert tables_with(SECRET)
+    assert tables_with(KEY)
     erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
 
     assert tables_with(SECRET) == tables_with(KEY) == []
