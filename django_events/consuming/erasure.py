@@ -204,16 +204,27 @@ def _waiting(erasure: _Erasure, table: str) -> Iterator[int]:
             [[upper]] = sql.fetch(erasure.using, ahead)
         if upper is None:
             return
-        yield _count(erasure, partial(_blank_waiting, erasure, table, after, upper))
+        yield from _waiting_up_to(erasure, table, after, upper)
         after = upper
 
 
+def _waiting_up_to(erasure: _Erasure, table: str, after: int, upper: int) -> Iterator[int]:
+    """How many at a time: the transfer waits for them, and with it all topics."""
+    looking = sql.statement("erasable_waiting")
+    while after < upper:
+        statement = looking.on(table=table, topic_id=erasure.topic.pk, after=after, upper=upper, most=ERASED_AT_ONCE)
+        with sql.batch(erasure.using):
+            found = sql.fetch(erasure.using, statement, key=erasure.key, new_key=erasure.new_key)
+        last = found[-1][0] if len(found) == ERASED_AT_ONCE else upper
+        if found and erasure.dry_run:
+            yield len(found)
+        elif found:
+            yield _count(erasure, partial(_blank_waiting, erasure, table, after, last))
+        after = last
+
+
 def _blank_waiting(erasure: _Erasure, table: str, after: int, upper: int) -> sql.Rows:
-    topic_id = erasure.topic.pk
-    if erasure.dry_run:
-        counting = sql.statement("erasable_waiting").on(table=table, topic_id=topic_id, after=after, upper=upper)
-        return sql.fetch(erasure.using, counting, key=erasure.key)
-    blanking = sql.statement("erase_waiting").on(table=table, topic_id=topic_id, after=after, upper=upper)
+    blanking = sql.statement("erase_waiting").on(table=table, topic_id=erasure.topic.pk, after=after, upper=upper)
     return sql.fetch(
         erasure.using, blanking, key=erasure.key, new_key=erasure.new_key, partitions=erasure.topic.partitions
     )

@@ -350,6 +350,28 @@ def test_no_payload_is_handed_out_before_those_of_its_key_while_keys_go(make_top
     assert {value for hands in handed_out for value in hands} == {None}
 
 
+@pytest.mark.parametrize("forget_key", [False, True], ids=["key stays", "key goes"])
+def test_no_transaction_holds_more_of_the_buffer_than_a_batch(make_topic, monkeypatch, forget_key):
+    topic = make_topic("people")
+    publish_many(topic, [Draft(value=n, key=KEY if n % 2 else "grace") for n in range(40)])
+    monkeypatch.setattr(erasure, "ERASED_AT_ONCE", 3)
+    blank, at_once = erasure._blank_waiting, []
+
+    def noting(*args):
+        rows = blank(*args)
+        at_once.append(rows[0][0])
+        return rows
+
+    monkeypatch.setattr(erasure, "_blank_waiting", noting)
+    would = erase(topic, key=KEY, forget_key=forget_key, dry_run=True, **ONLY_ONCE)
+    assert would.buffered == 20
+    assert erase(topic, key=KEY, forget_key=forget_key, **ONLY_ONCE).buffered == 20
+
+    assert at_once == [3, 3, 3, 3, 3, 3, 2] * (2 if forget_key else 1)
+    transfer_all()
+    assert [event.erased for event in Event.objects.of(topic)] == [False, True] * 20
+
+
 class Killed(BaseException):
     """As if the process had ended."""
 
