@@ -385,6 +385,20 @@ def test_deliveries(things, make_queue) -> None:
     assert DeliveryLease.objects.filter(consumer_id=consumer_id).count() == 1
 
 
+def test_what_a_large_hand_names(things, make_queue) -> None:
+    queue = make_queue(things)
+    fill_topic(things, *range(3_000))
+    hand, other = queue.claim(2_000), queue.claim(500)
+    assert hand is not None and other is not None
+    assert places(things) == []
+
+    of = DeliveryLease.objects.filter(token=hand.token)
+    of.update(event_ids=[event_id for event_id in range(1, 2_001) if event_id != 1_234] + [2_001])
+    assert places(things) == [("delivery", "queue", None, 1_234)]
+    of.update(event_ids={"by": "hand"})
+    assert verified(things).findings.totals["delivery"] == 2_000
+
+
 def test_dead_letters_and_history(things, make_queue) -> None:
     queue = make_queue(things, history=timedelta(days=1))
     consumer_id = queue.subscription.consumer_id

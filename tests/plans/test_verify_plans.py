@@ -1,0 +1,65 @@
+"""The plans of what `events verify` asks in its snapshot: each row is looked at once, however large a hand is."""
+
+import pytest
+from django.db import connection
+
+from django_events import models, sql
+from django_events.log.findings import SHOWN
+from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries
+from tests.plans.test_plans import explain, nodes
+
+pytestmark = [pytest.mark.django_db, pytest.mark.requirement("X3")]
+
+IN_HAND = 20_000
+LEASES = "django_events_deliverylease"
+
+
+@pytest.fixture
+def topic(make_topic):
+    return models.Topic.objects.get(name=str(make_topic("things")))
+
+
+@pytest.fixture
+def consumer_id(topic):
+    consumer_id = make_deliveries(topic, IN_HAND + 1_000, leased=IN_HAND)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {DELIVERIES} SET token = 1, visible_at = NULL WHERE event_id <= %s", [IN_HAND])
+        cursor.execute(
+            f"INSERT INTO {LEASES} (token, consumer_id, leased_until, holder, event_ids)"
+            " SELECT 1, %s, now(), 'a test', jsonb_agg(n) FROM generate_series(1, %s) AS n",
+            [consumer_id, IN_HAND],
+        )
+    return consumer_id
+
+
+@pytest.fixture(params=["fresh statistics", "no statistics", "statistics of others"])
+def statistics(request, topic, consumer_id):
+    """The last: the planner knows the table, and that this consumer has nothing in it."""
+    with connection.cursor() as cursor:
+        if request.param == "fresh statistics":
+            cursor.execute(f"ANALYZE {DELIVERIES}")
+            cursor.execute(f"ANALYZE {LEASES}")
+        elif request.param == "statistics of others":
+            cursor.execute(f"UPDATE {DELIVERIES} SET consumer_id = -consumer_id")
+            cursor.execute(f"ANALYZE {DELIVERIES}")
+            cursor.execute(f"UPDATE {DELIVERIES} SET consumer_id = -consumer_id")
+
+
+def test_a_large_hand_is_unfolded_once(topic, statistics):
+    plan = explain(
+        sql.statement("verify_deliveries"), topic_id=topic.pk, last_id=IN_HAND + 1_000, id_floor=0, most=SHOWN
+    )
+
+    [join] = [node for node in plan if node.get("Join Type") == "Full"]
+    assert join["Node Type"] in ("Hash Join", "Merge Join")
+    [unfolding] = [node for node in plan if node["Node Type"] == "Function Scan"]
+    assert unfolding in nodes(join)
+    loops = [node["Plans"][1] for node in plan if node["Node Type"] == "Nested Loop"]
+    assert not [inner for inner in loops if join in nodes(inner)]
+    # Inside of what is done for each row, a delivery is looked up, and never found by walking over all of them.
+    assert not [
+        node
+        for inner in loops
+        for node in nodes(inner)
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] == DELIVERIES
+    ]
