@@ -238,6 +238,17 @@ def _floors(seen: Seen, findings: Findings) -> None:
             expected="The same number: lags and numbers begin there.",
             remedy="Put number_floors in django_events_topichead right: the last numbers up to that id.",
         )
+    if seen.first_id is not None and seen.first_id <= floor:
+        there = min(floor, seen.last_id)
+        which = f"{there:,} is" if seen.first_id == there else f"{seen.first_id:,} to {there:,} are"
+        findings.add(
+            "floor",
+            seen.topic.name,
+            id=seen.first_id,
+            what=f"Its head says that all up to {floor:,} was removed, and {which} in the log.",
+            expected=f"At most {seen.first_id - 1:,}: retention drops whole segments, and says so at the same time.",
+            remedy=f"Put id_floor in django_events_topichead right, {seen.first_id - 1}, and number_floors with it.",
+        )
 
 
 def _segments(using: str, seen: Seen, findings: Findings, notes: list[str]) -> None:

@@ -67,10 +67,10 @@ def walk(
 ) -> Walk:
     """Walk the log up to an id that it has reached: all of it, or the last so many ids."""
     at = _from_floor(topic, head)
-    if first_id is not None and first_id <= head.id_floor:  # what it says is removed is there yet
-        at = _from_unknown(first_id - 1)
+    if first_id is not None and first_id <= head.id_floor:  # an offence of the head, for whoever read both together
+        at = _from_unknown(topic, first_id - 1)
     if last is not None and last_id - last > at.after:
-        at = _from_unknown(last_id - last)
+        at = _from_unknown(topic, last_id - last)
     while at.after < last_id:
         upper = min(at.after + AT_ONCE, last_id)
         rows = _look(using, topic, at, upper)
@@ -97,8 +97,10 @@ def _from_floor(topic: models.Topic, head: Head) -> Walk:
     return Walk(head.id_floor, head.id_floor, lanes)
 
 
-def _from_unknown(after: int) -> Walk:
-    """From somewhere in the log: the first event of each partition is believed."""
+def _from_unknown(topic: models.Topic, after: int) -> Walk:
+    """From somewhere in the log: the first event of each partition is believed, unless ids tell its number."""
+    if after == 0 or topic.partitions == 1:
+        return Walk(after, after, {lane: Lane(after, after, 0) for lane in range(topic.partitions)})
     return Walk(after, after, {})
 
 

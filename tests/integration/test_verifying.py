@@ -182,6 +182,32 @@ def test_what_retention_removed_is_not_missing(lanes, make_consumer) -> None:
     assert ("floor", None, None, 30) in places(lanes)
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_what_a_head_says_is_removed_is_there(make_topic, partitions: int) -> None:
+    topic = make_topic("things", partitions=partitions)
+    fill(topic, 10)
+    head = TopicHead.objects.filter(topic__name="things")
+    head.update(id_floor=4, number_floors=[4] + [0] * (partitions - 1))
+
+    assert places(topic) == [("floor", None, None, 1)]
+    [wrong] = offenders(topic, last=3)
+    assert wrong.what == "Its head says that all up to 4 was removed, and 1 to 4 are in the log."
+    remove(topic, 1, 2, 3)
+    [wrong] = offenders(topic)
+    assert wrong.what == "Its head says that all up to 4 was removed, and 4 is in the log."
+    remove(topic, 4)
+    assert ("floor", None, None, 4) not in places(topic)
+
+
+def test_the_first_numbers_of_the_last_ones(things) -> None:
+    """Of one partition they are the ids."""
+    fill(things, 50)
+    raw(f"UPDATE {segment_of(things)} SET number = number + 5 WHERE id > 40")
+
+    assert places(things, last=5) == [("number", None, 0, 46)]
+    assert places(things) == [("number", None, 0, 41)]
+
+
 def test_a_log_that_is_empty_has_its_end_in_its_head(things, make_consumer) -> None:
     reader = make_consumer(things, handler=print)
     fill(things, 10)
