@@ -322,7 +322,7 @@ def _positions(using: str, seen: Seen, findings: Findings) -> None:
             expected=expected,
             remedy=remedy,
         )
-    _count_rest(findings, "position", [(row[1], row[0]) for row in rows], len(rows))
+    _count_rest(findings, "position", [("", row[0]) for row in rows], len(rows))
 
 
 def _filling(using: str, seen: Seen, findings: Findings) -> None:
@@ -380,10 +380,18 @@ def _deliveries(using: str, seen: Seen, findings: Findings, notes: list[str]) ->
 def _dead_letters(using: str, seen: Seen, findings: Findings) -> None:
     statement = sql.statement("verify_dead_letters").on(log=log_table(seen.topic.pk), topic_id=seen.topic.pk)
     rows = sql.fetch(using, statement, last_id=seen.last_id, most=SHOWN)
-    for _, fault, consumer, event_id, partition, number, logged_in, logged_as in rows:
+    for _, fault, consumer, event_id, partition, number, logged_in, logged_as, position in rows:
+        remedy = f"manage.py events discard {consumer} {seen.topic}/{event_id} --reason … --execute"
         if fault == "beyond":
             what = f"A dead letter of an event that the log doesn't have: its last id is {seen.last_id:,}."
             expected = "Copies of events that are, or were, in the log. The topic was made anew."
+        elif fault == "ahead":
+            what = f"A dead letter ahead of the position {position:,}."
+            expected = f"A position of {event_id:,} or more: the stream handles it again though it was given up."
+            remedy = (
+                f"Go on behind it: manage.py events rewind {consumer} --topic {seen.topic} --to {event_id + 1} "
+                f"--execute, if all before it was handled; or have it handled again: {remedy}"
+            )
         else:
             what = f"The dead letter is number {number:,} in partition {partition}."
             expected = f"Number {logged_as:,} in partition {logged_in}, as in the log: it is of another event."
@@ -395,9 +403,9 @@ def _dead_letters(using: str, seen: Seen, findings: Findings) -> None:
             id=event_id,
             what=what,
             expected=expected,
-            remedy=f"manage.py events discard {consumer} {seen.topic}/{event_id} --reason … --execute",
+            remedy=remedy,
         )
-    _count_rest(findings, "dead letter", [(row[1], row[0]) for row in rows], len(rows))
+    _count_rest(findings, "dead letter", [("", row[0]) for row in rows], len(rows))
 
 
 def _history(using: str, seen: Seen, findings: Findings) -> None:

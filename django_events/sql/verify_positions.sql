@@ -4,7 +4,7 @@
 -- Below the floor, where the log can't be asked any more, a number is at most the floor's: more of them would be events
 -- that are left out of the lag. Parameters: last_id, id_floor, floors (an array by partition), most.
 -- Literals: topic_id, partitions. Identifiers: log.
--- Answers with how many there are of the fault, the fault, consumer, partition, position, number and the expected number.
+-- Answers with how many there are, the fault, consumer, partition, position, number and the expected number.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) of the log.
 WITH expected AS (
     SELECT c.id AS consumer_id, lane.partition
@@ -55,7 +55,7 @@ wrong AS (
         END AS fault
     FROM placed
 )
-SELECT count(*) OVER (PARTITION BY wrong.fault), wrong.fault, c.name, wrong.partition, wrong.position, wrong.number, wrong.expected_number
+SELECT count(*) OVER (), wrong.fault, c.name, wrong.partition, wrong.position, wrong.number, wrong.expected_number
 FROM wrong
 JOIN django_events_consumer AS c ON c.id = wrong.consumer_id
 WHERE wrong.fault IS NOT NULL

@@ -452,6 +452,30 @@ def test_dead_letters_and_history(things, make_queue) -> None:
     ]
 
 
+def bad(event: Any) -> None:
+    raise ValueError("never")
+
+
+@pytest.mark.parametrize("options", [{}, {"partitioned": False}])
+def test_dead_letters_that_a_stream_has_yet_to_pass(lanes, make_consumer, options: dict[str, Any]) -> None:
+    reader = make_consumer(lanes, handler=bad, retry=ONE_ATTEMPT, **options)
+    fill(lanes, 40)
+    serve_due(reader)
+    assert DeadLetter.objects.count() == 40
+    assert places(lanes) == []
+
+    position = Position.objects.filter(consumer__name="reader").order_by("partition").last()
+    assert position is not None
+    of_partition = Event.objects.of(lanes).filter(**({"partition": position.partition} if not options else {}))
+    first, *others = of_partition.order_by("id")
+    Position.objects.filter(pk=position.pk).update(position=first.pk[1], number=1)
+
+    found = verified(lanes).findings
+    assert found.totals["dead letter"] == len(others)
+    assert [(one.partition, one.id) for one in found] == [(event.partition, event.id) for event in others][:20]
+    assert next(iter(found)).what == f"A dead letter ahead of the position {first.id}."
+
+
 # --- while others work
 
 
