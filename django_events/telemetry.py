@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Literal, Protocol
 
 logger = logging.getLogger("django_events.telemetry")
@@ -151,6 +152,7 @@ class Tracing(Protocol):
 
 tracing: Tracing | None = None
 _NOTHING = nullcontext()
+_NO_SPAN = "The span %r couldn't be told."
 
 
 def trace_with(new: Tracing | None) -> Tracing | None:
@@ -162,4 +164,53 @@ def trace_with(new: Tracing | None) -> Tracing | None:
 
 def publishing(topic: str, *, events: int) -> AbstractContextManager[object]:
     """A block that publishes."""
-    return _NOTHING if tracing is None else tracing.publishing(topic, events)
+    if (traced := tracing) is None:
+        return _NOTHING
+    return _Harmless(f"publish {topic}", lambda: traced.publishing(topic, events))
+
+
+def carried(metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The metadata of an event that is published, with the trace that goes on with it."""
+    if tracing is None:
+        return metadata
+    try:
+        return tracing.carried(metadata)
+    except Exception:
+        logger.exception("An event can't carry its trace.")
+        return metadata
+
+
+def handling(using: str, consumer: str, events: Sequence[Any]) -> AbstractContextManager[object]:
+    """A block that calls a handler."""
+    if (traced := tracing) is None:
+        return _NOTHING
+    return _Harmless(f"handle {events[0].topic}", lambda: traced.handling(using, consumer, events))
+
+
+class _Harmless:
+    """A span around a block. What goes wrong with it is none of the block's business; what the block raises goes on."""
+
+    def __init__(self, name: str, begin: Callable[[], AbstractContextManager[object]]) -> None:
+        self._name = name
+        self._begin = begin
+        self._span: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        try:
+            span = self._begin()
+            span.__enter__()
+        except Exception:
+            logger.exception(_NO_SPAN, self._name)
+        else:
+            self._span = span
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._span is None:
+            return
+        try:
+            self._span.__exit__(kind, error, traceback)
+        except Exception as raised:
+            if raised is not error:
+                logger.exception(_NO_SPAN, self._name)

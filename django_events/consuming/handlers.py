@@ -84,7 +84,7 @@ class BoundHandler:
                 _refuse_unfinished(result)
             return
         events = argument if isinstance(argument, list) else [argument]
-        with telemetry.tracing.handling(using, self.consumer.name, events):
+        with telemetry.handling(using, self.consumer.name, events):
             if (result := self.invoke(argument)) is not None:
                 _refuse_unfinished(result)
 

@@ -140,9 +140,9 @@ def _tell_of(span: trace.Span, error: BaseException) -> None:
     if isinstance(error, Discard | Retry):
         span.set_attribute("django_events.decision", type(error).__name__.lower())
         return
-    span.record_exception(error)
     span.set_attribute("error.type", type(error).__qualname__)
     span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+    span.record_exception(error)  # last: the text of a site's own error may fail
 
 
 def _of(topic: str, name: str, kind: str) -> dict[str, Any]:

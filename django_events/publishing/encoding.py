@@ -83,7 +83,7 @@ def encode(
     if has_context():
         metadata = with_context(metadata)
     if telemetry.tracing is not None and (metadata is None or isinstance(metadata, Mapping)):
-        metadata = telemetry.tracing.carried(metadata)
+        metadata = telemetry.carried(metadata)
     _check_text("type", type, MAX_TYPE_LENGTH)
     if key is not None:
         _check_text("key", key, MAX_KEY_LENGTH)

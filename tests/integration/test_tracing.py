@@ -9,14 +9,15 @@ import pytest
 from opentelemetry import context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from django_events import Backoff, BufferedWriter, Discard, Draft, event_context, publish, publish_many, telemetry
-from django_events.metrics.opentelemetry import OpenTelemetry
-from django_events.models import BufferedEvent, DedupKey, Event, ScheduledEvent
+from django_events.exceptions import InvalidEvent
+from django_events.metrics.opentelemetry import OpenTelemetry, Tracing
+from django_events.models import BufferedEvent, DeadLetter, DedupKey, Event, ScheduledEvent
 from django_events.testing import drain
 from testproject.shop.models import Order, Payment, Product
 from tests.conftest import transfer_all
@@ -231,6 +232,91 @@ def test_an_error_is_told_and_a_decision_is_none(traced: Traced, make_topic: Any
     [discarded] = [s for s in traced.spans("handle sales") if "django_events.decision" in s.attributes]
     assert discarded.attributes["django_events.decision"] == "discard"
     assert {s.attributes["django_events.attempt"] for s in traced.spans("handle sales")} == {1, 2}
+
+
+class Broken(SpanProcessor):
+    """Of a site whose exporter has a bug."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self.at == "start" and " sales" in span.name:
+            raise RuntimeError("it broke at the start")
+
+    def on_end(self, span: Any) -> None:
+        if self.at == "end" and " sales" in span.name:
+            raise RuntimeError("it broke at the end")
+
+
+@pytest.mark.parametrize("at", ["start", "end"])
+def test_a_trace_that_fails_is_no_harm(
+    traced: Traced, make_topic: Any, make_consumer: Any, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    make_topic("sales")
+    traced.provider.add_span_processor(Broken(at))
+    handled: list[Any] = []
+    around: list[Any] = []
+
+    def bill(event: Any) -> None:
+        around.append(get_current_span().get_span_context().is_valid)
+        if event.value == "bad":
+            raise ValueError("no such order")
+        handled.append(event.value)
+
+    consumer = make_consumer("sales", name="tallies", handler=bill, retry=AT_ONCE)
+    with traced.tracer.start_as_current_span("request") as request:
+        publish("sales", 1)
+        publish_many("sales", [Draft(value=2), Draft(value="bad")])
+        with pytest.raises(InvalidEvent):
+            publish("sales", object())
+        assert get_current_span() is request
+    drain(consumer, raise_errors=False)
+
+    assert handled == [1, 2]
+    assert not get_current_span().get_span_context().is_valid
+    [letter] = DeadLetter.objects.all()
+    assert (letter.value, letter.error) == ("bad", "ValueError: no such order")
+    assert all(around) is (at == "end")
+    assert "The span 'publish sales' couldn't be told." in caplog.text
+    assert "The span 'handle sales' couldn't be told." in caplog.text
+    assert f"it broke at the {at}" in caplog.text
+
+
+def test_an_error_that_cannot_be_told_is_raised_as_it_is(traced: Traced, make_topic: Any, make_consumer: Any) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def bill(event: Any) -> None:
+        raise Unspeakable
+
+    make_topic("sales")
+    consumer = make_consumer("sales", name="tallies", handler=bill, retry=AT_ONCE)
+    publish("sales", 1)
+    drain(consumer, raise_errors=False)
+
+    [letter] = DeadLetter.objects.all()
+    assert "Unspeakable" in letter.error
+    assert {span.status.status_code for span in traced.spans("handle sales")} == {StatusCode.ERROR}
+
+
+def test_an_event_is_published_without_its_trace_where_that_fails(
+    make_topic: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Tracing):
+        def carried(self, metadata: Any) -> Any:
+            raise RuntimeError("nothing can be carried")
+
+    make_topic("sales")
+    before = telemetry.trace_with(Broken(TracerProvider(shutdown_on_exit=False).get_tracer("the site")))
+    try:
+        publish("sales", 1, metadata={"user": 7})
+    finally:
+        telemetry.trace_with(before)
+
+    assert [e.metadata for e in BufferedEvent.objects.all()] == [{"user": 7}]
+    assert "An event can't carry its trace." in caplog.text
 
 
 def test_an_async_handler_goes_on_with_the_trace(traced: Traced, make_topic: Any, make_consumer: Any) -> None:
