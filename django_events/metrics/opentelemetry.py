@@ -164,7 +164,9 @@ def _is_suppressed() -> bool:
 
 def _carried_by(event: ReceivedEvent) -> context.Context | None:
     """The context that an event came with; None if it came with none, or with something else under that name."""
-    metadata = event.metadata
+    metadata: Any = event.metadata
+    if not isinstance(metadata, dict):  # whoever publishes by SQL may send any JSON
+        return None
     carrier = {name: metadata[name] for name in _FIELDS if isinstance(metadata.get(name), str)}
     return _propagator.extract(carrier) if "traceparent" in carrier else None
 

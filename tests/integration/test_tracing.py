@@ -1,11 +1,13 @@
 """Traces: from whoever publishes to the handlers, and on to what they publish. The SDK is the real one."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from opentelemetry import context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -317,6 +319,28 @@ def test_an_event_is_published_without_its_trace_where_that_fails(
 
     assert [e.metadata for e in BufferedEvent.objects.all()] == [{"user": 7}]
     assert "An event can't carry its trace." in caplog.text
+
+
+@pytest.mark.parametrize("metadata", ["[1]", "null", "7", '"traceparent"'])
+def test_metadata_that_are_no_object_carry_no_trace(
+    traced: Traced, make_topic: Any, make_consumer: Any, metadata: str
+) -> None:
+    make_topic("sales")
+    handled: list[Any] = []
+    make_consumer("sales", name="tallies", handler=handled.append)
+    make_consumer("sales", name="batch", batch_size=2, handler=handled.extend)
+    with connection.cursor() as cursor:
+        for value in ("1", "2"):
+            cursor.execute(
+                "INSERT INTO django_events_bufferedevent (topic_id, partition, type, value, metadata)"
+                " SELECT id, 0, '', %s, %s FROM django_events_topic WHERE name = 'sales'",
+                [value, metadata],
+            )
+    drain()
+
+    assert [event.metadata for event in handled] == [json.loads(metadata)] * 4
+    assert len(traced.spans("handle sales")) == 3
+    assert all(span.parent is None and not span.links for span in traced.spans("handle sales"))
 
 
 def test_an_async_handler_goes_on_with_the_trace(traced: Traced, make_topic: Any, make_consumer: Any) -> None:
