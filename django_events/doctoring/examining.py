@@ -12,6 +12,8 @@ from django_events.exceptions import tables_missing
 
 Examination = Callable[[Patient], Iterator[Answer]]
 
+MAY_LOOK = "To see it, use a role of readers or operators: manage.py events grants --role reader"
+
 ALL: dict[str, Examination] = {
     "migrations": schema.migrations,
     "functions": schema.functions,
@@ -63,5 +65,7 @@ def _answers(examination: Examination, patient: Patient) -> list[Answer]:
             return [unknown(tables_missing(patient.using))]
         if isinstance(error, DatabaseError) and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
             return [unknown("Somebody has locked what it looks at: see locks.")]
+        if isinstance(error, DatabaseError) and sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+            return [unknown(f"This role may not look: {sql.said(error).splitlines()[0]}.", MAY_LOOK)]
         said = sql.said(error).splitlines() or [""]
         return [unknown(f"It failed: {type(error).__name__}: {said[0]}")]

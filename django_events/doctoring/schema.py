@@ -25,6 +25,8 @@ FUNCTIONS = {
     "django_events_is_new(text, text, interval)": "5242267bf861f1256a1f2c91bb49340f",
 }
 
+PURPOSES = ("publish", "transfer", "read", "handle", "make segments")
+
 
 def migrations(patient: Patient) -> Iterator[Answer]:
     """Are those of this version applied?"""
@@ -95,18 +97,22 @@ def _lost(model: type[Any]) -> str:
 
 
 def rights(patient: Patient) -> Iterator[Answer]:
-    """May the role of this process do what processes do? One that only publishes need not be able to do the rest."""
+    """May the role of this process do what processes do? One that does one thing need not be able to do the rest."""
     missing = sql.fetch(patient.using, sql.statement("missing_rights"))
     by_purpose: dict[str, list[str]] = {}
     for purpose, name, privilege in missing:
         by_purpose.setdefault(purpose, []).append(f"{privilege} of {name}")
     role = connections[patient.using].settings_dict["USER"] or "this role"
+    can = [purpose for purpose in PURPOSES if purpose not in by_purpose]
     for purpose, lacks in by_purpose.items():
         more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
         what = f"{role} can't {purpose}: it lacks {', '.join(lacks[:3])}{more}."
-        if purpose == "publish":
-            yield problem(what, "Grant it, or use the role that migrated.", role=role, lacks=lacks)
+        seen = {"role": role, "lacks": lacks, "can": can}
+        if can:
+            remedy = f"Fine, unless processes of this role are to do that: it can {' and '.join(can)}."
+            yield warning(what, remedy, **seen)
         else:
-            yield warning(what, "Fine, unless processes of this role are to do that.", role=role, lacks=lacks)
+            remedy = "Grant it, or use another role: manage.py events grants tells what each kind of process needs."
+            yield problem(what, remedy, **seen)
     if not missing:
         yield ok(f"{role} can publish, transfer, handle and make segments.", role=role)

@@ -28,6 +28,7 @@ from django_events import (
     unregister,
 )
 from django_events import sql as statements
+from django_events.doctoring.examining import examine
 from django_events.exceptions import RightsMissing
 from django_events.management.events import grants as command
 from django_events.models import Event
@@ -426,6 +427,28 @@ def test_the_printed_text_may_be_run_again_and_says_what_it_is_for(roles, kind):
     text = called("events", "grants", "--role", kind, using="default")
     assert text.count("\n-- ") >= len(data["blocks"])
     assert f'"django_events_{kind}"' in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "can"),
+    [
+        ("publisher", "publish"),
+        ("consumer", "read and handle"),
+        ("operator", "publish and transfer and read and handle and make segments"),
+        ("reader", "read"),
+        ("sink", "publish"),
+    ],
+)
+def test_a_role_that_is_as_printed_is_no_problem_of_the_doctor(roles, readers, kind, can):
+    found = examine(roles[kind])
+    rights = [one for one in found if one.examination == "rights"]
+    if kind == "operator":
+        assert [one.verdict for one in rights] == ["ok"]
+    else:
+        assert {one.verdict for one in rights} == {"warning"}
+        assert all(one.remedy.endswith(f": it can {can}.") for one in rights)
+    assert [one for one in found if one.verdict == "problem" and "rights" in one.examination] == []
+    assert [one.what for one in found if "ProgrammingError" in one.what] == []
 
 
 def test_giving_operators_the_log_again_waits_for_nobody_and_stops_nobody(roles, readers, connect):
