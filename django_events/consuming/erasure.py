@@ -21,6 +21,7 @@ from django.utils.crypto import salted_hmac
 
 from django_events import declarations, models, sql
 from django_events.consuming.interventions import this_user
+from django_events.consuming.orphans import forget_orphans
 from django_events.consuming.registered import writable
 from django_events.exceptions import EraseRefused
 from django_events.log.inventory import existing
@@ -146,6 +147,7 @@ def erase(
     record = _begin(erasure, by or this_user(), reason)
     _erase(erasure)
     _after_those_in_hand(erasure, wait)
+    forget_orphans(using)  # of a consumer whose unregistering was interrupted: errors, and keys
     _finish(erasure, record)
     return erasure.erased
 
@@ -341,8 +343,17 @@ def _of_consumers(erasure: _Erasure) -> None:
     ids = sorted(found)
     for start in range(0, len(ids), ERASED_AT_ONCE):
         _traces(erasure, ids[start : start + ERASED_AT_ONCE])
-    if ids or erasure.seen.anything or _first(erasure) > 1:
+    first = _first(erasure)
+    if erasure.key is not None and first > 1:
+        erasure.erased.deliveries += _count(erasure, partial(_dropped, erasure, first))
+    if ids or erasure.seen.anything or first > 1:
         erasure.erased.errors += _count(erasure, partial(_errors, erasure))
+
+
+def _dropped(erasure: _Erasure, first: int) -> sql.Rows:
+    keys = [key for key in (erasure.key, erasure.new_key) if key is not None]
+    statement = sql.statement("erase_dropped")
+    return sql.fetch(erasure.using, statement, consumer_ids=erasure.consumer_ids, first=first, keys=keys)
 
 
 def _errors(erasure: _Erasure) -> sql.Rows:

@@ -33,7 +33,7 @@ from django_events.models import Event, Intervention
 from django_events.statements import log_table
 from tests.conftest import assert_dense, transfer_all
 from tests.fix_consumers import dead_letters, run_once, working
-from tests.fix_queues import another, fill_topic, values
+from tests.fix_queues import another, fail, fill_topic, values
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -242,6 +242,41 @@ def test_a_dead_letter_of_an_expired_event_is_erased_too(planted):
     assert erase(planted, key=KEY, **ONLY_ONCE).dead_letters > 0
 
     assert "django_events_deadletter" not in tables_with(SECRET)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+def test_an_error_about_an_event_that_was_dropped_in_hand_is_erased_too(make_topic, make_queue, ordered):
+    topic = make_topic("people")
+    queue = make_queue(topic, retry=erasure_retry(5), ordered=ordered)
+    fill_topic(topic, {"name": SECRET}, key=KEY)
+    hand = queue.claim(1)
+    values(hand)
+    row = models.Topic.objects.get(name="people")
+    models.TopicHead.objects.filter(topic=row).update(id_floor=1, number_floors=[1])
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE django_events_event_{row.pk}")
+    fail(hand, hand.events[0], ValueError(SECRET))
+    assert tables_with(SECRET)
+
+    assert erase(topic, key=KEY, **ONLY_ONCE).deliveries == 1
+
+    assert tables_with(SECRET) == []
+    assert erase(topic, key=KEY, **ONLY_ONCE).rows == 0
+
+
+def test_what_an_interrupted_unregistering_left_is_erased_too(make_topic, make_queue):
+    topic = make_topic("people")
+    queue = make_queue(topic, retry=erasure_retry(5), ordered=True)
+    fill_topic(topic, {"name": SECRET}, key=KEY)
+    hand = queue.claim(1)
+    values(hand)
+    fail(hand, hand.events[0], ValueError(SECRET))
+    models.Consumer.objects.filter(pk=queue.subscription.consumer_id).delete()
+    assert "django_events_delivery" in tables_with(SECRET)
+
+    erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
+
+    assert tables_with(SECRET) == tables_with(KEY) == []
 
 
 def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread, capsys):
