@@ -9,7 +9,7 @@ longer than a batch.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -127,9 +127,12 @@ def erase(
     call is recorded as an intervention, without the key.
     """
     using = writable(using)
-    ids = sorted(set(ids or ()))
+    ids = list(ids or ())
     _refuse(using, key, ids, reason=reason, forget_key=forget_key, dry_run=dry_run)
+    _refuse_unreadable(ids, texts={"key": key, "reason": reason, "by": by})
+    ids = sorted(set(ids))
     row = existing(using, topic)
+    _refuse_unknown(using, row, ids)
     known_as = None if key is None else _digest(row.name, key)
     new_key = f"erased-{known_as[:32]}" if known_as is not None and forget_key else None
     erasure = _Erasure(
@@ -163,6 +166,32 @@ def _refuse(using: str, key: str | None, ids: Sequence[int], *, reason: str, for
         raise EraseRefused(
             "Events are erased in small transactions, so that nobody waits for long: not inside of one of the caller's."
             " Nothing was changed."
+        )
+
+
+def _refuse_unreadable(ids: Sequence[object], *, texts: Mapping[str, object]) -> None:
+    """What the database would stumble over half way."""
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            raise EraseRefused(f"{name} is {text!r}, expected a str. Nothing was changed.")
+        if text is not None and "\0" in text:
+            raise EraseRefused(f"{name} has a NUL character, which the database can't keep. Nothing was changed.")
+    for event_id in ids:
+        if not isinstance(event_id, int) or isinstance(event_id, bool) or event_id < 1:
+            raise EraseRefused(f"{event_id!r} is no id of an event, expected 1, 2, 3 … Nothing was changed.")
+
+
+def _refuse_unknown(using: str, topic: models.Topic, ids: Sequence[int]) -> None:
+    if not ids:
+        return
+    floor = models.TopicHead.objects.using(using).get(topic=topic).id_floor
+    end = sql.statement("last_id").on(log=log_table(topic.pk), topic_id=topic.pk, floor=floor)
+    with sql.by_index(using):
+        [[last]] = sql.fetch(using, end)
+    if ids[-1] > last:
+        raise EraseRefused(
+            f"There is no event {topic.name}/{ids[-1]}: the log ends at {last}. Nothing was changed. Look for the ids "
+            "with: manage.py events peek."
         )
 
 

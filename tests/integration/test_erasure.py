@@ -509,6 +509,25 @@ def test_refusals(planted):
         erase(planted, key=KEY, **ONLY_ONCE)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"key": 7}, "key is 7, expected a str"),
+        ({"key": "a\0b"}, "key has a NUL"),
+        ({"key": KEY, "reason": "a\0b"}, "reason has a NUL"),
+        ({"key": KEY, "by": "a\0b"}, "by has a NUL"),
+        ({"ids": ["1"]}, "'1' is no id"),
+        ({"ids": [0]}, "0 is no id"),
+        ({"ids": [77]}, "no event people/77: the log ends at 9"),
+        ({"ids": [1, 10**20]}, "no event people/100000000000000000000"),
+    ],
+)
+def test_what_can_not_be_is_refused_before_anything_is_recorded(planted, wrong, said):
+    with pytest.raises(EraseRefused, match=said):
+        erase(planted, **{**ONLY_ONCE, **wrong})
+    assert not Intervention.objects.filter(action="erase").exists()
+
+
 def test_the_command_tells_first_and_does_it_then(planted, capsys):
     let_them_fail()
     call_command("events", "erase", "people", key=KEY, reason="asked for")
