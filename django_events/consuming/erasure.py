@@ -295,13 +295,13 @@ def _of_key(erasure: _Erasure, key: str) -> Iterator[list[int]]:
         )
         with sql.by_index(erasure.using):
             found = sql.fetch(erasure.using, statement, key=key)
-        yield from _counted(erasure, found)
+        yield from _counted(erasure, found, key_goes=key == erasure.key and erasure.new_key is not None)
         after = found[-1][0] if len(found) == ERASED_AT_ONCE else upper
 
 
-def _counted(erasure: _Erasure, found: sql.Rows) -> Iterator[list[int]]:
+def _counted(erasure: _Erasure, found: sql.Rows, *, key_goes: bool = False) -> Iterator[list[int]]:
     if erasure.dry_run:
-        erasure.erased.events += sum(not erased for _, erased in found)
+        erasure.erased.events += sum(key_goes or not erased for _, erased in found)
     if found:
         erasure.seen.anything = True
         yield [event_id for event_id, _ in found]
@@ -361,7 +361,8 @@ def _of_consumers(erasure: _Erasure) -> None:
     else:
         letters = letters.filter(event_id__in=erasure.ids)
     if erasure.dry_run:
-        erasure.erased.dead_letters = letters.exclude(error=ERROR).count()
+        done = {"error": ERROR} if erasure.new_key is None else {"error": ERROR, "key": erasure.new_key}
+        erasure.erased.dead_letters = letters.exclude(**done).count()
         return
     found = set(letters.values_list("event_id", flat=True))
     if erasure.new_key is not None:

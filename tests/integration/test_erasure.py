@@ -186,6 +186,21 @@ def test_a_dry_run_counts_and_changes_nothing(planted):
     assert would.dead_letters == done.dead_letters > 0
 
 
+def test_a_dry_run_counts_what_loses_its_key_only(planted, capsys):
+    let_them_fail()
+    erase(planted, key=KEY, **ONLY_ONCE)
+
+    would = erase(planted, key=KEY, forget_key=True, dry_run=True, **ONLY_ONCE)
+    call_command("events", "erase", "people", key=KEY, reason="asked for", forget_key=True, format="json")
+    said = json.loads(capsys.readouterr().out)
+    done = erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
+
+    for place in ("events", "buffered", "scheduled", "staged", "dead_letters", "dedup_keys"):
+        assert getattr(would, place) == getattr(done, place) == said[place] > 0, place
+    assert said["deliveries"] is said["errors"] is None
+    assert erase(planted, key=KEY, forget_key=True, dry_run=True, **ONLY_ONCE).rows == 0
+
+
 def test_the_record_says_who_why_and_how_many_but_not_whose(planted):
     erase(planted, key=KEY, by="ada", reason="asked for")
 

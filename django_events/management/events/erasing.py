@@ -30,6 +30,7 @@ PLACES = {
     "errors": "other errors",
     "dedup_keys": "dedup keys",
 }
+NOT_LOOKED_AT = ("deliveries", "errors")  # by a dry run
 LEFT = "Row versions of before stay on disk until VACUUM, and backups and exports keep what they have: see docs."
 
 
@@ -62,7 +63,9 @@ def erase(
         using=using,
     )
     data = {"executed": execute, "finished": execute and not erased.in_hand, **asdict(erased)}
-    text = fields((name, getattr(erased, place)) for place, name in PLACES.items())
+    if not execute:
+        data |= dict.fromkeys(NOT_LOOKED_AT)
+    text = fields((name, "–" if data[place] is None else data[place]) for place, name in PLACES.items())
     code = Exit.FAILED if erased.in_hand else Exit.DONE
     return Report(data, f"{text}\n\n{_told(erased) if execute else DRY_RUN}", code=code)
 
