@@ -23,6 +23,8 @@ from django_events.log.walking import Head, head_of, walk
 from django_events.phrases import count
 from django_events.statements import log_table
 
+AT_ONCE = 50_000  # deliveries
+ERASED = "^erased-[0-9a-f]{32}$"  # what stands in the place of a key that was erased
 TRIES = 5  # for a lock that somebody else has, of two seconds each
 
 MIGRATE = "Run: manage.py migrate"
@@ -137,6 +139,7 @@ def _walk(
     first_id = seen.last_id + 1 if seen.first_id is None else seen.first_id
     if last is not None:
         first_id = max(first_id, seen.last_id - last + 1)
+    _keys(using, seen, first_id, findings)
     return Proved(topic.name, first_id, seen.last_id, walked.events, *seen.counts)
 
 
@@ -375,6 +378,43 @@ def _deliveries(using: str, seen: Seen, findings: Findings, notes: list[str]) ->
             remedy=remedy,
         )
     _count_rest(findings, "delivery", [((row[1], row[2]), row[0]) for row in wrong], len(wrong))
+
+
+def _keys(using: str, seen: Seen, first_id: int, findings: Findings) -> None:
+    """Of ordered queues, beside the log: by ranges outside of the snapshot, for only an erasure changes a key."""
+    topic = seen.topic
+    ordered = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", ordered=True).order_by("name")
+    for consumer in ordered:
+        after = first_id - 1
+        while (upper := _next_deliveries(using, consumer, after, seen.last_id)) is not None:
+            statement = sql.statement("verify_keys").on(
+                log=log_table(topic.pk), topic_id=topic.pk, consumer_id=consumer.pk, after=after, upper=upper
+            )
+            with sql.batch(using):
+                rows = sql.fetch(using, statement, erased=ERASED, most=SHOWN)
+            for _, event_id, key, key_of_event in rows:
+                findings.add(
+                    "delivery",
+                    topic.name,
+                    consumer=consumer.name,
+                    id=event_id,
+                    what=f"A delivery with {_named(key)}.",
+                    expected=f"One with {_named(key_of_event)}, as its event: it is handled in the order of its key.",
+                    remedy="When its workers are stopped, UPDATE django_events_delivery SET key to that of the event.",
+                )
+            _count_rest(findings, "delivery", [("", row[0]) for row in rows], len(rows))
+            after = upper
+
+
+def _next_deliveries(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:
+    ahead = sql.statement("next_deliveries").on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
+    with sql.batch(using):
+        [[upper]] = sql.fetch(using, ahead)
+    return None if upper is None else int(upper)
+
+
+def _named(key: str | None) -> str:
+    return "no key" if key is None else f"the key {key!r}"
 
 
 def _dead_letters(using: str, seen: Seen, findings: Findings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_events import Backoff, Draft, declarations, publish_many
+from django_events import Backoff, Draft, declarations, erase, publish_many
 from django_events.consuming import verifying
 from django_events.consuming.dead_letters import redrive
 from django_events.consuming.replay import rewind
@@ -409,6 +409,41 @@ def test_deliveries(things, make_queue) -> None:
     Position.objects.filter(consumer_id=consumer_id).update(position=1, number=1)
     assert places(things) == [("delivery", "queue", None, 1)]
     assert DeliveryLease.objects.filter(consumer_id=consumer_id).count() == 1
+
+
+def test_keys_of_an_ordered_queue(make_topic, make_queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "AT_ONCE", 7)
+    lanes = make_topic("lanes", partitions=4, segment_size=100)
+    ordered, other = make_queue(lanes, name="ordered", ordered=True), make_queue(lanes, name="other")
+    fill(lanes, 120)
+    assert places(lanes) == []
+
+    of = Delivery.objects.filter(consumer_id=ordered.subscription.consumer_id)
+    of.filter(event_id=20).update(key="somebody else's")
+    of.filter(event_id=60).update(key=None)
+    keyless = Event.objects.of(lanes).filter(key=None).order_by("id").last()
+    assert keyless is not None and keyless.id > 60
+    of.filter(event_id=keyless.id).update(key="a key")
+    Delivery.objects.filter(consumer_id=other.subscription.consumer_id, event_id=5).update(key="no matter")
+    expected = [("delivery", "ordered", None, event_id) for event_id in (20, 60, keyless.id)]
+    assert places(lanes) == expected
+    assert places(lanes, last=70) == expected[1:]
+    assert offenders(lanes)[0].what == 'A delivery with the key "somebody else\'s".'
+    assert offenders(lanes)[1].what == "A delivery with no key."
+    assert offenders(lanes)[2].expected.startswith("One with no key, as its event")
+
+
+def test_a_key_that_is_being_erased_is_no_offence(lanes, make_queue) -> None:
+    ordered = make_queue(lanes, name="ordered", ordered=True)
+    fill_topic(lanes, 1, 2, 3, key="a")
+    consumer_id = ordered.subscription.consumer_id
+    delivery = Delivery.objects.filter(consumer_id=consumer_id, event_id=2)
+    erase(lanes, key="a", reason="asked for", forget_key=True)
+    assert places(lanes) == []
+    delivery.update(key="a")  # interrupted behind the log
+    assert places(lanes) == []
+    delivery.update(key=None)
+    assert places(lanes) == [("delivery", "ordered", None, 2)]
 
 
 def test_what_a_large_hand_names(things, make_queue) -> None:

@@ -5,8 +5,9 @@ from django.db import connection
 
 from django_events import models, sql
 from django_events.log.findings import SHOWN
+from django_events.statements import log_table
 from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries
-from tests.plans.test_plans import explain, nodes
+from tests.plans.test_plans import explain, nodes, scans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.requirement("X3")]
 
@@ -63,3 +64,24 @@ def test_a_large_hand_is_unfolded_once(topic, statistics):
         for node in nodes(inner)
         if node["Node Type"] == "Seq Scan" and node["Relation Name"] == DELIVERIES
     ]
+
+
+@pytest.mark.parametrize("behind", [0, IN_HAND // 2])
+def test_keys_are_compared_by_ranges(topic, consumer_id, statistics, behind):
+    """No delivery before the range is read, and of the log only the segments in it."""
+    with sql.batch("default"):
+        ahead = sql.statement("next_deliveries").on(
+            consumer_id=consumer_id, after=behind, last_id=IN_HAND * 2, most=5_000
+        )
+        plans = [explain(ahead)]
+        comparing = sql.statement("verify_keys").on(
+            log=log_table(topic.pk), topic_id=topic.pk, consumer_id=consumer_id, after=behind, upper=behind + 5_000
+        )
+        plans.append(explain(comparing, erased="^erased", most=SHOWN))
+
+    for plan in plans:
+        assert {how for how, table in scans(plan) if table == DELIVERIES} <= {"Index Scan", "Index Only Scan"}
+        conditions = [node["Index Cond"] for node in plan if node.get("Relation Name") == DELIVERIES]
+        assert all("event_id" in condition for condition in conditions), conditions
+    logs = {(how, table) for how, table in scans(plans[1]) if table.startswith(log_table(topic.pk))}
+    assert [how for how, _ in logs] == ["Index Scan"], logs
