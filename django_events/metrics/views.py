@@ -4,8 +4,10 @@ path("metrics", django_events.metrics.views.metrics)
 """
 
 import os
+from collections.abc import Callable
 
 from django.conf import settings as django_settings
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -18,8 +20,16 @@ from django_events.metrics.state import read_all
 PERMISSIONS = ("django_events.view_topic", "django_events.view_consumer")
 
 
-@never_cache
+def _outside_of_transactions(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """ATOMIC_REQUESTS would fail with a database that is down before the page could say so."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(alias)(view)
+    return view
+
+
+@_outside_of_transactions
 @require_safe
+@never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
     """The state of all databases: for who has METRICS_TOKEN, or may look at topics and consumers in the admin.
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.http import HttpResponse
-from django.test import RequestFactory, override_settings
+from django.test import Client, RequestFactory, override_settings
+from django.urls import path
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -31,7 +32,11 @@ from tests.conftest import transfer_all
 TOKEN = "a secret that nobody guesses"
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
 
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
 Read = Callable[..., float | None]
+
+urlpatterns = [path("metrics", metrics)]
 
 
 @pytest.fixture
@@ -251,6 +256,37 @@ def test_a_database_that_is_out_of_reach_is_down_and_the_others_are_told(
     assert [(sample.metric, sample.labels, sample.value) for sample in samples] == [(state.UP, ("away",), 0)]
     assert "The state of the database 'away' can't be read." in caplog.text
     assert told("up") == 1
+
+
+@pytest.fixture
+def site() -> Iterator[None]:
+    """A site with the page among its urls, that asks everybody to log in."""
+    middleware = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    ]
+    with override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=middleware, DJANGO_EVENTS={"METRICS_TOKEN": TOKEN}):
+        yield
+
+
+@pytest.mark.usefixtures("transactional_db", "site")
+def test_a_database_that_is_down_is_told_where_each_request_is_a_transaction(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django opens it before a view is called, and the page would fail with it."""
+
+    def refuse() -> None:
+        raise OperationalError("away")
+
+    connection.close()
+    with monkeypatch.context() as patch:
+        patch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+        patch.setattr(connections["default"], "connect", refuse)
+        answer = client.get("/metrics", headers=BEARER)
+
+    assert answer.status_code == 200
+    assert 'django_events_up{database="default"} 0.0' in answer.content.decode()
 
 
 @pytest.mark.django_db
