@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from django.conf import settings as django_settings
+from django.contrib.auth.decorators import login_not_required
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
@@ -28,6 +29,7 @@ def _outside_of_transactions(view: Callable[..., HttpResponse]) -> Callable[...,
 
 
 @_outside_of_transactions
+@login_not_required  # Prometheus has a token and no session: the view says itself who may read
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:

@@ -270,6 +270,13 @@ def site() -> Iterator[None]:
         yield
 
 
+@pytest.mark.django_db
+@pytest.mark.usefixtures("site")
+def test_prometheus_is_not_asked_to_log_in(client: Client) -> None:
+    assert client.get("/metrics", headers=BEARER).status_code == 200
+    assert client.get("/metrics").status_code == 401
+
+
 @pytest.mark.usefixtures("transactional_db", "site")
 def test_a_database_that_is_down_is_told_where_each_request_is_a_transaction(
     client: Client, monkeypatch: pytest.MonkeyPatch
