@@ -1,7 +1,9 @@
 """What the commands that run workers have in common: what they take and refuse, and how they end."""
 
+import errno
 import logging
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -50,10 +52,9 @@ class WorkerCommand(BaseCommand):
         with ExitStack() as serving:
             try:
                 serving.enter_context(served(host, port))
-            except (OSError, OverflowError) as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: what can be no name of a host
                 raise CommandError(
-                    f"Metrics can't be served at {where}: {error}. Each worker on a host needs a port of its own.",
-                    returncode=Exit.USAGE,
+                    f"Metrics can't be served at {where}: {error}.{_way_out(error)}", returncode=Exit.USAGE
                 ) from error
             yield
 
@@ -102,6 +103,20 @@ def _address(where: str) -> tuple[str, int]:
             returncode=Exit.USAGE,
         )
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+_NO_SUCH_HOST = " The host is a name or an address of this machine; 0.0.0.0 is all of them."
+_WAYS_OUT = {
+    errno.EADDRINUSE: " Each worker on a host needs a port of its own.",
+    errno.EADDRNOTAVAIL: _NO_SUCH_HOST,
+    errno.EACCES: " Choose a port above 1023: those below are for root.",
+}
+
+
+def _way_out(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError | socket.gaierror):
+        return _NO_SUCH_HOST
+    return _WAYS_OUT.get(error.errno or 0, "")
 
 
 def log_rate(logger: logging.Logger, message: str, using: str) -> Callable[[int], None]:

@@ -348,6 +348,14 @@ def test_a_port_that_is_taken_is_explained() -> None:
     assert refused.value.returncode == 2
 
 
+@pytest.mark.parametrize("host", ["a..b", ".x", "no-such-host.invalid", "192.0.2.1", "1" * 64])
+def test_a_host_that_is_not_here_is_explained(host: str) -> None:
+    with pytest.raises(CommandError, match="a name or an address of this machine") as refused:
+        call_command("run_transfer", "--once", "--metrics", f"{host}:9158")
+    assert refused.value.returncode == 2
+    assert "a port of its own" not in str(refused.value)
+
+
 @pytest.mark.parametrize("where", ["", "here", "9101x", "127.0.0.1", "0", "127.0.0.1:70000"])
 def test_a_wrong_port_is_explained(where: str) -> None:
     with pytest.raises(CommandError, match="expected a port like 9101") as refused:
