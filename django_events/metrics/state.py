@@ -17,6 +17,7 @@ from django.db import DatabaseError, connections, router
 from django_events import models, sql
 from django_events.consuming.lag import Standing, ends_of, oldest_waits, standings
 from django_events.consuming.troubles import troubles
+from django_events.exceptions import rights_missing
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
 from django_events.models.functions import ClockTimestamp
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
@@ -97,10 +98,16 @@ def read(using: str) -> list[Sample]:
         with sql.batch(using, **LIMITS):
             found = list(_of_database(using))
     except Exception as error:  # also what a site's own way to connect raises
-        logger.warning("The state of the database %r can't be read. %s", using, sql.said(error))
+        logger.warning("The state of the database %r can't be read. %s", using, _said(using, error))
         _leave_usable(using)
         return [Sample(UP, (using,), 0)]
     return [Sample(UP, (using,), 1), Sample(READING, (using,), time.monotonic() - began), *found]
+
+
+def _said(using: str, error: Exception) -> str:
+    if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:  # the site publishes, and may read nothing
+        return rights_missing(connections[using].settings_dict["USER"], error, kind="reader")
+    return sql.said(error)
 
 
 def _of_database(using: str) -> Iterator[Sample]:

@@ -1,6 +1,7 @@
 """A page for Prometheus: the site includes it in its urls itself.
 
 path("metrics", django_events.metrics.views.metrics)
+path("metrics", django_events.metrics.views.metrics, {"using": "reading"})  # only this one
 """
 
 import os
@@ -16,7 +17,7 @@ from django.views.decorators.http import require_safe
 
 from django_events.conf import settings
 from django_events.metrics.exposition import CONTENT_TYPE, text
-from django_events.metrics.state import read_all
+from django_events.metrics.state import read, read_all
 
 PERMISSIONS = ("django_events.view_topic", "django_events.view_consumer")
 
@@ -32,16 +33,17 @@ def _outside_of_transactions(view: Callable[..., HttpResponse]) -> Callable[...,
 @login_not_required  # Prometheus has a token and no session: the view says itself who may read
 @require_safe
 @never_cache
-def metrics(request: HttpRequest) -> HttpResponse:
+def metrics(request: HttpRequest, *, using: str | None = None) -> HttpResponse:
     """The state of all databases: for who has METRICS_TOKEN, or may look at topics and consumers in the admin.
 
+    With `using` of this one only: by an alias whose login may read, where the site itself may only publish.
     What processes count is in it where they share PROMETHEUS_MULTIPROC_DIR. The counts of one process alone are not:
     the next request may be answered by another one.
     """
     if not _may_read(request):
         said = "Send the header Authorization: Bearer, with what DJANGO_EVENTS['METRICS_TOKEN'] says.\n"
         return HttpResponse(said, status=401, content_type="text/plain", headers={"WWW-Authenticate": "Bearer"})
-    said = text(read_all())
+    said = text(read_all() if using is None else read(using))
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         from django_events.metrics.prometheus import of_all_processes
 

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections, transaction
+from django.test import RequestFactory
 from django.utils import timezone
 from psycopg import sql as compose
 
@@ -31,6 +32,7 @@ from django_events import sql as statements
 from django_events.doctoring.examining import examine
 from django_events.exceptions import RightsMissing
 from django_events.management.events import grants as command
+from django_events.metrics.views import metrics
 from django_events.models import Event
 from testproject.shop.models import Product
 from tests.conftest import login, transfer_all
@@ -254,6 +256,21 @@ def test_who_may_not_publish_is_told_so_in_a_line(make_topic, roles):
     assert "planted" not in str(caught.value)
     with pytest.raises(CommandError, match=r"login reader .* may not .*permission denied.*events grants --role"):
         called("events", "publish", "things", "1", using=roles["reader"])
+
+
+def test_the_metrics_page_of_a_site_that_only_publishes_reads_by_another_login(roles, settings, caplog):
+    settings.DEBUG = True  # the page is for everybody
+    page = {kind: metrics(RequestFactory().get("/metrics"), using=roles[kind]) for kind in ("publisher", "reader")}
+
+    assert [line for line in page["publisher"].content.decode().splitlines() if line[0] != "#"] == [
+        'django_events_up{database="as_publisher"} 0.0'
+    ]
+    [said] = [record.getMessage() for record in caplog.records if record.name == "django_events.metrics"]
+    assert "The state of the database 'as_publisher' can't be read. The role 'login publisher" in said
+    assert "permission denied" in said
+    assert said.endswith("manage.py events grants --role reader")
+    assert 'django_events_up{database="as_reader"} 1.0' in page["reader"].content.decode()
+    assert "as_publisher" not in page["reader"].content.decode()
 
 
 @pytest.fixture
