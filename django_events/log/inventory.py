@@ -57,6 +57,21 @@ def existing(using: str, topic: declarations.Topic | str) -> models.Topic:
     return row
 
 
+class Buffered(NamedTuple):
+    """How many events are in the buffer, at least so many if there are `more`, and for how long the oldest has been."""
+
+    events: int
+    more: bool
+    age: timedelta
+
+
+def buffered(using: str, *, counted: int, **settings: str) -> Buffered:
+    """What the transfer has not moved yet, of all topics together; `settings` are those of `sql.batch`."""
+    with sql.batch(using, **settings):
+        [(events, age)] = sql.fetch(using, sql.statement("buffered"), most=counted)
+    return Buffered(min(events, counted), events > counted, age or timedelta(0))
+
+
 def waiting(using: str, **settings: str) -> list[Waiting]:
     """What the transfer has not moved yet, the topic that waits longest first; `settings` are those of `sql.batch`."""
     with sql.batch(using, **settings):

@@ -3,9 +3,10 @@
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from django.test import Client, RequestFactory, override_settings
 from django.urls import path
 
 from django_events import health, publish
+from django_events.consuming.filling import fill_some
 from django_events.consuming.replay import pause
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Topic
@@ -101,6 +103,45 @@ def deaf() -> Iterator[int]:
         server.bind(("127.0.0.1", 0))
         server.listen()
         yield server.getsockname()[1]
+
+
+@contextmanager
+def frozen_later() -> Iterator[int]:
+    """The port of a server that says all until a table is asked for, and then no word more."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        serving = threading.Thread(target=_serve, args=[server], daemon=True)
+        serving.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+
+
+def _serve(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            threading.Thread(target=_between, args=[server.accept()[0]], daemon=True).start()
+
+
+def _between(asking: socket.socket) -> None:
+    usual = connections["default"].settings_dict
+    with asking, socket.create_connection((usual["HOST"], int(usual["PORT"]))) as there:
+        answers = threading.Thread(target=_pass_on, args=[there, asking], daemon=True)
+        answers.start()
+        _pass_on(asking, there, until=b"django_events_")
+        answers.join()
+
+
+def _pass_on(source: socket.socket, to: socket.socket, *, until: bytes | None = None) -> None:
+    with suppress(OSError):
+        while data := source.recv(65_536):
+            if until is not None and until in data:
+                source.recv(1)  # until who asked gives up
+                break
+            to.sendall(data)
+    with suppress(OSError):
+        to.shutdown(socket.SHUT_RDWR)
 
 
 def of(response: HttpResponse) -> tuple[int, dict[str, str]]:
@@ -223,7 +264,9 @@ def test_health_of_the_buffer(events, things):
     BufferedEvent.objects.update(published_at=ClockTimestamp() - 2 * MINUTE)
 
     assert events()[:2] == (0, "ok: 2 events in the buffer, the oldest for 2 min.\n")
-    assert events("--max-age", "60")[:2] == (1, "unhealthy: 2 events in the buffer, the oldest for 2 min.\n")
+    told = "unhealthy: 2 events in the buffer, the oldest for 2 min. That is more than "
+    assert events("--max-age", "60")[:2] == (1, f"{told}60 s.\n")
+    assert events("--max-age", "60", "--max-lag", "1")[:2] == (1, f"{told}1 event and 60 s.\n")
     assert events("--max-age", "600")[0] == 0
     assert events("--max-lag", "1")[0] == 1
     assert events("--max-lag", "2")[0] == 0
@@ -263,3 +306,62 @@ def test_health_of_somebody_unknown_and_of_nowhere(events):
     assert err.startswith("CommandError: The database 'other' can't be reached. connection failed: ")
     assert len(err.splitlines()) == 1
     assert events("--max-age", "soon")[0] == 2
+    code, _, err = events("--max-age", "-1")
+    assert (code, "-1 is less than nothing" in err) == (2, True)
+
+
+def test_a_limit_is_seen_to_be_exceeded_however_far_is_counted_otherwise(events, make_topic, make_queue, monkeypatch):
+    """A backlog of a million was healthy: no more than thousands were ever counted."""
+    monkeypatch.setattr("django_events.consuming.lag.COUNTED", 3)
+    monkeypatch.setattr("django_events.log.inventory.COUNTED", 3)
+    busy, quiet = make_topic("busy"), make_topic("quiet")
+    queue = make_queue(busy)
+    fill_topic(busy, *range(9))
+    while fill_some(queue.subscription):
+        pass
+    assert events("--consumer", "queue")[1].startswith("ok: queue is at least 3 events behind")
+    for limit, code, more in ((3, 1, "at least 4"), (6, 1, "at least 7"), (8, 1, "9"), (9, 0, "9")):
+        assert events("--consumer", "queue", "--max-lag", str(limit))[0] == code
+        assert f"queue is {more} events behind" in events("--consumer", "queue", "--max-lag", str(limit))[1]
+
+    publish(quiet, "one")
+    for n in range(8):
+        publish(busy, n)
+    assert events()[1].startswith("ok: at least 3 events in the buffer")
+    for limit, code in ((3, 1), (6, 1), (8, 1), (9, 0), (10**30, 0)):
+        assert events("--max-lag", str(limit))[0] == code
+    assert json.loads(events("--max-lag", "5", "--format", "json")[1])["more_lag"] is True
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments"),
+    [("django_events_consumer", ("--consumer", "reader")), ("django_events_bufferedevent", ("--max-lag", "1"))],
+)
+def test_a_lock_that_is_held_is_no_reason_to_end_a_worker(events, things, make_consumer, connect, table, arguments):
+    make_consumer(things, handler=print)
+    somebody = connect()
+    somebody.execute(f"LOCK TABLE {table}")
+    code, out, err = events(*arguments)
+
+    assert (code, out) == (75, "")
+    assert "lock timeout" in err
+
+
+def test_a_server_that_freezes_after_the_first_answers(events, things, make_consumer, monkeypatch):
+    """It takes the connection and the question, and is never heard of again."""
+    make_consumer(things, handler=print)
+    monkeypatch.setattr(health, "SECONDS", 1)
+    monkeypatch.setattr(health, "fault", lambda using: None)
+    with frozen_later() as port, alias(HOST="127.0.0.1", PORT=str(port)):
+        began = time.monotonic()
+        for arguments in (("--consumer", "reader"), ()):
+            code, out, err = events(*arguments, "--database", "other")
+            assert (code, out) == (75, "")
+            assert "The database did not answer within 1 s." in err
+    assert time.monotonic() - began < 10
+
+
+def test_a_look_in_time_leaves_the_connection_as_it_was(events, things):
+    mine = connections["default"]
+    assert events("--max-lag", "1")[0] == 0
+    assert connections["default"] is mine

@@ -59,6 +59,17 @@ def test_what_waits_is_counted_by_the_index_of_the_buffer_up_to_a_bound(large: i
 
 
 @pytest.mark.requirement("S13")
+def test_the_buffer_as_a_whole_is_counted_by_its_index_up_to_a_bound(large: int, statistics: str) -> None:
+    with sql.batch("default"):
+        plan = explain(sql.statement("buffered"), most=10_000)
+
+    buffer = [node for node in plan if node.get("Relation Name") == "django_events_bufferedevent"]
+    assert len(buffer) == 2  # the oldest of each topic, and as many as are counted
+    limited = [node["Plans"][0] for node in plan if node["Node Type"] == "Limit"]
+    assert all("Index" in node["Node Type"] and node in limited for node in buffer)
+
+
+@pytest.mark.requirement("S13")
 def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
     log = log_table(large)
     for statement in (

@@ -5,55 +5,80 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import OperationalError
 
 from django_events import health, sql
-from django_events.consuming.lag import Standing, oldest_waits, standings
+from django_events.consuming import lag
 from django_events.consuming.registered import registered
-from django_events.log.inventory import waiting
+from django_events.log import inventory
 from django_events.management.events.subcommand import Subcommand, whole_number
 from django_events.management.reporting import Report
 from django_events.phrases import count, duration
+from django_events.sql.limited import limited
 from django_events.workers.loop import Exit, Unreachable
 
 AT_REST = ("paused", "stopped")  # a person's business: a worker that is started again changes nothing
-LIMITS = {"statement_timeout": "5s", "lock_timeout": "1s"}
+LIMITS = {"statement_timeout": f"{health.SECONDS}s", "lock_timeout": "1s"}
+MOST_COUNTED = 2**31  # so many are never counted in time
 
 
 def look(using: str, *, max_lag: int | None, max_age: timedelta | None, consumer: str | None, **options: Any) -> Report:
-    """Out of reach has an exit code of its own, 75; the others are 0 and 1."""
+    """Out of reach has an exit code of its own, 75; the others are 0 and 1. It is 75 too if no answer comes in time."""
     fault = health.fault(using)
     if fault is not None and fault.reason == "database":
         raise Unreachable(fault.told)
     if fault is not None:
         return _report(fault.told, healthy=False, reason=fault.reason)
-    if consumer is not None:
-        return _of_consumer(using, consumer, max_lag, max_age)
-    return _of_transfer(using, max_lag, max_age)
+    try:
+        with limited(using, seconds=health.SECONDS):
+            if consumer is not None:
+                return _of_consumer(using, consumer, max_lag, max_age)
+            return _of_transfer(using, max_lag, max_age)
+    except OperationalError as error:
+        if sql.passes_by_itself(error):
+            raise Unreachable(sql.said(error)) from error
+        raise
 
 
 def _of_transfer(using: str, max_lag: int | None, max_age: timedelta | None) -> Report:
-    found = waiting(using, **LIMITS)
-    lag, age = sum(one.events for one in found), max((one.age for one in found), default=timedelta(0))
-    more = any(one.more for one in found)
-    told = f"{count(lag, 'event', more=more)} in the buffer" + (f", the oldest for {duration(age)}." if lag else ".")
-    return _report(told, healthy=not _exceeds(lag, age, max_lag, max_age), reason="transfer", lag=lag, age=age)
+    events, more, age = inventory.buffered(using, counted=_counted(inventory.COUNTED, max_lag), **LIMITS)
+    told = f"{count(events, 'event', more=more)} in the buffer" + (
+        f", the oldest for {duration(age)}." if events else "."
+    )
+    return _judged(told, "transfer", events, more, age, max_lag, max_age)
 
 
 def _of_consumer(using: str, name: str, max_lag: int | None, max_age: timedelta | None) -> Report:
     with sql.batch(using, **LIMITS):
-        found: list[Standing] = standings(using, registered(using, name))
+        found = lag.standings(using, registered(using, name), counted=_counted(lag.COUNTED, max_lag))
         active = [one for one in found if one.paused_at is None and one.state not in AT_REST]
-        waits = oldest_waits(using, [one.consumer_id for one in active if one.lag])
-    lag, age = sum(one.lag for one in active), max(waits.values(), default=timedelta(0))
-    told = f"{name} is {count(lag, 'event')} behind" + (f", the oldest for {duration(age)}." if lag else ".")
+        waits = lag.oldest_waits(using, [one.consumer_id for one in active if one.lag])
+    events, more = sum(one.lag for one in active), any(one.more_lag for one in active)
+    age = max(waits.values(), default=timedelta(0))
+    told = f"{name} is {count(events, 'event', more=more)} behind"
+    told += f", the oldest for {duration(age)}." if events else "."
     for one in found:
         if one not in active:
             told += f" Of {one.topic} it is {'paused' if one.paused_at else one.state}."
-    return _report(told, healthy=not _exceeds(lag, age, max_lag, max_age), reason="consumer", lag=lag, age=age)
+    return _judged(told, "consumer", events, more, age, max_lag, max_age)
 
 
-def _exceeds(lag: int, age: timedelta, max_lag: int | None, max_age: timedelta | None) -> bool:
-    return (max_lag is not None and lag > max_lag) or (max_age is not None and age > max_age)
+def _counted(usual: int, max_lag: int | None) -> int:
+    """How far to count: so far that a limit is seen to be exceeded."""
+    return usual if max_lag is None else min(max(usual, max_lag + 1), MOST_COUNTED)
+
+
+def _judged(
+    told: str, reason: str, events: int, more: bool, age: timedelta, max_lag: int | None, max_age: timedelta | None
+) -> Report:
+    exceeded = []
+    if max_lag is not None and events > max_lag:
+        exceeded.append(count(max_lag, "event"))
+    if max_age is not None and age > max_age:
+        exceeded.append(f"{max_age.total_seconds():,g} s")
+    if exceeded:
+        told += f" That is more than {' and '.join(exceeded)}."
+    return _report(told, healthy=not exceeded, reason=reason, lag=events, more_lag=more, age=age)
 
 
 def _report(told: str, *, healthy: bool, reason: str, **seen: Any) -> Report:
@@ -63,9 +88,12 @@ def _report(told: str, *, healthy: bool, reason: str, **seen: Any) -> Report:
 
 def _seconds(text: str) -> timedelta:
     try:
-        return timedelta(seconds=float(text))
+        time = timedelta(seconds=float(text))
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is no number of seconds, expected one like 60.") from None
+    if time < timedelta(0):
+        raise ArgumentTypeError(f"{text} is less than nothing, expected seconds like 60.")
+    return time
 
 
 def _arguments(parser: CommandParser) -> None:

@@ -1,0 +1,66 @@
+"""Django's connection of this thread, replaced for a while by one that awaits no answer for longer than it is given.
+
+with limited("default", seconds=2):
+    found = standings("default")
+
+For a look with all that there is to look with. What only needs a statement or two asks them apart.
+"""
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from django.db import connections
+
+
+@contextmanager
+def limited(using: str, *, seconds: int) -> Iterator[None]:
+    """Within it everything asks a new connection; an answer that takes longer raises OperationalError.
+
+    A server that is frozen ends nothing by itself. It sees nothing of a transaction of the caller.
+    """
+    usual = connections[using]
+    brief: Any = usual.copy()
+    options = {name: value for name, value in brief.settings_dict["OPTIONS"].items() if name != "pool"}
+    brief.settings_dict["OPTIONS"] = {**options, "connect_timeout": seconds}
+    brief.Database = _Driver(seconds)
+    connections[using] = brief
+    try:
+        yield
+    finally:
+        connections[using] = usual
+        brief.close()
+
+
+class _Driver:
+    """What Django takes for psycopg: its errors and types, and a connection that has the limit."""
+
+    def __init__(self, seconds: int) -> None:
+        kind: Any = type("Limited", (_Limited,), {"seconds": seconds})
+        self.connect = kind.connect
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(psycopg, name)
+
+
+class _Limited(psycopg.Connection[Any]):
+    seconds: int
+
+    def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
+        return super().wait(self._in_time(gen), *arguments, **options)
+
+    def _in_time(self, answering: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """psycopg looks in again and again while nothing comes: then it is asked whether it is too late."""
+        until = time.monotonic() + self.seconds
+        try:
+            awaited = next(answering)
+            while True:
+                ready = yield awaited
+                if not ready and time.monotonic() > until:
+                    self.pgconn.finish()  # nothing can be asked of it any more, not even to roll back
+                    raise psycopg.OperationalError(f"The database did not answer within {self.seconds} s.")
+                awaited = answering.send(ready)
+        except StopIteration as answered:
+            return answered.value
