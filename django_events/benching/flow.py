@@ -45,11 +45,15 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a flow was like. `complete`: all that was to be published was, and was handled by every consumer."""
+    """What a flow was like.
+
+    `complete`: all that was due at a rate was published, and all that was published was handled by every consumer.
+    """
 
     topic: str
     complete: bool
     stopped: bool
+    paced: bool
     planned: int
     published: Rate
     calls: int
@@ -62,6 +66,11 @@ class Measured:
     bytes: int
     cpu: float
     latencies: dict[str, Summary]
+
+    @property
+    def not_published(self) -> int:
+        """What was due in its time and was not published: no latency tells of it. Without a rate nothing is due."""
+        return self.planned - self.published.events if self.paced else 0
 
     @property
     def moved_by_others(self) -> int:
@@ -150,9 +159,11 @@ class Flow:
         return Measured(
             topic=topic.name,
             complete=not stop.requested
+            and (self._load.rate is None or tally.published == self._load.planned)
             and tally.published == log.last_id
             and all(n == tally.published for n in tally.handled),
             stopped=stop.requested,
+            paced=self._load.rate is not None,
             planned=self._load.planned,
             published=Rate(events=tally.published, seconds=tally.seconds_of_publishing),
             calls=tally.calls,

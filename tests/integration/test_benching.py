@@ -95,6 +95,17 @@ def test_a_flow_adds_up_and_nothing_of_it_stays(bench, arguments: list[str]):
 
 
 @pytest.mark.requirement("E14")
+def test_a_rate_that_is_too_high_is_not_complete(bench):
+    """What was due and never published is in no percentile, so it has to be told."""
+    code, out, err = bench("--rate", 100_000, "--for", 1, "--consumers", 0, "--execute", "--format", "json")
+    data = json.loads(out)
+
+    assert (code, data["complete"], data["stopped"]) == (1, False, False)
+    assert 0 < data["not_published"] == data["planned"] - data["published"]["events"]
+    assert "were due and not published in time: the rate is too high" in err
+
+
+@pytest.mark.requirement("E14")
 def test_for_people_it_is_tables_and_says_beforehand_where_and_how_much(bench):
     code, out, err = bench("--events", 50, "--execute")
 

@@ -89,6 +89,8 @@ def _flow(using: str, left: Sequence[Leftover], *, execute: bool, seconds: float
     rates: list[tuple[str, int, float | None]] = [
         ("published", measured.published.events, measured.published.per_second)
     ]
+    if measured.paced:
+        rates.append(("not published", measured.not_published, None))
     rates += [(f"handled by {name[-1]}", rate.events, rate.per_second) for name, rate in measured.handled.items()]
     moving = measured.moved / measured.moving_seconds if measured.moving_seconds else 0.0
     transfer = [
@@ -111,6 +113,7 @@ def _flow(using: str, left: Sequence[Leftover], *, execute: bool, seconds: float
         **{field.name: getattr(measured, field.name) for field in fields(measured)},
         "published": _rate(measured.published),
         "handled": {name: _rate(rate) for name, rate in measured.handled.items()},
+        "not_published": measured.not_published,
         "moved_by_others": measured.moved_by_others,
         "latencies": {name: summary._asdict() for name, summary in measured.latencies.items()},
     }
@@ -120,6 +123,11 @@ def _flow(using: str, left: Sequence[Leftover], *, execute: bool, seconds: float
 def _notes(measured: flow.Measured) -> Iterator[str]:
     if measured.stopped:
         yield "It was stopped: these are the events until then."
+    elif measured.not_published:
+        yield (
+            f"{measured.not_published:,} of {count(measured.planned, 'event')} were due and not published in time: the "
+            "rate is too high. The latencies are those of the others only."
+        )
     elif not measured.complete:
         yield "Its time was over before all that was published was handled."
     elif measured.published.events < measured.planned:
