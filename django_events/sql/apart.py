@@ -50,6 +50,7 @@ class Apart:
 
     def __init__(self, using: str, *, seconds: int) -> None:
         self._seconds = seconds
+        self._role: str | None = connections[using].settings_dict["OPTIONS"].get("assume_role")
         try:
             self._connection: psycopg.Connection[Any] = psycopg.connect(
                 **{**parameters(using), "connect_timeout": seconds, "autocommit": True}
@@ -71,8 +72,10 @@ class Apart:
 
     def _ask(self, asked: Statement) -> Texts:
         server = self._connection.pgconn
-        limit = statement("bounded").on(milliseconds=literal(f"{self._seconds * 1000}"))
-        server.send_query(f"{limit.text};\n{asked.text}".encode())
+        message = [statement("bounded").on(milliseconds=literal(f"{self._seconds * 1000}")), asked]
+        if self._role:  # with each statement, so that a pooler gives it to nobody else
+            message.insert(1, statement("in_role").on(role=literal(self._role)))
+        server.send_query(";\n".join(part.text for part in message).encode())
         self._wait()
         rows: Texts = []
         while (result := server.get_result()) is not None:

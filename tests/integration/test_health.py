@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import socket
 import threading
 import time
@@ -22,7 +23,8 @@ from django_events.consuming.replay import pause
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.statements import log_table
+from django_events.sql.apart import Apart
+from django_events.statements import Statement, log_table
 from testproject.private_postgres.server import Server
 from tests.fix_queues import fill_topic
 
@@ -228,6 +230,25 @@ def test_a_database_that_is_read_only():
     options = {**connection.settings_dict["OPTIONS"], "options": "-c default_transaction_read_only=on"}
     with alias(OPTIONS=options):
         assert reason("/otherz") == (503, "read-only")
+
+
+@pytest.fixture
+def login() -> Iterator[dict[str, Any]]:
+    """The settings of an alias whose account may do nothing but take the role that may."""
+    name = f"health_login_{os.getpid()}"
+    options = {**connection.settings_dict["OPTIONS"], "assume_role": connection.settings_dict["USER"] or "postgres"}
+    run(f"CREATE ROLE {name} LOGIN NOINHERIT PASSWORD '{name}' IN ROLE {options['assume_role']}")
+    yield {"USER": name, "PASSWORD": name, "OPTIONS": options}
+    run(f"DROP ROLE {name}")
+
+
+def test_the_role_that_django_assumes_is_asked_for_too(events, things, login):
+    publish(things, 1)
+    with alias(**login):
+        assert reason("/otherz") == (200, None)
+        assert events("--database", "other", "--max-lag", "5")[0] == 0
+        with Apart("other", seconds=2) as apart:
+            assert apart.ask(Statement("a test", "SELECT current_user")) == [(login["OPTIONS"]["assume_role"],)]
 
 
 def test_a_topic_that_is_declared_and_not_there(undiscovered):
