@@ -1,6 +1,7 @@
 """The processes that keep events moving: is there a transfer, is there a worker, how does maintenance go?
 
-None of them sends a heartbeat. A transfer that sleeps holds a lock of the server, and one that works takes samples.
+None of them sends a heartbeat. A transfer that sleeps holds a lock of the server. A fresh sample is no sign of one:
+maintenance by cron takes it too.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ STALE = timedelta(hours=2)  # a step of maintenance: each is due several times a
 
 
 def transfer(patient: Patient) -> Iterator[Answer]:
-    """Is somebody there who moves events? A sleeper, a fresh sample, or a buffer that doesn't grow old."""
+    """Is somebody there who moves events? A sleeper tells so, and an old sample that there was none for long."""
     late = [*of_kinds(patient, "transfer")]
     yield from late
     sleepers = sql.fetch(patient.using, sql.statement("sleepers"), lock=LOCK)
@@ -34,13 +35,11 @@ def transfer(patient: Patient) -> Iterator[Answer]:
         pid, application, address = sleepers[0]
         called = f", {application}" if application else ""
         yield ok(f"One sleeps until something comes: session {pid} ({address}{called}).", **seen)
-    elif sampled is not None and sampled < SAMPLED:
-        yield ok(f"One took a sample {duration(sampled)} ago, and nothing waits in the buffer for long.", **seen)
-    elif sampled is not None and settings.SAMPLES_KEPT is not None:
+    elif sampled is not None and sampled >= SAMPLED and settings.SAMPLES_KEPT is not None:
         what = f"No sign of one: none sleeps, and the last sample is from {duration(sampled)} ago."
         yield problem(what, "Start one: manage.py run_transfer", **seen)
     else:
-        what = "None sleeps, none has taken a sample, and nothing waits that would show whether one runs."
+        what = "None sleeps, and nothing waits in the buffer for long that would show whether one runs."
         yield unknown(what, "Is one running? manage.py run_transfer", **seen)
 
 
