@@ -241,9 +241,11 @@ def _waiting(erasure: _Erasure, table: str) -> Iterator[int]:
 
 def _waiting_up_to(erasure: _Erasure, table: str, after: int, upper: int) -> Iterator[int]:
     """How many at a time: the transfer waits for them, and with it all topics."""
-    looking = sql.statement("erasable_waiting")
+    topic_id, most = erasure.topic.pk, ERASED_AT_ONCE
     while after < upper:
-        statement = looking.on(table=table, topic_id=erasure.topic.pk, after=after, upper=upper, most=ERASED_AT_ONCE)
+        statement = sql.statement("erasable_waiting").on(
+            table=table, topic_id=topic_id, after=after, upper=upper, most=most
+        )
         with sql.batch(erasure.using):
             found = sql.fetch(erasure.using, statement, key=erasure.key, new_key=erasure.new_key)
         last = found[-1][0] if len(found) == ERASED_AT_ONCE else upper
