@@ -38,6 +38,10 @@ class LogLocked(Exception):
     """Somebody holds a lock on the log, and has nothing to do with the consumers."""
 
 
+class _Changed(Exception):
+    """Things are not as they were."""
+
+
 class Loss(NamedTuple):
     """So many events of a partition of a consumer, between two ids, that it was moved over without handling them."""
 
@@ -65,14 +69,16 @@ def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequenc
     try:
         with _still(using, movable, old), retention.writing(using, topic.pk) as now:
             if now is None or now.keep_unread or retention.outlived(using, now) != old:
-                return False
+                raise _Changed
             if {need.consumer_id for need in retention.behind(using, now, old)} - ids:
-                return False
+                raise _Changed
             for row in rows:
-                moved += [(row, loss) for loss in _moved(using, row, now, old)]
+                moved += [(row, loss) for loss in _moved(using, row, now, old, still=row in movable)]
             if {need.mode for need in retention.behind(using, now, old)} - {"spark"}:
-                return False  # a delivery was claimed in this moment
+                raise _Changed  # a delivery was given back in this moment
             _remove(using, now, old)
+    except _Changed:  # with what was moved rolled back
+        return False
     except ConsumerInUse as error:
         raise NotNow(f"consumer {movable[0]}, which has events in hand, or somebody who holds a lock on it") from error
     for row, loss in moved:
@@ -136,14 +142,15 @@ def _recorded(using: str, row: models.Consumer, losses: Iterator[Loss]) -> Itera
         yield loss
 
 
-def _moved(using: str, row: models.Consumer, topic: models.Topic, old: Outlived) -> Iterator[Loss]:
-    """Let a consumer that stands still go on behind a segment, and write it down."""
-    losses = _moved_queue(using, row, old) if row.mode == "queue" else _moved_positions(using, row, topic, old)
-    return _recorded(using, row, losses)
+def _moved(using: str, row: models.Consumer, topic: models.Topic, old: Outlived, *, still: bool) -> Iterator[Loss]:
+    """Let a consumer go on behind a segment, and write it down."""
+    moved = _moved_queue(using, row, old, still) if row.mode == "queue" else _moved_positions(using, row, topic, old)
+    return _recorded(using, row, moved)
 
 
-def _moved_queue(using: str, row: models.Consumer, old: Outlived) -> Iterator[Loss]:
-    yield from _forgotten(using, row, old)
+def _moved_queue(using: str, row: models.Consumer, old: Outlived, still: bool) -> Iterator[Loss]:
+    if still:  # otherwise a claim could pass over what is deleted here, and it may be there again
+        yield from _forgotten(using, row, old)
     lock(using, row)
     if not row.live and row.filled_until < old.last_id:
         yield Loss(ALL, row.filled_until + 1, old.last_id, old.last_id - row.filled_until)

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, lag, models, pause, publish_again, publish_many, redrive, rewind, unregister
+from django_events.consuming import leaving_behind
 from django_events.consuming.expiring import expire
 from django_events.exceptions import EventExpired, PositionRefused
 from django_events.log import retention, segments
@@ -692,3 +693,36 @@ def test_a_large_segment_is_not_looked_through(make_topic, monkeypatch):
     publish_range(topic, 120)
     monkeypatch.setattr(retention, "LARGEST_PART", 1_000)
     assert not divided(topic)
+
+
+def test_a_delivery_that_is_given_back_in_between_moves_nobody_before_its_turn(
+    make_topic, make_consumer, make_queue, told, monkeypatch
+):
+    """Whatever was moved in the same transaction is rolled back, and it is looked again."""
+    topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
+    reader = make_consumer(topic, name="reader", handler=print)
+    queue = make_queue(topic, name="queue")
+    publish_range(topic, 150)
+    hands = []
+    forget_free = leaving_behind._forget_free
+
+    def claimed_meanwhile(using, row, old, deadline):
+        forget_free(using, row, old, deadline)
+        if not hands:
+            models.Delivery.objects.create(consumer_id=row.pk, event_id=50, received_at=ClockTimestamp())
+            hands.append(1)
+
+    monkeypatch.setattr(leaving_behind, "_forget_free", claimed_meanwhile)
+    moves = []
+    moved_positions = leaving_behind._moved_positions
+
+    def counted(*arguments):
+        moves.append(position_of(reader).position)
+        return moved_positions(*arguments)
+
+    monkeypatch.setattr(leaving_behind, "_moved_positions", counted)
+    assert expire_topic(topic)[0] == 1
+
+    assert moves == [0, 0], "the first time it was rolled back"
+    assert [(said[0], said[5]) for said in told] == [("queue", 100), ("queue", 1), ("reader", 100)]
+    assert pending(queue) == list(range(101, 151))
