@@ -121,11 +121,12 @@ def lanes(make_topic: TopicFactory) -> declarations.Topic:
     return make_topic("lanes", partitions=4)
 
 
-def login(**changed: str) -> dict[str, Any]:
-    """Settings that reach the test's database as somebody else: the private server's engine knows one login only."""
+def login(**changed: Any) -> dict[str, Any]:
+    """Settings that reach the test's database otherwise: the private server's engine knows one place and login only."""
     known, parameters = connection.settings_dict, connection.get_connection_params()
-    place = {"HOST": str(parameters.get("host", "")), "PORT": str(parameters.get("port", ""))}
-    return {**known, "ENGINE": "django.db.backends.postgresql", "NAME": parameters["dbname"], **place, **changed}
+    names = {"HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password", "NAME": "dbname"}
+    usual = {setting: str(parameters.get(name, "")) for setting, name in names.items()}
+    return {**known, "ENGINE": "django.db.backends.postgresql", **usual, **changed}
 
 
 def transfer_all(*, batch_size: int = 5_000) -> int:

@@ -19,7 +19,16 @@ from django_events.consuming.leases import Lease, claim
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log.transfer import LOG_CHANNEL
-from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, MaintenanceStep, Position, Sample
+from django_events.models import (
+    BufferedEvent,
+    Consumer,
+    DeadLetter,
+    Delivery,
+    Intervention,
+    MaintenanceStep,
+    Position,
+    Sample,
+)
 from django_events.models.functions import ClockTimestamp
 from django_events.workers import keeping
 from django_events.workers.consuming import ConsumerPool
@@ -93,7 +102,9 @@ def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
     for consumer in made:
         declarations.consumers.discard(consumer)
     if not connection.in_atomic_block:
-        Consumer.objects.filter(name__in={consumer.name for consumer in made}).delete()
+        rows = Consumer.objects.filter(name__in={consumer.name for consumer in made})
+        Delivery.objects.filter(consumer_id__in=list(rows.values_list("pk", flat=True))).delete()
+        rows.delete()
 
 
 @pytest.fixture

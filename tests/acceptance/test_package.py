@@ -93,7 +93,15 @@ def test_it_says_what_it_is_and_needs(wheel, names):
     assert metadata["Requires-Python"] == ">=3.11"
     required = [need.split(";")[0] for need in metadata.get_all("Requires-Dist") if "extra ==" not in need]
     assert {need.rstrip("0123456789.").rstrip(">=") for need in required} == {"Django", "django-pgtrigger", "psycopg"}
-    assert set(metadata.get_all("Provides-Extra")) == {"bench", "demo", "dev", "spark", "test"}
+    assert set(metadata.get_all("Provides-Extra")) == {
+        "bench",
+        "demo",
+        "dev",
+        "metrics",
+        "opentelemetry",
+        "spark",
+        "test",
+    }
     assert any(name.endswith("/LICENSE") for name in names)
 
 

@@ -30,6 +30,7 @@ from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from django_events.workers.wakeups import LOCK
 from testproject.private_postgres.server import Server
+from tests.conftest import login as reaching
 from tests.fix_queues import fill_topic
 from tests.processes import Processes
 
@@ -90,9 +91,7 @@ def undone(statement: str, by: str) -> Iterator[None]:
 @contextmanager
 def alias(**changes: Any) -> Iterator[str]:
     """Another alias of the test's database, or of another one."""
-    connections["other"] = connections["default"].copy("other")
-    connections["other"].settings_dict.update(changes)
-    connections.settings["other"] = connections["other"].settings_dict
+    connections.settings["other"] = reaching(**changes)
     try:
         yield "other"
     finally:

@@ -26,6 +26,7 @@ from django_events.models.functions import ClockTimestamp
 from django_events.sql.apart import Apart
 from django_events.statements import Statement, log_table
 from testproject.private_postgres.server import Server
+from tests.conftest import login as reaching
 from tests.fix_queues import fill_topic
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -88,9 +89,7 @@ def run(statement: str) -> None:
 @contextmanager
 def alias(**changes: Any) -> Iterator[str]:
     """Another alias of the test's database, or of another one."""
-    connections["other"] = connections["default"].copy("other")
-    connections["other"].settings_dict.update(changes)
-    connections.settings["other"] = connections["other"].settings_dict
+    connections.settings["other"] = reaching(**changes)
     try:
         yield "other"
     finally:
@@ -127,7 +126,7 @@ def _serve(server: socket.socket) -> None:
 
 
 def _between(asking: socket.socket) -> None:
-    usual = connections["default"].settings_dict
+    usual = reaching()
     with asking, socket.create_connection((usual["HOST"], int(usual["PORT"]))) as there:
         answers = threading.Thread(target=_pass_on, args=[there, asking], daemon=True)
         answers.start()
@@ -236,7 +235,7 @@ def test_a_database_that_is_read_only():
 def login() -> Iterator[dict[str, Any]]:
     """The settings of an alias whose account may do nothing but take the role that may."""
     name = f"health_login_{os.getpid()}"
-    options = {**connection.settings_dict["OPTIONS"], "assume_role": connection.settings_dict["USER"] or "postgres"}
+    options = {**connection.settings_dict["OPTIONS"], "assume_role": reaching()["USER"]}
     run(f"CREATE ROLE {name} LOGIN NOINHERIT PASSWORD '{name}' IN ROLE {options['assume_role']}")
     yield {"USER": name, "PASSWORD": name, "OPTIONS": options}
     run(f"DROP ROLE {name}")

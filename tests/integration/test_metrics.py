@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections, transaction
+from django.db.backends.postgresql.base import DatabaseWrapper
 from django.http import HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from django.urls import path
@@ -27,7 +28,7 @@ from django_events.statements import log_table
 from django_events.testing import drain
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
-from tests.conftest import transfer_all
+from tests.conftest import login, transfer_all
 
 TOKEN = "a secret that nobody guesses"
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
@@ -245,8 +246,7 @@ def test_seconds_behind_are_of_the_oldest_event_that_was_not_passed(
 def test_a_database_that_is_out_of_reach_is_down_and_the_others_are_told(
     told: Callable[..., Any], settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    connections["away"] = connections["default"].copy("away")
-    connections["away"].settings_dict.update(HOST="127.0.0.1", PORT="1", TEST={})
+    connections["away"] = DatabaseWrapper(login(HOST="127.0.0.1", PORT="1"), "away")
     try:
         assert "away" not in list(connections)
         samples = state.read("away")
