@@ -55,7 +55,8 @@ def test_a_large_hand_is_unfolded_once(topic, statistics):
     assert join["Node Type"] in ("Hash Join", "Merge Join")
     [unfolding] = [node for node in plan if node["Node Type"] == "Function Scan"]
     assert unfolding in nodes(join)
-    loops = [node["Plans"][1] for node in plan if node["Node Type"] == "Nested Loop"]
+    inner_sides = [node["Plans"][1] for node in plan if node["Node Type"] == "Nested Loop"]
+    loops = [inner for inner in inner_sides if inner["Node Type"] != "Materialize"]  # that is done once
     assert not [inner for inner in loops if join in nodes(inner)]
     # Inside of what is done for each row, a delivery is looked up, and never found by walking over all of them.
     assert not [
