@@ -12,18 +12,15 @@ They tell the public no more than a word. What was wrong is in the log, with the
 """
 
 import logging
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
-from django.contrib.auth.decorators import login_not_required
-from django.db import connections, router, transaction
+from django.db import connections, router
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 
 from django_events import declarations, sql
 from django_events.exceptions import rights_missing
+from django_events.machines import for_machines
 from django_events.models import BufferedEvent
 from django_events.phrases import duration
 from django_events.sql.apart import Apart, NoAnswer, Refused
@@ -33,7 +30,6 @@ logger = logging.getLogger("django_events.health")
 SECONDS = 2  # for the connection, and for each answer
 
 Reason = Literal["database", "rights", "read-only", "migrations", "topics", "transfer"]
-View = Callable[..., HttpResponse]
 
 
 class Fault(NamedTuple):
@@ -76,13 +72,6 @@ def _fault(apart: Apart, using: str, max_age: timedelta | None) -> Fault | None:
     return None
 
 
-def _of_probe(view: View) -> View:
-    """Not cached, open to everybody, and without the transaction of ATOMIC_REQUESTS: it would wait for the database."""
-    for alias in connections:
-        view = transaction.non_atomic_requests(alias)(view)
-    return login_not_required(require_safe(never_cache(view)))
-
-
 def _liveness(request: HttpRequest) -> HttpResponse:
     """200: this process answers. It asks no database, so that one that is away restarts no process."""
     return JsonResponse({"status": "ok"})
@@ -101,5 +90,5 @@ def _readiness(request: HttpRequest, *, using: str | None = None, max_age: timed
     return JsonResponse({"status": "unavailable", "reason": found.reason}, status=503)
 
 
-liveness = _of_probe(_liveness)
-readiness = _of_probe(_readiness)
+liveness = for_machines(_liveness)
+readiness = for_machines(_readiness)

@@ -5,34 +5,20 @@ path("metrics", django_events.metrics.views.metrics, {"using": "reading"})  # on
 """
 
 import os
-from collections.abc import Callable
 
 from django.conf import settings as django_settings
-from django.contrib.auth.decorators import login_not_required
-from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 
 from django_events.conf import settings
+from django_events.machines import for_machines
 from django_events.metrics.exposition import CONTENT_TYPE, text
 from django_events.metrics.state import read, read_all
 
 PERMISSIONS = ("django_events.view_topic", "django_events.view_consumer")
 
 
-def _outside_of_transactions(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """ATOMIC_REQUESTS would fail with a database that is down before the page could say so."""
-    for alias in connections:
-        view = transaction.non_atomic_requests(alias)(view)
-    return view
-
-
-@_outside_of_transactions
-@login_not_required  # Prometheus has a token and no session: the view says itself who may read
-@require_safe
-@never_cache
+@for_machines  # Prometheus has a token and no session: the view says itself who may read
 def metrics(request: HttpRequest, *, using: str | None = None) -> HttpResponse:
     """The state of all databases: for who has METRICS_TOKEN, or may look at topics and consumers in the admin.
 
