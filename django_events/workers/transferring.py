@@ -10,11 +10,11 @@ from django_events.workers.wakeups import WakeUps
 
 
 class TransferWorker:
-    """Moves what is in the buffer, and sleeps when nothing is."""
+    """Moves what is in the buffer, of all topics or `only` of one, and sleeps when nothing is."""
 
-    def __init__(self, using: str, listener: Listener) -> None:
+    def __init__(self, using: str, listener: Listener, *, only: int | None = None) -> None:
         self.using = using
-        self._transfer = Transfer(using)
+        self._transfer = Transfer(using, only=only)
         self._moved_before = False
         self._bell = Bell()
         self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
@@ -38,7 +38,8 @@ class TransferWorker:
         return self._transfer.left
 
     def wait(self, stop: Stop) -> None:
-        self._wake_ups.wait(stop, at_most=self._transfer.schedule.pause)
+        # What is scheduled is no business of who moves one topic.
+        self._wake_ups.wait(stop, at_most=self._transfer.schedule.pause if self._transfer.only is None else None)
 
     def reset(self) -> None:
         """Start with a full look: marks are only good for the connection that they were learnt on."""
