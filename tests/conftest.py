@@ -1,7 +1,7 @@
 """Fixtures that tests of several folders use."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -127,6 +127,17 @@ def login(**changed: Any) -> dict[str, Any]:
     names = {"HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password", "NAME": "dbname"}
     usual = {setting: str(parameters.get(name, "")) for setting, name in names.items()}
     return {**known, "ENGINE": "django.db.backends.postgresql", **usual, **changed}
+
+
+@contextmanager
+def alias(**changes: Any) -> Iterator[str]:
+    """Another alias of the test's database, or of another one."""
+    connections.settings["other"] = login(**changes)
+    try:
+        yield "other"
+    finally:
+        connections["other"].close()
+        del connections["other"], connections.settings["other"]
 
 
 def transfer_all(*, batch_size: int = 5_000) -> int:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection
 from django.test import override_settings
 
 from django_events import declarations, publish
@@ -30,7 +30,7 @@ from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from django_events.workers.wakeups import LOCK
 from testproject.private_postgres.server import Server
-from tests.conftest import login as reaching
+from tests.conftest import alias
 from tests.fix_queues import fill_topic
 from tests.processes import Processes
 
@@ -86,17 +86,6 @@ def undone(statement: str, by: str) -> Iterator[None]:
         yield
     finally:
         run(by)
-
-
-@contextmanager
-def alias(**changes: Any) -> Iterator[str]:
-    """Another alias of the test's database, or of another one."""
-    connections.settings["other"] = reaching(**changes)
-    try:
-        yield "other"
-    finally:
-        connections["other"].close()
-        del connections["other"], connections.settings["other"]
 
 
 def begun_with(**settings: str) -> Any:

@@ -26,6 +26,7 @@ from django_events.models.functions import ClockTimestamp
 from django_events.sql.apart import Apart
 from django_events.statements import Statement, log_table
 from testproject.private_postgres.server import Server
+from tests.conftest import alias
 from tests.conftest import login as reaching
 from tests.fix_queues import fill_topic
 
@@ -84,17 +85,6 @@ def events(capsys: pytest.CaptureFixture[str]) -> Events:
 def run(statement: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement)
-
-
-@contextmanager
-def alias(**changes: Any) -> Iterator[str]:
-    """Another alias of the test's database, or of another one."""
-    connections.settings["other"] = reaching(**changes)
-    try:
-        yield "other"
-    finally:
-        connections["other"].close()
-        del connections["other"], connections.settings["other"]
 
 
 @contextmanager
