@@ -17,6 +17,7 @@ from django_events.log import retention
 from django_events.log.retention import Outlived
 
 TRIES, PAUSE = 5, 0.1  # a reader of the log is done soon
+A_LOCK = "somebody who holds a lock on the log"
 
 
 @dataclass
@@ -53,7 +54,7 @@ def expire(using: str, topic: models.Topic, *, seconds: float = 10.0) -> Expired
                 raise
             tries += 1
             if tries == TRIES:
-                done.waits_for = "somebody who holds a lock on the log"
+                done.waits_for = A_LOCK
                 break
             time.sleep(PAUSE)
     return done

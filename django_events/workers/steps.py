@@ -12,7 +12,7 @@ from django.db import DatabaseError, OperationalError, ProgrammingError
 
 from django_events import models, sql
 from django_events.consuming.dead_rows import piles
-from django_events.consuming.expiring import expire
+from django_events.consuming.expiring import A_LOCK, expire
 from django_events.consuming.histories import prune_histories
 from django_events.consuming.orphans import forget_orphans
 from django_events.consuming.samples import take
@@ -163,7 +163,7 @@ def _each(
             if sql.is_lost(error):
                 raise
             if sql.state(error) == sql.LOCK_NOT_AVAILABLE:
-                waits_for[topic.name] = "somebody who holds a lock on the log"
+                waits_for[topic.name] = A_LOCK
             else:
                 failed[topic.name] = sql.said(error)
     return failed
