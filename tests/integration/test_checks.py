@@ -19,6 +19,7 @@ from django_events import checks as checks_of_ours
 from django_events.models import BufferedEvent, Consumer, Position
 from django_events.models import Event as EventRow
 from django_events.models import Topic as TopicRow
+from tests.conftest import alias
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.django_db
@@ -213,11 +214,11 @@ def test_another_name_of_the_discovered_module_is_used(tmp_path):
 
 
 class WritesTo:
-    def __init__(self, alias):
-        self.alias = alias
+    def __init__(self, using):
+        self.using = using
 
     def db_for_write(self, model, **hints):
-        return self.alias if model is BufferedEvent else None
+        return self.using if model is BufferedEvent else None
 
 
 @pytest.fixture
@@ -419,14 +420,11 @@ def test_topics_that_grow_for_ever_are_told_once(declare):
 )
 def test_a_way_over_the_network_without_encryption(monkeypatch, host, options, found):
     monkeypatch.delenv("PGSSLMODE", raising=False)
-    monkeypatch.setitem(connection.settings_dict, "HOST", host)
-    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
-
-    assert [message.id for message in pitfalls()] == (["django_events.W007"] if found else [])
+    with alias(HOST=host, OPTIONS=options) as elsewhere, override_settings(DATABASE_ROUTERS=[WritesTo(elsewhere)]):
+        assert [message.id for message in pitfalls()] == (["django_events.W007"] if found else [])
 
 
 def test_the_environment_may_ask_for_encryption(monkeypatch):
     monkeypatch.setenv("PGSSLMODE", "verify-full")
-    monkeypatch.setitem(connection.settings_dict, "HOST", "db.example.org")
-
-    assert pitfalls() == []
+    with alias(HOST="db.example.org") as elsewhere, override_settings(DATABASE_ROUTERS=[WritesTo(elsewhere)]):
+        assert pitfalls() == []
