@@ -421,10 +421,10 @@ def test_topics_that_grow_for_ever_are_told_once(declare):
 def test_a_way_over_the_network_without_encryption(monkeypatch, host, options, found):
     monkeypatch.delenv("PGSSLMODE", raising=False)
     with alias(HOST=host, OPTIONS=options) as elsewhere, override_settings(DATABASE_ROUTERS=[WritesTo(elsewhere)]):
-        assert [message.id for message in pitfalls()] == (["django_events.W007"] if found else [])
+        assert ("django_events.W007" in [message.id for message in pitfalls()]) is found
 
 
 def test_the_environment_may_ask_for_encryption(monkeypatch):
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     with alias(HOST="db.example.org") as elsewhere, override_settings(DATABASE_ROUTERS=[WritesTo(elsewhere)]):
-        assert pitfalls() == []
+        assert "django_events.W007" not in [message.id for message in pitfalls()]
