@@ -15,7 +15,7 @@ import logging
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
-from django.db import connections, router
+from django.db import Error, connections, router
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_events import declarations, sql
@@ -23,7 +23,7 @@ from django_events.exceptions import rights_missing
 from django_events.machines import for_machines
 from django_events.models import BufferedEvent
 from django_events.phrases import duration
-from django_events.sql.apart import Apart, NoAnswer, Refused
+from django_events.sql.limited import limited
 
 logger = logging.getLogger("django_events.health")
 
@@ -45,27 +45,28 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     On a connection of its own, which is given two seconds to be there and two for each answer. Nothing is written.
     """
     try:
-        with Apart(using, seconds=SECONDS) as apart:
-            return _fault(apart, using, max_age)
-    except Refused as error:
-        return Fault("rights", f"{rights_missing(connections[using].settings_dict['USER'], error, kind='publisher')}.")
-    except NoAnswer as error:
-        return Fault("database", " ".join(str(error).split()))
+        with limited(using, seconds=SECONDS), sql.batch(using, statement_timeout=f"{SECONDS}s"):
+            return _fault(using, max_age)
+    except Error as error:
+        if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+            told = rights_missing(connections[using].settings_dict["USER"], error, kind="publisher")
+            return Fault("rights", f"{told}.")
+        return Fault("database", " ".join(sql.said(error).split()))
 
 
-def _fault(apart: Apart, using: str, max_age: timedelta | None) -> Fault | None:
-    [[read_only, migrated]] = apart.ask(sql.statement("ready"))
+def _fault(using: str, max_age: timedelta | None) -> Fault | None:
+    [[read_only, migrated]] = sql.fetch(using, sql.statement("ready"))
     if read_only == "on":
         return Fault("read-only", f"The database {using!r} is a standby, or read-only by default.")
-    if migrated != "t":
+    if not migrated:
         return Fault("migrations", f"The database {using!r} is not migrated: manage.py migrate --database {using}")
-    known = {name for (name,) in apart.ask(sql.statement("names_of_topics"))}
+    known = {name for (name,) in sql.fetch(using, sql.statement("names_of_topics"))}
     missing = sorted({topic.name for topic in declarations.registry} - known)
     if missing:
         told = f"The database {using!r} has no {', '.join(missing)}: manage.py migrate --database {using}"
         return Fault("topics", told)
     if max_age is not None:
-        [[age]] = apart.ask(sql.statement("oldest_waiting"))
+        [[age]] = sql.fetch(using, sql.statement("oldest_waiting"))
         if age is not None and float(age) > max_age.total_seconds():
             waited = duration(timedelta(seconds=float(age)))
             return Fault("transfer", f"An event has been in the buffer of {using!r} for {waited}.")

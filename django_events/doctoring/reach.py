@@ -4,15 +4,16 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
+from django.db import connections
+
 from django_events import sql
 from django_events.conf import settings
 from django_events.doctoring.findings import Answer, ok, problem, warning
 from django_events.doctoring.patient import Patient
-from django_events.sql.apart import Apart
+from django_events.sql.direct import is_pooled
 
 TRIES = 3  # the shortest way there and back tells most
 SKEW, FAR = 1.0, 60.0  # seconds
-CONNECT_SECONDS = 5
 
 
 def clock(patient: Patient) -> Iterator[Answer]:
@@ -42,9 +43,9 @@ def _once(using: str) -> tuple[float, float]:
 
 def pooler(patient: Patient) -> Iterator[Answer]:
     """Is one in the way of LISTEN?"""
-    with Apart(patient.using, seconds=CONNECT_SECONDS) as apart:
-        pooled = apart.is_pooled
-    if pooled:
+    connection = connections[patient.using]
+    connection.ensure_connection()
+    if is_pooled(connection.connection):
         every = settings.POLL_INTERVAL.total_seconds()
         what = f"A pooler is in the way. All works, and workers poll every {every:g} s instead of being woken."
         remedy = "For wake-ups give workers an alias that leads to the server: run_transfer --database direct"

@@ -3,7 +3,8 @@
 with limited("default", seconds=2):
     found = standings("default")
 
-For a look with all that there is to look with. What only needs a statement or two asks them apart.
+A server that is frozen, or cut off, ends nothing by itself: probes, and whoever else must answer soon, look within it.
+Only what resolves the name of a host has limits of its own.
 """
 
 import time
@@ -17,9 +18,9 @@ from django.db import connections
 
 @contextmanager
 def limited(using: str, *, seconds: int) -> Iterator[None]:
-    """Within it everything asks a new connection; an answer that takes longer raises OperationalError.
+    """Within it everything asks a new connection, which sees nothing of a transaction of the caller.
 
-    A server that is frozen ends nothing by itself. It sees nothing of a transaction of the caller.
+    A connection, or an answer, that takes longer raises OperationalError.
     """
     usual = connections[using]
     brief: Any = usual.copy()

@@ -19,7 +19,7 @@ from psycopg import sql
 
 from django_events.conf import settings
 from django_events.phrases import without_details
-from django_events.sql.apart import parameters
+from django_events.sql.direct import is_pooled, parameters
 from django_events.workers.bell import Bell
 from django_events.workers.loop import LONGEST_RETRY, pause_after
 from django_events.workers.stopping import Stop
@@ -113,7 +113,7 @@ class Listener:
             **{"connect_timeout": CONNECT_TIMEOUT, **parameters(self.using), "autocommit": True}
         )
         try:
-            if _is_pooled(connection):
+            if is_pooled(connection):
                 self._say_pooled()
             else:
                 self._listen(connection)
@@ -184,12 +184,6 @@ class Listener:
             self.using,
             settings.POLL_INTERVAL.total_seconds(),
         )
-
-
-def _is_pooled(connection: Connection) -> bool:
-    """Whether the backend that answers is not the one that was connected to."""
-    row = connection.execute("SELECT pg_backend_pid()").fetchone()
-    return row is None or row[0] != connection.info.backend_pid
 
 
 def _call(callback: Callback, payload: str) -> None:

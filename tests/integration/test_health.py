@@ -23,8 +23,8 @@ from django_events.consuming.replay import pause
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.sql.apart import Apart
-from django_events.statements import Statement, log_table
+from django_events.sql.limited import limited
+from django_events.statements import log_table
 from testproject.private_postgres.server import Server
 from tests.conftest import alias
 from tests.conftest import login as reaching
@@ -236,8 +236,9 @@ def test_the_role_that_django_assumes_is_asked_for_too(events, things, login):
     with alias(**login):
         assert reason("/otherz") == (200, None)
         assert events("--database", "other", "--max-lag", "5")[0] == 0
-        with Apart("other", seconds=2) as apart:
-            assert apart.ask(Statement("a test", "SELECT current_user")) == [(login["OPTIONS"]["assume_role"],)]
+        with limited("other", seconds=2), connections["other"].cursor() as cursor:
+            cursor.execute("SELECT current_user")
+            assert cursor.fetchall() == [(login["OPTIONS"]["assume_role"],)]
 
 
 def test_a_topic_that_is_declared_and_not_there(undiscovered):
