@@ -96,13 +96,6 @@ def totals(using: str, period: timedelta) -> list[Total]:
     return [Total._make(row) for row in sql.fetch(using, sql.statement("totals"), period=period, step=_step(period))]
 
 
-def of_topic(using: str, topic_id: int, period: timedelta) -> list[OfTopic]:
-    """A topic in the last while, in order of time."""
-    asked = sql.statement("samples_of_topic")
-    rows = sql.fetch(using, asked, topic_id=topic_id, period=period, step=_step(period))
-    return [OfTopic._make(row) for row in rows]
-
-
 def of_consumer(using: str, consumer_id: int, period: timedelta) -> list[OfConsumer]:
     """A consumer on a topic in the last while, in order of time."""
     asked = sql.statement("samples_of_consumer")

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_events import Backoff, Draft, publish_many
 from django_events.consuming import samples
-from django_events.consuming.samples import OfConsumer, OfTopic, Total, latest, of_consumer, of_topic, take, totals
+from django_events.consuming.samples import OfConsumer, OfTopic, Total, latest, of_consumer, take, totals
 from django_events.models import Consumer, Event, Sample, Topic
 from tests.conftest import transfer_all
 from tests.fix_consumers import serve_due
@@ -121,9 +121,8 @@ def test_charts_read_what_was_stored_in_order_of_time():
     at = sorted(Sample.objects.values_list("at", flat=True))[1:]
 
     assert totals("default", HOUR) == [Total(one, 7, 5, 2, 1) for one in at]
-    assert of_topic("default", 7, HOUR) == [OfTopic(one, 70, 1) for one in at]
     assert of_consumer("default", 9, HOUR) == [OfConsumer(one, 2, 5, 4, 3) for one in at]
-    assert of_topic("default", 9, HOUR) == of_consumer("default", 7, HOUR) == []
+    assert of_consumer("default", 7, HOUR) == []
 
 
 @pytest.mark.parametrize(("period", "minutes"), [(HOUR, 1), (6 * HOUR, 2), (48 * HOUR, 12)])

@@ -211,7 +211,6 @@ def test_charts_read_a_range_of_the_primary_key(long_kept: None) -> None:
     period = {"period": timedelta(hours=6), "step": timedelta(minutes=2)}
     for plan in (
         explain(sql.statement("totals"), **period),
-        explain(sql.statement("samples_of_topic"), topic_id=7, **period),
         explain(sql.statement("samples_of_consumer"), consumer_id=7, **period),
         explain(sql.statement("latest_sample"), age=timedelta(seconds=30)),
     ):
