@@ -125,8 +125,10 @@ class Publisher:
         return {value for entry in self.entries() if entry["outcome"] == outcome for value in entry["values"]}
 
     def stop(self) -> None:
+        wait_until(lambda: self.journal.exists() or self.process.poll() is not None, what="a publisher at work")
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
+        code = self.process.wait(60)
+        assert code == 0, f"It ended with {code}."
 
 
 def check_log(url: str, topics: Iterable[str], publishers: Iterable[Publisher]) -> int:
