@@ -26,7 +26,8 @@ class RolledBackOnPurpose(Exception):
 def main(name: str, journal_path: str, isolation: str = "read committed", pause: str = "0") -> None:
     dice = random.Random(name)
     sequence = 0
-    with stop_on_signals() as stop, Path(journal_path).open("a", buffering=1) as journal:  # who sees it may send signals
+    # Whoever sees the journal may send signals.
+    with stop_on_signals() as stop, Path(journal_path).open("a", buffering=1) as journal:
         while not stop.requested:
             values: list[str] = []
             before = sequence
