@@ -36,7 +36,7 @@ _HOMES = {
     "claim": "django_events.consuming.claiming",
     "consumer": "django_events.declarations",
     "discard": "django_events.consuming.dead_letters",
-    "erase": "django_events.consuming.erasure",
+    "erase": "django_events.erasing.api",
     "event_context": "django_events.publishing.telling",
     "lag": "django_events.consuming.lag",
     "outbox": "django_events.publishing.outbox",
@@ -95,7 +95,6 @@ __all__ = [
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
     from django_events.consuming.dead_letters import discard, redrive
-    from django_events.consuming.erasure import erase
     from django_events.consuming.lag import lag
     from django_events.consuming.received import ReceivedEvent
     from django_events.consuming.replay import pause, resume, rewind, unregister
@@ -103,6 +102,7 @@ if TYPE_CHECKING:
     from django_events.consuming.skipping import skip
     from django_events.declarations import Consumer, Topic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
+    from django_events.erasing.api import erase
     from django_events.exceptions import EventsError
     from django_events.publishing.again import publish_again
     from django_events.publishing.api import (

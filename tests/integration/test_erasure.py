@@ -26,7 +26,8 @@ from django_events import (
     rewind,
     skip,
 )
-from django_events.consuming import erasure
+from django_events.erasing import traces, waiting
+from django_events.erasing.erasure import Erasure
 from django_events.exceptions import EraseRefused, InvalidEvent
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Intervention
@@ -382,17 +383,17 @@ def test_no_payload_is_handed_out_before_those_of_its_key_while_keys_go(make_top
     topic = make_topic("people")
     queue = make_queue(topic, ordered=True)
     fill_topic(topic, *range(10), key=KEY)
-    monkeypatch.setattr(erasure, "ERASED_AT_ONCE", 4)
-    traces, handed_out = erasure._traces, []
+    monkeypatch.setattr(Erasure, "ERASED_AT_ONCE", 4)
+    of_events, handed_out = traces.of_events, []
 
     def worked_meanwhile(*args):
-        traces(*args)
+        of_events(*args)
         hands = [hand for hand in (queue.claim(1), another(queue).claim(1)) if hand is not None]
         handed_out.append([value for hand in hands for value in values(hand)])
         for hand in hands:
             hand.release()
 
-    monkeypatch.setattr(erasure, "_traces", worked_meanwhile)
+    monkeypatch.setattr(traces, "of_events", worked_meanwhile)
     erased = erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
 
     assert (erased.events, erased.deliveries) == (10, 10)
@@ -404,15 +405,15 @@ def test_no_payload_is_handed_out_before_those_of_its_key_while_keys_go(make_top
 def test_no_transaction_holds_more_of_the_buffer_than_a_batch(make_topic, monkeypatch, forget_key):
     topic = make_topic("people")
     publish_many(topic, [Draft(value=n, key=KEY if n % 2 else "grace") for n in range(40)])
-    monkeypatch.setattr(erasure, "ERASED_AT_ONCE", 3)
-    blank, at_once = erasure._blank_waiting, []
+    monkeypatch.setattr(Erasure, "ERASED_AT_ONCE", 3)
+    blank, at_once = waiting._blank, []
 
     def noting(*args):
         rows = blank(*args)
         at_once.append(rows[0][0])
         return rows
 
-    monkeypatch.setattr(erasure, "_blank_waiting", noting)
+    monkeypatch.setattr(waiting, "_blank", noting)
     would = erase(topic, key=KEY, forget_key=forget_key, dry_run=True, **ONLY_ONCE)
     assert would.buffered == 20
     assert erase(topic, key=KEY, forget_key=forget_key, **ONLY_ONCE).buffered == 20
@@ -429,18 +430,18 @@ class Killed(BaseException):
 @pytest.mark.parametrize("step", [*range(1, 12), *range(14, 50, 7)])
 def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatch, step):
     let_them_fail()
-    monkeypatch.setattr(erasure, "ERASED_AT_ONCE", 2)
-    before, steps, count = places(planted), itertools.count(1), erasure._count
+    monkeypatch.setattr(Erasure, "ERASED_AT_ONCE", 2)
+    before, steps, count = places(planted), itertools.count(1), Erasure.count
 
     def killed_in_between(*args):
         if next(steps) == step:
             raise Killed
         return count(*args)
 
-    monkeypatch.setattr(erasure, "_count", killed_in_between)
+    monkeypatch.setattr(Erasure, "count", killed_in_between)
     with pytest.raises(Killed):
         erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
-    monkeypatch.setattr(erasure, "_count", count)
+    monkeypatch.setattr(Erasure, "count", count)
     assert tables_with(KEY)
     erase(planted, key=KEY, forget_key=True, **ONLY_ONCE)
 

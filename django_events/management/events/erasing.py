@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_events.consuming.erasure import Erased
-from django_events.consuming.erasure import erase as erase_events
+from django_events.erasing.api import erase as erase_events
+from django_events.erasing.erasure import Erased
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
