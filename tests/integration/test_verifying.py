@@ -10,12 +10,8 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_events import Backoff, Draft, declarations, erase, publish_many
-from django_events.consuming import verifying
 from django_events.consuming.dead_letters import redrive
 from django_events.consuming.replay import rewind
-from django_events.consuming.verifying import Verified, verify
-from django_events.log import walking
-from django_events.log.findings import Finding
 from django_events.log.transfer import Transfer
 from django_events.models import (
     BufferedEvent,
@@ -31,6 +27,9 @@ from django_events.models import (
     TopicHead,
 )
 from django_events.statements import log_table
+from django_events.verifying import deliveries, proving, walking
+from django_events.verifying.findings import Finding
+from django_events.verifying.proving import Verified, verify
 from tests.conftest import transfer_all
 from tests.fix_consumers import run_once, serve_due, working
 from tests.fix_queues import fill_topic, finish
@@ -412,7 +411,7 @@ def test_deliveries(things, make_queue) -> None:
 
 
 def test_keys_of_an_ordered_queue(make_topic, make_queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "AT_ONCE", 7)
+    monkeypatch.setattr(deliveries, "AT_ONCE", 7)
     lanes = make_topic("lanes", partitions=4, segment_size=100)
     ordered, other = make_queue(lanes, name="ordered", ordered=True), make_queue(lanes, name="other")
     fill(lanes, 120)
@@ -585,7 +584,7 @@ def test_a_busy_database_has_no_offenders(make_topic, make_consumer, make_queue,
 
 
 def test_a_log_that_somebody_locked_is_said(things, connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "TRIES", 1)
+    monkeypatch.setattr(proving, "TRIES", 1)
     holder = connect()
     holder.execute(f"LOCK TABLE {log_of(things)} IN ACCESS EXCLUSIVE MODE")
 

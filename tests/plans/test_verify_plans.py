@@ -4,8 +4,8 @@ import pytest
 from django.db import connection
 
 from django_events import models, sql
-from django_events.log.findings import SHOWN
 from django_events.statements import log_table
+from django_events.verifying.findings import SHOWN
 from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries
 from tests.plans.test_plans import explain, nodes, scans
 

@@ -1,6 +1,6 @@
 """Walking a log: every event beside the one before it, so that what is missing or out of order is found.
 
-    walked = walk(using, topic, head, last_id, findings)
+    walked = walk(seen, last=None, findings=findings, on_progress=print)
 
 A statement for each range of ids, which reads only that: however long the log is, nobody waits for it, and it keeps
 no old snapshot. What is in the log never changes, so these need no common one. Only retention removes something
@@ -13,19 +13,13 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_events import models, sql
-from django_events.log.findings import SHOWN, Findings
-from django_events.phrases import moment
 from django_events.statements import log_table
+from django_events.verifying import neighbours
+from django_events.verifying.findings import SHOWN, Findings
+from django_events.verifying.snapshot import Head, Seen, head_of
 
 AT_ONCE = 50_000  # ids
 SETTINGS = {"work_mem": "64MB"}  # a range is sorted by partition: not on disk
-
-
-class Head(NamedTuple):
-    """What the log can't tell any more: the last id that was removed, and the numbers by then."""
-
-    id_floor: int
-    number_floors: list[int]
 
 
 class Lane(NamedTuple):
@@ -48,24 +42,9 @@ class Walk:
     elsewhere: int = 0
 
 
-def head_of(using: str, topic_id: int) -> Head | None:
-    """The floors of a topic as they are now."""
-    rows = sql.fetch(using, sql.statement("head_of_topic"), topic_id=topic_id)
-    return Head(*rows[0]) if rows else None
-
-
-def walk(
-    using: str,
-    topic: models.Topic,
-    head: Head,
-    *,
-    first_id: int | None,
-    last_id: int,
-    last: int | None,
-    findings: Findings,
-    on_progress: Callable[[int], None],
-) -> Walk:
-    """Walk the log up to an id that it has reached: all of it, or the last so many ids."""
+def walk(seen: Seen, *, last: int | None, findings: Findings, on_progress: Callable[[int], None]) -> Walk:
+    """Walk the log up to where it ended: all of it, or the last so many ids."""
+    using, topic, head, first_id, last_id, _ = seen
     at = _from_floor(topic, head)
     if first_id is not None and first_id <= head.id_floor:  # an offence of the head, for whoever read both together
         at = _from_unknown(topic, first_id - 1)
@@ -82,11 +61,11 @@ def walk(
                 at.events, at.elsewhere = events, elsewhere
                 at.lanes = {lane: known._replace(place=events) for lane, known in at.lanes.items()}
                 continue
-            _look_closely(using, topic, at, upper, findings)
+            neighbours.report(topic, _look_closely(using, topic, at, upper), findings)
         _go_on(at, rows, upper)
         on_progress(at.events)
     if at.before_id is not None and at.before_id < last_id:
-        _report_gap(topic, findings, before=at.before_id, id=last_id + 1)
+        neighbours.report_gap(topic, findings, before=at.before_id, id=last_id + 1)
     return at
 
 
@@ -134,14 +113,14 @@ def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
         )
 
 
-def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int, findings: Findings) -> None:
+def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
     statement = sql.statement("walk_closely").on(
         walked=sql.statement("walked").on(
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
         )
     )
     with sql.batch(using, **SETTINGS):
-        rows = sql.fetch(
+        return sql.fetch(
             using,
             statement,
             most=SHOWN,
@@ -153,53 +132,3 @@ def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int, finding
             numbers=[lane.number for lane in at.lanes.values()],
             places=[lane.place for lane in at.lanes.values()],
         )
-    shown: dict[str, int] = {}
-    for fault, total, event_id, partition, number, before_id, before_number, logged_at, before_at in rows:
-        shown[fault] = shown.get(fault, 0) + 1
-        if fault == "gap":
-            _report_gap(topic, findings, before=before_id, id=event_id)
-        elif fault == "time":
-            findings.add(
-                "time",
-                topic.name,
-                partition=partition,
-                id=event_id,
-                what=f"It was logged at {moment(logged_at)}, before the event before it.",
-                expected=f"{moment(before_at)} or later: a time is looked for by halving.",
-                remedy="Don't rewind or read by time around it; by id, everything works.",
-            )
-        elif fault == "partition":
-            findings.add(
-                "partition",
-                topic.name,
-                partition=partition,
-                id=event_id,
-                what=f"It is in partition {partition}, which the topic doesn't have.",
-                expected=f"One of 0 to {topic.partitions - 1}.",
-                remedy="No partitioned stream reads it. Publish it again: manage.py events publish.",
-            )
-        else:
-            findings.add(
-                "number",
-                topic.name,
-                partition=partition,
-                id=event_id,
-                what=f"It has the number {number:,} in partition {partition}, and the one before it {before_number:,}.",
-                expected=f"{before_number + 1:,}: the lag of a partition is a subtraction of numbers.",
-                remedy="Lags of this partition are wrong by the difference. Find out who wrote into the table.",
-            )
-        if shown[fault] == SHOWN:
-            findings.count(fault, total - SHOWN)
-
-
-def _report_gap(topic: models.Topic, findings: Findings, *, before: int, id: int) -> None:
-    missing = id - before - 1
-    which = f"{before + 1:,}" if missing == 1 else f"{before + 1:,} to {id - 1:,}, {missing:,} events,"
-    findings.add(
-        "gap",
-        topic.name,
-        id=before + 1,
-        what=f"{which} {'is' if missing == 1 else 'are'} missing.",
-        expected="Ids without a gap, from the first one to the last.",
-        remedy="Somebody deleted them, or a backup is incomplete: restore the segment from a backup.",
-    )

@@ -5,10 +5,11 @@ findings.add("gap", "orders", id=1043, what="…", expected="…", remedy="…")
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 SHOWN = 20  # of a kind; the rest is counted
+MIGRATE = "Run: manage.py migrate"  # what several of them need
 
 
 class Finding(NamedTuple):
@@ -48,13 +49,13 @@ class Findings:
         self,
         kind: str,
         topic: str,
+        what: str,
+        expected: str,
+        remedy: str,
         *,
         consumer: str | None = None,
         partition: int | None = None,
         id: int | None = None,
-        what: str,
-        expected: str,
-        remedy: str,
     ) -> None:
         """Count an offender, and keep it if it is one of the first of its kind."""
         self.totals[kind] += 1
@@ -65,3 +66,7 @@ class Findings:
     def count(self, kind: str, number: int) -> None:
         """Count some that were not looked at one by one."""
         self.totals[kind] += number
+
+    def count_unlisted(self, kind: str, totals: Sequence[tuple[Any, int]]) -> None:
+        """Count those that a statement found and didn't list: of each that it did, the group and how many are in it."""
+        self.count(kind, sum(dict(totals).values()) - len(totals))

@@ -1,0 +1,1 @@
+"""Proving the invariants on a whole database: a module for each kind of row; `proving` goes through all of them."""
