@@ -330,6 +330,12 @@ def test_the_index_leads_to_every_page(page):
     assert f"({page.relative_to(INDEX.parent).as_posix()})" in text_of(INDEX)
 
 
+@pytest.mark.parametrize("folder", sorted(path.parent for path in PACKAGE.glob("*/__init__.py")), ids=name_of)
+def test_a_contributor_finds_every_package(folder):
+    rows = [line for line in text_of(ROOT / "CONTRIBUTING.md").splitlines() if line.startswith("| `django_events/")]
+    assert any(f"{folder.name}/`" in row for row in rows), f"The table of folders has no row for {folder.name}/."
+
+
 @pytest.mark.parametrize(("page", "code"), examples(), ids=name_of)
 def test_an_example_is_python(page, code):
     compile(code, name_of(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
