@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -132,8 +131,12 @@ def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> lis
             raise
     found = []
     for topic in _until_late(topics, lambda: False):
-        with suppress(OperationalError, ProgrammingError), sql.batch(using, **sql.UNHURRIED):
-            found += look(using, [topic])
+        try:
+            with sql.batch(using, **sql.UNHURRIED):
+                found += look(using, [topic])
+        except (OperationalError, ProgrammingError) as error:
+            if sql.is_lost(error):
+                raise
     return found
 
 
