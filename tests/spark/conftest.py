@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -36,6 +37,16 @@ def spark() -> Iterator[Any]:
                     raise
                 pytest.skip(str(error))
         yield started
+
+
+@pytest.fixture
+def scratch() -> Iterator[dict[str, str]]:
+    """Variables for a process whose Java is killed: what it can't delete any more goes with the test.
+
+    Not in tmp_path: the path of a socket must be short.
+    """
+    with TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True) as folder:
+        yield {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder}"}
 
 
 @pytest.fixture

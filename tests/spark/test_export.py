@@ -356,12 +356,20 @@ def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..
     ],
 )
 def test_killed_anywhere_each_event_is_written_once(
-    spark: Any, log: Callable[..., Any], tmp_path: Path, command: str, kills: int, parts: Any, again: str
+    spark: Any,
+    log: Callable[..., Any],
+    tmp_path: Path,
+    scratch: dict[str, str],
+    command: str,
+    kills: int,
+    parts: Any,
+    again: str,
 ) -> None:
     topic = log(*(Draft(value=n, type=f"t{n % 3}") for n in range(30_000)))
     arguments = [topic.name, "--to", tmp_path / "out", "--by", "day,type", *parts]
     words = [sys.executable, "testproject/manage.py", command, *map(str, arguments), "--master", "local[1]"]
-    environment = {**os.environ, "DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": "."}
+    known = {"DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": "."}
+    environment = {**os.environ, **known, **scratch}
     rng, killed = random.Random(7), 0
 
     def whole() -> list[str]:

@@ -93,8 +93,10 @@ def test_a_spark_home_without_spark_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "said"), [("interrupt", "Interrupted. What was finished stays"), ("kill its Java", ENDED)]
 )
-def test_what_ends_in_the_midst_is_told_in_a_sentence(spark: object, end: str, said: str) -> None:
-    with started({}) as process:
+def test_what_ends_in_the_midst_is_told_in_a_sentence(
+    spark: object, scratch: dict[str, str], end: str, said: str
+) -> None:
+    with started(scratch) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if end == "interrupt":
