@@ -39,7 +39,7 @@ class _Driver:
     """What Django takes for psycopg: its errors and types, and a connection that has the limit."""
 
     def __init__(self, seconds: int) -> None:
-        kind: Any = type("Limited", (_Limited,), {"seconds": seconds})
+        kind: Any = type("Limited", (_Limited,), {"seconds": seconds, "late": False})
         self.connect = kind.connect
 
     def __getattr__(self, name: str) -> Any:
@@ -48,6 +48,14 @@ class _Driver:
 
 class _Limited(psycopg.Connection[Any]):
     seconds: int
+    late: bool  # whether one of this kind had no answer in time
+
+    @classmethod
+    def connect(cls, *arguments: Any, **options: Any) -> Any:
+        """Not again where an answer was late: Django would, at the end of the transaction, and wait once more."""
+        if cls.late:
+            raise cls._too_late()
+        return super().connect(*arguments, **options)
 
     def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
         return super().wait(self._in_time(gen), *arguments, **options)
@@ -58,10 +66,14 @@ class _Limited(psycopg.Connection[Any]):
         try:
             awaited = next(answering)
             while True:
-                ready = yield awaited
-                if not ready and time.monotonic() > until:
+                awaited = answering.send((yield awaited))  # first what is there, so that who was asleep has it
+                if time.monotonic() > until:
                     self.pgconn.finish()  # nothing can be asked of it any more, not even to roll back
-                    raise psycopg.OperationalError(f"The database did not answer within {self.seconds} s.")
-                awaited = answering.send(ready)
+                    type(self).late = True
+                    raise self._too_late()
         except StopIteration as answered:
             return answered.value
+
+    @classmethod
+    def _too_late(cls) -> psycopg.OperationalError:
+        return psycopg.OperationalError(f"The database did not answer within {cls.seconds} s.")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -96,43 +97,73 @@ def deaf() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@dataclass
+class Freezing:
+    """A server that says all until `word` is asked for, and then no word more, to nobody."""
+
+    word: bytes
+    drop_by_drop: bool = False  # it is not frozen then, but its answers take for ever
+    port: int = 0
+    came: int = 0  # who asked for a connection
+    frozen: threading.Event = field(default_factory=threading.Event)
+
+    def serve(self, server: socket.socket) -> None:
+        waiting = []
+        with suppress(OSError):
+            while True:
+                asking, _ = server.accept()
+                self.came += 1
+                if self.frozen.is_set():
+                    waiting.append(asking)
+                else:
+                    threading.Thread(target=self.between, args=[asking], daemon=True).start()
+        for asking in waiting:
+            asking.close()
+
+    def between(self, asking: socket.socket) -> None:
+        usual = reaching()
+        with asking, socket.create_connection((usual["HOST"], int(usual["PORT"]))) as there:
+            answers = threading.Thread(target=self.answer, args=[there, asking], daemon=True)
+            answers.start()
+            self.ask(asking, there)
+            answers.join()
+
+    def ask(self, asking: socket.socket, there: socket.socket) -> None:
+        with suppress(OSError):
+            while data := asking.recv(65_536):
+                if self.word in data:
+                    self.frozen.set()
+                if self.frozen.is_set() and not self.drop_by_drop:
+                    asking.recv(1)  # until who asked gives up
+                    break
+                there.sendall(data)
+        with suppress(OSError):
+            there.shutdown(socket.SHUT_RDWR)
+
+    def answer(self, there: socket.socket, asking: socket.socket) -> None:
+        with suppress(OSError):
+            while data := there.recv(65_536):
+                if self.frozen.is_set():
+                    for drop in data:
+                        asking.sendall(bytes([drop]))
+                        time.sleep(0.05)
+                else:
+                    asking.sendall(data)
+        with suppress(OSError):
+            asking.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
-def frozen_later() -> Iterator[int]:
-    """The port of a server that says all until a table is asked for, and then no word more."""
+def freezing(word: bytes = b"django_events_", *, drop_by_drop: bool = False) -> Iterator[Freezing]:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        serving = threading.Thread(target=_serve, args=[server], daemon=True)
+        one = Freezing(word, drop_by_drop, port=server.getsockname()[1])
+        serving = threading.Thread(target=one.serve, args=[server], daemon=True)
         serving.start()
-        yield server.getsockname()[1]
+        yield one
         server.shutdown(socket.SHUT_RDWR)
         serving.join()
-
-
-def _serve(server: socket.socket) -> None:
-    with suppress(OSError):
-        while True:
-            threading.Thread(target=_between, args=[server.accept()[0]], daemon=True).start()
-
-
-def _between(asking: socket.socket) -> None:
-    usual = reaching()
-    with asking, socket.create_connection((usual["HOST"], int(usual["PORT"]))) as there:
-        answers = threading.Thread(target=_pass_on, args=[there, asking], daemon=True)
-        answers.start()
-        _pass_on(asking, there, until=b"django_events_")
-        answers.join()
-
-
-def _pass_on(source: socket.socket, to: socket.socket, *, until: bytes | None = None) -> None:
-    with suppress(OSError):
-        while data := source.recv(65_536):
-            if until is not None and until in data:
-                source.recv(1)  # until who asked gives up
-                break
-            to.sendall(data)
-    with suppress(OSError):
-        to.shutdown(socket.SHUT_RDWR)
 
 
 def of(response: HttpResponse) -> tuple[int, dict[str, str]]:
@@ -180,15 +211,33 @@ def test_a_database_that_takes_connections_and_never_answers(monkeypatch):
     assert time.monotonic() - began < 10
 
 
-def test_a_server_that_is_frozen_after_the_connection_was_made(monkeypatch, connect):
-    """It would wait for a lock for ever: nothing but the limit ends it."""
+@pytest.mark.parametrize("word", [b"to_regclass", b"COMMIT"])
+def test_a_server_that_is_frozen_after_the_connection_was_made(caplog, word):
+    """It is asked nothing more then, not even for another connection, which would be waited for as well."""
+    with freezing(word) as server, alias(HOST="127.0.0.1", PORT=str(server.port)):
+        usual = connections["other"]
+        assert reason("/otherz") == (503, "database")
+        assert connections["other"] is usual
+    assert server.frozen.is_set()
+    assert server.came == 1
+    assert "The database did not answer within 2 s." in caplog.text
+
+
+def test_an_answer_that_comes_drop_by_drop(monkeypatch, caplog):
     monkeypatch.setattr(health, "SECONDS", 1)
+    with freezing(drop_by_drop=True) as server, alias(HOST="127.0.0.1", PORT=str(server.port)):
+        assert reason("/otherz") == (503, "database")
+    assert "The database did not answer within 1 s." in caplog.text
+
+
+def test_a_table_that_is_locked_for_longer(caplog, connect):
     somebody = connect()
     somebody.execute("LOCK TABLE django_events_topic")
     began = time.monotonic()
 
     assert reason() == (503, "database")
     assert time.monotonic() - began < 10
+    assert "lock timeout" in caplog.text
 
 
 def test_a_request_does_not_wait_for_the_transaction_of_atomic_requests(monkeypatch):
@@ -363,9 +412,9 @@ def test_a_server_that_freezes_after_the_first_answers(events, things, make_cons
     make_consumer(things, handler=print)
     monkeypatch.setattr(health, "SECONDS", 1)
     monkeypatch.setattr(health, "fault", lambda using: None)
-    with frozen_later() as port, alias(HOST="127.0.0.1", PORT=str(port)):
-        began = time.monotonic()
-        for arguments in (("--consumer", "reader"), ()):
+    began = time.monotonic()
+    for arguments in (("--consumer", "reader"), ()):
+        with freezing() as server, alias(HOST="127.0.0.1", PORT=str(server.port)):
             code, out, err = events(*arguments, "--database", "other")
             assert (code, out) == (75, "")
             assert "The database did not answer within 1 s." in err
