@@ -44,8 +44,10 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
 
     On a connection of its own, which is given two seconds to be there and two for each answer. Nothing is written.
     """
+    # As long for a lock as for an answer, but for the moment that it takes to say that it was one.
+    limits = {"statement_timeout": f"{SECONDS}s", "lock_timeout": f"{SECONDS * 900}ms"}
     try:
-        with limited(using, seconds=SECONDS), sql.batch(using, statement_timeout=f"{SECONDS}s"):
+        with limited(using, seconds=SECONDS), sql.batch(using, **limits):
             return _fault(using, max_age)
     except Error as error:
         if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:

@@ -240,6 +240,19 @@ def test_a_table_that_is_locked_for_longer(caplog, connect):
     assert "lock timeout" in caplog.text
 
 
+def test_a_table_that_is_locked_for_a_moment_is_waited_for(monkeypatch, connect):
+    """A migration may have it: no pod is unready for that."""
+    monkeypatch.setattr(health, "SECONDS", 10)
+    somebody = connect()
+    somebody.execute("LOCK TABLE django_events_topic")
+    done = threading.Timer(1, somebody.rollback)
+    done.start()
+    try:
+        assert reason() == (200, None)
+    finally:
+        done.join()
+
+
 def test_a_request_does_not_wait_for_the_transaction_of_atomic_requests(monkeypatch):
     """Django opens it before a view is called, and a database that is away would be waited for there."""
     connections["default"].close()
