@@ -45,7 +45,9 @@ def pooler(patient: Patient) -> Iterator[Answer]:
     """Is one in the way of LISTEN?"""
     connection = connections[patient.using]
     connection.ensure_connection()
-    if is_pooled(connection.connection):
+    with connection.wrap_database_errors:
+        pooled = is_pooled(connection.connection)
+    if pooled:
         every = settings.POLL_INTERVAL.total_seconds()
         what = f"A pooler is in the way. All works, and workers poll every {every:g} s instead of being woken."
         remedy = "For wake-ups give workers an alias that leads to the server: run_transfer --database direct"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from django.test import override_settings
 
 from django_events import declarations, publish
@@ -659,6 +659,16 @@ def test_the_way_without_a_pooler():
         "ok",
         "Connections lead to the server itself, so workers are woken.",
     )
+
+
+def test_a_connection_that_is_lost_on_the_way_is_told_as_lost():
+    with alias() as using:
+        mine = connections[using]
+        mine.ensure_connection()
+        run(f"SELECT pg_terminate_backend({mine.connection.info.backend_pid}, 10000)")
+
+        with pytest.raises(OperationalError):
+            one(reach.pooler(Patient(using)))
 
 
 def test_a_pooler_is_found(processes: Processes, pooler: str):
