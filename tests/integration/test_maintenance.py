@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 from django.test import override_settings
 
 from django_events import Draft, models, publish, publish_many
@@ -413,3 +413,19 @@ def test_a_log_that_is_gone_stops_no_other(make_topic):
         cursor.execute(f"DROP TABLE {log_table(Topic.objects.get(name='aaa').pk)}")
     assert step("retention")["segments"] == 1
     step("segments")
+
+
+def test_a_connection_that_is_lost_while_topics_are_looked_at_one_by_one_is_told_as_lost(make_topic):
+    """Else the next one would be looked at by another, and the step would be done with half of them."""
+    make_topic("one")
+    make_topic("two")
+    looks = []
+
+    def look(using, topics):
+        looks.append(topics)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0" if len(topics) > 1 else "SELECT pg_terminate_backend(pg_backend_pid())")
+
+    with pytest.raises(OperationalError):
+        steps._found("default", look)
+    assert [len(topics) > 1 for topics in looks] == [True, False]
