@@ -47,8 +47,8 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     # As long for a lock as for an answer, but for the moment that it takes to say that it was one.
     limits = {"statement_timeout": f"{SECONDS}s", "lock_timeout": f"{SECONDS * 900}ms"}
     try:
-        with limited(using, seconds=SECONDS), sql.batch(using, **limits):
-            return _fault(using, max_age)
+        with limited(using, seconds=SECONDS), sql.batch(using, (sql.statement("ready"), {}), **limits) as [[ready]]:
+            return _fault(using, max_age, *ready)
     except Error as error:
         if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
             told = rights_missing(connections[using].settings_dict["USER"], error, kind="publisher")
@@ -56,8 +56,7 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
         return Fault("database", " ".join(sql.said(error).split()))
 
 
-def _fault(using: str, max_age: timedelta | None) -> Fault | None:
-    [[read_only, migrated]] = sql.fetch(using, sql.statement("ready"))
+def _fault(using: str, max_age: timedelta | None, read_only: str, migrated: bool) -> Fault | None:
     if read_only == "on":
         return Fault("read-only", f"The database {using!r} is a standby, or read-only by default.")
     if not migrated:
