@@ -1,6 +1,5 @@
 """Reading the log as a stream: each offset once, across restarts, late commits and lost data."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -358,7 +357,8 @@ def test_an_idle_query_waits_between_its_looks(log: Callable[..., Any], dsn: str
     paused = []
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(time, "sleep", paused.append)
+            # Of this module only: other threads of the process may sleep meanwhile.
+            patched.setattr(streaming, "time", SimpleNamespace(sleep=paused.append))
             assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
             assert paused == [streaming.PAUSE]
             publish(topic, 2)

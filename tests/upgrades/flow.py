@@ -96,5 +96,7 @@ def tree_of(revision: str, folder: Path) -> Path:
     if done.returncode:
         raise FileNotFoundError(f"git archive {revision}: {done.stderr.decode().strip()}")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        # Python 3.11 has no `filter=` before its fourth release.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
     return folder
