@@ -137,8 +137,8 @@ def maintain_without_end() -> Any:
     with stop_on_signals() as stop:
         began = time.perf_counter()
         while not stop.requested:
-            steps.make_segments(using)
-            dropped += steps.apply_retention(using)["segments"]
+            steps.make_segments(using, lambda: stop.requested)
+            dropped += steps.apply_retention(using, lambda: stop.requested)["segments"]
         return {"segments": dropped, "seconds": time.perf_counter() - began}
 
 
