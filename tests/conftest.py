@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders use."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,6 +23,9 @@ pytest_plugins = [
     "tests.fix_restores",
     "tests.fix_servers",
 ]
+
+# A Spark that lives for seconds spends most of them on compiling itself: Java's quick compiler alone takes half.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 TopicFactory = Callable[..., declarations.Topic]
 Connect = Callable[..., "Session"]
