@@ -15,6 +15,7 @@ import logging
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections, router
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
@@ -47,8 +48,12 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     # As long for a lock as for an answer, but for the moment that it takes to say that it was one.
     limits = {"statement_timeout": f"{SECONDS}s", "lock_timeout": f"{SECONDS * 900}ms"}
     try:
+        if connections[using].vendor != "postgresql":
+            return Fault("database", f"The database {using!r} is no PostgreSQL.")
         with limited(using, seconds=SECONDS), sql.batch(using, (sql.statement("ready"), {}), **limits) as [[ready]]:
             return _fault(using, max_age, *ready)
+    except ImproperlyConfigured as error:
+        return Fault("database", f"The database {using!r} can't be used. {error}")
     except Error as error:
         if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
             told = rights_missing(connections[using].settings_dict["USER"], error, kind="publisher")

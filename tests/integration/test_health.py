@@ -203,6 +203,19 @@ def test_a_database_that_is_away_gives_a_word_and_no_secrets(caplog):
     assert "secret" not in record.getMessage()
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "OPTIONS": {}}, "'other' is no PostgreSQL."),
+        ({"NAME": ""}, "'other' can't be used. settings.DATABASES is improperly configured."),
+    ],
+)
+def test_settings_that_lead_to_no_postgresql(caplog, changed, told):
+    with alias(**changed):
+        assert reason("/otherz") == (503, "database")
+    assert told in caplog.text
+
+
 def test_a_database_that_takes_connections_and_never_answers(monkeypatch):
     monkeypatch.setattr(health, "SECONDS", 1)
     began = time.monotonic()
