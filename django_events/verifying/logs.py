@@ -17,7 +17,10 @@ def verify_logs(using: str, findings: Findings, *, only: models.Topic | None) ->
             continue
         log = log_table(topic_id)
         if fault == "topic":
-            what, remedy = f"The log {log} has no topic.", f"Declare a topic of this name, and run: {MIGRATE[5:]}"
+            what, remedy = (
+                f"The log {log} has no topic.",
+                "Declare a topic of this name, and run: manage.py migrate",
+            )
         elif fault == "log":
             what, remedy = (
                 f"It has no log: the table {log} is not there.",

@@ -12,36 +12,21 @@ def report(topic: models.Topic, rows: sql.Rows, findings: Findings) -> None:
         shown[fault] = shown.get(fault, 0) + 1
         if fault == "gap":
             report_gap(topic, findings, before=before_id, id=event_id)
-        elif fault == "time":
-            findings.add(
-                "time",
-                topic.name,
-                partition=partition,
-                id=event_id,
-                what=f"It was logged at {moment(logged_at)}, before the event before it.",
-                expected=f"{moment(before_at)} or later: a time is looked for by halving.",
-                remedy="Don't rewind or read by time around it; by id, everything works.",
-            )
-        elif fault == "partition":
-            findings.add(
-                "partition",
-                topic.name,
-                partition=partition,
-                id=event_id,
-                what=f"It is in partition {partition}, which the topic doesn't have.",
-                expected=f"One of 0 to {topic.partitions - 1}.",
-                remedy="No partitioned stream reads it. Publish it again: manage.py events publish.",
-            )
         else:
-            findings.add(
-                "number",
-                topic.name,
-                partition=partition,
-                id=event_id,
-                what=f"It has the number {number:,} in partition {partition}, and the one before it {before_number:,}.",
-                expected=f"{before_number + 1:,}: the lag of a partition is a subtraction of numbers.",
-                remedy="Lags of this partition are wrong by the difference. Find out who wrote into the table.",
-            )
+            if fault == "time":
+                what = f"It was logged at {moment(logged_at)}, before the event before it."
+                expected = f"{moment(before_at)} or later: a time is looked for by halving."
+                remedy = "Don't rewind or read by time around it; by id, everything works."
+            elif fault == "partition":
+                what = f"It is in partition {partition}, which the topic doesn't have."
+                expected = f"One of 0 to {topic.partitions - 1}."
+                remedy = "No partitioned stream reads it. Publish it again: manage.py events publish."
+            else:
+                it_has = f"It has the number {number:,} in partition {partition}"
+                what = f"{it_has}, and the one before it {before_number:,}."
+                expected = f"{before_number + 1:,}: the lag of a partition is a subtraction of numbers."
+                remedy = "Lags of this partition are wrong by the difference. Find out who wrote into the table."
+            findings.add(fault, topic.name, what, expected, remedy, partition=partition, id=event_id)
         if shown[fault] == SHOWN:
             findings.count(fault, total - SHOWN)
 
