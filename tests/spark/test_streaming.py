@@ -14,6 +14,7 @@ from django_events import Draft, rewind
 from django_events.consuming.lag import lag
 from django_events.exceptions import ConsumerChangeRefused, DataLost, EventsError
 from django_events.models import Consumer, Intervention, Position, Topic
+from django_events.spark import streaming
 from django_events.spark.dsn import Dsn
 from django_events.spark.following import Follower
 from django_events.spark.options import for_stream
@@ -33,6 +34,14 @@ def followers() -> Iterator[None]:
     """Forget the consumers that queries register."""
     yield
     Consumer.objects.filter(mode="spark").delete()
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of readers in this process, which are not waited for. Other threads go on to sleep."""
+    pauses: list[float] = []
+    monkeypatch.setattr(streaming, "time", SimpleNamespace(sleep=pauses.append))
+    return pauses
 
 
 @pytest.fixture
@@ -187,11 +196,8 @@ def test_a_topic_that_was_left_out_for_a_while_goes_on_where_it_stopped(
 
 
 def test_a_query_that_left_a_topic_out_waits_between_its_looks(
-    log: Callable[..., Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+    log: Callable[..., Any], dsn: str, paused: list[float]
 ) -> None:
-    paused: list[float] = []
-    # Of this module only: other threads of the process may sleep meanwhile.
-    monkeypatch.setattr("django_events.spark.streaming.time", SimpleNamespace(sleep=paused.append))
     for name in "ab":
         log(Draft(value=1), name=name)
     with reading(dsn, "a,b") as reader:
@@ -348,22 +354,16 @@ def test_a_query_is_not_steered_from_here(log: Callable[..., Any], stream: Strea
         rewind("warehouse", to="beginning")
 
 
-def test_an_idle_query_waits_between_its_looks(log: Callable[..., Any], dsn: str) -> None:
-    from django_events.spark import streaming
-
+def test_an_idle_query_waits_between_its_looks(log: Callable[..., Any], dsn: str, paused: list[float]) -> None:
     topic = log(Draft(value=1))
-    reader = streaming.StreamReader(for_stream({"dsn": dsn, "subscribe": topic.name}))
+    reader = StreamReader(for_stream({"dsn": dsn, "subscribe": topic.name}))
     start = reader.initialOffset()
-    paused = []
     try:
-        with pytest.MonkeyPatch.context() as patched:
-            # Of this module only: other threads of the process may sleep meanwhile.
-            patched.setattr(streaming, "time", SimpleNamespace(sleep=paused.append))
-            assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
-            assert paused == [streaming.PAUSE]
-            publish(topic, 2)
-            assert reader.latestOffset(start, reader.getDefaultReadLimit())[topic.name]["offset"] == 3
-            assert paused == [streaming.PAUSE]
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+        assert paused == [streaming.PAUSE]
+        publish(topic, 2)
+        assert reader.latestOffset(start, reader.getDefaultReadLimit())[topic.name]["offset"] == 3
+        assert paused == [streaming.PAUSE]
     finally:
         reader.stop()
 
