@@ -46,7 +46,7 @@ def rooms(using: str, topic_ids: Collection[int]) -> dict[int, int]:
 def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
     """Up to which id a topic has segments, without the last one, which is a reserve, or with it.
 
-    None, as far as can be told, while somebody holds a lock on one of them: reading its bounds would wait for it.
+    0, as if there were none, while another session holds a lock on one of them: reading its bounds would wait for it.
     """
     try:
         with sql.batch(using, lock_timeout=LOCK_TIMEOUT):

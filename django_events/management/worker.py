@@ -16,6 +16,7 @@ from django_events.exceptions import UnknownConsumer
 from django_events.management.databases import explained, named
 from django_events.workers.loop import Exit, Rate
 from django_events.workers.stopping import Stop, stop_on_signals
+from django_events.workers.wakeups import why_polling
 
 
 class WorkerCommand(BaseCommand):
@@ -82,6 +83,11 @@ class WorkerCommand(BaseCommand):
         """At once, also where standard output is a file."""
         self.stdout.write(text)
         self.stdout.flush()
+
+    def say_whether_it_polls(self, using: str) -> None:
+        """Why events wait for the transfer's next look, where publishers don't wake it."""
+        if reason := why_polling(using):
+            self.say(reason)
 
     @contextmanager
     def working(self, using: str) -> Iterator[Stop]:

@@ -14,6 +14,7 @@ from math import inf
 
 import psycopg
 
+from django_events import sql
 from django_events.conf import settings
 from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener, Session
@@ -24,6 +25,22 @@ LOCK = 7235707310506407027  # as in django_events_open(): 'djevents' in ASCII
 SHORTEST_PAUSE = 0.001
 SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
 TO_SLEEP = "SELECT current_setting('max_prepared_transactions') WHERE pg_try_advisory_lock(%s)"
+
+NO_WAKE_UPS = (
+    "Transactions can be prepared on this server (max_prepared_transactions is {most}), so publishers wake no transfer: "
+    "it looks every {poll:g} s. Where no transaction that publishes is prepared, set DJANGO_EVENTS['WAKE_UPS'] = True."
+)
+SWITCHED_OFF = "DJANGO_EVENTS['WAKE_UPS'] is False, so publishers wake no transfer: it looks every {poll:g} s."
+
+
+def why_polling(using: str) -> str | None:
+    """Why publishers wake no transfer of this database, so that latency is half a poll interval; None if they do."""
+    poll = settings.POLL_INTERVAL.total_seconds()
+    if settings.WAKE_UPS is not None:
+        return None if settings.WAKE_UPS else SWITCHED_OFF.format(poll=poll)
+    found = dict(sql.fetch(using, sql.statement("server_settings"), names=["max_prepared_transactions"]))
+    most = found.get("max_prepared_transactions", "0")
+    return None if most == "0" else NO_WAKE_UPS.format(most=most, poll=poll)
 
 
 class WakeUps:

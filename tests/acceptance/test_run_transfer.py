@@ -1,5 +1,6 @@
 """`manage.py run_transfer` as its supervisor sees it."""
 
+import json
 import signal
 
 import psycopg
@@ -97,3 +98,16 @@ def test_the_second_signal_ends_it_and_loses_nothing(processes: Processes):
     rest = ask(processes.url, "SELECT count(*) FROM django_events_bufferedevent")
 
     assert logged(processes.url) + rest == 200_000
+
+
+def test_where_publishers_wake_nobody_the_transfer_and_the_bench_say_so(processes: Processes):
+    """The server of these tests allows prepared transactions, so an event waits for the transfer's next look."""
+    polling = "(max_prepared_transactions is 20), so publishers wake no transfer: it looks every 0.5 s."
+    transfer = processes.start("run_transfer")
+    processes.wait_until(lambda: polling in processes.said(transfer), what="why it polls")
+    transfer.send_signal(signal.SIGTERM)
+    assert transfer.wait(30) == 0
+
+    bench = processes.run("events", "bench", "--events", "20", "--consumers", "0", "--execute", "--format", "json")
+    assert polling in json.loads(bench.stdout)["polling"]
+    assert "The latencies contain the wait for that." in bench.stderr

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import connection
 
+from django_events.workers.wakeups import why_polling
 from tests.benchmarks.harness import Figure, Row
 
 SETTINGS = (
@@ -38,6 +39,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "settings": settings,
+        "polling": why_polling("default"),
     }
 
 
@@ -45,6 +47,7 @@ def as_table(facts: dict[str, Any], results: Sequence[tuple[Figure, Row]]) -> st
     lines = [
         "PostgreSQL {postgresql}, Python {python}, {cores} cores, load {load}; ".format(**facts)
         + ", ".join(f"{name}={value}" for name, value in facts["settings"].items()),
+        *([f"{facts['polling']} Latencies contain the wait for that."] if facts["polling"] else []),
         "",
     ]
     cells = [HEADER] + [

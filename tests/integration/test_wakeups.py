@@ -18,7 +18,7 @@ from django_events.workers.listening import Listener
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
-from django_events.workers.wakeups import CHANNEL, LOCK, WakeUps
+from django_events.workers.wakeups import CHANNEL, LOCK, WakeUps, why_polling
 from tests.conftest import Connect, Session
 from tests.processes import wait_until
 
@@ -302,3 +302,11 @@ def test_a_transfer_that_works_until_nothing_is_left_opens_no_connection_to_list
         with closing(Stop()) as stop:
             assert run(worker, stop, once=True) == 1
         assert not any("listener" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(("wake_ups", "reason"), [(None, None), (True, None), (False, "WAKE_UPS'] is False")])
+def test_why_a_transfer_polls_is_told(settings, db, wake_ups: bool | None, reason: str | None):
+    """Our server allows no prepared transactions, so only the setting can switch wake-ups off."""
+    settings.DJANGO_EVENTS = {"WAKE_UPS": wake_ups}
+    told = why_polling("default")
+    assert told is None if reason is None else reason in str(told)

@@ -64,6 +64,7 @@ class Command(WorkerCommand):
         ):
             if greeting:
                 self.say(greeting)
+                self.say_whether_it_polls(using)
             done = _run(crew, stop, once=once)
         if verbosity:
             self.stdout.write(f"Events moved into the log: {done.moved}. Events handled: {done.handled}.")

@@ -33,6 +33,7 @@ class Command(WorkerCommand):
         ):
             if not once and verbosity:
                 self.say(f"Moving the events of {using!r} into the log. Ctrl-C stops.")
+                self.say_whether_it_polls(using)
             with nullcontext() if once else in_background(Maintenance(using)):
                 moved = run(worker, stop, once=once, on_progress=log_moved(using))
         if verbosity:

@@ -30,6 +30,7 @@ from django_events.models import Topic
 from django_events.phrases import count
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
+from django_events.workers.wakeups import why_polling
 
 OF_FLOW = {
     "rate": "--rate",
@@ -86,6 +87,7 @@ def _flow(using: str, left: Sequence[Leftover], *, execute: bool, seconds: float
         return _planned(using, plan, told, load.expected_bytes, left)
     with _doing(using, told, load.expected_bytes, left) as stop:
         measured = flow.run(using, load, stop, say=_say)
+    polling = why_polling(using)
     rates: list[tuple[str, int, float | None]] = [
         ("published", measured.published.events, measured.published.per_second)
     ]
@@ -116,8 +118,10 @@ def _flow(using: str, left: Sequence[Leftover], *, execute: bool, seconds: float
         "not_published": measured.not_published,
         "moved_by_others": measured.moved_by_others,
         "latencies": {name: summary._asdict() for name, summary in measured.latencies.items()},
+        "polling": polling,
     }
-    return Report(data, text, list(_notes(measured)), Exit.DONE if measured.complete else Exit.FAILED)
+    waiting = [f"{polling} The latencies contain the wait for that."] if polling else []
+    return Report(data, text, [*_notes(measured), *waiting], Exit.DONE if measured.complete else Exit.FAILED)
 
 
 def _notes(measured: flow.Measured) -> Iterator[str]:
