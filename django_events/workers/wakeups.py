@@ -27,8 +27,8 @@ SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
 TO_SLEEP = "SELECT current_setting('max_prepared_transactions') WHERE pg_try_advisory_lock(%s)"
 
 NO_WAKE_UPS = (
-    "Transactions can be prepared on this server (max_prepared_transactions is {most}), so publishers wake no transfer: "
-    "it looks every {poll:g} s. Where no transaction that publishes is prepared, set DJANGO_EVENTS['WAKE_UPS'] = True."
+    "Transactions can be prepared on this server (max_prepared_transactions is {most}), so publishers wake no transfer:"
+    " it looks every {poll:g} s. Where no transaction that publishes is prepared, set DJANGO_EVENTS['WAKE_UPS'] = True."
 )
 SWITCHED_OFF = "DJANGO_EVENTS['WAKE_UPS'] is False, so publishers wake no transfer: it looks every {poll:g} s."
 
@@ -38,9 +38,8 @@ def why_polling(using: str) -> str | None:
     poll = settings.POLL_INTERVAL.total_seconds()
     if settings.WAKE_UPS is not None:
         return None if settings.WAKE_UPS else SWITCHED_OFF.format(poll=poll)
-    found = dict(sql.fetch(using, sql.statement("server_settings"), names=["max_prepared_transactions"]))
-    most = found.get("max_prepared_transactions", "0")
-    return None if most == "0" else NO_WAKE_UPS.format(most=most, poll=poll)
+    rows = sql.fetch(using, sql.statement("server_settings"), names=["max_prepared_transactions"])
+    return next((NO_WAKE_UPS.format(most=most, poll=poll) for _, most in rows if most != "0"), None)
 
 
 class WakeUps:
