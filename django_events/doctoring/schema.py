@@ -25,6 +25,13 @@ FUNCTIONS = {
     "django_events_is_new(text, text, interval)": "5242267bf861f1256a1f2c91bb49340f",
 }
 
+# By which segments come and go, with the rights of the log's owner.
+SEGMENT_FUNCTIONS = (
+    "django_events_make_segment(integer, bigint, bigint)",
+    "django_events_cut_segment(integer, bigint, bigint)",
+    "django_events_drop_segment(integer, bigint)",
+)
+
 PURPOSES = ("publish", "transfer", "read", "handle", "make segments")
 
 
@@ -98,7 +105,7 @@ def _lost(model: type[Any]) -> str:
 
 def rights(patient: Patient) -> Iterator[Answer]:
     """May the role of this process do what processes do? One that does one thing need not be able to do the rest."""
-    missing = sql.fetch(patient.using, sql.statement("missing_rights"))
+    missing = sql.fetch(patient.using, sql.statement("missing_rights"), segment_functions=list(SEGMENT_FUNCTIONS))
     by_purpose: dict[str, list[str]] = {}
     for purpose, name, privilege in missing:
         by_purpose.setdefault(purpose, []).append(f"{privilege} of {name}")

@@ -114,7 +114,7 @@ def behind(using: str, topic: models.Topic, old: Outlived) -> list[Need]:
 def remove(using: str, topic: models.Topic, old: Outlived) -> None:
     """Drop the oldest segment. For `writing` the topic."""
     floors = [old.last_id] if topic.partitions == 1 else _numbers_reached(using, topic, old)
-    segments.drop(using, old.segment)
+    segments.drop(using, topic, old.segment)
     topic.head.id_floor, topic.head.number_floors = old.last_id, floors
     sql.fetch(
         using,

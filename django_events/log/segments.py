@@ -68,11 +68,11 @@ def create_log(using: str, topic: Topic) -> None:
     """Make the log of a topic with its first segments. In the caller's transaction."""
     log = log_table(topic.pk)
     sql.run(using, sql.statement("create_log").on(log=log, name=sql.literal(topic.name)))
+    above, table = sql.literal(LOG), sql.literal(log)
+    sql.run(using, sql.statement("as_above").on(above=above, table=table))
     create_indexes(using, topic)
     extend(using, topic, after=topic.head.id_floor, events=1)
     sql.run(using, sql.statement("attach_log").on(log=log, topic_id=topic.pk))
-    for table in (log, *(segment.table for segment in segments(using, topic.pk))):
-        share_rights(using, table, above=LOG)
 
 
 def create_indexes(using: str, topic: Topic) -> None:
@@ -110,19 +110,18 @@ def cut(using: str, topic: Topic, *, last_id: int) -> None:
 
     For a caller who holds the head of the topic. What was made ahead is empty, and made anew as the topic wants it now.
     """
-    log = log_table(topic.pk)
     for segment in segments(using, topic.pk):
         if segment.first > last_id:
-            drop(using, segment)
+            drop(using, topic, segment)
         elif segment.end > last_id + 1:
-            ends = sql.statement("cut_segment").on(log=log, segment=segment.table, first=segment.first, end=last_id + 1)
-            sql.run(using, ends)
+            statement = sql.statement("cut_segment")
+            sql.fetch(using, statement, topic_id=topic.pk, first=segment.first, ends=last_id + 1)
     extend(using, topic, after=last_id, events=1)
 
 
-def drop(using: str, segment: Segment) -> None:
-    """Drop a segment with what is in it. For a caller who holds the head of the topic."""
-    sql.run(using, sql.statement("drop_table").on(table=segment.table))
+def drop(using: str, topic: Topic, segment: Segment) -> None:
+    """Drop the oldest segment with what is in it, or an empty one. For a caller who holds the head of the topic."""
+    sql.fetch(using, sql.statement("drop_segment"), topic_id=topic.pk, first=segment.first)
 
 
 def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
@@ -138,17 +137,8 @@ def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
         if segment is None:
             end = min([first + topic.segment_size, *(s.first for s in existing if s.first > first)])
             segment = Segment(f"{log}_{first:d}", first, end)
-            sql.run(
-                using,
-                sql.statement("create_segment").on(log=log, segment=segment.table, first=first, end=end),
-            )
-            share_rights(using, segment.table, above=log)
+            sql.fetch(using, sql.statement("make_segment"), topic_id=topic.pk, first=first, ends=end)
         if segment.first > after + events:
             return segment.first - 1
         first = segment.end
 
-
-def share_rights(using: str, table: str, *, above: str) -> None:
-    """Who may do something with the log may do it with its new tables, and who owns it owns them."""
-    statement = sql.statement("as_above")
-    sql.run(using, statement.on(above=sql.literal(above), table=sql.literal(table)))

@@ -35,6 +35,8 @@ class Granting:
     database: str
     owner: str
     functions: list[str]
+    segment_functions: list[str]
+    path: list[str]
 
     def on(self, rights: str, *names: str) -> Statement:
         """Rights on tables of the schema."""
@@ -45,7 +47,10 @@ class Granting:
         return self.grant("USAGE", f"SEQUENCE {_quoted(self.schema)}.{_quoted(SEQUENCE)}")
 
     def grant(self, rights: str, things: str) -> Statement:
-        return sql.statement("grant").on(rights=_part(rights), things=_part(things), role=_part(_quoted(self.role)))
+        return self.grant_to(self.role, rights, things)
+
+    def grant_to(self, role: str, rights: str, things: str) -> Statement:
+        return sql.statement("grant").on(rights=_part(rights), things=_part(things), role=_part(_quoted(role)))
 
     def on_log(self, rights: str) -> Statement:
         log, name = self._log, _literal(self.role)
@@ -54,8 +59,24 @@ class Granting:
         )
 
     def own_log(self) -> Statement:
-        log, name = self._log, _literal(self.role)
+        log, name = self._log, _literal(self.owner)
         return sql.statement("own_log").on(log=_part(log), name=_part(name), quote=_part(_dollars(log, name)))
+
+    def revoke(self, rights: str, things: str, *roles: str) -> Statement:
+        return sql.statement("revoke").on(rights=_part(rights), things=_part(things), roles=_part(", ".join(roles)))
+
+    def schemas(self) -> list[str]:
+        """Where names are looked up: the schema of the tables, and all of the search_path."""
+        return [_quoted(name) for name in dict.fromkeys([self.schema, *self.path])]
+
+    def proof(self) -> Statement:
+        """A REVOKE of what another role gave only warns: this ends in an error then."""
+        names = {"role": self.role, "owner": self.owner, "schema": self.schema}
+        literals = {name: _literal(text) for name, text in names.items()}
+        path = sql.literal([self.schema, *self.path]).as_string()
+        quote = _dollars(path, *literals.values())
+        parts = {**literals, "path": path, "quote": quote}
+        return sql.statement("prove_rights").on(**{name: _part(text) for name, text in parts.items()})
 
     def make(self) -> Statement:
         role, name = _quoted(self.role), _literal(self.role)
@@ -64,23 +85,42 @@ class Granting:
     def membership(self, role: str, *, to: str) -> Statement:
         return sql.statement("grant_role").on(role=_part(_quoted(role)), to=_part(_quoted(to)))
 
-    def execute(self) -> Statement:
-        return self.grant("EXECUTE", "FUNCTION\n    " + ",\n    ".join(self.functions))
+    def execute(self, functions: list[str]) -> Statement:
+        return self.grant("EXECUTE", _functions(functions))
 
     @property
     def _log(self) -> str:
         return _literal(f"{_quoted(self.schema)}.{_quoted(LOG)}")
 
 
-def _entry(of: Granting, rights: str) -> Block:
+def _entry(of: Granting) -> Block:
     return Block(
         "The role. Nobody logs in with it: give it to your logins, with GRANT … TO …",
         [
             of.make(),
-            of.grant(rights, f"SCHEMA {_quoted(of.schema)}"),
+            of.grant("USAGE", f"SCHEMA {_quoted(of.schema)}"),
             of.grant("CONNECT", f"DATABASE {_quoted(of.database)}"),
         ],
     )
+
+
+def _closed(of: Granting) -> Block:
+    """What this role must not be able to do, nor PUBLIC, so that it can't have its code run by others."""
+    roles = ["PUBLIC", *([_quoted(of.role)] if of.role != of.owner else [])]
+    return Block(
+        "Where names are looked up, the owner of the tables makes things, and no role that others don't trust: they\n"
+        "would run its functions and operators instead of PostgreSQL's. It ends in an error if a REVOKE had no effect.",
+        [
+            of.grant_to(of.owner, "USAGE, CREATE", f"SCHEMA {_quoted(of.schema)}"),
+            *(of.revoke("CREATE", f"SCHEMA {name}", *roles) for name in of.schemas()),
+            of.revoke("EXECUTE", _functions([*of.functions, *of.segment_functions]), "PUBLIC"),
+            of.proof(),
+        ],
+    )
+
+
+def _functions(signatures: list[str]) -> str:
+    return "FUNCTION\n    " + ",\n    ".join(signatures)
 
 
 def _quoted(name: str) -> str:
@@ -104,14 +144,14 @@ def _part(text: str) -> Statement:
 
 def publisher(of: Granting) -> Iterator[Block]:
     """Who publishes puts events in, and reads none."""
-    yield _entry(of, "USAGE")
+    yield _entry(of)
     yield Block("Topics are found by name.", [of.on("SELECT", _table(models.Topic))])
     yield Block(
         "publish(), publish_many(), BufferedWriter, @outbox and capture() put events into the buffer, and read none.\n"
         "Ids come from the database alone: the transfer goes by them. Probes see since when something waits.",
         [
             of.on(f"INSERT ({EVENT}), SELECT (id, topic_id, published_at)", _table(models.BufferedEvent)),
-            of.execute(),
+            of.execute(of.functions),
         ],
     )
     yield Block(
@@ -129,14 +169,14 @@ def publisher(of: Granting) -> Iterator[Block]:
 
 def sink(of: Granting) -> Iterator[Block]:
     """Spark publishes what it computed, and reads what its tasks have staged."""
-    yield _entry(of, "USAGE")
+    yield _entry(of)
     yield Block("Topics are found by name.", [of.on("SELECT", *map(_table, (models.Topic, models.TopicHead)))])
     yield Block(
         "df.write.format('django_events'): what tasks write is staged, and put into the buffer all at once.",
         [
             of.on(f"INSERT (attempt, {EVENT}), SELECT, DELETE", _table(models.StagedEvent)),
             of.on(f"INSERT ({EVENT})", _table(models.BufferedEvent)),
-            of.execute(),
+            of.execute(of.functions),
         ],
     )
     yield Block(
@@ -149,7 +189,7 @@ def sink(of: Granting) -> Iterator[Block]:
 
 def consumer(of: Granting) -> Iterator[Block]:
     """Who handles events reads the log and writes how far it is."""
-    yield _entry(of, "USAGE")
+    yield _entry(of)
     yield Block(
         "The log, and which topics and consumers there are.",
         [
@@ -180,19 +220,16 @@ def consumer(of: Granting) -> Iterator[Block]:
 
 
 def operator(of: Granting) -> Iterator[Block]:
-    """Who runs the transfer and repairs: all of django_events, and nothing else of the database."""
-    yield _entry(of, "USAGE, CREATE")
+    """Who runs the transfer and repairs: all of django_events, and nothing else of the database. It owns nothing."""
+    yield _entry(of)
     yield Block(
         "All tables of django_events, and the functions that publish.",
-        [of.on("SELECT, INSERT, UPDATE, DELETE", *_tables()), of.on_sequence(), of.execute()],
+        [of.on("SELECT, INSERT, UPDATE, DELETE", *_tables()), of.on_sequence(), of.execute(of.functions)],
     )
     yield Block(
-        "The transfer makes segments of the log and drops old ones, which only their owner can. Who migrates makes\n"
-        "topics, so it gets the role as well. New tables have the owner of the log.",
-        [
-            *([of.membership(of.role, to=of.owner)] if of.owner != of.role else []),
-            of.own_log(),
-        ],
+        "The log: the transfer adds events, erase() blanks them. Segments come and go by functions that have the rights\n"
+        "of the owner, because who owns a table can have code run by all who use it. What operators owned is given back.",
+        [of.own_log(), of.on_log("SELECT, INSERT, UPDATE"), of.execute(of.segment_functions)],
     )
     yield Block(
         "A worker that froze with a lease is ended, so that its locks go; and old snapshots are looked for.",
@@ -202,7 +239,7 @@ def operator(of: Granting) -> Iterator[Block]:
 
 def reader(of: Granting) -> Iterator[Block]:
     """Who looks: status, peek, the admin without its actions, Spark."""
-    yield _entry(of, "USAGE")
+    yield _entry(of)
     yield Block("All tables of django_events, to read.", [of.on("SELECT", *_tables())])
     yield Block("The log: also of topics and segments that come later.", [of.on_log("SELECT")])
     yield Block(
@@ -225,8 +262,8 @@ def blocks(using: str, kind: str, role: str) -> list[Block]:
     rows = sql.fetch(using, sql.statement("home"))
     if not rows:
         raise NotReady(tables_missing(using))
-    [[schema, database, owner, functions]] = rows
-    return list(ROLES[kind](Granting(role, schema, database, owner, functions)))
+    of = Granting(role, *rows[0])
+    return [*ROLES[kind](of), _closed(of)]
 
 
 def _tables() -> list[str]:

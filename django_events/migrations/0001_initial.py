@@ -76,21 +76,25 @@ CREATE TABLE django_events_event (
 # 7235707310506407027 is 'djevents' in ASCII: the lock by which publishers learn that the transfer
 # sleeps. They hold it shared until they end, so the transfer can't fall asleep before it saw them.
 # Where transactions can be prepared, a NOTIFY would forbid that: there, polling finds the events.
+#
+# Operators and functions of PostgreSQL are named with their schema, and types are exact: what others make in a schema
+# of the search_path is never a better match. Our own names are found by the caller's search_path, so that the
+# schema may be renamed, moved and restored elsewhere.
 CREATE_FUNCTIONS = """
 CREATE FUNCTION django_events_open(topic text, wake boolean DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql AS $function$
 DECLARE
     topic_id integer;
 BEGIN
-    SELECT t.id INTO topic_id FROM django_events_topic AS t WHERE t.name = topic;
+    SELECT t.id INTO topic_id FROM django_events_topic AS t WHERE t.name::text OPERATOR(pg_catalog.=) topic;
     IF topic_id IS NULL THEN
         RAISE EXCEPTION 'There is no topic "%" in this database.', topic
             USING ERRCODE = 'DE001', HINT = 'Declare it in an app''s events.py and run manage.py migrate.';
     END IF;
-    IF coalesce(wake, current_setting('max_prepared_transactions')::integer = 0)
-        AND NOT pg_try_advisory_xact_lock_shared(7235707310506407027)
+    IF coalesce(wake, pg_catalog.current_setting('max_prepared_transactions') OPERATOR(pg_catalog.=) '0')
+        AND NOT pg_catalog.pg_try_advisory_xact_lock_shared(7235707310506407027)
     THEN
-        PERFORM pg_notify('django_events', '');
+        PERFORM pg_catalog.pg_notify('django_events', '');
     END IF;
     RETURN topic_id;
 END
@@ -111,7 +115,7 @@ DECLARE
     ticket bigint;
 BEGIN
     -- Here and not in the table: PostgreSQL prepares the CHECKs of a table anew for each INSERT.
-    IF (value IS NULL) = (body IS NULL) THEN
+    IF (value IS NULL) OPERATOR(pg_catalog.=) (body IS NULL) THEN
         RAISE EXCEPTION 'An event has exactly one of value and body.'
             USING ERRCODE = 'DE002', HINT = 'The JSON null is ''null'', not NULL.';
     END IF;
@@ -141,7 +145,7 @@ LANGUAGE plpgsql AS $function$
 DECLARE
     ticket bigint;
 BEGIN
-    IF (value IS NULL) = (body IS NULL) THEN
+    IF (value IS NULL) OPERATOR(pg_catalog.=) (body IS NULL) THEN
         RAISE EXCEPTION 'An event has exactly one of value and body.'
             USING ERRCODE = 'DE002', HINT = 'The JSON null is ''null'', not NULL.';
     END IF;
@@ -161,9 +165,13 @@ CREATE FUNCTION django_events_is_new(topic text, dedup_key text, dedup_window in
 LANGUAGE plpgsql AS $function$
 BEGIN
     INSERT INTO django_events_dedupkey AS taken (topic_id, key, expires_at)
-    VALUES (django_events_open(topic, false), dedup_key, clock_timestamp() + dedup_window)
-    ON CONFLICT ON CONSTRAINT django_events_dedupkey_pkey DO UPDATE SET expires_at = clock_timestamp() + dedup_window
-    WHERE taken.expires_at <= clock_timestamp();
+    VALUES (
+        django_events_open(topic, false), dedup_key,
+        pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) dedup_window
+    )
+    ON CONFLICT ON CONSTRAINT django_events_dedupkey_pkey DO UPDATE
+    SET expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) dedup_window
+    WHERE taken.expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
     RETURN FOUND;
 END
 $function$
@@ -174,6 +182,150 @@ DROP FUNCTION django_events_is_new(text, text, interval);
 DROP FUNCTION django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean);
 DROP FUNCTION django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean);
 DROP FUNCTION django_events_open(text, boolean)
+"""
+
+# Segments of the log come and go while the site runs, and only the owner of a table may make and drop them. The three
+# functions at the end do it with the owner's rights, for a role that owns nothing. They take ids and no names. The body of
+# an SQL function holds the log's root, and the functions that it calls, by their OIDs: so it is this log and no
+# other table, whatever the caller has in the search_path, and whatever the schema is called by then.
+CREATE_SEGMENT_FUNCTIONS = r"""
+CREATE FUNCTION django_events_log_of(root regclass, topic_id integer) RETURNS regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
+    SELECT format('%I.%I', n.nspname, format('%s_%s', c.relname, topic_id))::regclass
+    FROM pg_class AS c
+    JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.oid = root
+$function$;
+
+-- Readers and writers of the log go on meanwhile: only the new table is locked against them. It gets the rights that
+-- are given on the topic's log, so that readers go on reading a topic by its own table.
+CREATE FUNCTION django_events_make_segment_of(log regclass, first bigint, ends bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    above record;
+    given record;
+    segment text;
+BEGIN
+    IF first IS NULL OR ends IS NULL OR first < 1 OR ends <= first THEN
+        RAISE EXCEPTION 'A segment can''t hold the ids from % up to, not including, %.', first, ends
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT n.nspname, c.relname, c.relowner, c.relacl INTO above
+    FROM pg_class AS c
+    JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.oid = log;
+    segment := format('%I.%I', above.nspname, format('%s_%s', above.relname, first));
+    EXECUTE format('CREATE TABLE %s (LIKE %s)', segment, log);
+    FOR given IN SELECT acl.* FROM aclexplode(above.relacl) AS acl WHERE acl.grantee <> above.relowner LOOP
+        EXECUTE format(
+            'GRANT %s ON %s TO %s%s',
+            given.privilege_type,
+            segment,
+            CASE WHEN given.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(given.grantee)) END,
+            CASE WHEN given.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
+        );
+    END LOOP;
+    EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', log, segment, first, ends);
+END
+$function$;
+
+-- Its rows are looked through once, so no row is left outside.
+CREATE FUNCTION django_events_cut_segment_of(log regclass, first bigint, ends bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    segment regclass;
+BEGIN
+    SELECT c.oid INTO segment
+    FROM pg_inherits AS link
+    JOIN pg_class AS c ON c.oid = link.inhrelid
+    CROSS JOIN LATERAL (
+        SELECT regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)') AS parts
+    ) AS bounds
+    WHERE link.inhparent = log AND NOT link.inhdetachpending
+        AND bounds.parts[1]::bigint = first AND ends > first AND ends <= bounds.parts[2]::bigint;
+    IF segment IS NULL THEN
+        RAISE EXCEPTION '% has no segment that begins at % and can end at %.', log, first, ends
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    EXECUTE format('ALTER TABLE %s DETACH PARTITION %s', log, segment);
+    EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', log, segment, first, ends);
+END
+$function$;
+
+-- The oldest one, or an empty one: whoever calls, the ids that are left have no gap.
+CREATE FUNCTION django_events_drop_segment_of(log regclass, first bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    segment regclass;
+    is_oldest boolean;
+    has_events boolean;
+BEGIN
+    SELECT found.oid, found.is_oldest INTO segment, is_oldest
+    FROM (
+        SELECT c.oid, bounds.first, bounds.first = min(bounds.first) OVER () AS is_oldest
+        FROM pg_inherits AS link
+        JOIN pg_class AS c ON c.oid = link.inhrelid
+        CROSS JOIN LATERAL (
+            SELECT (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\)'))[1]::bigint AS first
+        ) AS bounds
+        WHERE link.inhparent = log AND NOT link.inhdetachpending
+    ) AS found
+    WHERE found.first = django_events_drop_segment_of.first;
+    IF segment IS NULL THEN
+        RETURN false;
+    END IF;
+    IF NOT is_oldest THEN
+        EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', log);  -- as DROP does, and in its order
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', segment) INTO has_events;
+        IF has_events THEN
+            RAISE EXCEPTION '% has events and is not the oldest segment of its log.', segment
+                USING ERRCODE = 'object_not_in_prerequisite_state';
+        END IF;
+    END IF;
+    EXECUTE format('DROP TABLE %s', segment);
+    RETURN true;
+END
+$function$;
+
+CREATE FUNCTION django_events_make_segment(topic_id integer, first bigint, ends bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT django_events_make_segment_of(
+        django_events_log_of('django_events_event'::regclass, topic_id), first, ends
+    );
+END;
+
+CREATE FUNCTION django_events_cut_segment(topic_id integer, first bigint, ends bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT django_events_cut_segment_of(
+        django_events_log_of('django_events_event'::regclass, topic_id), first, ends
+    );
+END;
+
+CREATE FUNCTION django_events_drop_segment(topic_id integer, first bigint) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT django_events_drop_segment_of(
+        django_events_log_of('django_events_event'::regclass, topic_id), first
+    );
+END;
+
+REVOKE ALL ON FUNCTION
+    django_events_make_segment(integer, bigint, bigint),
+    django_events_cut_segment(integer, bigint, bigint),
+    django_events_drop_segment(integer, bigint)
+FROM PUBLIC
+"""
+
+DROP_SEGMENT_FUNCTIONS = """
+DROP FUNCTION django_events_drop_segment(integer, bigint);
+DROP FUNCTION django_events_cut_segment(integer, bigint, bigint);
+DROP FUNCTION django_events_make_segment(integer, bigint, bigint);
+DROP FUNCTION django_events_drop_segment_of(regclass, bigint);
+DROP FUNCTION django_events_cut_segment_of(regclass, bigint, bigint);
+DROP FUNCTION django_events_make_segment_of(regclass, bigint, bigint);
+DROP FUNCTION django_events_log_of(regclass, integer)
 """
 
 # pgtrigger leaves the function of a dropped table's trigger behind, and one that all its triggers share.
@@ -563,6 +715,7 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL(CREATE_FUNCTIONS, DROP_FUNCTIONS),
+        migrations.RunSQL(CREATE_SEGMENT_FUNCTIONS, DROP_SEGMENT_FUNCTIONS),
         migrations.CreateModel(
             name="Consumer",
             fields=[

@@ -1,6 +1,7 @@
 -- What the role of this session may not do, by what for. A table that is not there is left out.
 --
--- Publishers and workers have rights on columns. Segments are attached by an owner of the log only.
+-- Publishers and workers have rights on columns. Segments are made by functions that have the rights of the log's owner.
+-- Parameters: segment_functions (with their arguments).
 -- Relies on: the catalog's own indexes.
 SELECT need.purpose, need.name, need.privilege
 FROM (
@@ -27,12 +28,6 @@ WHERE CASE
     ELSE NOT has_column_privilege(to_regclass(need.name), need.part, need.privilege)
 END
 UNION ALL
-SELECT 'make segments', log.relname::text, 'ownership'
-FROM pg_inherits AS link
-JOIN pg_class AS log ON log.oid = link.inhrelid
-WHERE link.inhparent = to_regclass('django_events_event') AND NOT pg_has_role(log.relowner, 'USAGE')
-UNION ALL
-SELECT 'make segments', s.nspname::text, 'CREATE'
-FROM pg_class AS t
-JOIN pg_namespace AS s ON s.oid = t.relnamespace
-WHERE t.oid = to_regclass('django_events_event') AND NOT has_schema_privilege(s.oid, 'CREATE')
+SELECT 'make segments', f.signature, 'EXECUTE'
+FROM unnest(%(segment_functions)s::text[]) AS f (signature)
+WHERE NOT has_function_privilege(to_regprocedure(f.signature), 'EXECUTE')

@@ -1,7 +1,7 @@
--- Make the log a role's own: the root, each topic's own table, and their segments. New ones get its owner from these.
+-- Give the log back to the owner of the tables: the root, each topic's own table, and their segments.
 --
 -- Only what is another's is altered: that takes the strongest lock, which stops all who read the log until the end.
--- Parts: log (a name with its schema, as a literal), name (the role's), quote (a dollar quote).
+-- Parts: log (a name with its schema, as a literal), name (the owner's), quote (a dollar quote).
 -- Relies on: the catalog's own indexes.
 DO {quote}
 DECLARE
