@@ -5,4 +5,4 @@
 -- tell: after a crash of the server, the id of a transaction that was lost is given to another one.
 -- Parameters: token, topic, mark, keeping (how long the mark is kept if nobody forgets it).
 -- Relies on: the primary key of django_events_dedupkey.
-SELECT pg_advisory_xact_lock(%(token)s), django_events_is_new(%(topic)s, %(mark)s, %(keeping)s)
+SELECT pg_advisory_xact_lock(%(token)s), django_events_is_new(%(topic)s::text, %(mark)s::text, %(keeping)s::interval)

@@ -4,4 +4,4 @@
 -- Relies on: the primary key of django_events_dedupkey.
 SELECT k.place
 FROM unnest(%(places)s::int[], %(keys)s::text[], %(windows)s::interval[]) AS k (place, key, keeping)
-WHERE django_events_is_new(%(topic)s, k.key, k.keeping)
+WHERE django_events_is_new(%(topic)s::text, k.key::text, k.keeping::interval)

@@ -2,4 +2,4 @@
 --
 -- Parameters: topic, wake (null: decide by the server). Answers with the topic's id.
 -- Relies on: django_events_topic (name).
-SELECT django_events_open(%(topic)s, %(wake)s)
+SELECT django_events_open(%(topic)s::text, %(wake)s::boolean)

@@ -7,11 +7,12 @@
 -- Relies on: the primary keys of the log and of django_events_dedupkey, django_events_topic (name).
 SELECT
     CASE
-        WHEN %(dedup_key)s::text IS NULL OR django_events_is_new(%(topic)s, %(dedup_key)s, %(dedup_window)s)
+        WHEN %(dedup_key)s::text IS NULL
+            OR django_events_is_new(%(topic)s::text, %(dedup_key)s::text, %(dedup_window)s::interval)
             THEN django_events_publish(
-                %(topic)s, e.value, e.type, e.key, e.body,
+                %(topic)s::text, e.value, e.type::text, e.key::text, e.body,
                 %(context)s::jsonb || e.metadata || jsonb_build_object('copy_of', %(copy_of)s::text),
-                NULL, %(wake)s
+                NULL::integer, %(wake)s::boolean
             )
     END,
     e.type

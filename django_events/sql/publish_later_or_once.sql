@@ -6,11 +6,14 @@
 SELECT
     CASE
         WHEN %(publish_at)s::timestamptz IS NULL THEN django_events_publish(
-            %(topic)s, %(value)s, %(type)s, %(key)s, %(body)s, %(metadata)s, %(partition)s, %(wake)s
+            %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, %(body)s::bytea, %(metadata)s::jsonb,
+            %(partition)s::integer, %(wake)s::boolean
         )
         ELSE django_events_schedule(
-            %(topic)s, %(publish_at)s::timestamptz,
-            %(value)s, %(type)s, %(key)s, %(body)s, %(metadata)s, %(partition)s, %(wake)s
+            %(topic)s::text, %(publish_at)s::timestamptz,
+            %(value)s::jsonb, %(type)s::text, %(key)s::text, %(body)s::bytea, %(metadata)s::jsonb,
+            %(partition)s::integer, %(wake)s::boolean
         )
     END
-WHERE %(dedup_key)s::text IS NULL OR django_events_is_new(%(topic)s, %(dedup_key)s, %(dedup_window)s)
+WHERE %(dedup_key)s::text IS NULL
+    OR django_events_is_new(%(topic)s::text, %(dedup_key)s::text, %(dedup_window)s::interval)

@@ -2,4 +2,6 @@
 --
 -- Parameters: topic, value, type, key.
 -- Relies on: django_events_topic (name).
-SELECT django_events_publish(%(topic)s, %(value)s, %(type)s, %(key)s)
+SELECT django_events_publish(
+    %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, NULL::bytea, '{}'::jsonb, NULL::integer, NULL::boolean
+)
