@@ -1,6 +1,7 @@
 """What the migrations made: are they applied, are functions and triggers there, may this role use them?"""
 
 from collections.abc import Iterator
+from hashlib import md5
 from typing import Any
 
 import pgtrigger
@@ -15,22 +16,30 @@ from django_events.publishing.capture import Capture
 
 # What publishing goes through, with the MD5 of what the migrations of this version made of it.
 FUNCTIONS = {
-    "django_events_open(text, boolean)": "477b404e03985fd2462c98e75b6d489d",
+    "django_events_open(text, boolean)": "c3b15471fc850ada742da4e6d865007d",
     "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)": (
-        "acd60d27891a66b1958ab5697a4c334c"
+        "64dfcd244a13c46f94c0616bd053197c"
     ),
     "django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean)": (
-        "d801ad785425711861c2a48670a25e96"
+        "910f3a2c5055e3387e644faf370b9c9f"
     ),
-    "django_events_is_new(text, text, interval)": "5242267bf861f1256a1f2c91bb49340f",
+    "django_events_is_new(text, text, interval)": "58357dacee760cc5af6a7f77b06a056a",
 }
 
-# By which segments come and go, with the rights of the log's owner.
+# By which segments come and go: those that a role calls, which have the rights of their owner and no text of their own,
+# and those that they call.
 SEGMENT_FUNCTIONS = (
     "django_events_make_segment(integer, bigint, bigint)",
     "django_events_cut_segment(integer, bigint, bigint)",
     "django_events_drop_segment(integer, bigint)",
 )
+INNER_FUNCTIONS = {
+    "django_events_log_of(regclass, integer)": "10159afce0d43d4e003be5a3b8f9434a",
+    "django_events_make_segment_of(regclass, bigint, bigint)": "604d8e6479692fdc6e13e2bdefe93c10",
+    "django_events_cut_segment_of(regclass, bigint, bigint)": "ebc52295cf0bb6320694450e2d4f244d",
+    "django_events_drop_segment_of(regclass, bigint)": "8b383d246054738934153aa25e055f6c",
+}
+OF_SEGMENTS = {**dict.fromkeys(SEGMENT_FUNCTIONS, md5(b"", usedforsecurity=False).hexdigest()), **INNER_FUNCTIONS}
 
 PURPOSES = ("publish", "transfer", "read", "handle", "make segments")
 
@@ -49,12 +58,13 @@ def migrations(patient: Patient) -> Iterator[Answer]:
 
 
 def functions(patient: Patient) -> Iterator[Answer]:
-    """Is what publishing goes through there, as this version made it?"""
+    """Is what publishing and segments go through there, as this version made it?"""
     wrong = sql.fetch(
         patient.using,
         sql.statement("wrong_functions"),
-        signatures=list(FUNCTIONS),
-        digests=list(FUNCTIONS.values()),
+        signatures=[*FUNCTIONS, *OF_SEGMENTS],
+        digests=[*FUNCTIONS.values(), *OF_SEGMENTS.values()],
+        called=list(FUNCTIONS),
     )
     for signature, there, may_call in wrong:
         seen = {"function": signature}
@@ -70,7 +80,7 @@ def functions(patient: Patient) -> Iterator[Answer]:
             remedy = f"manage.py migrate --database {patient.using}; if that changes nothing, somebody replaced it."
             yield warning(what, remedy, **seen)
     if not wrong:
-        yield ok(f"{count(len(FUNCTIONS), 'function')}, all there.")
+        yield ok(f"{count(len(FUNCTIONS) + len(OF_SEGMENTS), 'function')}, all there.")
 
 
 def triggers(patient: Patient) -> Iterator[Answer]:

@@ -141,4 +141,3 @@ def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
         if segment.first > after + events:
             return segment.first - 1
         first = segment.end
-

@@ -71,12 +71,15 @@ class Granting:
 
     def proof(self) -> Statement:
         """A REVOKE of what another role gave only warns: this ends in an error then."""
-        names = {"role": self.role, "owner": self.owner, "schema": self.schema}
-        literals = {name: _literal(text) for name, text in names.items()}
+        role, owner, schema = (_literal(name) for name in (self.role, self.owner, self.schema))
         path = sql.literal([self.schema, *self.path]).as_string()
-        quote = _dollars(path, *literals.values())
-        parts = {**literals, "path": path, "quote": quote}
-        return sql.statement("prove_rights").on(**{name: _part(text) for name, text in parts.items()})
+        return sql.statement("prove_rights").on(
+            role=_part(role),
+            owner=_part(owner),
+            schema=_part(schema),
+            path=_part(path),
+            quote=_part(_dollars(role, owner, schema, path)),
+        )
 
     def make(self) -> Statement:
         role, name = _quoted(self.role), _literal(self.role)
@@ -108,8 +111,8 @@ def _closed(of: Granting) -> Block:
     """What this role must not be able to do, nor PUBLIC, so that it can't have its code run by others."""
     roles = ["PUBLIC", *([_quoted(of.role)] if of.role != of.owner else [])]
     return Block(
-        "Where names are looked up, the owner of the tables makes things, and no role that others don't trust: they\n"
-        "would run its functions and operators instead of PostgreSQL's. It ends in an error if a REVOKE had no effect.",
+        "A role that may create in a schema of the search_path has its functions and operators run by other roles, in\n"
+        "place of PostgreSQL's. So only the owner of the tables may. If a REVOKE had no effect, it ends in an error.",
         [
             of.grant_to(of.owner, "USAGE, CREATE", f"SCHEMA {_quoted(of.schema)}"),
             *(of.revoke("CREATE", f"SCHEMA {name}", *roles) for name in of.schemas()),
@@ -227,8 +230,8 @@ def operator(of: Granting) -> Iterator[Block]:
         [of.on("SELECT, INSERT, UPDATE, DELETE", *_tables()), of.on_sequence(), of.execute(of.functions)],
     )
     yield Block(
-        "The log: the transfer adds events, erase() blanks them. Segments come and go by functions that have the rights\n"
-        "of the owner, because who owns a table can have code run by all who use it. What operators owned is given back.",
+        "The log: the transfer adds events, erase() blanks them. Segments come and go by functions that have the\n"
+        "rights of the log's owner: an owner can have its code run by all who use a table, so operators own none.",
         [of.own_log(), of.on_log("SELECT, INSERT, UPDATE"), of.execute(of.segment_functions)],
     )
     yield Block(

@@ -208,7 +208,7 @@ DECLARE
 BEGIN
     IF first IS NULL OR ends IS NULL OR first < 1 OR ends <= first THEN
         RAISE EXCEPTION 'A segment can''t hold the ids from % up to, not including, %.', first, ends
-            USING ERRCODE = 'invalid_parameter_value';
+            USING ERRCODE = '22023';
     END IF;
     SELECT n.nspname, c.relname, c.relowner, c.relacl INTO above
     FROM pg_class AS c
@@ -245,7 +245,7 @@ BEGIN
         AND bounds.parts[1]::bigint = first AND ends > first AND ends <= bounds.parts[2]::bigint;
     IF segment IS NULL THEN
         RAISE EXCEPTION '% has no segment that begins at % and can end at %.', log, first, ends
-            USING ERRCODE = 'invalid_parameter_value';
+            USING ERRCODE = '22023';
     END IF;
     EXECUTE format('ALTER TABLE %s DETACH PARTITION %s', log, segment);
     EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', log, segment, first, ends);
@@ -279,7 +279,7 @@ BEGIN
         EXECUTE format('SELECT EXISTS (SELECT FROM %s)', segment) INTO has_events;
         IF has_events THEN
             RAISE EXCEPTION '% has events and is not the oldest segment of its log.', segment
-                USING ERRCODE = 'object_not_in_prerequisite_state';
+                USING ERRCODE = '55000';
         END IF;
     END IF;
     EXECUTE format('DROP TABLE %s', segment);

@@ -3,5 +3,6 @@
 -- Parameters: topic, value, type, key.
 -- Relies on: django_events_topic (name).
 SELECT django_events_publish(
-    %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, NULL::bytea, '{}'::jsonb, NULL::integer, NULL::boolean
+    %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, NULL::bytea, pg_catalog.jsonb_build_object(),
+    NULL::integer, NULL::boolean
 )

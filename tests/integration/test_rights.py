@@ -379,7 +379,7 @@ def test_operators_end_who_froze_with_a_lease(readers, roles):
     connections[roles["consumer"]].close()
 
 
-def test_new_topics_and_segments_belong_to_operators_and_are_read_by_readers(readers, roles, make_topic):
+def test_new_topics_and_segments_belong_to_the_owner_and_are_read_by_readers(readers, roles, make_topic):
     later = make_topic("later", segment_size=100)
     publish_many(later, [Draft(value=n) for n in range(350)])
     called("run_transfer", using=roles["operator"], once=True)
@@ -391,7 +391,7 @@ def test_new_topics_and_segments_belong_to_operators_and_are_read_by_readers(rea
         )
         owners = cursor.fetchall()
     assert len(owners) == 1
-    assert "Test operator" in owners[0][0]
+    assert [owners[0][:1]] == execute("default", "SELECT current_user::text")
     for kind in ("reader", "consumer"):
         row = models.Topic.objects.get(name="later")
         assert execute(roles[kind], f"SELECT count(*) FROM django_events_event_{row.pk}") == [(350,)]

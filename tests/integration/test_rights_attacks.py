@@ -1,7 +1,7 @@
 """No role with the printed rights has its code run in the session of another role.
 
-Each role tries every attack of the list; then all the others do their ordinary work. Code of an attack leaves a row in a
-table, with the role that it ran as. To try another attack, add it to the list.
+Each role tries every attack of the list; then all the others do their ordinary work. Code of an attack leaves a row in
+a table, with the role that it ran as. To try another attack, add it to the list.
 """
 
 import io
@@ -43,12 +43,15 @@ HANDLED: list[int] = []
 # {schema} is one that is in the search_path, {table} one of our tables, {victim} a login of another role, {home} the
 # schema of our tables. {note} is what the code of the attack does, and trap a schema of the attacker's, which is in no
 # search_path. Every statement is tried, whatever became of those before it.
-FUNCTION = "CREATE FUNCTION trap.{id}({arguments}) RETURNS {returns} LANGUAGE plpgsql AS $f$ BEGIN {note}; RETURN {result}; END $f$"
+FUNCTION = (
+    "CREATE FUNCTION trap.{id}({arguments}) RETURNS {returns} LANGUAGE plpgsql"
+    " AS $f$ BEGIN {note}; RETURN {result}; END $f$"
+)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What is tried, in SQL; `code` is a function in the trap that the attack needs, by its arguments and its result."""
+    """What is tried, in SQL; `code` is a function in the trap that it needs: its arguments, its type, its result."""
 
     name: str
     tries: tuple[str, ...]
@@ -190,7 +193,7 @@ ATTACKS = [
             "CREATE OR REPLACE FUNCTION {home}.django_events_drop_segment(topic_id integer, first bigint)"
             " RETURNS boolean LANGUAGE plpgsql AS $f$ BEGIN {note}; RETURN true; END $f$",
             "ALTER FUNCTION {home}.django_events_open(text, boolean) SET search_path = trap",
-            "ALTER FUNCTION {home}.django_events_make_segment(integer, bigint, bigint) SET search_path = trap, pg_catalog",
+            "ALTER FUNCTION {home}.django_events_make_segment(integer, bigint, bigint) SET search_path = trap",
             "ALTER FUNCTION {home}.django_events_open(text, boolean) OWNER TO CURRENT_USER",
             "DROP FUNCTION {home}.django_events_is_new(text, text, interval)",
         ),
@@ -327,11 +330,11 @@ class Site:
     def alias(self, kind: str) -> str:
         return f"attacked_{kind}"
 
-    def run(self, *lines: Any) -> None:
+    def run(self, *lines: str | bytes | compose.Composable) -> None:
         """As a superuser, whose names are all PostgreSQL's own."""
         with psycopg.connect(self.url, autocommit=True) as session:
             for line in lines:
-                session.execute(line)
+                session.execute(line if not isinstance(line, str) else line.encode())
 
     def canaries(self) -> list[tuple[str, str, str, str]]:
         """Code of one role that ran as another, or in its session."""
@@ -352,10 +355,11 @@ class Site:
             "OPTIONS": {"options": f'-c search_path="$user",{",".join(self.schemas)}'},
         }
 
-    def grant(self, kind: str, *, closed: bool = True) -> None:
+    def grant(self, kind: str, *, closed: bool = True, by: str | None = None) -> None:
         """Run what `events grants` prints, or all but its last block, which closes the schemas."""
         printed = blocks(self.alias("owner"), kind, self.role(kind))
-        with psycopg.connect(self.url, cursor_factory=psycopg.ClientCursor) as session:
+        login = {} if by is None else {"user": by, "password": PASSWORD}
+        with psycopg.connect(self.url, cursor_factory=psycopg.ClientCursor, **login) as session:
             for block in printed if closed else printed[:-1]:
                 for statement in block.statements:
                     session.execute(statement.text.replace("%%", "%").encode())
@@ -406,6 +410,11 @@ def publishes(site: Site) -> None:
     publish("things", body=b"x", metadata={"by": "test"}, using=alias)
     publish("things", 1, dedup_key=uuid.uuid4().hex, using=alias)
     publish("things", 1, publish_at=timezone.now(), using=alias)
+
+
+def saves(site: Site) -> None:
+    """By COPY, and rows of a captured table."""
+    alias = site.alias("publisher")
     publish_many("things", [Draft(value=n, type="a", key=f"k{n}") for n in range(60)], using=alias)
     with BufferedWriter("things", using=alias) as writer:
         writer.publish(1)
@@ -458,7 +467,7 @@ def sinks(site: Site) -> None:
         statements.fetch(alias, statements.statement("note_batch"), sink=f"{attempt}", batch=1, events=1, run="")
 
 
-WORK = (migrates, publishes, sinks, operates, consumes, reads)
+WORK = (migrates, publishes, saves, sinks, operates, consumes, reads)
 
 
 @pytest.fixture
@@ -495,11 +504,14 @@ def site_on(server: Server, schemas: list[str]) -> Iterator[Site]:
     site = Site(server, database_of(server, f"site_{uuid.uuid4().hex[:6]}"), schemas)
     password = compose.Literal(PASSWORD)
     names = {"owner": site.owner, **{kind: site.login(kind) for kind in KINDS}}
-    site.run(
-        *(compose.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(compose.Identifier(n), password) for n in names.values()),
-        f"GRANT CREATE ON SCHEMA public TO PUBLIC; {TRAP}".encode(),
-        *(f"CREATE SCHEMA IF NOT EXISTS {schema}; GRANT CREATE, USAGE ON SCHEMA {schema} TO {site.owner}" for schema in schemas),
-    )
+    for name in names.values():
+        site.run(compose.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(compose.Identifier(name), password))
+    site.run("GRANT CREATE ON SCHEMA public TO PUBLIC", TRAP)
+    for schema in schemas:
+        site.run(
+            f"CREATE SCHEMA IF NOT EXISTS {schema}",
+            f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {site.owner}",
+        )
     aliases = {site.alias(kind): name for kind, name in names.items()}
     try:
         for alias, name in aliases.items():
@@ -552,7 +564,7 @@ OPEN = [
 
 
 def test_where_others_may_create_in_the_search_path_their_code_is_run(declared: None) -> None:
-    """So the attacks are real: without the REVOKEs that are printed, some work. Publishing is safe from them all the same."""
+    """So the attacks are real: without the REVOKEs that are printed, some work. Those on publishing never do."""
     with Server() as server, site_on(server, ["public"]) as site:
         for kind in KINDS:
             site.grant(kind, closed=False)
@@ -563,12 +575,43 @@ def test_where_others_may_create_in_the_search_path_their_code_is_run(declared: 
         assert {OPEN[3], OPEN[4]} <= {attack for attack, *_ in site.canaries()}
 
 
-def test_who_owns_the_log_has_code_run_by_all_who_use_it(declared: None) -> None:
-    """As operators did once. What is printed today takes it from them."""
+def test_operators_give_the_log_back(declared: None) -> None:
+    """Once they owned it, and had code run by all who use it."""
     with Server() as server, site_on(server, ["public"]) as site:
         for kind in KINDS:
             site.grant(kind, closed=False)
-        for table in ("django_events_event", "django_events_event_1", "django_events_event_1_1"):
-            site.run(f"ALTER TABLE {table} OWNER TO {site.role('operator')}")
+        site.run(
+            f"GRANT CREATE ON SCHEMA public TO {site.role('operator')}",
+            f"GRANT {site.role('operator')} TO {site.owner}",
+            *(
+                f"ALTER TABLE {table} OWNER TO {site.role('operator')}"
+                for table in ("django_events_event", "django_events_event_1", "django_events_event_1_1")
+            ),
+        )
+        site.attack("operator", [attack for attack in ATTACKS if attack.name == "a trigger"])
+        publishes(site)
+        manage("run_transfer", using=site.alias("owner"), once=True)
+        assert site.canaries() != []
+        with psycopg.connect(site.url) as session:
+            triggers = session.execute(
+                "SELECT tgname, tgrelid::regclass::text FROM pg_trigger WHERE tgname LIKE 'attack%' AND tgparentid = 0"
+            ).fetchall()
+        site.run(*(f"DROP TRIGGER {trigger} ON {table}" for trigger, table in triggers))
+        for kind in KINDS:
+            site.grant(kind)
+        site.attack("operator", ATTACKS)
         for work in WORK:
             work(site)
+        assert site.canaries() == []
+
+
+def test_the_printed_text_ends_in_an_error_if_a_revoke_had_no_effect(declared: None) -> None:
+    """As on PostgreSQL 14, where `public` is another role's than the owner of the tables."""
+    with Server() as server, site_on(server, ["public"]) as site:
+        site.run(f"ALTER ROLE {site.owner} CREATEROLE", "ALTER SCHEMA public OWNER TO CURRENT_USER")
+        with pytest.raises(psycopg.errors.RaiseException, match="PUBLIC may create in the schema public") as caught:
+            site.grant("sink", by=site.owner)
+        assert "REVOKE CREATE ON SCHEMA public FROM PUBLIC" in str(caught.value)
+        site.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        site.run(f"GRANT CREATE ON SCHEMA public TO {site.owner}")
+        site.grant("publisher", by=site.owner)

@@ -190,7 +190,21 @@ def test_the_statement_is_the_file_without_its_comments(name):
 
     assert "--" not in text
     if not header(name).startswith("Part of"):
-        first = {"SELECT", "WITH", "CREATE", "ALTER", "DROP", "COPY", "LOCK", "SET", "ANALYZE", "GRANT", "DO", *WRITES}
+        first = {
+            "SELECT",
+            "WITH",
+            "CREATE",
+            "ALTER",
+            "DROP",
+            "COPY",
+            "LOCK",
+            "SET",
+            "ANALYZE",
+            "GRANT",
+            "REVOKE",
+            "DO",
+            *WRITES,
+        }
         assert text.split()[0] in first
     assert not text.endswith(";")
 
