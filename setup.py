@@ -18,6 +18,11 @@ TEST = [
     *METRICS,
     *OPENTELEMETRY,
     "pyspark[connect]",
+    # What pages hand over to, in tests/pages.
+    "celery>=5.4",
+    "django-tasks>=0.12",
+    "django-tasks-db>=0.13",
+    "redis>=5",
     "hypothesis>=6.100",
     "opentelemetry-sdk>=1.27",
     "playwright>=1.45",

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -228,7 +229,7 @@ class ConsumerPool:
             self._listener.on(LOG_CHANNEL, self._notified)
             self._listener.start()
         totals: list[int] = []
-        finished = threading.Event()
+        finished = Stop()
         running = self.threads
         counting = threading.Lock()
 
@@ -246,17 +247,19 @@ class ConsumerPool:
                 with counting:
                     running -= 1
                     if not running:
-                        finished.set()
+                        with suppress(OSError):  # closed: after an interrupt the main thread waits no longer
+                            finished.request()
 
         for number in range(self.threads):
             threading.Thread(target=target, args=[f"{number + 1}"], name=f"consumer {number + 1}", daemon=True).start()
         try:
-            finished.wait()
+            stop.wait_until_requested(finished)
         except KeyboardInterrupt:
             self.hand_back()
             raise
         finally:
             self.keeper.close()
+            finished.close()
         if self._errors:
             raise self._errors[0]
         return sum(totals)

@@ -9,8 +9,9 @@ with stop_on_signals() as stop:
 import select
 import signal
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -20,6 +21,7 @@ class Stop:
     def __init__(self) -> None:
         self.requested = False
         self._receiver, self._sender = socket.socketpair()
+        self._signalled: socket.socket | None = None  # readable when a signal came, to whichever thread
 
     def request(self) -> None:
         if not self.requested:
@@ -32,11 +34,43 @@ class Stop:
     def wait(self, seconds: float | None, *others: int) -> None:
         """Wait, at most so long if not for ever, for the request or for data on one of the other descriptors."""
         if not self.requested:
-            # Not select(), which takes no descriptor above 1,023.
-            poll = select.poll()
-            for descriptor in (self.fileno(), *others):
-                poll.register(descriptor, select.POLLIN)
-            poll.poll(None if seconds is None else seconds * 1_000)
+            self._poll(seconds, self.fileno(), *others)
+
+    def wait_until_requested(self, other: "Stop") -> None:
+        """Wait for another request, whether this one is made or not. Handlers of signals run meanwhile."""
+        while other.fileno() not in self._poll(None, other.fileno()):
+            pass
+
+    def _poll(self, seconds: float | None, *descriptors: int) -> set[int]:
+        """Wait for data on any of them, and return on which there is some; a signal ends it too."""
+        # Handlers of signals run in the main thread, and only it may take the note that one is due.
+        signalled = self._signalled if threading.current_thread() is threading.main_thread() else None
+        poll = select.poll()  # not select(), which takes no descriptor above 1,023
+        for descriptor in (*descriptors, *([signalled.fileno()] if signalled else [])):
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1_000)}
+        if signalled:
+            with suppress(BlockingIOError):
+                signalled.recv(4_096)
+        return ready
+
+    @contextmanager
+    def woken_by_signals(self) -> Iterator[None]:
+        """Let any signal end a wait of the main thread, so that its handler runs.
+
+        The kernel may give a signal to another thread, as to a process that was frozen and is continued: then the main
+        thread's poll isn't interrupted, and the handler would run when something else ends it.
+        """
+        self._signalled, noting = socket.socketpair()
+        with self._signalled, noting:
+            self._signalled.setblocking(False)
+            noting.setblocking(False)
+            before = signal.set_wakeup_fd(noting.fileno(), warn_on_full_buffer=False)
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(before)
+                self._signalled = None
 
     def close(self) -> None:
         self._receiver.close()
@@ -55,7 +89,8 @@ def stop_on_signals() -> Iterator[Stop]:
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield stop
+        with stop.woken_by_signals():
+            yield stop
     finally:
         for signal_number, handler in before.items():
             signal.signal(signal_number, handler)

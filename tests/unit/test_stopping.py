@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from django_events.workers.stopping import Stop, stop_on_signals
 
 ROOT = Path(__file__).parents[2]
 FOR_EVER = 3_600.0
+DEADLINE = 20.0
 
 
 @pytest.fixture
@@ -138,3 +141,41 @@ def test_the_handlers_of_before_are_put_back_after_an_error_too():
         raise RuntimeError
 
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_thread():
+    """As when a frozen process is continued and told to stop: the kernel may choose a thread that is awake already."""
+    with stop_on_signals() as stop:
+        began = time.monotonic()
+        other = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        threading.Timer(0.2, other.start).start()
+        while not stop.requested:
+            stop.wait(DEADLINE)
+        assert time.monotonic() - began < DEADLINE
+
+
+def test_a_signal_of_somebody_else_ends_one_wait_and_not_all_that_follow():
+    taken = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: taken.append(number))
+    try:
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            stop.wait(DEADLINE)
+            waited = time.monotonic()
+            stop.wait(0.2)
+            assert time.monotonic() - waited >= 0.2
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert taken == [signal.SIGUSR1]
+
+
+def test_a_signal_is_taken_while_the_main_thread_waits_for_others_to_finish():
+    """As `run_consumer` waits for its threads, which end only when the request is made."""
+    with stop_on_signals() as stop, closing(Stop()) as finished:
+        worker = threading.Thread(target=lambda: (stop.wait(DEADLINE), finished.request()))
+        worker.start()
+        threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
+        stop.wait_until_requested(finished)
+        worker.join()
+        assert stop.requested

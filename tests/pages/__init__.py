@@ -1,0 +1,1 @@
+"""The code of the documentation's pages, run as a site of its own."""
