@@ -2,29 +2,27 @@
 
     export(spark, Export(dsn=dsn, topics=("orders",), path="/data/events"))
 
-A run writes down which parts it is going to write, each with its bounds, writes each into a folder of its own, and
-writes down that it is complete. Killed anywhere, the next run writes the same parts again, over what was left.
+A run plans which parts it is going to write, each with its bounds. It writes each where no reader looks, counts what is
+in the files, and decides that this attempt is the part: see `journal`. Killed anywhere, or frozen, or without its lock,
+it leaves nothing that readers see, and the next run writes the same parts.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from django_events.exceptions import DataLost, ExportRefused, InvalidOption
 from django_events.spark import files, topics
-from django_events.spark.dsn import Connection, Dsn, fetch
-from django_events.spark.journal import Journal, Part
+from django_events.spark.dsn import Dsn
+from django_events.spark.locking import FolderLock, alone
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
 from django_events.spark.options import Subscription
-from django_events.spark.paths import key
+from django_events.spark.parts import Part, Parts
 from django_events.spark.ranges import Range
 from django_events.spark.reading import RangeReader
-from django_events.spark.records import exists
+from django_events.spark.session import tagged
+from django_events.spark.storage import storage_of
 from django_events.spark.topics import TopicLog
-from django_events.statements import statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,24 +59,18 @@ class Summary:
     meant: int
 
 
-def refuse_stream(spark: "SparkSession", path: str) -> None:
-    """ExportRefused where a stream writes: readers could not tell whose folders are whose."""
-    if exists(spark, f"{path}/batch={0:012d}"):
-        raise ExportRefused(f"{path} holds what stream_events writes. Export to another folder.")
-
-
 Tell = Callable[[int, int, Part], None]  # events done, of how many, and the part that is being written
 
 
 def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
     """Export what is not there yet; ExportRefused if another run is at it."""
     dsn = Dsn(wanted.dsn)
-    with dsn.connected() as connection, _alone(connection, wanted.path) as still_alone:
-        refuse_stream(spark, wanted.path)
-        journal = Journal(spark, wanted.path)
+    with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
+        journal = Parts(storage_of(spark, wanted.path), wanted.path)
+        journal.refuse_other_way(wanted.format, wanted.by)
         found = topics.find(connection, Subscription(names=wanted.topics))
         for topic in found:
-            journal.refuse_other(topic.name, topic.incarnation, wanted.format, wanted.by)
+            journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)
         parts = [part for part in journal.unfinished if part.topic in wanted.topics]
         logs = {topic.name: topic for topic in found}
@@ -86,15 +78,13 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
             _refuse_lost(part, logs[part.topic], wanted)
         ranges = [] if wanted.resume else _ranges(found, wanted)
         new = list(_new_parts(ranges, wanted, journal))
-        if new:
-            journal.plan(new)
         parts += new
+        if parts or journal.has_left_over:
+            journal.plan(new, wanted.format, wanted.by)
         total, done = sum(map(len, parts)), 0
         for part in parts:
             tell(done, total, part)
-            rows = _write(spark, wanted, part, _bytes_per_row(dsn, part, logs[part.topic].id))
-            still_alone()
-            journal.finish(part, rows)
+            _write(spark, wanted, part, journal, lock, _bytes_per_row(dsn, part, logs[part.topic].id))
             done += len(part)
         if parts:
             tell(done, total, parts[-1])
@@ -106,7 +96,7 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
     )
 
 
-def _refuse_older(topic: TopicLog, wanted: Export, journal: Journal) -> None:
+def _refuse_older(topic: TopicLog, wanted: Export, journal: Parts) -> None:
     """DataLost if ids that are exported are not given yet: other events will have them, or have them already."""
     end = max((part.end for part in journal.planned if part.topic == topic.name), default=0)
     if end > topic.end:
@@ -156,15 +146,15 @@ def _refuse_beyond(boundary: Boundary, topic: TopicLog, wanted: Export) -> None:
         )
 
 
-def _new_parts(ranges: list[tuple[TopicLog, int, int]], wanted: Export, journal: Journal) -> Iterator[Part]:
+def _new_parts(ranges: list[tuple[TopicLog, int, int]], wanted: Export, journal: Parts) -> Iterator[Part]:
     for topic, start, end in ranges:
         yield from _removed(topic, wanted, journal)
         for first, last in journal.missing(topic.name, start, end):
             for begin in range(first, last, wanted.events_per_part):
-                yield _part(topic, begin, min(begin + wanted.events_per_part, last), wanted)
+                yield _part(topic, begin, min(begin + wanted.events_per_part, last))
 
 
-def _removed(topic: TopicLog, wanted: Export, journal: Journal) -> Iterator[Part]:
+def _removed(topic: TopicLog, wanted: Export, journal: Parts) -> Iterator[Part]:
     """Parts of which no event is left, with --allow-loss; DataLost without. The next run knows of them.
 
     Between what earlier runs have planned and the log are events that this run was to export. With --since they are
@@ -179,16 +169,30 @@ def _removed(topic: TopicLog, wanted: Export, journal: Journal) -> Iterator[Part
                 f"Events {start} to {end - 1} of topic {topic.name!r} have expired and were never exported to "
                 f"{wanted.path}: its log begins at {topic.first}. Export what is left with --allow-loss."
             )
-        yield _part(topic, start, end, wanted)
+        yield _part(topic, start, end)
 
 
-def _part(topic: TopicLog, start: int, end: int, wanted: Export) -> Part:
-    return Part(
-        topic=topic.name, incarnation=topic.incarnation, start=start, end=end, format=wanted.format, by=wanted.by
-    )
+def _part(topic: TopicLog, start: int, end: int) -> Part:
+    return Part(topic=topic.name, incarnation=topic.incarnation, start=start, end=end)
 
 
-def _write(spark: "SparkSession", wanted: Export, part: Part, bytes_per_row: float) -> int:
+def _write(
+    spark: "SparkSession", wanted: Export, part: Part, journal: Parts, lock: FolderLock, bytes_per_row: float
+) -> None:
+    """Write a part, and let it count if all of it is in the files."""
+    attempt = journal.attempt()
+    place = journal.place_of(attempt)
+    with tagged(spark) as cancel, lock.watched(cancel):
+        sent = _save(spark, wanted, part, place, bytes_per_row)
+        rows = files.count(spark, wanted.format, place)
+    if rows != sent or (rows != len(part) and not wanted.allow_loss):
+        journal.give_up(attempt)
+        raise ExportRefused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
+    journal.finish(part, attempt, rows)
+
+
+def _save(spark: "SparkSession", wanted: Export, part: Part, place: str, bytes_per_row: float) -> int:
+    """Write the events of a part there; returns how many Spark was given."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -205,18 +209,15 @@ def _write(spark: "SparkSession", wanted: Export, part: Part, bytes_per_row: flo
     )
     frame = files.arranged(
         frame,
-        part.by,
+        wanted.by,
         rows=len(part),
         bytes_per_row=bytes_per_row,
         target=wanted.target_size,
         least=_parallelism(spark),
     )
     frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))  # last: Spark forgets what is below nothing
-    files.writer(frame, part.format, files.folders(part.by)).save(f"{wanted.path}/{part.folder}")
-    rows = int(seen.get["rows"])
-    if rows != len(part) and not wanted.allow_loss:
-        raise ExportRefused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
-    return rows
+    files.writer(frame, wanted.format, files.folders(wanted.by)).save(place)
+    return int(seen.get["rows"])
 
 
 def _bytes_per_row(dsn: Dsn, part: Part, topic_id: int) -> float:
@@ -235,30 +236,3 @@ def _parallelism(spark: "SparkSession") -> int:
         return spark.sparkContext.defaultParallelism
     except Exception:  # Spark Connect has none to ask
         return 8
-
-
-@contextmanager
-def _alone(connection: Connection, path: str) -> Iterator[Callable[[], None]]:
-    """No other run exports to the same folder meanwhile. What it gives makes sure that it is still so.
-
-    The lock goes with the connection, whatever happens.
-    """
-
-    def lock() -> bool:
-        [[mine]] = fetch(connection, statement("lock_export"), path=key(path))
-        return bool(mine)
-
-    def still_alone() -> None:
-        try:
-            lock()  # one's own is given again
-        except psycopg.Error as error:
-            raise ExportRefused(
-                f"The connection to the database was lost, and with it the lock on {path}. What was being written is "
-                "not noted as complete. Run the export again."
-            ) from error
-
-    with connection.transaction():
-        fetch(connection, statement("let_idle"))
-        if not lock():
-            raise ExportRefused(f"Another export to {path} is running. Wait for it, or stop it first.")
-        yield still_alone

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from django_events.exceptions import InvalidOption, did_you_mean
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameWriter
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 
 FORMATS = ("parquet", "json", "orc")
 # How times are written where they are text: other readers of the files don't know the zone of the session.
@@ -117,5 +117,13 @@ def described(format: str, by: Sequence[str]) -> str:
 
 
 def writer(frame: "DataFrame", format: str, folders: list[str]) -> "DataFrameWriter":
-    """Writes over what an interrupted run left in the same place."""
-    return frame.write.mode("overwrite").format(format).options(**OPTIONS[format]).partitionBy(*folders)
+    """Writes into a folder that is not there yet."""
+    return frame.write.mode("error").format(format).options(**OPTIONS[format]).partitionBy(*folders)
+
+
+def count(spark: "SparkSession", format: str, place: str) -> int:
+    """How many events the files have, whatever wrote them: Parquet and ORC say it in their footers."""
+    reader = spark.read.option("recursiveFileLookup", "true")
+    # JSON has a line for each.
+    found = reader.text(place) if format == "json" else reader.format(format).schema("offset long").load(place)
+    return int(found.count())

@@ -1,105 +1,202 @@
-"""What an export has written and what it is about to write: records beside the files."""
+"""What counts in a folder of files, decided once, whoever else writes there and however late.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+    _django_events/journal/000000000007/record.json   the newest version of what counts
+    _django_events/attempts/1f0c…                     what a run is writing, or what was left of one
+    _django_events/removed/1f0c…                      what is being removed
+
+Each run, and each step of it, adds a version under the next number. A number is given once: a process that was frozen,
+or has lost its lock without knowing, finds its number taken, and has changed nothing. Files are written where no reader
+looks. A version says which attempt counts, and only then its folder gets the name under which readers find it.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
 
 from django_events.exceptions import ExportRefused
 from django_events.spark.files import described
-from django_events.spark.records import Records, exists
+from django_events.spark.storage import Storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-NAME = "journal"
-FIELDS = {"state": str, "topic": str, "incarnation": str, "start": int, "end": int, "format": str, "by": list}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A part of an export: the ids of a topic from `start` to before `end`, in a folder of its own."""
-
-    topic: str
-    incarnation: str
-    start: int
-    end: int
-    format: str
-    by: tuple[str, ...]
-
-    @property
-    def folder(self) -> str:
-        return f"topic={self.topic}/ids={self.start:012d}-{self.end - 1:012d}"
-
-    def __len__(self) -> int:
-        return self.end - self.start
+FOLDER = "_django_events"  # readers of data pass over names that begin like this
+LAYOUT = 2
+KEPT = 10  # versions, for people who look what happened
+HEAD = {"writer": str, "run": str, "format": str, "by": list}
 
 
 class Journal:
-    """The records of one export; ExportRefused if they can't be all."""
+    """The journal of a folder; ExportRefused if what is there is no journal of this writer."""
 
-    def __init__(self, spark: "SparkSession", path: str) -> None:
-        self._records = Records(spark, path, NAME)
-        self.planned: list[Part] = []
-        self.done: dict[Part, int] = {}
-        for record in self._records.read():
-            self._take(record)
-        if self.done.keys() - set(self.planned):
-            raise self._records.damaged("a part is complete that was never planned")
-        if not self.planned and exists(spark, f"{path}/topic=*"):
-            raise ExportRefused(
-                f"{path} holds folders of topics, and no journal that says what is in them. Export to another folder."
-            )
+    def __init__(self, storage: Storage, path: str, writer: str, *, run: str | None = None) -> None:
+        self._storage, self._root, self._writer = storage, path, writer
+        self.path = f"{path}/{FOLDER}/journal"
+        self._attempts, self._removed = f"{path}/{FOLDER}/attempts", f"{path}/{FOLDER}/removed"
+        self.run = run or str(uuid4())
+        self._number = self._newest()
+        self._head: Mapping[str, Any] = {}
+        if self._number:
+            self._take(self._read())
+        if run is not None and self._head.get("run") != run:
+            raise self._replaced()
+        if not self._number:
+            self._refuse_foreign()
 
     @property
-    def unfinished(self) -> list[Part]:
-        """Parts that an interrupted run has begun, or was going to."""
-        return [part for part in self.planned if part not in self.done]
+    def is_new(self) -> bool:
+        return not self._number
 
-    def plan(self, parts: Iterable[Part]) -> None:
-        """Say what is going to be written, before anything is."""
-        parts = list(parts)
-        self._records.add({"state": "planned", **asdict(part)} for part in parts)
-        self.planned += parts
+    @property
+    def has_left_over(self) -> bool:
+        """Whether attempts of other runs lie about."""
+        return bool(self._storage.names(self._attempts) or self._storage.names(self._removed))
 
-    def finish(self, part: Part, rows: int) -> None:
-        """Say that a part is complete."""
-        self._records.add([{"state": "done", "rows": rows, **asdict(part)}])
-        self.done[part] = rows
+    def refuse_other_way(self, format: str, by: Sequence[str]) -> None:
+        """ExportRefused if the files that are there are others: no reader could take them together."""
+        if self._head and (self._head["format"], self._head["by"]) != (format, list(by)):
+            raise ExportRefused(
+                f"{self.path} tells of files {described(self._head['format'], self._head['by'])}. This run writes them "
+                f"{described(format, by)}. Take another folder."
+            )
 
-    def missing(self, topic: str, start: int, end: int) -> list[tuple[int, int]]:
-        """What of a range no run has planned yet."""
-        gaps = []
-        for one in sorted((part.start, part.end) for part in self.planned if part.topic == topic):
-            if start < min(one[0], end):
-                gaps.append((start, min(one[0], end)))
-            start = max(start, one[1])
-        return [*gaps, (start, end)] if start < end else gaps
+    def begin(self, format: str, by: Sequence[str]) -> None:
+        """Take the folder over: from here on no earlier run can add anything."""
+        self._head = {"writer": self._writer, "run": self.run, "format": format, "by": list(by)}
+        self._save()
+        self.settle()
+        self._tidy()
 
-    def refuse_other(self, topic: str, incarnation: str, format: str, by: tuple[str, ...]) -> None:
-        """ExportRefused if what is there was exported in another way, or from another topic of that name."""
-        for part in self.planned:
-            if (part.format, part.by) != (format, by):
-                raise ExportRefused(
-                    f"{self._records.path} tells of files {described(part.format, part.by)}. This export is "
-                    f"{described(format, by)}. Export to another folder."
-                )
-            if part.topic == topic and part.incarnation != incarnation:
-                raise ExportRefused(
-                    f"Topic {topic!r} was made anew since it was exported, and its ids began again. Export to "
-                    "another folder."
-                )
+    def attempt(self) -> str:
+        """A folder to write into, which no other run has and no reader looks at."""
+        return str(uuid4())
 
-    def _take(self, record: Mapping[str, Any]) -> None:
-        if not all(type(record.get(name)) is kind for name, kind in FIELDS.items()):
-            raise self._records.damaged(f"expected {', '.join(FIELDS)} in {dict(record)}")
-        names = Part.__dataclass_fields__
-        part = Part(**{name: record[name] for name in names if name != "by"}, by=tuple(map(str, record["by"])))
-        rows = record.get("rows")
-        if not 0 < part.start < part.end:
-            raise self._records.damaged(f"{dict(record)} has no ids")
-        if record["state"] == "planned":
-            self.planned.append(part)
-        elif record["state"] == "done" and type(rows) is int and 0 <= rows <= len(part):
-            self.done[part] = rows
-        else:
-            raise self._records.damaged(f"{dict(record)} is neither planned nor done")
+    def place_of(self, attempt: str) -> str:
+        """Where an attempt lies until it counts."""
+        return f"{self._attempts}/{attempt}"
+
+    def give_up(self, attempt: str) -> None:
+        """Remove an attempt that doesn't count."""
+        self._storage.move(self.place_of(attempt), f"{self._removed}/{attempt}")
+        self._storage.remove(f"{self._removed}/{attempt}")
+
+    def settle(self) -> None:
+        """Let readers see what counts: a run may have ended between its decision and this."""
+        if there := set(self._storage.names(self._attempts)):
+            for attempt, folder in self.decided().items():
+                if attempt in there:
+                    self._show(attempt, folder)
+
+    def decided(self) -> dict[str, str]:
+        """Attempts that count, with the folders that they become."""
+        raise NotImplementedError
+
+    def content(self) -> dict[str, Any]:
+        """What this journal says, besides who writes how."""
+        raise NotImplementedError
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Understand it again; any of KeyError, TypeError, ValueError and AttributeError if it can't be."""
+        raise NotImplementedError
+
+    def damaged(self, why: str) -> ExportRefused:
+        """What to raise for a record that no run can have written."""
+        return ExportRefused(
+            f"{self.path} is damaged, or something else wrote it: {why}. What is in the folder can't be known. Take "
+            "another folder."
+        )
+
+    def _decide(self, attempt: str) -> None:
+        """Add the version by which an attempt counts, and let readers see it."""
+        if attempt not in self._storage.names(self._attempts):
+            raise ExportRefused(
+                f"{self.place_of(attempt)} is not there, though Spark has written it. Expected a folder that this "
+                "machine and all of Spark's see, and that nothing else clears. Nothing was added."
+            )
+        self._save()
+        self._show(attempt, self.decided()[attempt])
+
+    def _show(self, attempt: str, folder: str) -> None:
+        moved = self._storage.move(self.place_of(attempt), f"{self._root}/{folder}")
+        if not moved and attempt in self._storage.names(self._attempts):
+            raise ExportRefused(
+                f"{self._root}/{folder} is there, and no run has written it. Remove it and run this again: its files "
+                f"are in {self.place_of(attempt)} already."
+            )
+
+    def _tidy(self) -> None:
+        """Remove what attempts have left that don't count. Under another name first: an attempt is whole or gone."""
+        decided = self.decided()
+        for attempt in self._storage.names(self._attempts):
+            if attempt not in decided:
+                self._storage.move(self.place_of(attempt), f"{self._removed}/{attempt}")
+        for attempt in self._storage.names(self._removed):
+            self._storage.remove(f"{self._removed}/{attempt}")
+
+    def _save(self) -> None:
+        """Add a version; ExportRefused if another run has added one since this one looked."""
+        number = self._number + 1
+        text = json.dumps({"layout": LAYOUT, **self._head, **self.content()})
+        written, place = self.place_of(self.attempt()), f"{self.path}/{number:012d}"
+        self._storage.write(f"{written}/record.json", text)
+        # The answer may be that of a second try, which finds what the first one did.
+        moved = self._storage.move(written, place)
+        numbers = self._numbers()
+        mine = moved or (number in numbers and self._storage.read(f"{place}/record.json") == text)
+        # Old versions are removed: a process that was frozen for long finds its number free, and higher ones.
+        if not mine or max(numbers) != number:
+            self._storage.remove(written)
+            raise self._replaced()
+        self._number = number
+        for old in numbers:
+            if old <= number - KEPT:
+                self._storage.remove(f"{self.path}/{old:012d}")
+
+    def _replaced(self) -> ExportRefused:
+        return ExportRefused(
+            f"Another run has taken {self._root} over while this one was held up, or had lost its lock. What this one "
+            "was writing doesn't count, and nothing was added. Run it again."
+        )
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in self._storage.names(self.path) if re.fullmatch("[0-9]{12}", name)]
+
+    def _newest(self) -> int:
+        return max(self._numbers(), default=0)
+
+    def _read(self) -> Any:
+        file = f"{self.path}/{self._number:012d}/record.json"
+        try:
+            return json.loads(self._storage.read(file))
+        except ValueError:
+            raise self.damaged(f"{file} is no record") from None
+
+    def _take(self, record: Any) -> None:
+        if not isinstance(record, dict) or type(record.get("layout")) is not int:
+            raise self.damaged("its newest version is no record")
+        if record["layout"] > LAYOUT:
+            raise ExportRefused(f"{self.path} was written by a newer version. Upgrade, or take another folder.")
+        if not all(type(record.get(name)) is kind for name, kind in HEAD.items()):
+            raise self.damaged(f"expected {', '.join(HEAD)} in its newest version")
+        if record["writer"] != self._writer:
+            raise ExportRefused(
+                f"{self._root} holds what {record['writer']} writes. Take another folder for {self._writer}."
+            )
+        self._head = {name: record[name] for name in HEAD}
+        try:
+            self.take(record)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self.damaged(f"its newest version can't be understood ({error!r})") from None
+
+    def _refuse_foreign(self) -> None:
+        """Without a journal, nothing may be there that readers would take for events."""
+        found = self._storage.names(self._root)
+        if FOLDER in found and {"journal", "stream"} & set(self._storage.names(f"{self._root}/{FOLDER}")):
+            raise ExportRefused(
+                f"{self._root} was begun by an older version of django_events, which lays its files out in another "
+                "way. Take another folder."
+            )
+        if seen := [name for name in found if not name.startswith(("_", ".")) and name != "lost+found"]:
+            raise ExportRefused(
+                f"{self._root} holds {seen[0]!r}, and no journal that says what is in it: readers would take both "
+                "together. Take an empty folder."
+            )

@@ -7,11 +7,12 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from django_events.exceptions import InvalidOption, NotReady
 from django_events.spark import java
@@ -87,6 +88,18 @@ def session(
             yield spark
         finally:
             _stop(spark)
+
+
+@contextmanager
+def tagged(spark: "SparkSession") -> Iterator[Callable[[], object]]:
+    """Gives what cancels the jobs of the block, from another thread."""
+    tag = f"django_events-{uuid4()}"
+    spark.addTag(tag)
+    try:
+        yield lambda: spark.interruptTag(tag)
+    finally:
+        with suppress(Exception):  # the JVM may be gone
+            spark.removeTag(tag)
 
 
 @contextmanager

@@ -1,16 +1,24 @@
 """Following the log into files or into another system, as a streaming query that goes on where it stopped.
 
-Each micro-batch is written into a folder of its own, over what an interrupted try left there: a reader of the files
-sees each event once, whatever reads them. Into other formats, Spark's own sinks write.
+Each micro-batch is written where no reader looks, and becomes a folder of its own when the journal has decided so. The
+journal knows the next id of each topic, and what is in the files already is left out: whatever Spark's checkpoint says,
+a reader of the files sees each event once. Into other formats, Spark's own sinks write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
-from django_events.exceptions import ExportRefused
+from django_events.exceptions import DataLost, ExportRefused
 from django_events.spark import files
-from django_events.spark.records import FOLDER, Records, exists
+from django_events.spark.batches import Batches, Reached
+from django_events.spark.dsn import Dsn, fetch
+from django_events.spark.journal import FOLDER
+from django_events.spark.locking import alone
+from django_events.spark.storage import storage_of
+from django_events.statements import statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,8 +45,36 @@ class Follow:
     allow_loss: bool = False
 
 
-def follow(spark: "SparkSession", wanted: Follow) -> "StreamingQuery":
-    """Start the query."""
+class Following:
+    """A query that is at work, and what it has written."""
+
+    def __init__(self, spark: "SparkSession", wanted: Follow, query: "StreamingQuery", rows: int) -> None:
+        self.query, self._spark, self._wanted, self._rows = query, spark, wanted, rows
+
+    @property
+    def rows(self) -> int | None:
+        """How many events it has added to its files; None where another sink writes."""
+        if self._wanted.path is None:
+            return None
+        return Batches(storage_of(self._spark, self._wanted.path), self._wanted.path).rows - self._rows
+
+
+@contextmanager
+def following(spark: "SparkSession", wanted: Follow) -> Iterator[Following]:
+    """Start the query, with the lock on its folder; ExportRefused if another command has it, or when it is lost."""
+    if wanted.path is None:
+        yield Following(spark, wanted, _started(spark, wanted, None), 0)
+        return
+    with alone(Dsn(wanted.dsn), wanted.path) as lock:
+        journal = Batches(storage_of(spark, wanted.path), wanted.path)
+        journal.refuse_other_way(wanted.format, wanted.by)
+        journal.begin(wanted.format, wanted.by)
+        query = _started(spark, wanted, _Files(wanted, journal.run))
+        with lock.watched(query.stop):
+            yield Following(spark, wanted, query, journal.rows)
+
+
+def _started(spark: "SparkSession", wanted: Follow, write: "_Files | None") -> "StreamingQuery":
     options = {
         "dsn": wanted.dsn,
         "subscribe": ",".join(wanted.topics),
@@ -49,18 +85,14 @@ def follow(spark: "SparkSession", wanted: Follow) -> "StreamingQuery":
         options["maxOffsetsPerTrigger"] = str(wanted.most)
     if wanted.consumer is not None:
         options["consumer"] = wanted.consumer
-    checkpoint = wanted.checkpoint or f"{wanted.path}/{FOLDER}/checkpoint"
-    if wanted.path is not None:
-        _refuse_folder(spark, wanted.path, checkpoint)
-        _keep_way(Records(spark, wanted.path, "stream"), wanted)
     frame = spark.readStream.format("django_events").options(**options).load()
-    name = f"stream_events {' '.join(wanted.topics)}"
-    if wanted.sink is not None:
-        shaped = for_kafka(frame) if wanted.sink == "kafka" else frame
-        query = shaped.writeStream.format(wanted.sink).options(**wanted.sink_options)
+    if write is not None:
+        query = frame.writeStream.foreachBatch(write)
     else:
-        query = frame.writeStream.foreachBatch(_Files(wanted))
-    query = query.queryName(name).option("checkpointLocation", checkpoint)
+        shaped = for_kafka(frame) if wanted.sink == "kafka" else frame
+        query = shaped.writeStream.format(str(wanted.sink)).options(**wanted.sink_options)
+    query = query.queryName(f"stream_events {' '.join(wanted.topics)}")
+    query = query.option("checkpointLocation", wanted.checkpoint or f"{wanted.path}/{FOLDER}/checkpoint")
     if wanted.once:
         query = query.trigger(availableNow=True)
     elif wanted.every is not None:
@@ -83,40 +115,90 @@ def for_kafka(frame: "DataFrame") -> "DataFrame":
     return frame.select("topic", "key", value, f.array(*says).alias("headers"))
 
 
-def _refuse_folder(spark: "SparkSession", path: str, checkpoint: str) -> None:
-    """ExportRefused where this query would write over what another one, or an export, has written."""
-    if exists(spark, f"{path}/{FOLDER}/journal"):
-        raise ExportRefused(f"{path} holds what export_events writes. Follow the log into another folder.")
-    if exists(spark, f"{path}/batch={0:012d}") and not exists(spark, f"{checkpoint}/metadata"):
-        raise ExportRefused(
-            f"{path} holds batches, and {checkpoint} doesn't say of which query: a new one would write over them. "
-            "Follow the log into another folder, or say where the checkpoint is."
-        )
-
-
-def _keep_way(records: Records, wanted: Follow) -> None:
-    """Note how the files are the first time; ExportRefused for others later: no reader could take them together."""
-    way = {"format": wanted.format, "by": list(wanted.by)}
-    noted = records.read()
-    for other in noted:
-        if other.keys() != way.keys() or type(other["by"]) is not list:
-            raise records.damaged(f"expected {', '.join(way)} in {other}")
-        if other != way:
-            raise ExportRefused(
-                f"{records.path} tells of files {files.described(other['format'], [*map(str, other['by'])])}. This "
-                f"query writes them {files.described(wanted.format, wanted.by)}. Follow the log into another folder."
-            )
-    if not noted:
-        records.add([way])
-
-
 class _Files:
-    """Writes micro-batches into folders. With Spark Connect it runs on the server."""
+    """Writes micro-batches into folders. With Spark Connect it runs on the server, so it takes nothing along."""
 
-    def __init__(self, wanted: Follow) -> None:
-        self.path, self.format, self.by = wanted.path, wanted.format, wanted.by
+    def __init__(self, wanted: Follow, run: str) -> None:
+        self.wanted, self.run = wanted, run
 
     def __call__(self, frame: "DataFrame", batch: int) -> None:
-        folders = ["topic", *files.folders(self.by)]
-        together = files.with_folders(frame, self.by).hint("rebalance", *folders)
-        files.writer(together, self.format, folders).save(f"{self.path}/batch={batch:012d}")
+        path, wanted, spark = str(self.wanted.path), self.wanted, frame.sparkSession
+        journal = Batches(storage_of(spark, path), path, run=self.run)
+        incarnations = self._incarnations()
+        known = {name: one for name, one in journal.reached.items() if incarnations.get(name) == one.incarnation}
+        attempt = journal.attempt()
+        place = journal.place_of(attempt)
+        sent = self._save(_without(frame, known), place)
+        found = _found(spark, wanted.format, place)
+        rows = sum(one.rows for one in found)
+        if rows != sent:
+            raise ExportRefused(
+                f"{rows} of {sent} events of batch {batch} were written. Start it again: the batch is written anew."
+            )
+        if not rows:
+            journal.give_up(attempt)
+            return
+        for one in found:
+            self._refuse_gap(one, known.get(one.topic))
+        if self._incarnations() != incarnations:
+            raise ExportRefused("A topic was made anew or removed while its events were written. Start it again.")
+        reached = {one.topic: Reached(incarnations[one.topic], one.last + 1) for one in found}
+        journal.finish(attempt, rows, reached)
+
+    def _save(self, frame: "DataFrame", place: str) -> int:
+        """Write events there; returns how many Spark was given."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        seen = Observation()
+        folders = ["topic", *files.folders(self.wanted.by)]
+        together = files.with_folders(frame, self.wanted.by).hint("rebalance", *folders)
+        together = together.observe(seen, f.count(f.lit(1)).alias("rows"))
+        files.writer(together, self.wanted.format, folders).save(place)
+        return int(seen.get["rows"])
+
+    def _incarnations(self) -> dict[str, str]:
+        with Dsn(self.wanted.dsn).connected() as connection:
+            return {name: incarnation for name, _, incarnation in fetch(connection, statement("topics"))}
+
+    def _refuse_gap(self, found: "_Found", known: Reached | None) -> None:
+        """DataLost if events are missing: ids have no gaps, so it shows in the files themselves."""
+        if self.wanted.allow_loss:
+            return
+        if known is not None and found.first != known.next:
+            raise DataLost(
+                f"The query goes on with event {found.first} of topic {found.topic!r}, and the files in "
+                f"{self.wanted.path} end before {known.next}: its checkpoint is not theirs. Remove the checkpoint, and "
+                "the query takes what is missing, or go on without it by --allow-loss."
+            )
+        if found.rows != found.last - found.first + 1:
+            raise ExportRefused(
+                f"{found.rows} events between {found.first} and {found.last} of topic {found.topic!r} were written. "
+                "Start it again: the batch is written anew."
+            )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the files of an attempt hold of a topic."""
+
+    topic: str
+    rows: int
+    first: int
+    last: int
+
+
+def _found(spark: "SparkSession", format: str, place: str) -> list[_Found]:
+    from pyspark.sql import functions as f
+
+    frame = spark.read.format(format).schema("topic string, offset long").load(place).groupBy("topic")
+    counted = frame.agg(f.count("*").alias("n"), f.min("offset").alias("a"), f.max("offset").alias("z"))
+    return [_Found(row.topic, row.n, row.a, row.z) for row in counted.collect()]
+
+
+def _without(frame: "DataFrame", known: Mapping[str, Reached]) -> "DataFrame":
+    """Without what the files have: a batch may come again, and a checkpoint may be behind."""
+    from pyspark.sql import functions as f
+
+    there: list[Any] = [(f.col("topic") == name) & (f.col("offset") < one.next) for name, one in known.items()]
+    return frame.where(~reduce(lambda one, other: one | other, there)) if there else frame

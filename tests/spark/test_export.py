@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC
 from hashlib import sha256
 from io import StringIO
@@ -23,7 +22,8 @@ from django.db import connection
 
 from django_events import Draft
 from django_events.models import Event
-from django_events.spark.journal import Journal, Part
+from django_events.spark.parts import Part, Parts
+from django_events.spark.storage import OfDisk
 from tests.spark.test_batch import HOSTILE, collected, drop_first_segment, publish, stored
 from tests.spark.test_streaming import make_anew
 
@@ -238,28 +238,30 @@ def test_a_journal_that_is_lost_or_damaged_is_said(spark: Any, log: Callable[...
     topic = log(Draft(value=1))
     run(topic, "--to", tmp_path)
     journal = tmp_path / "_django_events/journal"
+    newest = max(journal.glob("*/record.json"))
     for text, why in (
-        ("", "a file in it is empty"),
-        ("\0" * 99, "a line in it is no record"),
-        ("[]\n", "is no record"),
+        ("", "is no record"),
+        ("\0" * 99, "is no record"),
+        ("[]\n", "its newest version is no record"),
+        ('{"layout": 2}', "expected writer, run, format, by in its newest version"),
+        (newest.read_text().replace('"start": 1', '"start": 9'), "its newest version can't be understood"),
     ):
-        (journal / "part-of-a-power-cut.txt").write_text(text)
+        newest.write_text(text)
         with pytest.raises(CommandError, match=f"journal is damaged, or something else wrote it: .*{why}"):
             run(topic, "--to", tmp_path)
-    (journal / "part-of-a-power-cut.txt").write_text('{"version": 2}\n')
+    newest.write_text('{"layout": 3}\n')
     with pytest.raises(CommandError, match="was written by a newer version"):
         run(topic, "--to", tmp_path)
     shutil.rmtree(journal)
 
-    with pytest.raises(CommandError, match="holds folders of topics, and no journal that says what is in them"):
+    with pytest.raises(CommandError, match="holds 'topic=things', and no journal that says what is in it"):
         run(topic, "--to", tmp_path)
     assert exported(spark, tmp_path) == stored(topic)
 
 
 def test_what_retention_removed_is_said(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
-    journal = Journal(spark, str(tmp_path))
-    journal.plan([part_of(topic, 1, 151)])
+    plan(tmp_path, part_of(topic, 1, 151))
     drop_first_segment(topic)
 
     for arguments, said in (
@@ -282,27 +284,25 @@ def test_a_part_of_which_nothing_is_left_is_finished(
     spark: Any, log: Callable[..., Any], tmp_path: Path, by: str
 ) -> None:
     topic = log(*(Draft(value=n, type="t") for n in range(150)), segment_size=100)
-    part = replace(part_of(topic, 1, 51), by=() if by == "none" else (by,))
-    Journal(spark, str(tmp_path)).plan([part])
+    part = part_of(topic, 1, 51)
+    plan(tmp_path, part, by=() if by == "none" else (by,))
     drop_first_segment(topic)
 
     assert run(topic, "--to", tmp_path, "--by", by, "--allow-loss").startswith("Exported 50 events")
 
-    assert Journal(spark, str(tmp_path)).done[part] == 0
+    assert Parts(OfDisk(), str(tmp_path)).done[part] == 0
     assert [row["offset"] for row in exported(spark, tmp_path)] == list(range(101, 151))
 
 
 def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:
     from django_events.spark.dsn import Dsn
-    from django_events.spark.export import _alone
+    from django_events.spark.locking import alone
 
     topic = log(Draft(value=1))
-    with (
-        Dsn(dsn).connected() as connection,
-        _alone(connection, f"file://{tmp_path}/"),
-        pytest.raises(CommandError, match="Another export to"),
-    ):
-        run(topic, "--to", tmp_path)
+    with alone(Dsn(dsn), f"file://{tmp_path}/"):
+        for command in ("export_events", "stream_events"):
+            with pytest.raises(CommandError, match=f"Another export_events or stream_events writes to {tmp_path}"):
+                run(topic, "--to", tmp_path, command=command)
     assert run(topic, "--to", tmp_path).startswith("Exported 1 events")
 
 
@@ -322,11 +322,11 @@ def test_a_lock_that_was_lost_notes_nothing(
 
     topic = log(Draft(value=1))
     with monkeypatch.context() as patched:
-        patched.setattr(export, "_write", write_without_lock)
-        with pytest.raises(CommandError, match=r"and with it the lock on .* Run the export again") as raised:
+        patched.setattr(export, "_save", write_without_lock)
+        with pytest.raises(CommandError, match=r"and with it the lock on .* Run it again") as raised:
             run(topic, "--to", tmp_path)
     assert raised.value.returncode == 1
-    assert Journal(spark, str(tmp_path)).done == {}
+    assert Parts(OfDisk(), str(tmp_path)).done == {}
     run(topic, "--to", tmp_path)
     assert exported(spark, tmp_path) == stored(topic)
 
@@ -334,16 +334,15 @@ def test_a_lock_that_was_lost_notes_nothing(
 def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
     assert run(topic, "--to", tmp_path, "--resume").startswith("Nothing to export: no part of that is unfinished.")
-    journal = Journal(spark, str(tmp_path))
-    part = part_of(topic, 3, 6)
-    journal.plan([part])
-    left = tmp_path / part.folder / "day=2020-01-01"
+    plan(tmp_path, part_of(topic, 3, 6))
+    left = tmp_path / "_django_events/attempts/of-a-run-that-was-killed/day=2020-01-01"
     left.mkdir(parents=True)
     (left / "part-from-a-run-that-was-killed.parquet").write_bytes(b"nonsense")
 
     run(topic, "--to", tmp_path, "--resume")
 
     assert [row["offset"] for row in exported(spark, tmp_path)] == [3, 4, 5]
+    assert not left.exists()
 
 
 @pytest.mark.requirement("X1")
@@ -409,7 +408,12 @@ def url(parameters: dict[str, Any]) -> str:
 
 
 def part_of(topic: Any, start: int, end: int) -> Part:
-    return Part(topic=str(topic), incarnation=incarnation(topic), start=start, end=end, format="parquet", by=("day",))
+    return Part(topic=str(topic), incarnation=incarnation(topic), start=start, end=end)
+
+
+def plan(path: Path, *parts: Part, by: tuple[str, ...] = ("day",)) -> None:
+    """As a run does that is killed right afterwards."""
+    Parts(OfDisk(), str(path)).plan(parts, "parquet", by)
 
 
 def incarnation(topic: Any) -> str:
@@ -485,7 +489,7 @@ def test_a_database_that_is_older_than_the_export_is_said(
     spark: Any, log: Callable[..., Any], tmp_path: Path, how: tuple[Any, ...]
 ) -> None:
     topic = log(Draft(value=1), Draft(value=2))
-    Journal(spark, str(tmp_path)).plan([part_of(topic, 1, 5)])
+    plan(tmp_path, part_of(topic, 1, 5))
 
     with pytest.raises(CommandError, match=r"has topic 'things' up to 4, and the next event of its log will be 3\."):
         run(topic, "--to", tmp_path, *how)
@@ -493,7 +497,7 @@ def test_a_database_that_is_older_than_the_export_is_said(
 
 def test_a_topic_made_anew_is_not_resumed(spark: Any, log: Callable[..., Any], tmp_path: Path, make_topic: Any) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
-    Journal(spark, str(tmp_path)).plan([part_of(topic, 1, 6)])
+    plan(tmp_path, part_of(topic, 1, 6))
     make_anew(topic, make_topic)
     publish(topic, *range(10))
 
@@ -520,7 +524,7 @@ def test_a_stream_stays_as_it_was_begun(spark: Any, log: Callable[..., Any], tmp
     publish(topic, 2)
 
     for other in (("--by", "type"), ("--by", "none"), ("--format", "json")):
-        with pytest.raises(CommandError, match=r"tells of files in format parquet, by day\. This query writes"):
+        with pytest.raises(CommandError, match=r"tells of files in format parquet, by day\. This run writes"):
             run(topic, "--to", tmp_path, "--once", *other, command="stream_events")
     assert run(topic, "--to", tmp_path, "--once", command="stream_events") == "Events written: 1.\n"
     assert exported(spark, tmp_path) == stored(topic)
@@ -531,7 +535,7 @@ def test_a_new_query_does_not_write_over_another(spark: Any, log: Callable[..., 
     run(topic, "--to", tmp_path, "--once", command="stream_events")
     shutil.rmtree(tmp_path / "_django_events")
 
-    with pytest.raises(CommandError, match="a new one would write over them"):
+    with pytest.raises(CommandError, match="holds 'batch=000000000000', and no journal"):
         run(topic, "--to", tmp_path, "--once", command="stream_events")
     assert exported(spark, tmp_path) == stored(topic)
 

@@ -46,7 +46,7 @@ class Command(BaseCommand):
         with explained():
             from django_events.spark import files
             from django_events.spark.session import session
-            from django_events.spark.stream_export import Follow, follow
+            from django_events.spark.stream_export import Follow, following
 
             to, checkpoint = options["to"], options["checkpoint"]
             if to is not None and options["option"]:
@@ -72,14 +72,19 @@ class Command(BaseCommand):
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
             )
-            with session("stream_events", **where) as spark, stop_on_signals() as stop:
-                query = follow(spark, wanted)
+            with (
+                session("stream_events", **where) as spark,
+                stop_on_signals() as stop,
+                following(spark, wanted) as at_work,
+            ):
                 if verbosity and not options["once"]:
                     self.stderr.write(
                         f"Following {', '.join(topics)} of {using!r} to {wanted.path or wanted.sink}, every "
                         f"{duration(timedelta(seconds=options['every']))}. Ctrl-C stops."
                     )
-                events = self._watch(query, stop, verbosity=verbosity)
+                events = self._watch(at_work.query, stop, verbosity=verbosity)
+                if (rows := at_work.rows) is not None:
+                    events = rows
         if verbosity:
             self.stdout.write(f"Events written: {events:,}.")
 

@@ -1,0 +1,105 @@
+"""The lock on a folder that a command writes to: in the database, and watched while Spark is at work.
+
+It keeps others away who would only be in the way. What counts doesn't hang on it: see `journal`.
+"""
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+from psycopg.pq import ConnStatus
+
+from django_events.exceptions import ExportRefused
+from django_events.spark.dsn import Connection, Dsn, fetch
+from django_events.spark.paths import key
+from django_events.statements import statement
+
+EVERY, PATIENCE = 1.0, 30.0  # seconds: between two looks, and for the server to answer one
+
+
+class FolderLock:
+    """A lock that goes with its connection, whatever happens."""
+
+    def __init__(self, connection: Connection, path: str) -> None:
+        self._connection, self._path = connection, path
+        self._lost = False
+
+    def check(self) -> None:
+        """ExportRefused if the lock is lost."""
+        self._lost = self._lost or not self._answers()
+        if self._lost:
+            raise ExportRefused(
+                f"The connection to the database was lost, and with it the lock on {self._path}. What was being "
+                "written doesn't count, and readers don't see it. Run it again."
+            )
+
+    @contextmanager
+    def watched(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Cancel what the block waits for as soon as the lock is lost: ExportRefused, whatever comes of it."""
+        over = threading.Event()
+        watch = threading.Thread(
+            target=self._watch, args=(over, cancel), name="django_events watches a lock", daemon=True
+        )
+        watch.start()
+
+        def stop() -> None:
+            over.set()
+            watch.join()
+
+        try:
+            yield
+        except Exception as error:
+            stop()
+            self._refuse(error)
+            raise
+        finally:
+            stop()
+        self.check()
+
+    def _refuse(self, error: Exception) -> None:
+        try:
+            self.check()
+        except ExportRefused as refused:
+            raise refused from error
+
+    def _watch(self, over: threading.Event, cancel: Callable[[], object]) -> None:
+        while not over.wait(EVERY):
+            if not self._lost:
+                self._lost = not self._answers()
+            if self._lost:
+                with suppress(Exception):  # again a little later: what was only about to begin has not noticed
+                    cancel()
+
+    def _answers(self) -> bool:
+        """Whether the session is there. A server that is cut off says nothing, for hours."""
+        server = self._connection.pgconn
+        deadline = time.monotonic() + PATIENCE
+        try:
+            server.send_query(b"")
+            while True:
+                while server.is_busy():
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not select.select([server.socket], [], [], left)[0]:
+                        self._connection.close()
+                        return False
+                    server.consume_input()
+                if server.get_result() is None:
+                    return server.status == ConnStatus.OK
+        except (psycopg.Error, OSError, ValueError):
+            return False
+
+
+@contextmanager
+def alone(dsn: Dsn, path: str) -> Iterator[FolderLock]:
+    """The lock on a folder; ExportRefused if another command has it."""
+    with dsn.connected() as connection, connection.transaction():
+        fetch(connection, statement("let_idle"))
+        [[mine]] = fetch(connection, statement("lock_export"), path=key(path))
+        if not mine:
+            raise ExportRefused(
+                f"Another export_events or stream_events writes to {path}. Wait for it, or stop it first."
+            )
+        yield FolderLock(connection, path)

@@ -1,0 +1,99 @@
+"""The journal of `export_events`: the parts of an export, each planned before it is written, and counted when it is."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django_events.exceptions import ExportRefused
+from django_events.spark.journal import Journal
+from django_events.spark.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of an export: the ids of a topic from `start` to before `end`, in a folder of its own."""
+
+    topic: str
+    incarnation: str
+    start: int
+    end: int
+
+    @property
+    def folder(self) -> str:
+        return f"topic={self.topic}/ids={self.start:012d}-{self.end - 1:012d}"
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+class Parts(Journal):
+    """Which parts are planned, and which of them are done."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self.planned: list[Part] = []
+        self.done: dict[Part, int] = {}
+        self._attempt_of: dict[Part, str] = {}
+        super().__init__(storage, path, "export_events")
+
+    @property
+    def unfinished(self) -> list[Part]:
+        """Parts that an interrupted run has begun, or was going to."""
+        return [part for part in self.planned if part not in self.done]
+
+    def plan(self, parts: Iterable[Part], format: str, by: tuple[str, ...]) -> None:
+        """Take the folder over, and say what is going to be written before anything is."""
+        self.planned += parts
+        self.begin(format, by)
+
+    def finish(self, part: Part, attempt: str, rows: int) -> None:
+        """Let this attempt be the part."""
+        self.done[part], self._attempt_of[part] = rows, attempt
+        self._decide(attempt)
+
+    def missing(self, topic: str, start: int, end: int) -> list[tuple[int, int]]:
+        """What of a range no run has planned yet."""
+        gaps = []
+        for one in sorted((part.start, part.end) for part in self.planned if part.topic == topic):
+            if start < min(one[0], end):
+                gaps.append((start, min(one[0], end)))
+            start = max(start, one[1])
+        return [*gaps, (start, end)] if start < end else gaps
+
+    def refuse_other_topic(self, topic: str, incarnation: str) -> None:
+        """ExportRefused if what is there was exported from another topic of that name."""
+        if any(part.topic == topic and part.incarnation != incarnation for part in self.planned):
+            raise ExportRefused(
+                f"Topic {topic!r} was made anew since it was exported, and its ids began again. Export to "
+                "another folder."
+            )
+
+    def decided(self) -> dict[str, str]:
+        return {attempt: part.folder for part, attempt in self._attempt_of.items()}
+
+    def content(self) -> dict[str, Any]:
+        return {"parts": [self._said(part) for part in self.planned]}
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        for said in record["parts"]:
+            part = Part(topic=said["topic"], incarnation=said["incarnation"], start=said["start"], end=said["end"])
+            rows, attempt = said.get("rows"), said.get("attempt")
+            if not (type(part.topic) is type(part.incarnation) is str and type(part.start) is type(part.end) is int):
+                raise ValueError(said)
+            if not 0 < part.start < part.end or part in self.planned or (rows is None) != (attempt is None):
+                raise ValueError(said)
+            self.planned.append(part)
+            if rows is not None:
+                if type(rows) is not int or not 0 <= rows <= len(part) or type(attempt) is not str:
+                    raise ValueError(said)
+                self.done[part], self._attempt_of[part] = rows, attempt
+
+    def _said(self, part: Part) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "topic": part.topic,
+            "incarnation": part.incarnation,
+            "start": part.start,
+            "end": part.end,
+        }
+        if part in self.done:
+            said |= {"rows": self.done[part], "attempt": self._attempt_of[part]}
+        return said
