@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from django_events.exceptions import InvalidOption, NotReady
+from django_events.exceptions import InvalidOption, NotReady, RightsMissing, rights_missing
 from django_events.phrases import cut_details
 from django_events.statements import Statement
 
@@ -51,6 +51,11 @@ class Dsn:
     def __hash__(self) -> int:
         return hash(str(self))
 
+    @property
+    def role(self) -> str:
+        """As whom it says to connect."""
+        return str(self._parameters.get("user") or "of this process")
+
     @contextmanager
     def connected(self) -> Iterator[Connection]:
         """A connection in which every statement is a transaction, closed at the end."""
@@ -88,6 +93,8 @@ def explained(dsn: Dsn) -> Iterator[None]:
             f"The tables of django_events are not in the database {dsn}, or were removed meanwhile: "
             f"{str(error).splitlines()[0]}. Run: manage.py migrate"
         ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise RightsMissing(rights_missing(dsn.role, error, kind="reader|sink")) from error
     except psycopg.Error as error:
         cut_details(error)
         raise

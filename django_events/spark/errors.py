@@ -1,6 +1,7 @@
 """What went wrong in Spark, in a sentence: the cause stands somewhere in pages of two languages' stacks."""
 
 import re
+import sys
 
 # The errors of this package, as they arrive from workers in other processes.
 OURS = re.compile(
@@ -30,6 +31,11 @@ CAUSES = [
     (
         r"No FileSystem for scheme|UnsupportedFileSystemException|Class org\.apache\.hadoop\.fs\.\S+ not found",
         "Spark knows no file system of that kind. Give it the package for it, for example in spark-defaults.conf.",
+    ),
+    (
+        r"Failed to find (?:the )?data source: django_events\b",
+        "Spark's Python doesn't find this package. Expected in PYSPARK_PYTHON a Python that has it on all of Spark's "
+        f"machines; here that is {sys.executable}",
     ),
     (
         r"Failed to find (?:the )?data source: (\S+?)[.\s]|DATA_SOURCE_NOT_FOUND",

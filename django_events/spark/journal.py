@@ -1,8 +1,8 @@
 """What counts in a folder of files, decided once, whoever else writes there and however late.
 
     _django_events/journal/000000000007/record.json   the newest version of what counts
-    _django_events/attempts/1f0c…                     what a run is writing, or what was left of one
-    _django_events/removed/1f0c…                      what is being removed
+    _django_events/attempts/000000000006-1f0c…        what a run is writing, or what was left of one
+    _django_events/removed/000000000004-93ab…         what is being removed
 
 Each run, and each step of it, adds a version under the next number. A number is given once: a process that was frozen,
 or has lost its lock without knowing, finds its number taken, and has changed nothing. Files are written where no reader
@@ -32,7 +32,7 @@ class Journal:
         self._storage, self._root, self._writer = storage, path, writer
         self.path = f"{path}/{FOLDER}/journal"
         self._attempts, self._removed = f"{path}/{FOLDER}/attempts", f"{path}/{FOLDER}/removed"
-        self.run = run or str(uuid4())
+        self.run = run or ""
         self._number = self._newest()
         self._head: Mapping[str, Any] = {}
         if self._number:
@@ -61,6 +61,7 @@ class Journal:
 
     def begin(self, format: str, by: Sequence[str]) -> None:
         """Take the folder over: from here on no earlier run can add anything."""
+        self.run = _name(self._number + 1)
         self._head = {"writer": self._writer, "run": self.run, "format": format, "by": list(by)}
         self._save()
         self.settle()
@@ -68,7 +69,7 @@ class Journal:
 
     def attempt(self) -> str:
         """A folder to write into, which no other run has and no reader looks at."""
-        return str(uuid4())
+        return _name(_token(self.run))
 
     def place_of(self, attempt: str) -> str:
         """Where an attempt lies until it counts."""
@@ -124,10 +125,14 @@ class Journal:
             )
 
     def _tidy(self) -> None:
-        """Remove what attempts have left that don't count. Under another name first: an attempt is whole or gone."""
+        """Remove what attempts of earlier runs have left that don't count.
+
+        Only of earlier ones: frozen in here, this run may wake up when a later one has decided for an attempt. Under
+        another name first: an attempt is whole or gone, also for a run that is about to decide for it.
+        """
         decided = self.decided()
         for attempt in self._storage.names(self._attempts):
-            if attempt not in decided:
+            if attempt not in decided and _token(attempt) < _token(self.run):
                 self._storage.move(self.place_of(attempt), f"{self._removed}/{attempt}")
         for attempt in self._storage.names(self._removed):
             self._storage.remove(f"{self._removed}/{attempt}")
@@ -136,7 +141,7 @@ class Journal:
         """Add a version; ExportRefused if another run has added one since this one looked."""
         number = self._number + 1
         text = json.dumps({"layout": LAYOUT, **self._head, **self.content()})
-        written, place = self.place_of(self.attempt()), f"{self.path}/{number:012d}"
+        written, place = self.place_of(_name(number)), f"{self.path}/{number:012d}"
         self._storage.write(f"{written}/record.json", text)
         # The answer may be that of a second try, which finds what the first one did.
         moved = self._storage.move(written, place)
@@ -200,3 +205,13 @@ class Journal:
                 f"{self._root} holds {seen[0]!r}, and no journal that says what is in it: readers would take both "
                 "together. Take an empty folder."
             )
+
+
+def _name(token: int) -> str:
+    """A name that is given once. Names of later runs have higher tokens: the number of the version they began with."""
+    return f"{token:012d}-{uuid4()}"
+
+
+def _token(name: str) -> int:
+    found = re.match("([0-9]{12})-", name)
+    return int(found[1]) if found else 0

@@ -11,7 +11,7 @@ moment. An object store has no such step.
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
@@ -101,10 +101,10 @@ class OfHadoop:
         self.scheme: str = self._files.getUri().getScheme()
         # FileSystem.rename() moves a folder into one that is there already; that of FileContext refuses to.
         context = jvm.org.apache.hadoop.fs.FileContext
-        self._context = lambda: context.getFileContext(self._files.getUri(), configuration)
+        self._context: Callable[[], Any] = lambda: context.getFileContext(self._files.getUri(), configuration)
         kind = getattr(jvm.org.apache.hadoop.fs, "Options$Rename")
         gateway: Any = spark.sparkContext._gateway
-        self._never_over = gateway.new_array(kind, 0)
+        self._never_over: Any = gateway.new_array(kind, 0)
 
     def names(self, folder: str) -> list[str]:
         if not self._files.exists(self._path(folder)):

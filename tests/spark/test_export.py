@@ -335,7 +335,7 @@ def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..
     topic = log(*(Draft(value=n) for n in range(10)))
     assert run(topic, "--to", tmp_path, "--resume").startswith("Nothing to export: no part of that is unfinished.")
     plan(tmp_path, part_of(topic, 3, 6))
-    left = tmp_path / "_django_events/attempts/of-a-run-that-was-killed/day=2020-01-01"
+    left = tmp_path / "_django_events/attempts/000000000000-of-a-run-that-was-killed/day=2020-01-01"
     left.mkdir(parents=True)
     (left / "part-from-a-run-that-was-killed.parquet").write_bytes(b"nonsense")
 

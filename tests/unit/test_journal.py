@@ -1,72 +1,275 @@
-"""The journal of an export: what can't have been written by one is refused, never guessed at."""
+"""The journal of a folder: what counts is decided once, and what no run can have written is refused."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from django_events.exceptions import ExportRefused
-from django_events.spark import journal
-from django_events.spark.journal import Journal, Part
+from django_events.spark.batches import Batches, Reached
+from django_events.spark.journal import KEPT
+from django_events.spark.parts import Part, Parts
+from django_events.spark.storage import OfDisk
 
-PLANNED = {
-    "state": "planned",
-    "topic": "things",
-    "incarnation": "i",
-    "start": 1,
-    "end": 51,
-    "format": "parquet",
-    "by": ["day"],
-}
-DONE = {**PLANNED, "state": "done", "rows": 50}
+PART = Part(topic="things", incarnation="i", start=1, end=51)
+OTHER = Part(topic="things", incarnation="i", start=51, end=101)
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A journal with these records, without Spark."""
-
-    def reading(*records: dict[str, Any], folders: bool = True) -> Journal:
-        monkeypatch.setattr(journal.Records, "read", lambda self: list(records))
-        monkeypatch.setattr(journal, "exists", lambda spark, path: folders and path == "/data/topic=*")
-        return Journal(None, "/data")  # type: ignore[arg-type]
-
-    return reading
+def parts(path: Path) -> Parts:
+    return Parts(OfDisk(), str(path))
 
 
-def test_records_come_in_any_order(read: Any) -> None:
-    part = Part(topic="things", incarnation="i", start=1, end=51, format="parquet", by=("day",))
+def planned(path: Path, *wanted: Part) -> Parts:
+    journal = parts(path)
+    journal.plan(wanted, "parquet", ("day",))
+    return journal
 
-    found = read(DONE, PLANNED)
 
-    assert found.planned == [part]
-    assert found.done == {part: 50}
-    assert found.unfinished == []
+def write(journal: Parts | Batches, text: str = "") -> str:
+    """An attempt with a file in it, as Spark leaves it."""
+    attempt = journal.attempt()
+    folder = Path(journal.place_of(attempt))
+    folder.mkdir(parents=True)
+    (folder / "_SUCCESS").touch()
+    (folder / "part-0.parquet").write_text(text or attempt)
+    return attempt
+
+
+def seen(path: Path) -> list[str]:
+    """The files that readers find."""
+    found = (file.relative_to(path) for file in path.rglob("*.parquet"))
+    return sorted(str(file) for file in found if not any(name.startswith(("_", ".")) for name in file.parts))
+
+
+def newest(path: Path) -> Path:
+    return max((path / "_django_events/journal").glob("*/record.json"))
+
+
+def test_an_attempt_is_seen_when_it_counts(tmp_path: Path) -> None:
+    journal = planned(tmp_path, PART)
+    attempt = write(journal)
+    assert seen(tmp_path) == []
+
+    journal.finish(PART, attempt, 50)
+
+    assert seen(tmp_path) == ["topic=things/ids=000000000001-000000000050/part-0.parquet"]
+    assert parts(tmp_path).done == {PART: 50}
+    assert parts(tmp_path).unfinished == []
+    assert not parts(tmp_path).has_left_over
+
+
+def test_a_run_that_was_taken_over_adds_nothing(tmp_path: Path) -> None:
+    frozen = planned(tmp_path, PART)
+    late = write(frozen)
+    second = parts(tmp_path)
+    second.plan([OTHER], "parquet", ("day",))
+    assert not Path(frozen.place_of(late)).exists()
+
+    # It wakes up, and Spark writes on into the folder that was removed.
+    (Path(frozen.place_of(late))).mkdir(parents=True)
+    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+        frozen.finish(PART, late, 50)
+    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+        frozen.plan([], "parquet", ("day",))
+    for part in (PART, OTHER):
+        second.finish(part, write(second), 50)
+
+    assert len(seen(tmp_path)) == 2
+    assert parts(tmp_path).has_left_over
+    planned(tmp_path)
+    assert not parts(tmp_path).has_left_over
+
+
+def test_a_run_that_wakes_up_after_many_versions_adds_nothing(tmp_path: Path) -> None:
+    frozen = planned(tmp_path, PART)
+    second = planned(tmp_path)
+    second.finish(PART, write(second), 50)
+    before = seen(tmp_path)
+    for _ in range(KEPT + 3):
+        last = planned(tmp_path)
+    assert len(list((tmp_path / "_django_events/journal").iterdir())) == KEPT
+
+    attempt = write(frozen)
+    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+        frozen.finish(PART, attempt, 50)
+
+    assert seen(tmp_path) == before
+    last.plan([OTHER], "parquet", ("day",))
+    assert parts(tmp_path).unfinished == [OTHER]
+
+
+def test_what_was_decided_is_shown_by_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = planned(tmp_path, PART)
+    attempt = write(journal)
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "_show", lambda attempt, folder: None)  # killed right before
+        journal.finish(PART, attempt, 50)
+    assert seen(tmp_path) == []
+
+    planned(tmp_path)
+
+    assert seen(tmp_path) == ["topic=things/ids=000000000001-000000000050/part-0.parquet"]
+    journal._show(attempt, PART.folder)  # the one that was frozen goes on: it is done already
+    assert len(seen(tmp_path)) == 1
+
+
+def test_folders_that_were_removed_do_not_come_again(tmp_path: Path) -> None:
+    journal = planned(tmp_path, PART)
+    journal.finish(PART, write(journal), 50)
+    OfDisk().remove(f"{tmp_path}/{PART.folder}")
+
+    assert planned(tmp_path).unfinished == []
+    assert seen(tmp_path) == []
+
+
+def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
+    journal = planned(tmp_path, PART)
+    (tmp_path / PART.folder).mkdir(parents=True)
+    (tmp_path / PART.folder / "foreign.parquet").touch()
+
+    with pytest.raises(ExportRefused, match=r"ids=000000000001-000000000050 is there, and no run has written it"):
+        journal.finish(PART, write(journal), 50)
+    OfDisk().remove(f"{tmp_path}/{PART.folder}")
+    planned(tmp_path)
+    assert seen(tmp_path) == ["topic=things/ids=000000000001-000000000050/part-0.parquet"]
+
+
+def test_files_that_spark_wrote_elsewhere_do_not_count(tmp_path: Path) -> None:
+    journal = planned(tmp_path, PART)
+
+    with pytest.raises(ExportRefused, match="is not there, though Spark has written it"):
+        journal.finish(PART, journal.attempt(), 50)
+    assert parts(tmp_path).unfinished == [PART]
+
+
+def test_many_runs_at_once_decide_each_part_once(tmp_path: Path) -> None:
+    """Without any lock: each takes the folder over from the others, again and again."""
+    wanted = [Part(topic="things", incarnation="i", start=n, end=n + 1) for n in range(1, 61)]
+    planned(tmp_path, *wanted)
+
+    def run(_: int) -> int:
+        finished = 0
+        while True:
+            try:
+                journal = planned(tmp_path)
+                for part in journal.unfinished:
+                    journal.finish(part, write(journal, str(part.start)), 1)
+                    finished += 1
+                return finished
+            except (ExportRefused, FileNotFoundError):  # a version that it was to read was removed as an old one
+                continue
+
+    with ThreadPoolExecutor(6) as pool:
+        finished = list(pool.map(run, range(6)))
+
+    assert sum(finished) <= len(wanted)  # a run may be taken over between its decision and its answer
+    files = [tmp_path / file for file in seen(tmp_path)]
+    assert sorted(int(file.read_text()) for file in files) == list(range(1, 61))
+    assert len(parts(tmp_path).done) == 60
+
+
+def test_a_run_that_wakes_up_while_it_clears_leaves_later_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = parts(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(frozen, "_tidy", lambda: None)  # it stops right before
+        frozen.plan([PART], "parquet", ("day",))
+    second = planned(tmp_path)
+    attempt = write(second)
+    with monkeypatch.context() as patched:
+        patched.setattr(second, "_show", lambda attempt, folder: frozen._tidy())
+        second.finish(PART, attempt, 50)
+
+    planned(tmp_path)
+
+    assert seen(tmp_path) == ["topic=things/ids=000000000001-000000000050/part-0.parquet"]
+
+
+def test_a_follower_goes_on_where_the_files_end(tmp_path: Path) -> None:
+    first = Batches(OfDisk(), str(tmp_path))
+    first.begin("parquet", ("day",))
+    first.finish(write(first), 7, {"things": Reached("i", 8)})
+
+    again = Batches(OfDisk(), str(tmp_path), run=first.run)
+    assert (again.count, again.rows, again.reached) == (1, 7, {"things": Reached("i", 8)})
+    Batches(OfDisk(), str(tmp_path)).begin("parquet", ("day",))
+    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+        Batches(OfDisk(), str(tmp_path), run=first.run)
+    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+        again.finish(write(again), 7, {})
+    assert seen(tmp_path) == ["batch=000000000000/part-0.parquet"]
 
 
 @pytest.mark.parametrize(
-    "record",
+    "changed",
     [
-        {},
-        {**PLANNED, "state": "gone"},
-        {**PLANNED, "state": None},
-        {**PLANNED, "start": "1"},
-        {**PLANNED, "start": True},
-        {**PLANNED, "start": 51},
-        {**PLANNED, "start": 0},
-        {**PLANNED, "by": "day"},
-        {**PLANNED, "topic": None},
-        {name: value for name, value in PLANNED.items() if name != "incarnation"},
-        {**DONE, "rows": None},
-        {**DONE, "rows": 51},
-        {name: value for name, value in DONE.items() if name != "rows"},
-        {**DONE, "end": 41, "rows": 40},
+        {"parts": None},
+        {"parts": [{}]},
+        {"parts": [{"topic": "things", "incarnation": "i", "start": "1", "end": 51}]},
+        {"parts": [{"topic": "things", "incarnation": "i", "start": True, "end": 51}]},
+        {"parts": [{"topic": "things", "incarnation": "i", "start": 51, "end": 51}]},
+        {"parts": [{"topic": "things", "incarnation": "i", "start": 0, "end": 51}]},
+        {"parts": [{"topic": None, "incarnation": "i", "start": 1, "end": 51}]},
+        {"parts": [{"topic": "things", "incarnation": "i", "start": 1, "end": 51, "rows": 50}]},
+        {"parts": [{"topic": "things", "incarnation": "i", "start": 1, "end": 51, "rows": 51, "attempt": "a"}]},
+        {"parts": [{"topic": "things", "incarnation": "i", "start": 1, "end": 51}] * 2},
+        {"by": "day"},
+        {"format": None},
+        {"layout": "2"},
     ],
 )
-def test_a_record_that_no_export_writes_is_damage(read: Any, record: dict[str, Any]) -> None:
-    with pytest.raises(ExportRefused, match="/data/_django_events/journal is damaged, or something else wrote it"):
-        read(PLANNED, DONE, record)
+def test_a_record_that_no_run_writes_is_damage(tmp_path: Path, changed: dict[str, Any]) -> None:
+    planned(tmp_path, PART)
+    file = newest(tmp_path)
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+
+    with pytest.raises(ExportRefused, match="/_django_events/journal is damaged, or something else wrote it"):
+        parts(tmp_path)
 
 
-def test_events_without_a_journal_are_not_written_again(read: Any) -> None:
-    with pytest.raises(ExportRefused, match="no journal that says what is in them"):
-        read()
-    assert read(folders=False).planned == []
+@pytest.mark.parametrize(
+    "changed",
+    [{"batches": "1"}, {"batches": 1}, {"rows": -1}, {"attempt": "a"}, {"topics": {"things": {"incarnation": "i"}}}],
+)
+def test_a_record_that_no_follower_writes_is_damage(tmp_path: Path, changed: dict[str, Any]) -> None:
+    Batches(OfDisk(), str(tmp_path)).begin("parquet", ())
+    file = newest(tmp_path)
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+
+    with pytest.raises(ExportRefused, match="/_django_events/journal is damaged, or something else wrote it"):
+        Batches(OfDisk(), str(tmp_path))
+
+
+def test_a_folder_of_another_writer_is_refused(tmp_path: Path) -> None:
+    planned(tmp_path, PART)
+
+    with pytest.raises(ExportRefused, match=r"holds what export_events writes\. Take another folder for stream_events"):
+        Batches(OfDisk(), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ("topic=things/ids=1-2/part-0.parquet", "holds 'topic=things', and no journal that says what is in it"),
+        ("part-0.parquet", "holds 'part-0.parquet', and no journal"),
+        ("_django_events/journal/part-0.txt", "was begun by an older version of django_events"),
+        ("_django_events/stream/part-0.txt", "was begun by an older version of django_events"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, there: str, said: str) -> None:
+    (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / there).touch()
+
+    with pytest.raises(ExportRefused, match=said):
+        parts(tmp_path)
+
+
+@pytest.mark.parametrize("there", [".hidden", "_SUCCESS", "lost+found/x", "_django_events/checkpoint/metadata"])
+def test_what_readers_pass_over_is_no_matter(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / there).touch()
+
+    assert parts(tmp_path).is_new
