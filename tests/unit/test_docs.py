@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from django.apps import apps
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
@@ -328,6 +329,22 @@ def test_a_link_leads_somewhere(page, target):
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT and page != INDEX], ids=name_of)
 def test_the_index_leads_to_every_page(page):
     assert f"({page.relative_to(INDEX.parent).as_posix()})" in text_of(INDEX)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.parent.parent == ROOT / "docs" and page.parent.name != "images"],
+    ids=name_of,
+)
+def test_the_readme_leads_to_every_page_but_the_decisions(page):
+    assert f"({page.relative_to(ROOT).as_posix()})" in text_of(ROOT / "README.md"), "Add it to its list of pages."
+
+
+@pytest.mark.parametrize(
+    "table", sorted({model._meta.db_table for model in apps.get_app_config("django_events").get_models()})
+)
+def test_who_uninstalls_is_told_of_every_table(table):
+    assert f"`{table}`" in text_of(ROOT / "docs/how-to/uninstall.md")
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent for path in PACKAGE.glob("*/__init__.py")), ids=name_of)
