@@ -271,10 +271,12 @@ def test_a_celery_worker_that_is_killed(stage: Stage, moment: str, runs: int):
 
 def test_sending_on_commit_loses_a_task(stage: Stage):
     """That the page is right to say so: the event counts as handled, and its task was never sent."""
-    stage.worker("lossy")
+    first = stage.worker("lossy")
+    stage.site.wait_until(lambda: "Ctrl-C stops" in stage.site.said(first), what="a worker")
     stage.wait_until_passed("lossy")  # the orders of other tests
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(60) == 0
     before = stage.tasks("sent")
-    stage.end_workers()
     gate = stage.arm("sending")
     killed = stage.worker("lossy")
     stage.place(1)
