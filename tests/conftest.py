@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.fix_queues",
     "tests.fix_restores",
     "tests.fix_servers",
+    "tests.fix_sites",
 ]
 
 # A Spark that lives for seconds spends most of them on compiling itself: Java's quick compiler alone takes half.

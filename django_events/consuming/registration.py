@@ -183,7 +183,7 @@ def _change_order(using: str, row: models.Consumer, declared: declarations.Consu
     if declared.ordered:  # what it has was made without keys
         sql.fetch(using, sql.statement("add_keys").on(log=log_table(row.topic_id)), consumer_id=row.pk)
     for position in row.positions.using(using):
-        position.delete()
+        position.delete(using=using)
         position.pk = None
         position.save(using=using)
 
@@ -200,7 +200,7 @@ def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) 
     kept = set(row.positions.using(using).values_list("partition", flat=True))
     models.Position.objects.using(using).bulk_create(
         models.Position(
-            consumer=row,
+            consumer_id=row.pk,
             partition=partition,
             position=position,
             number=places.number_at(using, row.topic, partition, position),

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from django.db.models import Prefetch
+
 from django_events import declarations, models, sql
 from django_events.exceptions import ConsumerNotReady
 from django_events.matching import condition
@@ -55,7 +57,7 @@ def subscriptions(using: str, consumers: Iterable[declarations.Consumer]) -> lis
         for row in models.Consumer.objects.using(using)
         .filter(name__in=[consumer.name for consumer in consumers])
         .select_related("topic")
-        .prefetch_related("positions")
+        .prefetch_related(Prefetch("positions", models.Position.objects.using(using)))  # or it would ask the router
     }
     return [_subscription(using, consumer, topic, rows) for consumer in consumers for topic in consumer.topics]
 

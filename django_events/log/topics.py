@@ -120,8 +120,9 @@ def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: 
     topic = models.Topic(pk=orphan or topic_id, name=declared.name, **options)
     topic.save(using=using, force_insert=True)
     id_floor, number_floors = (0, []) if orphan is None else _floors_of(using, topic)
-    head = models.TopicHead(topic=topic, id_floor=id_floor, number_floors=number_floors)
+    head = models.TopicHead(topic_id=topic.pk, id_floor=id_floor, number_floors=number_floors)
     head.save(using=using, force_insert=True)
+    head.topic = topic  # now that both are of this database: before, a router would be asked
     if orphan is None:
         segments.create_log(using, topic)
         return f"Topic {topic}: created, {_partitions(topic.partitions)}."

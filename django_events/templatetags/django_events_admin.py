@@ -1,9 +1,12 @@
-"""How our pages of the admin write numbers, times and addresses."""
+"""How our pages of the admin write numbers, times and addresses.
+
+Django imports the tags of every app as soon as it looks at a template engine, also where the admin isn't installed and
+where a site registers its own choice of pages. So the admin is imported by the tags that write its addresses only.
+"""
 
 from datetime import datetime, timedelta
 
 from django import template
-from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.urls import reverse
 from django.utils import timezone
@@ -12,7 +15,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from django_events import phrases
-from django_events.admin.addresses import home, query, written
 
 register = template.Library()
 
@@ -66,6 +68,10 @@ def size(value: int | None) -> str:
 @register.simple_tag(takes_context=True)
 def page(context: template.Context, model: str, name: str, row: Model | int, *more: object) -> str:
     """The address of a page of ours: `{% page "topic" "log" topic %}`; a number is a row of the page's database."""
+    from django.contrib.admin.utils import quote
+
+    from django_events.admin.addresses import home, written
+
     using, pk = (row._state.db or home(), row.pk) if isinstance(row, Model) else (context["using"], row)
     args = [quote(written(pk, using)), *more]
     return reverse(f"admin:django_events_{model}_{name}", args=args, current_app=context["request"].current_app)
@@ -74,6 +80,8 @@ def page(context: template.Context, model: str, name: str, row: Model | int, *mo
 @register.simple_tag(takes_context=True)
 def list_page(context: template.Context, model: str, row: Model | None = None, **chosen: object) -> str:
     """The address of a list of ours, of the database of a row, or else of the page."""
+    from django_events.admin.addresses import home, query
+
     using = (row._state.db if row is not None else context.get("using")) or home()
     address = reverse(f"admin:django_events_{model}_changelist", current_app=context["request"].current_app)
     return address + query(using, **chosen)
