@@ -161,7 +161,8 @@ class Declared:
 
     def type_of(self, model: type[Model], operation: Operation) -> str | None:
         given = self.types[operation]
-        return f"{model._meta.model_name}.{operation}" if isinstance(given, Unset) else given
+        concrete = model._meta.concrete_model or model  # a proxy is its model
+        return f"{concrete._meta.model_name}.{operation}" if isinstance(given, Unset) else given
 
 
 def _name_of(topic: str) -> str:

@@ -13,9 +13,12 @@ from decimal import MAX_PREC, ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from django.db import connection, models
+from django.db import connections, models, router
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, Model
-from django.utils.timezone import get_default_timezone, is_naive, make_aware
+from django.utils.timezone import get_default_timezone, is_naive
+
+from django_events.models import BufferedEvent
 
 if TYPE_CHECKING:
     Concrete: TypeAlias = Field[Any, Any]
@@ -119,7 +122,7 @@ def _in_json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, datetime):
-        moment = make_aware(value, get_default_timezone()) if is_naive(value) else value
+        moment = _as_postgresql_takes(value) if is_naive(value) else value
         return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     if isinstance(value, time):
         return value.isoformat(timespec="microseconds")
@@ -134,6 +137,16 @@ def _in_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_in_json(item) for item in value]
     return str(value)
+
+
+def _as_postgresql_takes(value: datetime) -> datetime:
+    """The moment of a time without a zone, where USE_TZ is off.
+
+    Of an hour that the clocks go through twice, PostgreSQL takes the second, and it reads one that they leave out by
+    the offset from before. That is the smaller offset of the two that are possible, either time.
+    """
+    zoned = value.replace(tzinfo=get_default_timezone())
+    return min((zoned.replace(fold=fold) for fold in (0, 1)), key=lambda one: one.utcoffset() or timedelta(0))
 
 
 def in_sql(field: Concrete, column: str) -> str:
@@ -159,4 +172,15 @@ def differ_in_sql(field: Concrete, old: str, new: str) -> str:
 
 
 def _db_type(field: Concrete) -> str:
-    return str(field.db_type(connection) or "").lower()
+    return str(field.db_type(_postgresql()) or "").lower()
+
+
+def _postgresql() -> BaseDatabaseWrapper:
+    """Where the table of a trigger is: where events are written, or else a PostgreSQL that the site has beside it.
+
+    Asking for the type of a column needs no connection, of PostgreSQL.
+    """
+    written_to = router.db_for_write(BufferedEvent)
+    aliases = [written_to, *(alias for alias in connections if alias != written_to)]
+    found = [connections[alias] for alias in aliases if connections[alias].vendor == "postgresql"]
+    return (found or [connections[written_to]])[0]

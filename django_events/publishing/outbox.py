@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from django.db.models import Model
+from django.db.models import ManyToManyField, Model
 
 from django_events import declarations
 from django_events.drafts import UNSET, Unset
@@ -67,8 +67,16 @@ class Outbox:
                 if named(model, name) is None:
                     yield f"{what} has {name!r} in {option}, which is no field with a column. {there}"
         for name in self.m2m:
-            if name not in {field.name for field in model._meta.many_to_many}:
+            relation = next((field for field in model._meta.many_to_many if field.name == name), None)
+            if relation is None:
                 yield f"{what} has {name!r} in m2m, which is no many-to-many field of it."
+            elif not isinstance(relation, ManyToManyField):
+                through = getattr(relation.remote_field, "through", None)
+                between = "the model of the table between" if through is None else through._meta.label
+                yield (
+                    f"{what} has {name!r} in m2m, which is a {type(relation).__name__} and no ManyToManyField: its "
+                    f"changes can't be told. Leave it out, and give {between} an outbox or a capture() of its own."
+                )
         if not self.model._meta.abstract:
             others = [one for one in declared if one.model is self.model and one.topic == self.topic]
             if len(others) > 1 and others[0] is self:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import ForeignKey, Model, QuerySet
+from django.db.models import ForeignKey, ManyToManyField, Model, QuerySet
 
 from django_events.publishing.fields import Concrete, written
 
@@ -75,7 +75,8 @@ def relations_of(model: type[Model], names: Iterable[str]) -> list[Relation]:
     """The relations of these names, once all models are there. Wrong names are a check's business."""
     found = []
     for one in model._meta.many_to_many:
-        if one.name in names:
+        # Other packages have relations of their own there, like the TaggableManager of django-taggit.
+        if one.name in names and isinstance(one, ManyToManyField):
             through: Any = one.remote_field.through
             here = through._meta.get_field(one.m2m_field_name())
             there = through._meta.get_field(one.m2m_reverse_field_name())

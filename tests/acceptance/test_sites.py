@@ -52,3 +52,84 @@ def test_rendering_registers_nothing_where_the_admin_discovers_nothing(site):
     """
 
     assert site.python(registered) == []
+
+
+BOTH_WAYS = """
+from django.db import models
+from django_events import capture, outbox
+
+
+@outbox("notes", created="outbox", updated=None, deleted=None)
+class Thing(models.Model):
+    big = models.PositiveBigIntegerField(default=3)
+    at = models.DateTimeField(null=True)
+
+    class Meta:
+        triggers = capture("notes", created="capture", updated=None, deleted=None)
+"""
+VALUES = """
+print(json.dumps([(v["big"], v["at"]) for v in BufferedEvent.objects.using(using).values_list("value", flat=True)]))
+"""
+
+
+def test_capture_knows_columns_where_the_default_database_is_another_one(site):
+    """Types of columns are those of PostgreSQL, where the triggers are."""
+    site.settings(
+        """
+        DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}, "events": database()}
+        DATABASE_ROUTERS = ["board.routers.Router"]
+        """
+    )
+    site.write(
+        "board/routers.py",
+        """
+        class Router:
+            def db_for_read(self, model, **hints):
+                return "events"
+
+            db_for_write = db_for_read
+
+            def allow_migrate(self, db, app_label, **hints):
+                return db == "events"
+        """,
+    )
+    site.write("board/models.py", BOTH_WAYS)
+    site.write("board/migrations/__init__.py", "")
+    for command in (["makemigrations", "-v0"], ["migrate", "--database", "events", "-v0"], ["check"]):
+        done = site.manage(*command)
+        assert done.returncode == 0, done.stderr
+
+    script = f"""
+    from board.models import Thing
+    from django_events.models import BufferedEvent
+    using = "events"
+
+    Thing.objects.create()
+    {VALUES.strip()}
+    """
+
+    assert site.python(script) == [[3, None], [3, None]]
+
+
+def test_a_time_without_a_zone_is_the_moment_that_the_database_keeps(site):
+    """The hour that the clocks go through twice, and the one that they leave out."""
+    site.settings('USE_TZ, TIME_ZONE = False, "Europe/Berlin"')
+    site.write("board/models.py", BOTH_WAYS)
+    site.write("board/migrations/__init__.py", "")
+    for command in (["makemigrations", "-v0"], ["migrate", "-v0"]):
+        done = site.manage(*command)
+        assert done.returncode == 0, done.stderr
+
+    script = f"""
+    from datetime import datetime
+    from board.models import Thing
+    from django_events.models import BufferedEvent
+    using = "default"
+
+    for moment in [(2026, 10, 25, 2, 30), (2026, 3, 29, 2, 30), (2026, 7, 1, 12)]:
+        Thing.objects.create(at=datetime(*moment))
+    {VALUES.strip()}
+    """
+
+    moments = ["2026-10-25T01:30:00.000000Z", "2026-03-29T01:30:00.000000Z", "2026-07-01T10:00:00.000000Z"]
+    assert [at for _, at in site.python(script)] == [moment for moment in moments for _ in range(2)]

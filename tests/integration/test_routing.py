@@ -90,6 +90,7 @@ def test_workers_and_operators_use_the_database_that_is_named(things, make_consu
     assert not list(verify("default").findings)
     for command in (["status"], ["doctor"], ["dead-letters"], ["topics"], ["consumers"]):
         call_command("events", *command, "--database", "default")
+    discard(letters, reason="a test")
     declarations.consumers.discard(reader)
     unregister(reader.name, using="default", by="a test")
 
