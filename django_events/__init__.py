@@ -21,6 +21,7 @@ _HOMES = {
     "BufferedWriter": "django_events.publishing.writer",
     "Claimed": "django_events.consuming.claiming",
     "Consumer": "django_events.declarations",
+    "CreateTopic": "django_events.migrating",
     "Discard": "django_events.retries",
     "Draft": "django_events.drafts",
     "EventsError": "django_events.exceptions",
@@ -60,6 +61,7 @@ __all__ = [
     "BufferedWriter",
     "Claimed",
     "Consumer",
+    "CreateTopic",
     "Discard",
     "Draft",
     "EventsError",
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.erasing.api import erase
     from django_events.exceptions import EventsError
+    from django_events.migrating import CreateTopic
     from django_events.publishing.again import publish_again
     from django_events.publishing.api import (
         apublish,

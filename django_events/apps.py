@@ -1,5 +1,7 @@
 """The Django app: it discovers declarations and keeps the database in step with them."""
 
+from typing import Any
+
 from django.apps import AppConfig
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_migrate
@@ -12,10 +14,16 @@ class DjangoEventsConfig(AppConfig):
     verbose_name = _("Events")
     default_auto_field = "django.db.models.BigAutoField"
 
+    def import_models(self) -> None:
+        """Other apps connect their receivers of post_migrate when they are ready: ours has to be there before them."""
+        super().import_models()
+        post_migrate.connect(_sync_before_others, dispatch_uid="django_events.sync_before_others")
+
     def ready(self) -> None:
         from django_events import checks  # noqa: F401  # registers them
         from django_events.conf import events_module
         from django_events.metrics.installing import install
+        from django_events.migrating import teach_makemigrations
         from django_events.publishing.changes import connect_relations
         from django_events.publishing.telling import listen_for_writes
         from django_events.syncing import sync_after_migrate, sync_topics_before_migrate
@@ -24,5 +32,12 @@ class DjangoEventsConfig(AppConfig):
         connect_relations()
         connection_created.connect(listen_for_writes)
         install()
+        teach_makemigrations()
         pre_migrate.connect(sync_topics_before_migrate, sender=self)
         post_migrate.connect(sync_after_migrate, sender=self)
+
+
+def _sync_before_others(**kwargs: Any) -> None:
+    from django_events.syncing import sync_before_others
+
+    sync_before_others(**kwargs)

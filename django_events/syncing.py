@@ -1,29 +1,34 @@
 """After `migrate`, and after every flush of a test database, what is declared becomes rows and tables."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core.management.base import CommandError
-from django.db import connections, router
 from django.db.migrations import Migration
 
-from django_events import models
+from django_events import migrating
 from django_events.consuming import registration
 from django_events.exceptions import EventsError
 from django_events.log import topics
 
-TABLES = {model._meta.db_table for model in vars(models).values() if hasattr(model, "_meta")}
+
+def sync_before_others(sender: AppConfig, *, using: str, **options: Any) -> None:
+    """The first receiver of the first post_migrate: others, of any app, may write what is captured.
+
+    What is refused is told when it is our turn.
+    """
+    if sender is _first_sender() and _is_here(using):
+        with suppress(EventsError):
+            _tell(topics.sync(using), **options)
 
 
 def sync_after_migrate(sender: AppConfig, *, using: str, **options: Any) -> None:
     """The receiver of post_migrate. After `migrate django_events zero` there are no tables: nothing to do."""
     if _is_here(using):
-        try:
+        with _told():
             _tell(sync(using), **options)
-        except EventsError as error:
-            raise CommandError(str(error)) from error
 
 
 def sync_topics_before_migrate(
@@ -31,7 +36,7 @@ def sync_topics_before_migrate(
 ) -> None:
     """The receiver of pre_migrate: a migration may add a trigger that publishes to a topic that is as new.
 
-    It does nothing where tables of ours are to be changed first; then topics come afterwards.
+    It does nothing where tables of ours are to be changed first; then topics come with the last of these migrations.
     """
     if not any(migration.app_label == sender.label for migration, _ in plan) and _is_here(using):
         with suppress(EventsError):  # which is told after the migrations
@@ -43,14 +48,31 @@ def sync(using: str) -> list[str]:
     return topics.sync(using) + registration.sync(using)
 
 
+def _first_sender() -> AppConfig | None:
+    """The app for which Django sends post_migrate first."""
+    return next((config for config in apps.get_app_configs() if config.models_module is not None), None)
+
+
+def _is_here(using: str) -> bool:
+    """Whether a database has our tables; those that Django made from the models alone are made right first."""
+    if not migrating.are_there(using):
+        return False
+    if migrating.were_made_without_migrations(using):
+        with _told():
+            migrating.make_by_migrations(using)
+    return True
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except EventsError as error:
+        raise CommandError(str(error)) from error
+
+
 def _tell(changes: Sequence[str], *, verbosity: int = 1, stdout: Any = None, **options: Any) -> None:
     write = print if stdout is None else stdout.write
     for change in changes:
         if verbosity >= 1:
             write(f"  {change}")
-
-
-def _is_here(using: str) -> bool:
-    if not router.allow_migrate_model(using, models.Topic) or connections[using].vendor != "postgresql":
-        return False
-    return TABLES.issubset(connections[using].introspection.table_names())

@@ -74,6 +74,12 @@ class Site:
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self._process("-m", "django", *arguments)
 
+    def do(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command that has to work."""
+        done = self.manage(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
     def python(self, script: str) -> Any:
         """What a script prints as JSON, in a process in which Django is set up."""
         done = self._process("-c", "import django, json\ndjango.setup()\n" + dedent(script))

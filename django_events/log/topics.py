@@ -4,8 +4,12 @@ Doing it again changes nothing, and several processes may do it at once.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from django.apps import apps as site_apps
+from django.apps.registry import Apps
 
 from django_events import declarations, models, sql
 from django_events.exceptions import TopicChangeRefused
@@ -43,7 +47,7 @@ def sync(using: str) -> list[str]:
             if row := rows.get(declared.name):
                 changes += _adapt(using, row, declared, has_log=row.pk in logs)
             else:
-                changes.append(_create(using, declared, _orphans(rows, logs).get(declared.name), logs))
+                changes.append(_create(using, declared, _orphans(_ids(rows), logs).get(declared.name), logs))
     return changes
 
 
@@ -53,6 +57,17 @@ def create(using: str, declared: declarations.Topic) -> models.Topic:
         _, logs = _existing(using)
         _create(using, declared, None, logs)
         return models.Topic.objects.using(using).select_related("head").get(name=declared.name)
+
+
+def create_missing(using: str, wanted: Iterable[declarations.Topic], *, apps: Apps) -> None:
+    """Make those of these topics that aren't there, in a migration, with the models of its state; adapt nothing."""
+    for declared in wanted:
+        with changing_topics(using):
+            rows = apps.get_model("django_events", "Topic")._base_manager.using(using)
+            ids: dict[str, int] = dict(rows.values_list("name", "pk"))
+            logs: Logs = dict(sql.fetch(using, sql.statement("logs")))
+            if declared.name not in ids:
+                _create(using, declared, _orphans(ids.values(), logs).get(declared.name), logs, apps)
 
 
 Rows = dict[str, models.Topic]
@@ -72,10 +87,13 @@ def _existing(using: str) -> tuple[Rows, Logs]:
     return {topic.name: topic for topic in rows}, dict(sql.fetch(using, sql.statement("logs")))
 
 
-def _orphans(rows: Rows, logs: Logs) -> dict[str, int]:
+def _orphans(owned: Collection[int], logs: Logs) -> dict[str, int]:
     """The logs that lost their topic's row, by the name in their comment."""
-    owned = {topic.pk for topic in rows.values()}
     return {name: topic_id for topic_id, name in logs.items() if topic_id not in owned}
+
+
+def _ids(rows: Rows) -> set[int]:
+    return {topic.pk for topic in rows.values()}
 
 
 def _is_behind(declared: declarations.Topic, rows: Rows, logs: Logs) -> bool:
@@ -95,7 +113,7 @@ def _refuse(using: str, declared: declarations.Topic, rows: Rows, logs: Logs) ->
     """Raise TopicChangeRefused where the events that are there don't allow what is declared."""
     row = rows.get(declared.name)
     if row is None:
-        if orphan := _orphans(rows, logs).get(declared.name):
+        if orphan := _orphans(_ids(rows), logs).get(declared.name):
             _refuse_fewer_partitions(using, orphan, declared)
     elif row.pk in logs and _layout_changed(row, declared):
         _refuse_with_events(using, row, declared)
@@ -112,22 +130,24 @@ def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Top
         )
 
 
-def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: Logs) -> str:
+def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: Logs, apps: Apps = site_apps) -> str:
     """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
     if orphan is None:
         [[topic_id]] = sql.fetch(using, sql.statement("next_topic_id"), logs=list(logs))
-    options = {option: getattr(declared, option) for option in OPTIONS}
-    topic = models.Topic(pk=orphan or topic_id, name=declared.name, **options)
+    model, head_model = (apps.get_model("django_events", name) for name in ("Topic", "TopicHead"))
+    columns = {field.name for field in model._meta.concrete_fields}
+    options = {option: getattr(declared, option) for option in OPTIONS if option in columns}
+    topic: Any = model(pk=orphan or topic_id, name=declared.name, **options)
     topic.save(using=using, force_insert=True)
     id_floor, number_floors = (0, []) if orphan is None else _floors_of(using, topic)
-    head = models.TopicHead(topic_id=topic.pk, id_floor=id_floor, number_floors=number_floors)
+    head: Any = head_model(topic_id=topic.pk, id_floor=id_floor, number_floors=number_floors)
     head.save(using=using, force_insert=True)
     head.topic = topic  # now that both are of this database: before, a router would be asked
     if orphan is None:
         segments.create_log(using, topic)
-        return f"Topic {topic}: created, {_partitions(topic.partitions)}."
+        return f"Topic {declared}: created, {_partitions(topic.partitions)}."
     segments.create_indexes(using, topic)
-    return f"Topic {topic}: its row was missing, made again for the log that is there."
+    return f"Topic {declared}: its row was missing, made again for the log that is there."
 
 
 def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:

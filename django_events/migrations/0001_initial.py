@@ -8,6 +8,7 @@ import pgtrigger.migrations
 from django.db import migrations, models
 
 import django_events.models.functions
+from django_events.migrating import OnPostgreSQL
 
 # The hot table: rows come and go all the time. It is vacuumed early and at full speed, and its file is
 # never cut at the end, because that takes a lock that publishers would wait for.
@@ -374,7 +375,7 @@ ALTER TABLE django_events_deliverylease SET (
 """
 
 
-class Migration(migrations.Migration):
+class Migration(OnPostgreSQL):
     initial = True
 
     dependencies = []

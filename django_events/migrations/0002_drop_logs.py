@@ -1,10 +1,12 @@
-"""Nothing on the way up. On the way down, what is in other apps' tables goes first, so that they can be written
-without us, and then the logs of all topics, in small transactions: one that drops thousands of tables runs out of
-lock memory."""
+"""On the way up, the topics that are declared. On the way down, what is in other apps' tables goes first, so that
+they can be written without us, and then the logs of all topics, in small transactions: one that drops thousands of
+tables runs out of lock memory."""
 
 from typing import Any
 
 from django.db import migrations
+
+from django_events.migrating import CreateTopics, OnPostgreSQL
 
 BATCH = 50
 
@@ -57,7 +59,7 @@ def drop_logs(apps: Any, schema_editor: Any) -> None:
                 cursor.execute(f"DROP TABLE {', '.join(names)}")
 
 
-class Migration(migrations.Migration):
+class Migration(OnPostgreSQL):
     atomic = False
 
     dependencies = [("django_events", "0001_initial")]
@@ -65,4 +67,5 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunPython(migrations.RunPython.noop, drop_logs),
         migrations.RunPython(migrations.RunPython.noop, drop_captures),  # downwards it is the first
+        CreateTopics(),
     ]

@@ -1,0 +1,210 @@
+"""What migrations do beside Django's own operations: `CreateTopic` is for yours, the rest for those of django_events.
+
+class Migration(migrations.Migration):
+    dependencies = [("django_events", "0002_drop_logs")]
+    operations = [CreateTopic("pages"), …]
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from django.apps import apps
+from django.db import connections, migrations, router
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations import Migration
+from django.db.migrations.autodetector import MigrationAutodetector, OperationDependency
+from django.db.migrations.operations.base import Operation, OperationCategory
+from django.db.migrations.state import ProjectState
+from pgtrigger.migrations import AddTrigger
+
+from django_events import declarations, models, sql
+from django_events.exceptions import EventsError, NotReady
+from django_events.log import topics
+
+LABEL = "django_events"
+PUBLISHES = "django_events_open("  # every trigger of a capture() calls it
+TABLES = {model._meta.db_table for model in vars(models).values() if hasattr(model, "_meta")}
+
+
+class OnPostgreSQL(migrations.Migration):
+    """A migration that does nothing in a database of another vendor, which may be beside PostgreSQL."""
+
+    def apply(
+        self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
+    ) -> ProjectState:
+        if schema_editor.connection.vendor == "postgresql":
+            return super().apply(project_state, schema_editor, collect_sql)
+        return self.mutate_state(project_state, preserve=False)
+
+    def unapply(
+        self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
+    ) -> ProjectState:
+        if schema_editor.connection.vendor == "postgresql":
+            return super().unapply(project_state, schema_editor, collect_sql)
+        return project_state
+
+
+class _CreateTopics(Operation):
+    """Make topics that aren't there yet. The way back leaves them: they may have events by then."""
+
+    category = OperationCategory.PYTHON
+    reversible = True
+    reduces_to_sql = False
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """The models stay what they are."""
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        using = schema_editor.connection.alias
+        if schema_editor.connection.vendor != "postgresql" or not router.allow_migrate(
+            using, LABEL, model_name="topic"
+        ):
+            return
+        if (LABEL, "topic") not in to_state.models:
+            raise NotReady(
+                f"{self.describe()} of {app_label}: the tables of django_events are not there yet. Add to the "
+                f"dependencies of the migration: ({LABEL!r}, {_newest()!r})"
+            )
+        # With the columns of this moment: later migrations may add some.
+        topics.create_missing(using, self.wanted(), apps=to_state.apps)
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        """Nothing: see above."""
+
+    def wanted(self) -> list[declarations.Topic]:
+        raise NotImplementedError
+
+
+class CreateTopic(_CreateTopics):
+    """Make a topic, if it isn't there, before the triggers that publish to it and the migrations that set them off.
+
+    As an app declares it, or, if none does any more, with these options of `topic()`.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name = name
+        self.options = options
+        self._constructor_args = ((name,), options)
+
+    def wanted(self) -> list[declarations.Topic]:
+        declared = [topic for topic in declarations.registry if topic.name == self.name]
+        return declared[:1] or [declarations.Topic(name=self.name, **self.options)]
+
+    def describe(self) -> str:
+        return f"Create topic {self.name}"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"topic_{self.name}".replace("-", "_")
+
+
+class CreateTopics(_CreateTopics):
+    """All that are declared: the last operation of the last migration of django_events.
+
+    So they are there before another app's migration or receiver of post_migrate writes what is captured. What they
+    are refused for is told after the migrations.
+    """
+
+    def database_forwards(self, *args: Any, **kwargs: Any) -> None:
+        with suppress(EventsError):
+            super().database_forwards(*args, **kwargs)
+
+    def wanted(self) -> list[declarations.Topic]:
+        declarations.registry.check()
+        return list(declarations.registry)
+
+    def describe(self) -> str:
+        return "Create the topics that are declared"
+
+
+class CapturesComeLater(MigrationAutodetector):
+    """Lets makemigrations write that a trigger of capture() depends on the tables of django_events.
+
+    Otherwise the names of apps decide which comes first in a new database.
+    """
+
+    def add_operation(
+        self,
+        app_label: str,
+        operation: Operation,
+        dependencies: Iterable[Any] | None = None,  # its stubs say tuples
+        beginning: bool = False,
+    ) -> None:
+        if app_label != LABEL and isinstance(operation, AddTrigger) and PUBLISHES in str(operation.trigger.install_sql):  # type: ignore[union-attr]  # it is compiled
+            tables = OperationDependency(LABEL, "topic", None, OperationDependency.Type.CREATE)
+            dependencies = [*(dependencies or ()), tables]
+        super().add_operation(app_label, operation, dependencies, beginning)
+
+
+def teach_makemigrations() -> None:
+    """Add to what detects changes, as pgtrigger does, which may come before us or after us."""
+    from django.core.management.commands import makemigrations, migrate
+
+    commands: list[Any] = [makemigrations, migrate]  # Django wants them to have the same
+    detector = makemigrations.Command.autodetector
+    if not issubclass(detector, CapturesComeLater):
+        taught = type("MigrationAutodetector", (CapturesComeLater, detector), {})
+        for command in commands:
+            command.MigrationAutodetector = command.Command.autodetector = taught
+
+
+def are_there(using: str) -> bool:
+    """Whether a database has our tables."""
+    if not router.allow_migrate_model(using, models.Topic) or connections[using].vendor != "postgresql":
+        return False
+    return TABLES.issubset(connections[using].introspection.table_names())
+
+
+def were_made_without_migrations(using: str) -> bool:
+    """Whether Django made the tables from the models alone, as tests without migrations do: then the log is a table."""
+    [[is_plain]] = sql.fetch(using, sql.statement("log_is_plain"))
+    return bool(is_plain)
+
+
+def make_by_migrations(using: str) -> None:
+    """Make tables that Django made from the models alone once more, by our migrations, without writing that down.
+
+    What the models can't say is only there: the partitioned log, functions, identities, how tables are vacuumed.
+    """
+    connection = connections[using]
+    tables = [connection.ops.quote_name(table) for table in sorted(TABLES)]
+    with connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608  # it is quoted
+            if cursor.fetchone()[0]:
+                raise NotReady(
+                    f"The tables of django_events in the database {using!r} were made without its migrations, and "
+                    f"{table} has rows. Nothing was changed. Make the database anew, with the migrations of "
+                    "django_events."
+                )
+    with connection.schema_editor() as editor:
+        editor.execute(f"DROP TABLE {', '.join(tables)} CASCADE")
+    state = ProjectState()
+    for migration in _ours():
+        with connection.schema_editor(atomic=migration.atomic) as editor:
+            state = migration.apply(state, editor)
+
+
+def _ours() -> Iterator[Migration]:
+    package = import_module(f"{apps.get_app_config(LABEL).name}.migrations")
+    for name in sorted(module.name for module in iter_modules(package.__path__)):
+        yield import_module(f"{package.__name__}.{name}").Migration(name, LABEL)
+
+
+def _newest() -> str:
+    return [migration.name for migration in _ours()][-1]
