@@ -22,6 +22,7 @@ class DjangoEventsConfig(AppConfig):
     def ready(self) -> None:
         from django_events import checks  # noqa: F401  # registers them
         from django_events.conf import events_module
+        from django_events.fixtures import refuse_fixtures
         from django_events.metrics.installing import install
         from django_events.migrating import teach_makemigrations
         from django_events.publishing.changes import connect_relations
@@ -33,6 +34,7 @@ class DjangoEventsConfig(AppConfig):
         connection_created.connect(listen_for_writes)
         install()
         teach_makemigrations()
+        refuse_fixtures()
         pre_migrate.connect(sync_topics_before_migrate, sender=self)
         post_migrate.connect(sync_after_migrate, sender=self)
 

@@ -90,6 +90,29 @@ def check_captures(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
             yield Error(problem, hint=did_you_mean(trigger.declared.topic, topics), obj=model, id="django_events.E011")
 
 
+@register(Tags.models)
+def check_databases_of_models(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    registered: Any = pgtrigger.registered()
+    declared: dict[tuple[str, type[Any]], None] = {
+        **{("An @outbox", publisher.model): None for publisher in publishers()},
+        **{("A capture()", model._meta.concrete_model): None for model, one in registered if isinstance(one, Capture)},
+    }
+    events = router.db_for_write(models.BufferedEvent) or DEFAULT_DB_ALIAS
+    for what, model in declared:
+        using = router.db_for_write(model) or DEFAULT_DB_ALIAS
+        vendor = connections[using].vendor
+        if using == events or (vendor == "postgresql" and router.allow_migrate_model(using, models.BufferedEvent)):
+            continue
+        why = f"is {vendor}" if vendor != "postgresql" else "has no tables of django_events by its router"
+        yield Error(
+            f"{what} publishes in the database that its rows are written to, {using!r}, which {why}.",
+            hint=f"Events are written to {events!r}. Route the model there too, or let a router allow the app "
+            f"'django_events' in {using!r}, if it is PostgreSQL.",
+            obj=model,
+            id="django_events.E013",
+        )
+
+
 @register(Tags.compatibility)
 def check_apps(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
     if not apps.is_installed("pgtrigger"):
@@ -210,6 +233,7 @@ OF_SITE = (
     check_consumers,
     check_outboxes,
     check_captures,
+    check_databases_of_models,
     check_apps,
     check_engines,
     check_reads,

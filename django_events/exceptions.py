@@ -32,6 +32,7 @@ EventsError
 ├── InvalidOption        an option of the Spark source or sink, or of a job, that can't be used
 ├── DataLost             events that a reader in Spark was to read, and that are not in the log any more
 ├── JavaMissing          no Java that Spark can run on
+├── FixtureRefused       rows of the log, or of a topic of another database, in a fixture
 ├── ExportRefused        an export that can't be made there, or not now
 ├── SinkRefused          rows that a sink in Spark can't publish, or must not publish again
 ├── BenchRefused         a measurement that can't be made there, or not like that
@@ -186,6 +187,10 @@ class BenchRefused(EventsError):
 
 class RightsMissing(EventsError):
     """The role of the database may not do this: see `manage.py events grants`."""
+
+
+class FixtureRefused(EventsError, ValueError):
+    """Rows of django_events in a fixture belong to the log of another database: load it without them."""
 
 
 class NotReady(EventsError):

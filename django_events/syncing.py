@@ -38,6 +38,7 @@ def sync_topics_before_migrate(
 
     It does nothing where tables of ours are to be changed first; then topics come with the last of these migrations.
     """
+    _refuse_to_take_others_along(plan)
     if not any(migration.app_label == sender.label for migration, _ in plan) and _is_here(using):
         with suppress(EventsError):  # which is told after the migrations
             _tell(topics.sync(using), **options)
@@ -46,6 +47,18 @@ def sync_topics_before_migrate(
 def sync(using: str) -> list[str]:
     """Topics first, then the consumers that read them; returns a line for each change."""
     return topics.sync(using) + registration.sync(using)
+
+
+def _refuse_to_take_others_along(plan: Sequence[tuple[Migration, bool]]) -> None:
+    """Uninstalling us must not drop the tables of an app whose migration depends on ours, for the sake of a trigger."""
+    down = [migration for migration, backwards in plan if backwards]
+    others = [f"{one.app_label}.{one.name}" for one in down if one.app_label != migrating.LABEL]
+    if len(others) not in (0, len(down)):
+        raise CommandError(
+            f"Going back with django_events would unapply migrations of other apps, and drop what they made: "
+            f"{', '.join(sorted(others))}. Nothing was changed. Remove ('django_events', …) from the dependencies of "
+            "these migrations, and CreateTopic from their operations, then run it again."
+        )
 
 
 def _first_sender() -> AppConfig | None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from django_events import declarations, models
@@ -56,7 +57,7 @@ def erase(
     ids = sorted(set(ids))
     row = existing(using, topic)
     refuse_unknown(using, row, ids)
-    known_as = None if key is None else _digest(row.name, key)
+    known_as = None if key is None else _known_as(using, row.name, key)
     new_key = f"erased-{known_as[:32]}" if known_as is not None and forget_key else None
     erasure = Erasure(
         using=using,
@@ -78,9 +79,19 @@ def erase(
     return erasure.erased
 
 
-def _digest(topic: str, key: str) -> str:
-    """The same for the same key, and nobody without the site's SECRET_KEY can find the key by trying."""
-    return salted_hmac("django_events.erase", f"{topic}\0{key}", algorithm="sha256").hexdigest()
+def _known_as(using: str, topic: str, key: str) -> str:
+    """What a key is called in records and pseudonyms: the same each time, until its secret is in the settings no more.
+
+    Without a secret of the site nobody can find the key by trying. A key that was erased before keeps the name that it
+    got then, as long as SECRET_KEY_FALLBACKS has the secret of that time.
+    """
+    names = [_digest(secret, topic, key) for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+    records = models.Intervention.objects.using(using).filter(action="erase", topic=topic, details__key__in=names)
+    return next(iter(records.order_by("pk").values_list("details__key", flat=True)[:1]), names[0])
+
+
+def _digest(secret: str | bytes, topic: str, key: str) -> str:
+    return salted_hmac("django_events.erase", f"{topic}\0{key}", secret=secret, algorithm="sha256").hexdigest()
 
 
 def _erase(erasure: Erasure) -> None:

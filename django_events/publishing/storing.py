@@ -196,6 +196,11 @@ def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn
     if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
         role = connections[using].settings_dict["USER"]
         raise RightsMissing(f"{rights_missing(role, error, kind='publisher')}. {given_up}") from error
+    if sql.state(error) in _UNDEFINED and not router.allow_migrate_model(using, BufferedEvent):
+        raise NotReady(
+            f"Events can't be published to {using!r}: a router keeps the tables of django_events away from it. Let it "
+            f"allow them there, or publish what is saved there by hand, to an alias that has them. {given_up}"
+        ) from error
     if sql.state(error) in _UNDEFINED:
         raise NotReady(f"{tables_missing(using)}. {given_up}") from error
     raise error

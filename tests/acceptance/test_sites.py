@@ -435,3 +435,22 @@ def test_a_database_beside_postgresql_gets_no_tables(site):
     print(json.dumps([name for name in connections["lite"].introspection.table_names() if "events" in name]))
     """
     assert site.python(tables) == []
+
+
+def test_uninstalling_takes_no_tables_of_others_along(site):
+    """Their migrations depend on ours, for the sake of the order in a new database."""
+    site.write("board/models.py", CAPTURED)
+    site.write("board/migrations/__init__.py", "")
+    site.do("makemigrations", "-v0")
+    site.do("migrate", "-v0")
+    site.python("from board.models import Note; Note.objects.create(text='kept'); print('null')")
+
+    refused = site.manage("migrate", "django_events", "zero", "-v0")
+
+    assert refused.returncode == 1
+    assert "would unapply migrations of other apps, and drop what they made: board.0001_initial." in refused.stderr
+    migration = site.folder / "board/migrations/0001_initial.py"
+    migration.write_text(migration.read_text().replace("('django_events', '0002_drop_logs'),", ""))
+    site.do("migrate", "django_events", "zero", "-v0")
+    notes = "from board.models import Note; print(json.dumps(list(Note.objects.values_list('text', flat=True))))"
+    assert site.python(notes) == ["kept"]

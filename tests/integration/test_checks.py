@@ -436,3 +436,45 @@ def test_the_environment_may_ask_for_encryption(monkeypatch):
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     with events_at(HOST="db.example.org"):
         assert pitfalls() == []
+
+
+# E013: models on a database without events
+
+
+class KeepsEventsOn:
+    """A router that has the tables of django_events on one alias, and all models on another one."""
+
+    def __init__(self, events, rows):
+        self.events, self.rows = events, rows
+
+    def db_for_write(self, model, **hints):
+        return self.events if model._meta.app_label == "django_events" else self.rows
+
+    db_for_read = db_for_write
+
+    def allow_migrate(self, db, app_label, **hints):
+        return db == self.events if app_label == "django_events" else None
+
+
+def found_by_e013():
+    return {(message.msg, message.obj._meta.label) for message in ours() if message.id == "django_events.E013"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_models_that_are_written_where_there_are_no_events_are_found(other_alias):
+    with override_settings(DATABASE_ROUTERS=[KeepsEventsOn(other_alias, "default")]):
+        found = found_by_e013()
+
+    of = "in the database that its rows are written to, 'default', which has no tables of django_events by its router."
+    assert (f"An @outbox publishes {of}", "publishing_app.Book") in found
+    assert (f"A capture() publishes {of}", "publishing_app.Account") in found
+    with override_settings(DATABASE_ROUTERS=[KeepsEventsOn(other_alias, other_alias)]):
+        assert found_by_e013() == set()
+
+
+def test_models_that_are_written_to_no_postgresql_are_found(sqlite):
+    with override_settings(DATABASE_ROUTERS=[KeepsEventsOn("default", sqlite)]):
+        found = found_by_e013()
+
+    of = f"in the database that its rows are written to, {sqlite!r}, which is sqlite."
+    assert (f"A capture() publishes {of}", "publishing_app.Account") in found

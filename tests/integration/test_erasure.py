@@ -561,3 +561,22 @@ def test_the_command_tells_first_and_does_it_then(planted, capsys):
     assert "nothing to erase" in capsys.readouterr().out
     with pytest.raises(CommandError, match="either --key or --id"):
         call_command("events", "erase", "people", reason="asked for")
+
+
+def test_a_key_keeps_its_pseudonym_while_the_secret_of_that_time_is_a_fallback(make_topic, settings):
+    topic = make_topic("people")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "of last year", []
+    publish(topic, 1, key=KEY)
+    first = erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
+
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "of this year", ["of last year"]
+    publish(topic, 2, key=KEY)
+    rotated = erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
+    another = erase(topic, key="grace", forget_key=True, **ONLY_ONCE)
+    settings.SECRET_KEY_FALLBACKS = []
+    later = erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
+
+    assert rotated.new_key == first.new_key
+    assert rotated.key == first.key
+    assert later.new_key != first.new_key
+    assert erase(topic, key="grace", forget_key=True, **ONLY_ONCE).new_key == another.new_key

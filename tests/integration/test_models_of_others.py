@@ -1,14 +1,17 @@
 """Models, fields and relations that other packages made."""
 
+from unittest.mock import ANY
+
 import pytest
-from django.contrib.auth.models import User
-from django.db import models
+from django.contrib.auth.models import Group, User, update_last_login
+from django.db import connection, models
 from django.db.models.fields.related import ManyToManyRel, RelatedField
 from django.test.utils import isolate_apps
 
-from django_events import capture, outbox
+from django_events import capture, outbox, suppress
 from django_events.publishing import changes
 from django_events.publishing.outbox import Outbox
+from django_events.testing import published
 
 
 @pytest.fixture
@@ -16,6 +19,9 @@ def forget_outboxes():
     """What a test declares is connected for good: take it back."""
     known, publishers = list(changes.declared), dict(changes._publishers)
     yield
+    for one in set(changes.declared) - set(known):
+        for name in ("save_base", "_save_table", changes._WRAPPED):
+            delattr(one.model, name)
     changes.declared[:] = known
     changes._publishers.clear()
     changes._publishers.update(publishers)
@@ -77,3 +83,73 @@ def test_events_of_a_captured_proxy_have_the_name_of_its_model():
     assert "'user.created'" in created.get_func(CapturedUser)
     assert "'user.deleted'" in deleted.get_func(CapturedUser)
     assert "'user_groups.created'" in created.get_func(CapturedMembership)
+
+
+def install(model, triggers):
+    with connection.cursor() as cursor:
+        for trigger in triggers:
+            cursor.execute(trigger.compile(model).install_sql)
+
+
+def told(topic):
+    return [(event.type, event.key, event.value) for event in published(topic)]
+
+
+@pytest.mark.django_db
+def test_users_and_their_groups_by_an_outbox(forget_outboxes):
+    fields = ["username", "is_active", "is_staff"]
+    outbox("library", fields=fields, watch=["is_active", "is_staff"], m2m=["groups"])(User)
+    changes.connect_relations()
+    editors = Group.objects.create(name="editors")
+
+    ada = User.objects.create_user("ada", password="a secret")
+    update_last_login(None, ada)
+    ada.is_staff = True
+    ada.save()
+    editors.user_set.add(ada)
+    ada.delete()
+
+    shown = {"username": "ada", "is_active": True, "is_staff": False}
+    staff = {**shown, "is_staff": True}
+    assert [(kind, value) for kind, _, value in told("library")] == [
+        ("user.created", shown),
+        ("user.updated", {**staff, "changed": {"is_staff": {"old": False, "new": True}}}),
+        ("user.updated", {**staff, "changed": {"groups": {"added": [editors.pk]}}}),
+        ("user.deleted", staff),
+    ]
+
+
+@pytest.mark.django_db
+@isolate_apps("tests.publishing_app")
+def test_users_and_their_groups_by_proxies():
+    class CapturedUser(User):
+        class Meta:
+            proxy = True
+            app_label = "publishing_app"
+
+    class CapturedMembership(User.groups.through):
+        class Meta:
+            proxy = True
+            app_label = "publishing_app"
+
+    install(CapturedUser, capture("accounts", fields=["id", "username"]))
+    joined = capture("accounts", key="user_id", created="user.joined", updated=None, deleted="user.left")
+    install(CapturedMembership, joined)
+
+    User.objects.bulk_create([User(username="ada")])
+    ada = User.objects.get()
+    editors = Group.objects.create(name="editors")
+    ada.groups.add(editors)
+    editors.delete()
+    User.objects.update(username="grace")
+    with suppress(User):
+        User.objects.update(username="nobody")
+
+    row = {"id": ANY, "user_id": ada.pk, "group_id": ANY}
+    changed = {"username": {"old": "ada", "new": "grace"}}
+    assert told("accounts") == [
+        ("user.created", str(ada.pk), {"id": ada.pk, "username": "ada"}),
+        ("user.joined", str(ada.pk), row),
+        ("user.left", str(ada.pk), row),
+        ("user.updated", str(ada.pk), {"id": ada.pk, "username": "grace", "changed": changed}),
+    ]
