@@ -426,8 +426,8 @@ def test_a_database_beside_postgresql_gets_no_tables(site):
     site.write("board/migrations/__init__.py", "")
     site.do("makemigrations", "-v0")
     site.do("check", "--database", "lite")
-    for arguments in (["-v0"], ["django_events", "zero", "-v0"], ["-v0"]):
-        site.do("migrate", "--database", "lite", *arguments)
+    for arguments in ([], ["board", "zero"], ["django_events", "zero"], []):
+        site.do("migrate", "--database", "lite", "-v0", *arguments)
     site.do("migrate", "-v0")
 
     tables = """

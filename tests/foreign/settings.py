@@ -1,0 +1,14 @@
+"""The settings of another project, on the private PostgreSQL, and with everything published where that is asked for."""
+
+import os
+from importlib import import_module
+
+theirs = import_module(os.environ["FOREIGN_SETTINGS"])
+globals().update({name: getattr(theirs, name) for name in dir(theirs) if name.isupper()})
+
+NAME = os.environ["FOREIGN_DATABASE"]
+DATABASES = {"default": {"ENGINE": "testproject.private_postgres", "NAME": "postgres", "TEST": {"NAME": NAME}}}
+if os.environ["FOREIGN_EVENTS"] == "yes":
+    INSTALLED_APPS = [*theirs.INSTALLED_APPS, "pgtrigger", "django_events", "tests.foreign.everything"]
+    PGTRIGGER_MIGRATIONS = False
+    PGTRIGGER_INSTALL_ON_MIGRATE = True
