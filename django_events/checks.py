@@ -15,7 +15,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 
-from django_events import conf, models
+from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
 from django_events.declarations import consumers, registry
 from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
@@ -224,6 +224,22 @@ def check_encryption(app_configs: Sequence[AppConfig] | None = None, **kwargs: A
             hint="Set 'sslmode': 'verify-full' in its OPTIONS, or 'require' at least.",
             id="django_events.W007",
         )
+
+
+@register(Tags.security, Tags.database, deploy=True)
+def check_trust(
+    app_configs: Sequence[AppConfig] | None = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> Iterable[CheckMessage]:
+    for using in databases or ():
+        if connections[using].vendor != "postgresql" or not router.allow_migrate_model(using, models.BufferedEvent):
+            continue
+        for kind, what, remedy in sql.fetch(using, sql.statement("untrusted")):
+            if kind != "code":
+                yield checks.Warning(
+                    f"In the database {using!r} a role could have its code run by all who use events. {what}.",
+                    hint=f"{remedy}; manage.py events grants prints it with the rights that each process needs.",
+                    id="django_events.W008",
+                )
 
 
 # What is about the site, whatever its database is like; `events doctor` asks them too.

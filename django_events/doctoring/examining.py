@@ -19,6 +19,7 @@ ALL: dict[str, Examination] = {
     "functions": schema.functions,
     "triggers": schema.triggers,
     "rights": schema.rights,
+    "trust": schema.trust,
     "topics": site.topics,
     "consumers": site.consumers,
     "settings": site.settings,

@@ -135,3 +135,13 @@ def rights(patient: Patient) -> Iterator[Answer]:
             yield problem(what, remedy, **seen)
     if not missing:
         yield ok(f"{role} can publish, transfer, handle and make segments.", role=role)
+
+
+def trust(patient: Patient) -> Iterator[Answer]:
+    """Is there a role that could have its code run by all others?"""
+    found = sql.fetch(patient.using, sql.statement("untrusted"))
+    for kind, what, remedy in found:
+        known = "If you know what it does, leave it. Otherwise: " if kind == "code" else ""
+        yield warning(f"{what}: its code is run by all who use events.", f"{known}{remedy}", kind=kind)
+    if not found:
+        yield ok("Only the owner of the tables decides what code is run.")

@@ -18,19 +18,23 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 from psycopg import sql as compose
 
 from django_events import BufferedWriter, Draft, declarations, publish, publish_again, publish_many, rewind
 from django_events import sql as statements
+from django_events.checks import check_trust
+from django_events.doctoring.patient import Patient
+from django_events.doctoring.schema import trust
 from django_events.log.retention import writing
 from django_events.log.segments import cut
 from django_events.management.granting import blocks
-from django_events.models import Event
+from django_events.models import Event, Topic
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
 from testproject.shop.models import Product
+from tests.conftest import transfer_all
 from tests.fix_restores import database_of
 
 KINDS = ("publisher", "consumer", "operator", "reader", "sink")
@@ -615,3 +619,115 @@ def test_the_printed_text_ends_in_an_error_if_a_revoke_had_no_effect(declared: N
         site.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         site.run(f"GRANT CREATE ON SCHEMA public TO {site.owner}")
         site.grant("publisher", by=site.owner)
+
+
+def test_doctor_and_check_say_which_role_could_have_its_code_run(declared: None) -> None:
+    with Server() as server, site_on(server, ["own", "public"]) as site:
+        for kind in KINDS:
+            site.grant(kind)
+        alias, stranger = site.alias("owner"), site.login("sink")
+        assert [answer.verdict for answer in trust(Patient(alias))] == ["ok"]
+        assert [*check_trust(databases=[alias])] == []
+
+        site.run(
+            "GRANT CREATE ON SCHEMA public TO PUBLIC",
+            f"GRANT CREATE ON SCHEMA own TO {stranger}",
+            f"GRANT CREATE ON DATABASE {urlsplit(site.url).path[1:]} TO {stranger}",
+            "GRANT EXECUTE ON FUNCTION own.django_events_make_segment(integer, bigint, bigint) TO PUBLIC",
+            f"ALTER TABLE own.django_events_sample OWNER TO {stranger}",
+            f"ALTER FUNCTION own.django_events_is_new(text, text, interval) OWNER TO {stranger}",
+            "CREATE TRIGGER planted BEFORE INSERT ON own.django_events_event"
+            " FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            "CREATE POLICY planted ON own.django_events_topic",
+            "CREATE RULE planted AS ON INSERT TO own.django_events_consumer DO ALSO SELECT 1",
+        )
+        with psycopg.connect(site.url, autocommit=True) as session:
+            session.execute(f"SET ROLE {stranger}".encode())
+            session.execute("CREATE FUNCTION public.django_events_publish(text, text) RETURNS bigint RETURN 1")
+        found = {answer.what.partition(": its code")[0]: answer for answer in trust(Patient(alias))}
+        assert {answer.verdict for answer in found.values()} == {"warning"}
+        assert sorted(found) == sorted(
+            [
+                "PUBLIC may create in the schema public",
+                f"{stranger} may create in the schema own",
+                f"{stranger} may create schemas, also with the name of a login, which comes first in the search_path",
+                "PUBLIC may call django_events_make_segment(integer,bigint,bigint), which has the rights of its owner",
+                f"django_events_sample belongs to {stranger}",
+                f"The function django_events_is_new(text,text,interval) of {stranger} has the name of one of ours",
+                f"The function django_events_publish(text,text) of {stranger} has the name of one of ours",
+                f"The trigger planted on django_events_event, which is not ours, calls "
+                f"suppress_redundant_updates_trigger of {connection.settings_dict['USER'] or 'postgres'}",
+                "The policy planted on django_events_topic is not ours",
+                "The rule planted on django_events_consumer is not ours",
+            ]
+        )
+        checked = [*check_trust(databases=[alias])]
+        assert {message.id for message in checked} == {"django_events.W008"}
+        assert len(checked) == len(found) - 3  # what is on tables may be the site's own
+
+        ends = [
+            answer.remedy.rpartition("Otherwise: ")[2]
+            for what, answer in found.items()
+            if "is_new" not in what and "belongs" not in what
+        ]
+        with psycopg.connect(site.url, autocommit=True) as session:
+            session.execute(f"SET search_path = {','.join(site.schemas)}".encode())
+            for end in ends:
+                session.execute(end.encode())
+        site.run(f"REASSIGN OWNED BY {stranger} TO {site.owner}")
+        assert [answer.verdict for answer in trust(Patient(alias))] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("call", "refusal"),
+    [
+        ("make_segment(1, 0, 100)", "can't hold the ids from 0"),
+        ("make_segment(1, 500, 500)", "can't hold the ids from 500"),
+        ("make_segment(1, NULL, 500)", "can't hold the ids from"),
+        ("make_segment(1, 50, 60)", "would overlap"),
+        ("make_segment(77, 1, 100)", "does not exist"),
+        ("cut_segment(1, 1, 40)", "is violated by some row"),
+        ("cut_segment(1, 1, 1000)", "has no segment that begins at 1 and can end at 1000"),
+        ("cut_segment(1, 2, 50)", "has no segment that begins at 2"),
+        ("cut_segment(1, 1, NULL)", "has no segment"),
+        ("drop_segment(1, 101)", "has events and is not the oldest segment"),
+        ("drop_segment(77, 1)", "does not exist"),
+    ],
+)
+def test_segments_are_changed_only_as_a_log_allows(
+    transactional_db: None, make_topic: Any, call: str, refusal: str
+) -> None:
+    topic = make_topic("things", segment_size=100)
+    publish_many(topic, [Draft(value=n) for n in range(150)])
+    transfer_all()
+    call = call.replace("(1,", f"({Topic.objects.get(name='things').pk},")
+    with pytest.raises(DatabaseError, match=refusal), connection.cursor() as cursor:
+        cursor.execute(f"SELECT django_events_{call}")
+    assert Event.objects.of(topic).count() == 150
+
+
+def test_a_schema_may_be_renamed_and_the_log_reassigned(declared: None) -> None:
+    with Server() as server, site_on(server, ["own"]) as site:
+        new = f"another_{site.unique}"
+        site.run(
+            "ALTER SCHEMA own RENAME TO moved",
+            f"CREATE ROLE {new}",
+            f"REASSIGN OWNED BY {site.owner} TO {new}",
+            f"GRANT USAGE, CREATE ON SCHEMA moved TO {new}",
+            f"GRANT {new} TO {site.owner}",
+        )
+        site.schemas[0] = "moved"
+        for kind in ("owner", *KINDS):
+            connections[site.alias(kind)].close()
+            site.reach(site.alias(kind), site.owner if kind == "owner" else site.login(kind))
+            del connections[site.alias(kind)]
+        for kind in KINDS:
+            site.grant(kind)
+        publish_many("things", [Draft(value=n) for n in range(350)], using=site.alias("publisher"))
+        manage("run_transfer", using=site.alias("operator"), once=True)
+        with psycopg.connect(site.url) as session:
+            owners = session.execute(
+                "SELECT count(*), array_agg(DISTINCT pg_get_userbyid(c.relowner)::text)"
+                " FROM pg_partition_tree('moved.django_events_event_1') AS t JOIN pg_class AS c ON c.oid = t.relid"
+            ).fetchall()
+        assert owners == [(6, [new])]
