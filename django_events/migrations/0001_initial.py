@@ -90,7 +90,8 @@ BEGIN
     SELECT t.id INTO topic_id FROM django_events_topic AS t WHERE t.name::text OPERATOR(pg_catalog.=) topic;
     IF topic_id IS NULL THEN
         RAISE EXCEPTION 'There is no topic "%" in this database.', topic
-            USING ERRCODE = 'DE001', HINT = 'Declare it in an app''s events.py and run manage.py migrate.';
+            USING ERRCODE = 'DE001', HINT = 'Declare it in an app''s events.py and run manage.py migrate. '
+                'A migration that needs it earlier depends on django_events, or makes it with CreateTopic.';
     END IF;
     IF coalesce(wake, pg_catalog.current_setting('max_prepared_transactions') OPERATOR(pg_catalog.=) '0')
         AND NOT pg_catalog.pg_try_advisory_xact_lock_shared(7235707310506407027)
