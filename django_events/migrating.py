@@ -99,7 +99,6 @@ class CreateTopic(_CreateTopics):
     def __init__(self, name: str, **options: Any) -> None:
         self.name = name
         self.options = options
-        self._constructor_args = ((name,), options)
 
     def wanted(self) -> list[declarations.Topic]:
         declared = [topic for topic in declarations.registry if topic.name == self.name]
