@@ -26,6 +26,12 @@ ROOT_URLCONF = "mysite.urls"
 TEMPLATES = []
 DJANGO_EVENTS = {"WAKE_UPS": True}
 """
+MIGRATE = """
+from django.core.management import call_command
+
+call_command("makemigrations", "shop", verbosity=0)
+call_command("migrate")
+"""
 
 
 class Block(NamedTuple):
@@ -118,8 +124,8 @@ class Site(Processes):
         return done.stdout
 
     def migrate(self) -> str:
-        self.manage("makemigrations", "shop", "-v0")
-        return self.manage("migrate")
+        """Both in one process, which takes half the time."""
+        return self.script(MIGRATE)
 
     def all_taken(self) -> bool:
         """Whether nothing of the page was left out."""
