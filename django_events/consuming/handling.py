@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
-from django_events import telemetry
+from django_events import sql, telemetry
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.held import Held
@@ -145,7 +145,7 @@ class Handling:
             if committed and settlement is not None:
                 self._log_hook(error)
                 return Outcome(settlement, events[:handled], seconds, failure)
-            if not isinstance(error, DatabaseError | InterfaceError):
+            if not isinstance(error, DatabaseError | InterfaceError) or sql.is_lost(error):
                 raise
             self._raise_if_lost(session, error)
             if not events:

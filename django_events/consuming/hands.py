@@ -232,7 +232,7 @@ class Hand(Held):
             done=list(done),
             passed=passed,
             outcome=outcome,
-            history=history and self.subscription.consumer.history is not None,
+            history=history,
             failed=failed,
             attempts=attempts,
             pause=pause,

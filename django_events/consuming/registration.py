@@ -19,9 +19,11 @@ from django_events.exceptions import (
     did_you_mean,
 )
 from django_events.matching import decides, expression, is_pattern
+from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
 
 ALL = models.Position.ALL
+PROVEN_BY_HISTORY = {"types", "keys", "where", "history"}  # see models.Consumer.changed_at
 
 
 def sync(using: str) -> list[str]:
@@ -101,11 +103,12 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
         _set_positions(using, row, dict.fromkeys(partitions_of(declared, topic), start - 1))
         return [f"Consumer {row}: registered, begins at {start}."]
     _refuse_other_mode(row, declared)
+    differing = [name for name, value in described.items() if getattr(row, name) != value]
     changes = [
-        f"{name} {getattr(row, name)} → {value}"
-        for name, value in described.items()
-        if getattr(row, name) != value and not name.endswith("_expressions")
+        f"{name} {getattr(row, name)} → {described[name]}" for name in differing if not name.endswith("_expressions")
     ]
+    if not PROVEN_BY_HISTORY.isdisjoint(differing):  # under the head: what was logged before went by the former ones
+        models.Consumer.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
     if row.ordered != declared.ordered:
         _change_order(using, row, declared)
     positions = {p.partition: p for p in row.positions.using(using).select_for_update()}

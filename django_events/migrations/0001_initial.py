@@ -1,5 +1,6 @@
 """Topics, the buffer, the partitioned log, consumers, and the functions that publish."""
 
+import datetime
 import uuid
 
 import django.db.models.deletion
@@ -374,6 +375,16 @@ ALTER TABLE django_events_deliverylease SET (
     vacuum_truncate = off
 )
 """
+
+
+def _readable(*columns: str) -> models.Q:
+    """These times are ones that clients can read, or NULL."""
+    earliest, latest = (
+        datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC),
+        datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC),
+    )
+    bounds = [((f"{column}__gte", earliest), (f"{column}__lt", latest)) for column in columns]
+    return models.Q(*(bound for both in bounds for bound in both))
 
 
 class Migration(OnPostgreSQL):
@@ -793,6 +804,15 @@ class Migration(OnPostgreSQL):
                         db_default=django_events.models.functions.ClockTimestamp(),
                         editable=False,
                         verbose_name="registered at",
+                    ),
+                ),
+                (
+                    "changed_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        help_text="Since when its filter and its history are what they are.",
+                        verbose_name="changed at",
                     ),
                 ),
                 (
@@ -1238,6 +1258,48 @@ class Migration(OnPostgreSQL):
             model_name="position",
             constraint=models.UniqueConstraint(
                 fields=("consumer", "partition"), name="django_events_position_partition"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="consumer",
+            constraint=models.CheckConstraint(
+                condition=_readable("paused_at", "held_until"),
+                name="django_events_consumer_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="deadletter",
+            constraint=models.CheckConstraint(
+                condition=_readable("redrive_at"),
+                name="django_events_deadletter_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="delivery",
+            constraint=models.CheckConstraint(
+                condition=_readable("visible_at"),
+                name="django_events_delivery_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="deliverylease",
+            constraint=models.CheckConstraint(
+                condition=_readable("leased_until"),
+                name="django_events_deliverylease_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="position",
+            constraint=models.CheckConstraint(
+                condition=_readable("retry_at", "stopped_at", "leased_until", "served_at"),
+                name="django_events_position_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="position",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("token__isnull", True), ("leased_until__isnull", False), _connector="OR"),
+                name="django_events_position_lease",
             ),
         ),
         migrations.RunSQL(TUNE_POSITIONS, migrations.RunSQL.noop),

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
-from django_events.models.functions import ClockTimestamp
+from django_events.models.functions import ClockTimestamp, readable
 from django_events.models.topics import Topic
 
 
@@ -58,6 +58,12 @@ class Consumer(models.Model):
         help_text=_("Workers leave it alone until then: somebody waits for the events in hand, to rewind it."),
     )
     registered_at = models.DateTimeField(_("registered at"), db_default=ClockTimestamp(), editable=False)
+    changed_at = models.DateTimeField(
+        _("changed at"),
+        db_default=ClockTimestamp(),
+        editable=False,
+        help_text=_("Since when its filter and its history are what they are."),
+    )
 
     class Meta:
         verbose_name = _("consumer")
@@ -70,7 +76,10 @@ class Consumer(models.Model):
             ("skip_consumer", "Can let a consumer skip an event"),
             ("retry_consumer", "Can let a consumer retry now"),
         ]
-        constraints = [models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name"),
+            models.CheckConstraint(condition=readable("paused_at", "held_until"), name="django_events_consumer_times"),
+        ]
         indexes = [
             models.Index(fields=["topic"], name="django_events_consumer_live", condition=models.Q(live=True)),
             models.Index(
@@ -126,7 +135,15 @@ class Position(models.Model):
         verbose_name_plural = _("positions")
         default_permissions = ()
         constraints = [
-            models.UniqueConstraint(fields=["consumer", "partition"], name="django_events_position_partition")
+            models.UniqueConstraint(fields=["consumer", "partition"], name="django_events_position_partition"),
+            models.CheckConstraint(
+                condition=readable("retry_at", "stopped_at", "leased_until", "served_at"),
+                name="django_events_position_times",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(token__isnull=True) | models.Q(leased_until__isnull=False),
+                name="django_events_position_lease",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -189,7 +206,10 @@ class DeadLetter(models.Model):
             ("redrive_deadletter", "Can redrive dead letters"),
             ("discard_deadletter", "Can discard dead letters"),
         ]
-        constraints = [models.UniqueConstraint(fields=["consumer", "event_id"], name="django_events_deadletter_event")]
+        constraints = [
+            models.UniqueConstraint(fields=["consumer", "event_id"], name="django_events_deadletter_event"),
+            models.CheckConstraint(condition=readable("redrive_at"), name="django_events_deadletter_times"),
+        ]
         indexes = [
             models.Index(fields=["consumer", "key", "event_id"], name="django_events_deadletter_key"),
             models.Index(

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
 from django_events.models.consumers import Consumer
+from django_events.models.functions import readable
 
 M = TypeVar("M", bound=models.Model)
 
@@ -75,6 +76,7 @@ class Delivery(models.Model):
         verbose_name = _("delivery")
         verbose_name_plural = _("deliveries")
         default_permissions = ()
+        constraints = [models.CheckConstraint(condition=readable("visible_at"), name="django_events_delivery_times")]
         indexes = [
             models.Index(
                 fields=["consumer", "key", "event_id"],
@@ -107,6 +109,9 @@ class DeliveryLease(models.Model):
         verbose_name = _("lease of deliveries")
         verbose_name_plural = _("leases of deliveries")
         default_permissions = ()
+        constraints = [
+            models.CheckConstraint(condition=readable("leased_until"), name="django_events_deliverylease_times")
+        ]
 
     def __str__(self) -> str:
         return f"{self.consumer_id}/{self.token}"

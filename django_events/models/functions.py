@@ -1,8 +1,9 @@
-"""Database functions that the models' columns use."""
+"""Database functions and conditions that the models' columns use."""
 
+from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import DateTimeField, Func, IntegerField
+from django.db.models import DateTimeField, Func, IntegerField, Q
 from django.db.models.sql.compiler import SQLCompiler
 
 from django_events import declarations, sql
@@ -14,6 +15,18 @@ class ClockTimestamp(Func):
 
     template = "clock_timestamp()"
     output_field = DateTimeField()
+
+
+# PostgreSQL has times that Python has no name for, like infinity: a row with one ends each query that reads it.
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def readable(*columns: str) -> Q:
+    """The condition that these times are ones that clients can read, or NULL."""
+    condition = Q()
+    for column in columns:
+        condition &= Q((f"{column}__gte", EARLIEST), (f"{column}__lt", LATEST))
+    return condition
 
 
 class TopicId(Func):

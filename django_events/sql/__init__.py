@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections, transaction
 
 from django_events.phrases import cut_details, without_details
 from django_events.statements import Statement as Statement
@@ -98,9 +98,12 @@ RETRIED_STATES = {
 
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone, or never was, rather than a statement refused."""
+    sqlstate = state(error)
+    if isinstance(error, InternalError):
+        # Said by psycopg and not by the server: a COMMIT was answered, and then came the end of the connection.
+        return sqlstate is None
     if not isinstance(error, (OperationalError, InterfaceError)):
         return False
-    sqlstate = state(error)
     return sqlstate is None or sqlstate.startswith("08") or sqlstate in LOST_STATES
 
 
@@ -188,11 +191,22 @@ def snapshot(using: str) -> Iterator[None]:
 @contextmanager
 def _set(using: str, values: dict[str, str], *first: Question) -> Iterator[list[Rows]]:
     nested = connections[using].in_atomic_block
-    with transaction.atomic(using):
+    with _telling_loss(), transaction.atomic(using):
         before, *answers = fetch_each(using, locally(values), *first)
         yield answers
         if nested:  # a transaction of somebody else's goes on: leave it as it was
             fetch_each(using, locally({name: value for name, value, _ in before}))
+
+
+@contextmanager
+def _telling_loss() -> Iterator[None]:
+    """A lost connection is an OperationalError, whatever psycopg makes of the last answer: callers go by the class."""
+    try:
+        yield
+    except InternalError as error:
+        if not is_lost(error):
+            raise
+        raise OperationalError(str(error)) from error
 
 
 def locally(values: dict[str, str]) -> Question:

@@ -4,11 +4,11 @@
 -- a history, it is written there. What failed waits for its next attempt, and what can't be handled now is anybody's
 -- again. No answer means that the lease was lost. Too small a count means that somebody took a delivery away.
 -- Parameters: consumer_id, token, done (ids), outcome (of the one that is `passed`, an id or null: what became of it
--- instead of being handled), history (whether it is kept), failed (an id, or null), attempts, pause (an interval), error (of the
+-- instead of being handled), history (whether the consumer's history, if it keeps one, is told), failed (an id, or null), attempts, pause (an interval), error (of the
 -- failed one), released (ids), ends (whether nothing is in hand any more), hold (whether to take the lock of
 -- hold.sql, by which a frozen settler is found).
 -- Answers with how many were deleted, and whether the transaction is still the one that began with hold.sql.
--- Relies on: the primary keys of django_events_deliverylease and django_events_delivery, django_events_deadletter
+-- Relies on: the primary keys of django_events_deliverylease, django_events_delivery and django_events_consumer, django_events_deadletter
 -- (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 WITH mine AS MATERIALIZED (
     SELECT token, holder FROM django_events_deliverylease WHERE token = %(token)s FOR UPDATE
@@ -34,6 +34,7 @@ past AS (
     FROM done
     CROSS JOIN mine
     WHERE %(history)s
+        AND EXISTS (SELECT FROM django_events_consumer AS c WHERE c.id = %(consumer_id)s AND c.history IS NOT NULL)
 ),
 redriven AS (
     DELETE FROM django_events_deadletter AS d

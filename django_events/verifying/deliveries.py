@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from django.db import DatabaseError
+
 from django_events import models, sql
-from django_events.verifying.findings import MIGRATE, SHOWN, Findings
+from django_events.matching import condition
+from django_events.verifying.findings import ERASED, MIGRATE, SHOWN, Findings
 from django_events.verifying.snapshot import Seen
 
 AT_ONCE = 50_000  # deliveries
-ERASED = "^erased-[0-9a-f]{32}$"  # what stands in the place of a key that was erased
 
 FAULTS = {
     "beyond": (
@@ -69,6 +71,72 @@ def verify_deliveries(seen: Seen, findings: Findings, notes: list[str]) -> None:
     findings.count_unlisted("delivery", [((fault, consumer), total) for total, fault, consumer, *_ in wrong])
 
 
+def verify_hands(seen: Seen, findings: Findings, notes: list[str]) -> None:
+    """Leases of deliveries: of events that the log has, or had."""
+    statement = sql.statement("verify_hands")
+    rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
+    for total, fault, consumer, _, holder, _ in rows:
+        if fault == "empty":
+            notes.append(
+                f"Consumer {consumer} of {seen.topic}: {total:,} leases whose time is over, the first of {holder}, "
+                "with no delivery under them. Its workers delete them when they look."
+            )
+            break
+    strange = [row for row in rows if row[1] == "strange"]
+    for _, _, consumer, token, holder, event_id in strange:
+        findings.add(
+            "lease",
+            seen.topic.name,
+            consumer=consumer,
+            what=f"The lease {token}, of {holder}, names {event_id or 'nothing'}, which is no event of the log.",
+            expected=f"Deliveries of a queue, of events from 1 to {seen.last_id:,}.",
+            remedy="When that worker is gone, delete it from django_events_deliverylease.",
+        )
+    findings.count_unlisted("lease", [("", row[0]) for row in strange])
+
+
+def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str]) -> None:
+    """Each event that is for a queue came to it, as far as its history tells: by ranges outside of the snapshot."""
+    using, topic = seen.using, seen.topic
+    keeping = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", history__isnull=False)
+    for consumer in keeping.only("name", "types", "keys", "where").order_by("name"):
+        after = first_id - 1
+        while after < seen.last_id:
+            upper = min(after + AT_ONCE, seen.last_id)
+            statement = sql.statement("verify_absent").on(
+                log=seen.log,
+                topic_id=topic.pk,
+                consumer_id=consumer.pk,
+                after=after,
+                upper=upper,
+                match=condition(consumer),
+            )
+            try:
+                with sql.batch(using):
+                    rows = sql.fetch(using, statement, most=SHOWN)
+            except DatabaseError as error:
+                if sql.passes_by_itself(error):
+                    raise
+                notes.append(
+                    f"Consumer {consumer.name} of {topic}: its filter fails on an event from {after + 1:,} to "
+                    f"{upper:,}, so it isn't proved that it got those that are for it. {sql.said(error)}"
+                )
+                rows = []
+            for _, event_id in rows:
+                findings.add(
+                    "delivery",
+                    topic.name,
+                    consumer=consumer.name,
+                    id=event_id,
+                    what="The event is for it, and it has no delivery, no history and no dead letter of it.",
+                    expected="One of them: so it is never handled.",
+                    remedy="Have it come, with those behind it: manage.py events rewind "
+                    f"{consumer.name} --topic {topic} --to {event_id} --execute",
+                )
+            findings.count_unlisted("delivery", [("", row[0]) for row in rows])
+            after = upper
+
+
 def verify_history(seen: Seen, findings: Findings) -> None:
     """Those that are past."""
     statement = sql.statement("verify_history")
@@ -89,7 +157,12 @@ def verify_history(seen: Seen, findings: Findings) -> None:
 def verify_keys(seen: Seen, first_id: int, findings: Findings) -> None:
     """Of ordered queues, beside the log: by ranges outside of the snapshot, for only an erasure changes a key."""
     using, topic = seen.using, seen.topic
-    ordered = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", ordered=True).order_by("name")
+    ordered = (
+        models.Consumer.objects.using(using)
+        .filter(topic=topic, mode="queue", ordered=True)
+        .only("name")
+        .order_by("name")
+    )
     for consumer in ordered:
         after = first_id - 1
         while (upper := _next_deliveries(using, consumer, after, seen.last_id)) is not None:

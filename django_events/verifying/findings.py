@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 SHOWN = 20  # of a kind; the rest is counted
+ERASED = "^erased-[0-9a-f]{32}$"  # what stands in the place of a key that was erased
 MIGRATE = "Run: manage.py migrate"  # what several of them need
 
 

@@ -9,6 +9,8 @@ from django_events.statements import log_table
 from django_events.verifying.findings import MIGRATE, Findings
 from django_events.verifying.snapshot import Seen
 
+LOOKED_AT = 10_000  # events in the buffer
+
 
 def verify_logs(using: str, findings: Findings, *, only: models.Topic | None) -> None:
     """A log and a head for each topic, and a topic for each log."""
@@ -54,6 +56,27 @@ def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
             notes.append(
                 f"{rows:,} {what} of a consumer that is gone, with the id {consumer_id}. "
                 "They disturb nobody, and are deleted the next time that a consumer is unregistered."
+            )
+
+
+def verify_buffer(seen: Seen, findings: Findings, notes: list[str]) -> None:
+    """What waits to be moved into the log: below the next ticket."""
+    using, topic = seen.using, seen.topic
+    asked = {"topic_id": topic.pk, "partitions": topic.partitions, "most": LOOKED_AT}
+    for last, ticket, elsewhere in sql.fetch(using, sql.statement("verify_buffer"), **asked):
+        if ticket is not None and last > ticket:
+            findings.add(
+                "buffer",
+                topic.name,
+                what=f"The ticket {last:,} waits in the buffer, and the last one of its sequence is {ticket:,}.",
+                expected=f"{last:,} or more: tickets come again, and a transfer may have passed them already.",
+                remedy="Stop the publishers and transfers, and: SELECT setval(pg_get_serial_sequence("
+                f"'django_events_bufferedevent', 'id'), {last})",
+            )
+        if elsewhere:
+            notes.append(
+                f"Topic {topic}: {count(elsewhere, 'event')} in the buffer with a partition that the topic doesn't "
+                f"have. The transfer takes it modulo {topic.partitions}."
             )
 
 

@@ -1,6 +1,6 @@
 """How far consumers are: positions within the log and right, queues filled no further than it goes."""
 
-from django_events import sql
+from django_events import models, sql
 from django_events.verifying.findings import MIGRATE, SHOWN, Findings
 from django_events.verifying.snapshot import Seen
 
@@ -36,6 +36,32 @@ def verify_positions(seen: Seen, findings: Findings) -> None:
             ),
         }[fault]
         findings.add("position", seen.topic.name, *texts, consumer=consumer, partition=partition, id=position)
+    findings.count_unlisted("position", [("", row[0]) for row in rows])
+
+
+def verify_attempts(seen: Seen, findings: Findings) -> None:
+    """What streams try, and what they handle one by one, are events of theirs."""
+    rows = sql.fetch(
+        seen.using,
+        sql.statement("verify_attempts").on(log=seen.log, topic_id=seen.topic.pk),
+        last_id=seen.last_id,
+        id_floor=seen.head.id_floor,
+        most=SHOWN,
+    )
+    for _, fault, consumer, partition, event_id in rows:
+        where = "the topic" if partition == models.Position.ALL else f"partition {partition}"
+        what = "Attempts are counted for" if fault == "attempted" else "Events are handled one by one until"
+        findings.add(
+            "position",
+            seen.topic.name,
+            consumer=consumer,
+            partition=partition,
+            id=event_id,
+            what=f"{what} {event_id:,}, which is no event of {where}.",
+            expected=f"An event of {where}: the attempts of a worker that ends with its event are counted by it.",
+            remedy=f"Have it set anew: manage.py events rewind {consumer} --topic {seen.topic} --to ID, with the event "
+            "behind its position.",
+        )
     findings.count_unlisted("position", [("", row[0]) for row in rows])
 
 

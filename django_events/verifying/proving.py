@@ -18,11 +18,24 @@ from django.db import OperationalError, ProgrammingError, transaction
 from django_events import models, sql
 from django_events.phrases import count
 from django_events.statements import log_table
-from django_events.verifying.dead_letters import verify_dead_letters
-from django_events.verifying.deliveries import verify_deliveries, verify_history, verify_keys
+from django_events.verifying.dead_letters import verify_copies, verify_dead_letters
+from django_events.verifying.deliveries import (
+    verify_absent,
+    verify_deliveries,
+    verify_hands,
+    verify_history,
+    verify_keys,
+)
 from django_events.verifying.findings import Findings
-from django_events.verifying.logs import verify_floors, verify_leftovers, verify_logs, verify_segments
-from django_events.verifying.positions import verify_filling, verify_positions
+from django_events.verifying.logs import (
+    verify_buffer,
+    verify_floors,
+    verify_leftovers,
+    verify_logs,
+    verify_segments,
+)
+from django_events.verifying.positions import verify_attempts, verify_filling, verify_positions
+from django_events.verifying.rests import verify_rests
 from django_events.verifying.snapshot import Seen, seen_now
 from django_events.verifying.walking import walk
 
@@ -89,8 +102,11 @@ def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str])
                         _with_log(seen, findings, notes)
                     transaction.set_rollback(True, using)
                 if seen is not None:
+                    verify_buffer(seen, findings, notes)
                     verify_filling(seen, findings)
+                    verify_rests(seen, findings)
                     verify_deliveries(seen, findings, notes)
+                    verify_hands(seen, findings, notes)
                     verify_history(seen, findings)
                 return seen
         except OperationalError as error:
@@ -108,13 +124,14 @@ def _with_log(seen: Seen, findings: Findings, notes: list[str]) -> None:
     verify_floors(seen, findings)
     verify_segments(seen, findings, notes)
     verify_positions(seen, findings)
+    verify_attempts(seen, findings)
     verify_dead_letters(seen, findings)
 
 
 def _walk(
     seen: Seen, last: int | None, findings: Findings, notes: list[str], on_progress: Callable[[str, int], None]
 ) -> Proved:
-    """What needs no common moment: the log itself, and the keys of deliveries beside it."""
+    """What needs no common moment: the log itself, and beside it what consumers have of its events."""
     topic = seen.topic
     walked = walk(seen, last=last, findings=findings, on_progress=lambda events: on_progress(topic.name, events))
     if walked.elsewhere:
@@ -126,4 +143,6 @@ def _walk(
     if last is not None:
         first_id = max(first_id, seen.last_id - last + 1)
     verify_keys(seen, first_id, findings)
+    verify_absent(seen, first_id, findings, notes)
+    verify_copies(seen, first_id, findings)
     return Proved(topic.name, first_id, seen.last_id, walked.events, *seen.counts)

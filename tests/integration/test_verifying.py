@@ -387,8 +387,9 @@ def test_deliveries(things, make_queue) -> None:
     of.filter(event_id=4).update(token=12345)
     of.filter(event_id=5).update(token=hand.token)
     raw(
-        "INSERT INTO django_events_deadletter (consumer_id, event_id, partition, number, type, metadata, published_at, "
-        "logged_at, attempts, error, traceback) SELECT %s, id, partition, number, type, metadata, published_at, "
+        "INSERT INTO django_events_deadletter (consumer_id, event_id, partition, number, type, value, metadata, "
+        "published_at, logged_at, attempts, error, traceback) "
+        "SELECT %s, id, partition, number, type, value, metadata, published_at, "
         f"logged_at, 1, '', '' FROM {log_of(things)} WHERE id = 6",
         consumer_id,
     )
@@ -480,7 +481,8 @@ def test_dead_letters_and_history(things, make_queue) -> None:
     )  # fmt: skip
 
     assert sorted(places(things), key=str) == [
-        ("dead letter", "queue", 0, 3),
+        ("dead letter", "queue", 0, 3),  # by its number
+        ("dead letter", "queue", 0, 3),  # and its copy
         ("dead letter", "queue", 0, 9),
         ("history", "queue", None, 8),
     ]

@@ -1,9 +1,12 @@
 """The plans of what `events verify` asks in its snapshot: each row is looked at once, however large a hand is."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection
 
 from django_events import models, sql
+from django_events.matching import condition
 from django_events.statements import log_table
 from django_events.verifying.findings import SHOWN
 from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries
@@ -92,3 +95,54 @@ def test_keys_are_compared_by_ranges(topic, consumer_id, statistics, behind):
         assert all("event_id" in condition for condition in conditions), conditions
     logs = {(how, table) for how, table in scans(plans[1]) if table.startswith(log_table(topic.pk))}
     assert [how for how, _ in logs] == ["Index Scan"], logs
+
+
+def test_what_a_queue_never_got_is_looked_for_by_ranges(topic, consumer_id, statistics):
+    """Its history and its deliveries are read within the range, however long both are."""
+    with sql.batch("default"), connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_events_pastdelivery (consumer_id, event_id, received_at, first_at, last_at,"
+            " processed_at, attempts, delivered, outcome, worker)"
+            " SELECT %s, n, now(), now(), now(), now(), 1, 1, 'handled', 'w' FROM generate_series(1, 20000) AS n",
+            [consumer_id],
+        )
+        looking = sql.statement("verify_absent").on(
+            log=log_table(topic.pk),
+            topic_id=topic.pk,
+            consumer_id=consumer_id,
+            after=5_000,
+            upper=10_000,
+            match=condition(models.Consumer(types=["a", "b.*"])),
+        )
+        plan = explain(looking, most=SHOWN)
+
+    for table in (DELIVERIES, "django_events_pastdelivery", "django_events_deadletter"):
+        reading = [node for node in plan if node.get("Relation Name") == table]
+        assert {node["Node Type"] for node in reading} <= {"Index Scan", "Index Only Scan"}
+        assert reading and all("event_id" in node["Index Cond"] for node in reading), reading
+    logs = {(how, table) for how, table in scans(plan) if table.startswith(log_table(topic.pk))}
+    assert {how for how, _ in logs} == {"Index Scan"}, logs
+
+
+def test_copies_are_compared_by_ranges(topic, consumer_id):
+    with sql.batch("default"):
+        ahead = sql.statement("next_dead_letters").on(consumer_id=consumer_id, after=10, last_id=100, most=5)
+        comparing = sql.statement("verify_copies").on(
+            log=log_table(topic.pk), topic_id=topic.pk, consumer_id=consumer_id, after=10, upper=100
+        )
+        plans = [explain(ahead), explain(comparing, erased="^erased", most=SHOWN)]
+    for plan in plans:
+        [reading] = [node for node in plan if node.get("Relation Name") == "django_events_deadletter"]
+        assert "event_id" in reading["Index Cond"]
+
+
+def test_rests_and_hands_are_found_by_consumers_and_times(topic, consumer_id, statistics):
+    day = timedelta(days=1)
+    with sql.batch("default"):
+        rests = explain(
+            sql.statement("verify_rests"), topic_id=topic.pk, lease=day, hold=day, hand=day, pause=day, most=SHOWN
+        )
+        buffer = explain(sql.statement("verify_buffer"), topic_id=topic.pk, partitions=1, most=SHOWN)
+    [reading] = [node for node in rests if node.get("Relation Name") == DELIVERIES]
+    assert "visible_at" in reading["Index Cond"]
+    assert {how for how, _ in scans(buffer)} <= {"Index Scan", "Index Only Scan"}
