@@ -14,7 +14,7 @@ from django.db import OperationalError
 from django_events import models, sql
 from django_events.consuming.leaving_behind import LogLocked, NotNow, leave_behind
 from django_events.log import retention
-from django_events.log.retention import Outlived
+from django_events.log.retention import Outlived, Paused
 
 TRIES, PAUSE = 5, 0.1  # a reader of the log is done soon
 A_LOCK = "somebody who holds a lock on the log"
@@ -46,9 +46,14 @@ def expire(using: str, topic: models.Topic, *, seconds: float = 10.0) -> Expired
     done, tries, deadline = Expired(), 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
+            with sql.batch(using, **sql.UNHURRIED):
+                retention.refuse_paused(using)  # before deliveries are deleted of what isn't going to be dropped
             if not _drop_oldest(using, topic.pk, done, deadline):
                 break
             tries = 0
+        except Paused as paused:
+            done.waits_for = str(paused)
+            break
         except (OperationalError, LogLocked) as error:
             if isinstance(error, OperationalError) and sql.state(error) != sql.LOCK_NOT_AVAILABLE:
                 raise

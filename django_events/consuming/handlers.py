@@ -11,6 +11,7 @@ from django.db import connections
 from psycopg.pq import TransactionStatus
 
 from django_events import declarations, telemetry
+from django_events.consuming.children import leaving_async_children_behind, leaving_children_behind
 from django_events.consuming.held import Held
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import HandlerTimeout
@@ -41,9 +42,9 @@ class BoundHandler:
     def __init__(self, consumer: declarations.Consumer) -> None:
         self.consumer = consumer
         handler = consumer.load()
-        self.invoke: Callable[[Any], Any] = handler
+        self.invoke: Callable[[Any], Any] = leaving_children_behind(handler)
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-            self.invoke = async_to_sync(handler)
+            self.invoke = async_to_sync(leaving_async_children_behind(handler))
 
     def call(self, lease: Held, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
         """Hand events over in their order; returns how many were taken. Stops early when there is `enough`."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
 from django_events import sql, telemetry
+from django_events.consuming.children import children_left_behind
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.held import Held
@@ -87,9 +88,8 @@ class Handling:
             if claim.attempts_of(event) >= self.consumer.retry.attempts:
                 return self._settle_failure(claim, self._ended(claim, event))
             events = [claim.count_attempt(event)]
-        if self.consumer.transactional:
-            return self._together(claim, events)
-        return self._before(claim, events)
+        with children_left_behind():  # of functions that it gave to on_commit(), and of receivers of signals
+            return self._together(claim, events) if self.consumer.transactional else self._before(claim, events)
 
     def _together(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
         """Handle in the transaction that settles. Each round has fewer events than the one before."""

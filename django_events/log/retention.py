@@ -18,11 +18,13 @@ from django_events import models, sql
 from django_events.log import segments
 from django_events.log.inventory import TOPICS_AT_ONCE, Log, logs, sizes
 from django_events.log.segments import Segment
+from django_events.phrases import moment
 from django_events.statements import log_table
 
 PARTS = 10  # a segment holds about so much less than what is kept
 SMALLEST_PART = 100  # events
 MOST_PARTS = 3 * PARTS  # where there are more, what is kept is kept for somebody
+PATIENCE = "30s"  # of who pauses it, with a segment that is being dropped
 LARGEST_PART = 256 << 20  # bytes: its rows are looked through, and meanwhile nobody reads the log
 
 
@@ -47,6 +49,13 @@ class Outlived(NamedTuple):
     def events(self) -> int:
         """Ids have no gaps, so this is a subtraction."""
         return self.last_id - self.first_id + 1
+
+
+class Paused(Exception):
+    """Nothing is dropped for now: a dump finds the segments that it has listed."""
+
+    def __init__(self, until: datetime) -> None:
+        super().__init__(f"the end of a pause, at {moment(until)}")
 
 
 class _Seen(NamedTuple):
@@ -111,8 +120,22 @@ def behind(using: str, topic: models.Topic, old: Outlived) -> list[Need]:
     return [need for need in needs(using, topic) if need.first_id <= old.last_id]
 
 
+def pause(using: str, period: timedelta | None) -> datetime | None:
+    """Drop nothing for so long, or go on with None; returns until when. What is being dropped now is waited for."""
+    with sql.batch(using, lock_timeout=PATIENCE):
+        [[until]] = sql.fetch(using, sql.statement("pause_retention"), period=period)
+    return until  # type: ignore[no-any-return]
+
+
+def refuse_paused(using: str) -> None:
+    """Raise Paused while nothing may be dropped; nobody pauses it before this transaction ends."""
+    for (until,) in sql.fetch(using, sql.statement("paused")):
+        raise Paused(until)
+
+
 def remove(using: str, topic: models.Topic, old: Outlived) -> None:
-    """Drop the oldest segment. For `writing` the topic."""
+    """Drop the oldest segment, or raise Paused. For `writing` the topic."""
+    refuse_paused(using)
     floors = [old.last_id] if topic.partitions == 1 else _numbers_reached(using, topic, old)
     segments.drop(using, topic, old.segment)
     topic.head.id_floor, topic.head.number_floors = old.last_id, floors
@@ -191,8 +214,8 @@ def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Seen]:
 def _now(using: str) -> datetime:
     """The database's clock."""
     [[now]] = sql.fetch(using, sql.statement("clock"))
-    moment: datetime = now
-    return moment
+    at: datetime = now
+    return at
 
 
 def _is_too_much(topic: models.Topic, others: int, size: int) -> bool:
@@ -202,9 +225,9 @@ def _is_too_much(topic: models.Topic, others: int, size: int) -> bool:
     return topic.retention_bytes is not None and size >= topic.retention_bytes
 
 
-def _is_older(moment: datetime | None, age: timedelta, now: datetime) -> bool:
+def _is_older(at: datetime | None, age: timedelta, now: datetime) -> bool:
     """What has no time is as old as can be."""
-    return moment is None or now - moment > age
+    return at is None or now - at > age
 
 
 def _numbers_reached(using: str, topic: models.Topic, old: Outlived) -> list[int]:

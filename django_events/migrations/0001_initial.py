@@ -1159,6 +1159,14 @@ class Migration(OnPostgreSQL):
                     ),
                 ),
                 ("failing_since", models.DateTimeField(null=True, verbose_name="failing since")),
+                (
+                    "paused_until",
+                    models.DateTimeField(
+                        help_text="Retention drops nothing before, so that a dump finds what it listed.",
+                        null=True,
+                        verbose_name="paused until",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "step of maintenance",

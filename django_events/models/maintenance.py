@@ -21,6 +21,11 @@ class MaintenanceStep(models.Model):
     )
     error = models.TextField(_("error"), blank=True, default="", help_text=_("Of the last run, if it failed."))
     failing_since = models.DateTimeField(_("failing since"), null=True)
+    paused_until = models.DateTimeField(
+        _("paused until"),
+        null=True,
+        help_text=_("Retention drops nothing before, so that a dump finds what it listed."),
+    )
 
     class Meta:
         verbose_name = _("step of maintenance")

@@ -15,7 +15,7 @@ CROSS JOIN LATERAL (
             AND NOT (d.key IS NOT NULL AND e.key IS NOT NULL AND (d.key ~ %(erased)s OR e.key ~ %(erased)s)) THEN 'key'
         WHEN d.published_at <> e.published_at THEN 'published_at'
         WHEN d.logged_at <> e.logged_at THEN 'logged_at'
-        WHEN (d.value IS NULL AND d.body IS NULL AND d.metadata ? 'erased')
+        WHEN (d.value IS NULL AND d.body IS NULL AND d.metadata -> 'erased' IS NOT NULL)
             OR (e.value IS NULL AND e.body IS NULL) THEN NULL
         WHEN d.value IS DISTINCT FROM e.value THEN 'value'
         WHEN d.body IS DISTINCT FROM e.body THEN 'body'

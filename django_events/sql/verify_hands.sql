@@ -24,7 +24,7 @@ WITH looked AS (
         FROM jsonb_array_elements_text(
             CASE WHEN jsonb_typeof(l.event_ids) = 'array' THEN l.event_ids ELSE '[]' END
         ) AS event (id)
-        WHERE event.id IS NULL OR event.id !~ '^[1-9][0-9]{0,17}$' OR event.id::numeric > %(last_id)s
+        WHERE event.id IS NULL OR event.id !~ '^[1-9][0-9]*$' OR event.id::numeric > %(last_id)s
         LIMIT 1
     ) AS strange ON true
     WHERE c.topic_id = %(topic_id)s

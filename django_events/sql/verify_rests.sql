@@ -11,35 +11,35 @@
 WITH rest AS (
     SELECT c.name, 'held' AS fault, NULL::int AS partition, NULL::bigint AS event_id, c.held_until AS until, '' AS holder
     FROM django_events_consumer AS c
-    WHERE c.topic_id = %(topic_id)s AND c.held_until > clock_timestamp() + %(hold)s
+    WHERE c.topic_id = %(topic_id)s AND c.held_until > statement_timestamp() + %(hold)s
     UNION ALL
     SELECT c.name, 'lease', p.partition, NULL, p.leased_until, p.holder
     FROM django_events_consumer AS c
     JOIN django_events_position AS p ON p.consumer_id = c.id
     WHERE c.topic_id = %(topic_id)s
         AND p.token IS NOT NULL
-        AND (p.leased_until IS NULL OR p.leased_until > clock_timestamp() + %(lease)s)
+        AND (p.leased_until IS NULL OR p.leased_until > statement_timestamp() + %(lease)s)
     UNION ALL
     SELECT c.name, 'pause', p.partition, p.attempted, p.retry_at, ''
     FROM django_events_consumer AS c
     JOIN django_events_position AS p ON p.consumer_id = c.id
-    WHERE c.topic_id = %(topic_id)s AND p.retry_at > clock_timestamp() + %(pause)s
+    WHERE c.topic_id = %(topic_id)s AND p.retry_at > statement_timestamp() + %(pause)s
     UNION ALL
     SELECT c.name, 'hand', NULL, NULL, l.leased_until, l.holder
     FROM django_events_consumer AS c
     JOIN django_events_deliverylease AS l ON l.consumer_id = c.id
-    WHERE c.topic_id = %(topic_id)s AND l.leased_until > clock_timestamp() + %(hand)s
+    WHERE c.topic_id = %(topic_id)s AND l.leased_until > statement_timestamp() + %(hand)s
     UNION ALL
     SELECT c.name, 'delivery', NULL, d.event_id, d.visible_at, ''
     FROM django_events_consumer AS c
     JOIN django_events_delivery AS d
-        ON d.consumer_id = c.id AND d.visible_at > clock_timestamp() + %(pause)s + coalesce(c.delay, '0')
+        ON d.consumer_id = c.id AND d.visible_at > statement_timestamp() + %(pause)s + coalesce(c.delay, '0')
     WHERE c.topic_id = %(topic_id)s
     UNION ALL
     SELECT c.name, 'redrive', d.partition, d.event_id, d.redrive_at, ''
     FROM django_events_consumer AS c
     JOIN django_events_deadletter AS d
-        ON d.consumer_id = c.id AND d.redrive_at IS NOT NULL AND d.redrive_at > clock_timestamp() + %(pause)s
+        ON d.consumer_id = c.id AND d.redrive_at IS NOT NULL AND d.redrive_at > statement_timestamp() + %(pause)s
     WHERE c.topic_id = %(topic_id)s
 ),
 ranked AS (

@@ -62,8 +62,9 @@ def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
 def verify_buffer(seen: Seen, findings: Findings, notes: list[str]) -> None:
     """What waits to be moved into the log: below the next ticket."""
     using, topic = seen.using, seen.topic
-    asked = {"topic_id": topic.pk, "partitions": topic.partitions, "most": LOOKED_AT}
-    for last, ticket, elsewhere in sql.fetch(using, sql.statement("verify_buffer"), **asked):
+    statement = sql.statement("verify_buffer")
+    rows = sql.fetch(using, statement, topic_id=topic.pk, partitions=topic.partitions, most=LOOKED_AT)
+    for last, ticket, elsewhere in rows:
         if ticket is not None and last > ticket:
             findings.add(
                 "buffer",

@@ -1,18 +1,20 @@
 """Handlers that leave traces, and do what the event tells them.
 
 An event's value may say, beside anything else: `shelf` to change the row that others change too, `gate` to wait
-there, and `do` for one of `DEEDS`, none of which a process or its connections survive.
+there, and `do` for one of `DEEDS`, which few processes or their connections survive, or `at last` for one at the end.
 """
 
 import ctypes
+import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -34,6 +36,7 @@ def write_all(events: Sequence[ReceivedEvent]) -> None:
         for event in events:
             obey(event)
             write_effect(event)
+    obey_at_last(events)
 
 
 def write_effect(event: ReceivedEvent) -> None:
@@ -78,6 +81,7 @@ def deliver_all(events: Sequence[ReceivedEvent]) -> None:
                 attempt=event.attempt,
                 pid=os.getpid(),
             )
+    obey_at_last(events)
 
 
 @contextmanager
@@ -98,6 +102,14 @@ def obey(event: ReceivedEvent) -> None:
         Gate(FOLDER, f"{event.consumer}-{told['gate']}").pass_through()
     if "do" in told:
         DEEDS[told["do"]]()
+
+
+def obey_at_last(events: Sequence[ReceivedEvent]) -> None:
+    """What a handler does when nothing else is left to do, so that a child does nothing else either."""
+    process = os.getpid()
+    for event in events:
+        if os.getpid() == process and isinstance(event.value, dict) and "at last" in event.value:
+            DEEDS[event.value["at last"]]()
 
 
 def loop_for_ever() -> None:
@@ -122,6 +134,33 @@ def crash_the_server_and_exit() -> None:
     os._exit(3)
 
 
+def fork(end: Callable[[], object]) -> None:
+    """The child writes its pid and ends in its own way; the parent waits for it."""
+    if (pid := os.fork()) == 0:
+        with (FOLDER / "children").open("a") as children:
+            children.write(f"{os.getpid()}\n")
+        end()
+        return
+    _, status = os.waitpid(pid, 0)
+    with (FOLDER / "codes").open("a") as codes:
+        codes.write(f"{os.waitstatus_to_exitcode(status)}\n")
+
+
+def fail() -> None:
+    raise ValueError("in a child")
+
+
+def fork_after_the_commit() -> None:
+    transaction.on_commit(lambda: fork(lambda: None))
+
+
+def fork_by_multiprocessing() -> None:
+    child = multiprocessing.get_context("fork").Process(target=os.getpid)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
 DEEDS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(3),
     "segfault": lambda: ctypes.string_at(0),
@@ -129,5 +168,11 @@ DEEDS: dict[str, Callable[[], object]] = {
     "loop": loop_for_ever,
     "end backend": end_own_backend,
     "crash the server": crash_the_server,
+    "fork": lambda: fork(lambda: None),
+    "fork and exit": lambda: fork(lambda: sys.exit(7)),
+    "fork and fail": lambda: fork(fail),
+    "fork and really exit": lambda: fork(lambda: os._exit(5)),
+    "fork after the commit": fork_after_the_commit,
+    "multiprocessing": fork_by_multiprocessing,
     "crash the server and exit": crash_the_server_and_exit,
 }

@@ -1,5 +1,6 @@
 """Maintenance that dies, twice at once, and with consumers far behind: nothing is lost, and publishing goes on."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,25 @@ import sys
 import psycopg
 import pytest
 
+from tests.fix_restores import newest, program
 from tests.processes import ROOT, Processes
+
+DUMPS = int(os.environ.get("DUMPS", "3"))
+# Segments go several times a second.
+RETENTION_WITHOUT_END = """
+import django
+django.setup()
+from django_events import Draft, publish_many
+from django_events.log.transfer import Transfer
+from django_events.workers.maintaining import run_steps
+from django_events.workers.steps import STEPS
+transfer, retention = Transfer("default"), [step for step in STEPS if step.name == "retention"]
+while True:
+    publish_many("stock", [Draft(value=n) for n in range(100)])
+    while transfer.move():
+        pass
+    run_steps("default", retention)
+"""
 
 
 @pytest.fixture
@@ -96,3 +115,34 @@ def test_two_processes_share_the_maintenance_while_consumers_lag_and_publishing_
     assert committed == in_log, "nobody has handled anything, so everything is there"
     assert not any(publisher.values("unknown") for publisher in publishers)
     assert processes.run("events", "verify").returncode == 0
+
+
+@pytest.mark.requirement("P1")
+def test_a_dump_beside_retention_that_is_paused(processes: Processes, tmp_path):
+    """DUMPS=30 for more of them. What nobody resumes goes on by itself."""
+
+    def floor() -> int:
+        [(floor,)] = ask(processes.url, "SELECT max(id_floor) FROM django_events_topichead")
+        return floor
+
+    tell(processes.url, "DELETE FROM django_events_consumer")
+    tell(
+        processes.url, "UPDATE django_events_topic SET retention_events = 300, segment_size = 100 WHERE name = 'stock'"
+    )
+    dropping = processes._start([sys.executable, "-c", RETENTION_WITHOUT_END], name="dropping")
+    for number in range(DUMPS):
+        before = floor()
+        processes.wait_until(lambda before=before: floor() > before + 500, what="segments that go")
+        paused = processes.run("events", "maintain", "--pause", "10m")
+        assert paused.returncode == 0, paused.stderr
+        assert "Retention drops nothing until " in paused.stdout
+        at_first = floor()
+        program(newest(), "pg_dump", "--format=custom", f"--file={tmp_path / str(number)}", f"--dbname={processes.url}")
+        assert floor() == at_first
+        assert dropping.poll() is None, processes.said(dropping)
+        if number % 2:
+            assert processes.run("events", "maintain", "--resume").stdout.strip() == "Retention goes on."
+        else:  # as if the time were over
+            tell(processes.url, "UPDATE django_events_maintenancestep SET paused_until = clock_timestamp()")
+    before = floor()
+    processes.wait_until(lambda: floor() > before, what="retention that goes on")

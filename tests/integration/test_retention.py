@@ -24,6 +24,7 @@ from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, lease_of, position_of, positions, run_once, serve_lease
 from tests.fix_queues import deliveries, fill_topic, finish, pending, row_of, values
 from tests.fix_queues import expire as expire_lease
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -726,3 +727,42 @@ def test_a_delivery_that_is_given_back_in_between_moves_nobody_before_its_turn(
     assert moves == [0, 0], "the first time it was rolled back"
     assert [(said[0], said[5]) for said in told] == [("queue", 100), ("queue", 1), ("reader", 100)]
     assert pending(queue) == list(range(101, 151))
+
+
+# A pause, for a dump
+
+
+def test_while_it_is_paused_nothing_goes_and_nobody_loses_a_delivery(make_topic, make_queue):
+    topic = make_topic(segment_size=100, retention=DAY, keep_unread=False)
+    queue = make_queue(topic)
+    publish_range(topic, 150)
+    age(topic, 150)
+    until = retention.pause("default", timedelta(hours=1))
+    assert until is not None
+
+    waits = expire_topic(topic)
+    assert waits[:3] == (0, 0, None)
+    assert waits[3].startswith("the end of a pause, at ")
+    assert len(pending(queue)) == 150
+    retention.pause("default", timedelta(0))
+    models.MaintenanceStep.objects.update(paused_until=ClockTimestamp())  # the time is over
+    assert expire_topic(topic)[:2] == (2, 150)
+
+
+def test_a_pause_waits_for_a_segment_that_is_being_dropped(make_topic, in_thread, connect):
+    """Whoever drops it may be frozen meanwhile: when the pause is there, nothing of before it drops anything."""
+    topic = make_topic(segment_size=100, retention=DAY)
+    publish_range(topic, 150)
+    age(topic, 150)
+    models.MaintenanceStep.objects.create(name="retention", started_at=ClockTimestamp())
+    with retention.writing("default", row_of_topic(topic).pk) as now:
+        retention.remove("default", now, retention.outlived("default", now))
+        pausing = in_thread(retention.pause, "default", timedelta(hours=1))
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%maintenancestep%'"
+        wait_until(lambda: connect(autocommit=True).execute(waiting).fetchall(), what="a pause that waits")
+    assert pausing.result() is not None
+    assert log_of(topic) == list(range(101, 151))
+    with pytest.raises(retention.Paused), retention.writing("default", row_of_topic(topic).pk) as now:
+        retention.remove("default", now, retention.outlived("default", now))
+    retention.pause("default", None)
+    models.MaintenanceStep.objects.all().delete()

@@ -1,7 +1,9 @@
 """`manage.py events maintain`: keep a database in order, from cron; and how it went the last time."""
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -9,19 +11,28 @@ from django.db import connections
 
 from django_events import models
 from django_events.exceptions import did_you_mean
-from django_events.management.events.subcommand import Subcommand
+from django_events.log import retention
+from django_events.management.events.subcommand import Subcommand, wrong_usage
 from django_events.management.reporting import Report, table
 from django_events.phrases import moment
 from django_events.workers.loop import Exit, connect_for_work
 from django_events.workers.maintaining import run_steps
 from django_events.workers.steps import STEPS, Step
 
+LONGEST_PAUSE = timedelta(days=7)
+UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 BY_NAME = {step.name: step for step in STEPS}
 
 
-def maintain(using: str, *, steps: Sequence[Step], list: bool, **options: Any) -> Report:
+def maintain(
+    using: str, *, steps: Sequence[Step], list: bool, pause: timedelta | None, resume: bool, **options: Any
+) -> Report:
+    if ((list or pause is not None or resume) and steps) or list + (pause is not None) + resume > 1:
+        raise wrong_usage("--list, --pause and --resume stand alone: each says something else, and none runs a step.")
     if list:
         return _last_runs(using)
+    if pause is not None or resume:
+        return _paused(using, pause)
     if connections[using].in_atomic_block:
         raise CommandError(
             "events maintain commits step by step, so it can't run inside a transaction of the caller.",
@@ -36,6 +47,14 @@ def maintain(using: str, *, steps: Sequence[Step], list: bool, **options: Any) -
     cells = [(one.step, one.seconds, one.error or _said(one.result)) for one in outcomes]
     failed = any(one.error for one in outcomes)
     return Report(data, table(["step", "seconds", "result"], cells), code=Exit.FAILED if failed else Exit.DONE)
+
+
+def _paused(using: str, period: timedelta | None) -> Report:
+    if connections[using].in_atomic_block:
+        raise wrong_usage("A pause that isn't committed keeps nothing, so this can't run inside a transaction.")
+    until = retention.pause(using, period)
+    said = "Retention goes on." if until is None else f"Retention drops nothing until {moment(until)}."
+    return Report({"step": "retention", "paused_until": until}, said)
 
 
 def _last_runs(using: str) -> Report:
@@ -54,6 +73,7 @@ def _last_runs(using: str) -> Report:
                 "error": row.error if row else "",
                 "failing_since": row and row.failing_since,
                 "leased_until": row and row.leased_until,
+                "paused_until": row and row.paused_until,
             }
         )
     cells = [
@@ -94,9 +114,25 @@ def _step(name: str) -> Step:
     return BY_NAME[name]
 
 
+def _period(text: str) -> timedelta:
+    """`90m`, `2h`, `1d`: no more than a week, for the disk fills up meanwhile."""
+    found = re.fullmatch(r"(\d{1,5})([mhd])", text)
+    period = timedelta(**{UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
+    if not timedelta(0) < period <= LONGEST_PAUSE:
+        raise ArgumentTypeError(f"{text!r} is no pause, expected one like 90m, 2h or 1d, a week at most.")
+    return period
+
+
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument("steps", nargs="*", type=_step, metavar="STEP", help=f"Only these, of {', '.join(BY_NAME)}.")
     parser.add_argument("--list", action="store_true", help="Say how the last runs went, and run nothing.")
+    parser.add_argument(
+        "--pause",
+        type=_period,
+        metavar="PERIOD",
+        help="Let retention drop nothing for so long, like 2h, whoever runs it: for a dump. Nothing is run.",
+    )
+    parser.add_argument("--resume", action="store_true", help="Let retention go on before the pause is over.")
 
 
 MAINTAIN = Subcommand(

@@ -1,0 +1,7 @@
+-- Until when retention drops nothing; no answer if it may. While it may, nobody pauses it before this transaction ends.
+--
+-- Relies on: the primary key of django_events_maintenancestep.
+WITH step AS MATERIALIZED (
+    SELECT s.paused_until FROM django_events_maintenancestep AS s WHERE s.name = 'retention' FOR SHARE
+)
+SELECT step.paused_until FROM step WHERE step.paused_until > clock_timestamp()
