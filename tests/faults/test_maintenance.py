@@ -125,6 +125,7 @@ def test_a_dump_beside_retention_that_is_paused(processes: Processes, tmp_path):
         [(floor,)] = ask(processes.url, "SELECT max(id_floor) FROM django_events_topichead")
         return floor
 
+    tell(processes.url, "DELETE FROM django_events_position")
     tell(processes.url, "DELETE FROM django_events_consumer")
     tell(
         processes.url, "UPDATE django_events_topic SET retention_events = 300, segment_size = 100 WHERE name = 'stock'"
