@@ -20,12 +20,12 @@ from django_events import Draft, publish_many
 from django_events.log.transfer import Transfer
 from django_events.workers.maintaining import run_steps
 from django_events.workers.steps import STEPS
-transfer, retention = Transfer("default"), [step for step in STEPS if step.name == "retention"]
+transfer, steps = Transfer("default"), [step for step in STEPS if step.name in ("segments", "retention")]
 while True:
     publish_many("stock", [Draft(value=n) for n in range(100)])
     while transfer.move():
         pass
-    run_steps("default", retention)
+    run_steps("default", steps)
 """
 
 
