@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--source", type=Path, help="A checkout of the project; by default its source on PyPI.")
     parser.add_argument("--django", default="Django>=5.2,<6", help="What to give to pip.")
     parser.add_argument("--keep", type=Path, help="A folder for the environment and the logs, which stays.")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     project = PROJECTS[asked.project]
     with tempfile.TemporaryDirectory() as scratch:
         suite = Suite(project, asked.keep or Path(scratch), asked.source, asked.django)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.test import override_settings
 
 from django_events import (
@@ -27,6 +27,7 @@ from django_events import (
 from django_events.consuming import registration
 from django_events.models import DeadLetter, Position
 from django_events.syncing import sync
+from django_events.testing import drain
 from django_events.verifying.proving import verify
 from django_events.workers.maintaining import run_steps
 from tests.conftest import drop_topics, login, transfer_all
@@ -93,6 +94,18 @@ def test_workers_and_operators_use_the_database_that_is_named(things, make_consu
     discard(letters, reason="a test")
     declarations.consumers.discard(reader)
     unregister(reader.name, using="default", by="a test")
+
+
+def test_drain_of_a_test_reads_no_replica(things, make_consumer, request):
+    seen: list[Any] = []
+    reader = make_consumer(things, handler=lambda event: seen.append(event.value))
+    request.getfixturevalue("astray")
+    with transaction.atomic("default"):
+        publish(things, "a", using="default")
+        assert drain(reader, using="default") == 1
+        transaction.set_rollback(True, "default")
+
+    assert seen == ["a"]
 
 
 def test_topics_and_consumers_are_made_where_they_are_said_to_be(make_topic, make_consumer, request):
