@@ -31,6 +31,7 @@ class Settings:
     SAMPLES_KEPT: timedelta | None = timedelta(days=2)
     TELEMETRY: list[str] | tuple[str, ...] = ()
     TRANSFER_BATCH_SIZE: int = 5_000
+    VANISHED_AFTER: timedelta = timedelta(seconds=10)
     WAKE_UPS: bool | None = None
 
     def __post_init__(self) -> None:
@@ -42,6 +43,7 @@ KEYS = tuple(field.name for field in fields(Settings))
 # What TELEMETRY may name: the package that does it, and the extra of ours that installs it.
 TELEMETRY = {"prometheus": ("prometheus_client", "metrics"), "opentelemetry": ("opentelemetry", "opentelemetry")}
 SHORTEST_TOKEN = 16
+SOONEST_VANISHED = timedelta(seconds=1)  # a process that is only busy says something before
 
 
 def problems(values: dict[str, Any]) -> Iterator[str]:
@@ -61,6 +63,8 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a duration above zero."
         elif isinstance(value, int) and not isinstance(value, bool) and value < 1:
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at least 1."
+        elif key == "VANISHED_AFTER" and value < SOONEST_VANISHED:
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a second or more."
         elif key == "MASKED_FIELDS" and not all(isinstance(name, str) for name in value):
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected names of fields, like 'password'."
         elif key == "METRICS_TOKEN" and value is not None and len(value) < SHORTEST_TOKEN:

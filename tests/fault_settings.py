@@ -1,6 +1,7 @@
 """The shop's settings, with consumers that tests kill, freeze and stop."""
 
 import os
+from datetime import timedelta
 
 from testproject.settings import *  # noqa: F403
 from testproject.settings import DATABASES, INSTALLED_APPS
@@ -17,3 +18,6 @@ DATABASES["aside"] = {
 }
 if "ASIDE_PORT" in os.environ:
     DATABASES["aside"] |= {"PORT": os.environ["ASIDE_PORT"], "PASSWORD": os.environ["ASIDE_PASSWORD"]}
+
+if "VANISHED_AFTER" in os.environ:
+    DJANGO_EVENTS = {"VANISHED_AFTER": timedelta(seconds=float(os.environ["VANISHED_AFTER"]))}

@@ -17,6 +17,7 @@ from django_events.matching import condition
 
 AT_ONCE = 5_000  # ids of the log
 LONGEST = 0.2  # seconds: then it is seen whether there is something else to do
+LOCK_TIMEOUT = "500ms"  # as a batch of the transfer
 
 
 class Filled(NamedTuple):
@@ -49,6 +50,8 @@ def fill_some(of: Subscription) -> Filled | None:
             more = _fill(of, AT_ONCE, to_the_end=True)
             filled = Filled(filled.made + more.made, more.left) if more is not None else filled
     except DatabaseError as error:
+        if sql.state(error) == sql.LOCK_NOT_AVAILABLE:  # on the head, or on the log
+            return filled
         if not sql.is_of_data(error) or connections[of.using].in_atomic_block:
             raise
         return _fill_up_to_failure(of, made=0 if filled is None else filled.made)
@@ -78,7 +81,7 @@ def _fill_up_to_failure(of: Subscription, *, made: int) -> Filled | None:
 
 def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
     """One transaction. Nothing if the consumer is live, stopped, has no room, or is somebody else's."""
-    with sql.committed(of.using):
+    with sql.committed(of.using, lock_timeout=LOCK_TIMEOUT):
         if to_the_end:
             sql.fetch(of.using, sql.statement("lock_head"), topic_id=of.topic_id)
         rows = sql.fetch(of.using, sql.statement("lock_filling"), consumer_id=of.consumer_id)

@@ -13,7 +13,7 @@ from django_events.conf import settings
 from django_events.doctoring.findings import Answer, ok, problem, unknown, warning
 from django_events.doctoring.patient import Patient
 from django_events.log.inventory import sizes
-from django_events.phrases import count
+from django_events.phrases import count, duration
 
 FORGOTTEN = timedelta(minutes=10)
 SHORTEST = 1_000  # milliseconds
@@ -94,7 +94,9 @@ def limits(patient: Patient) -> Iterator[Answer]:
         what = "Transactions can be prepared, so publishers wake nobody: the transfer polls."
         remedy = "Where nobody prepares one that publishes: DJANGO_EVENTS['WAKE_UPS'] = True"
         answers.append(warning(what, remedy, max_prepared_transactions=int(values["max_prepared_transactions"])))
-    yield from answers or [ok("None that hurts.", **values)]
+    vanished = settings.VANISHED_AFTER
+    said = f"None that hurts. A transaction of ours whose host vanishes is ended after {duration(vanished)}."
+    yield from answers or [ok(said, vanished_after=vanished, **values)]
 
 
 def capacity(patient: Patient) -> Iterator[Answer]:

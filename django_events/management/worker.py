@@ -14,6 +14,7 @@ from django.db import connections
 from django_events import declarations
 from django_events.exceptions import UnknownConsumer
 from django_events.management.databases import explained, named
+from django_events.sql.direct import noticing_the_server
 from django_events.workers.loop import Exit, Rate
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeups import why_polling
@@ -93,7 +94,7 @@ class WorkerCommand(BaseCommand):
     def working(self, using: str) -> Iterator[Stop]:
         """Stop on signals, and turn errors into messages with the exit code that says what to do about them."""
         try:
-            with explained(using), stop_on_signals() as stop:
+            with explained(using), noticing_the_server(using), stop_on_signals() as stop:
                 yield stop
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections, transaction
 
+from django_events.conf import settings as site
 from django_events.phrases import cut_details, without_details
 from django_events.statements import Statement as Statement
 from django_events.statements import all_of as all_of
@@ -49,6 +50,16 @@ def fetch_each(using: str, *questions: Question) -> list[Rows]:
         raise
     with committed(using):
         return [fetch(using, statement, **parameters) for statement, parameters in questions]
+
+
+def _begin(using: str, question: Question) -> None:
+    """As the first of a transaction, at READ COMMITTED."""
+    with connections[using].cursor() as cursor:
+        if hasattr(cursor, "mogrify"):
+            _together(cursor, [question], alone=True)
+            return
+    run(using, statement("read_committed"))
+    fetch_each(using, question)
 
 
 def _together(cursor: Any, questions: Sequence[Question], *, alone: bool) -> list[Rows]:
@@ -99,12 +110,10 @@ RETRIED_STATES = {
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone, or never was, rather than a statement refused."""
     sqlstate = state(error)
-    if isinstance(error, InternalError):
-        # Said by psycopg and not by the server: a COMMIT was answered, and then came the end of the connection.
-        return sqlstate is None
-    if not isinstance(error, (OperationalError, InterfaceError)):
-        return False
-    return sqlstate is None or sqlstate.startswith("08") or sqlstate in LOST_STATES
+    if sqlstate is None:
+        # An InternalError is psycopg's own: a COMMIT was answered, and then came the end of the connection.
+        return isinstance(error, (OperationalError, InterfaceError, InternalError))
+    return sqlstate.startswith("08") or sqlstate in LOST_STATES  # of whatever class: a timeout is an InternalError
 
 
 def passes_by_itself(error: BaseException) -> bool:
@@ -150,13 +159,25 @@ READ_ONLY = "25006"
 QUERY_CANCELED = "57014"
 
 
+def vanishing() -> dict[str, str]:
+    """Settings with which the server ends a transaction whose client has vanished: others wait for its locks.
+
+    One that says nothing any more, and one that takes no answers: that one no timeout of statements reaches.
+    """
+    after = f"{site.VANISHED_AFTER.total_seconds() * 1000:.0f}ms"
+    return {"idle_in_transaction_session_timeout": after, "tcp_user_timeout": after}
+
+
 @contextmanager
-def committed(using: str) -> Iterator[None]:
-    """A transaction in which each statement sees what was committed before it, whatever the site's default is."""
+def committed(using: str, **settings: str) -> Iterator[None]:
+    """A transaction in which each statement sees what was committed before it, whatever the site's default is.
+
+    Inside of another one it changes nothing.
+    """
     nested = connections[using].in_atomic_block
     with transaction.atomic(using):
         if not nested:
-            run(using, statement("read_committed"))
+            _begin(using, locally({**vanishing(), **settings}))
         yield
 
 
@@ -166,14 +187,14 @@ def batch(using: str, *first: Question, **settings: str) -> Iterator[list[Rows]]
 
     It begins with these statements, if there are any, and gives their rows.
     """
-    with _set(using, {**BATCH_SETTINGS, **settings}, *first) as answers:
+    with _set(using, {**BATCH_SETTINGS, **vanishing(), **settings}, *first) as answers:
         yield answers
 
 
 @contextmanager
 def by_index(using: str) -> Iterator[None]:
     """A transaction of somebody who looks at long tables: it reads them by index, and compiles nothing."""
-    with _set(using, BY_INDEX):
+    with _set(using, {**BY_INDEX, **vanishing()}):
         yield
 
 

@@ -1,11 +1,16 @@
 """The way to the server itself, without what Django or a pooler does in between."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from django.db import connections
 
+from django_events.conf import settings
 from django_events.statements import statement
+
+PROBES = 3  # without an answer: then the other side has vanished
 
 
 def parameters(using: str) -> dict[str, Any]:
@@ -14,6 +19,48 @@ def parameters(using: str) -> dict[str, Any]:
     for django_only in ("cursor_factory", "context"):
         found.pop(django_only, None)
     return found
+
+
+@contextmanager
+def noticing_the_server(using: str) -> Iterator[None]:
+    """New connections of this process notice a server that has vanished, as soon as `VANISHED_AFTER` says.
+
+    TCP by itself takes two hours, or a quarter of an hour for what was sent. What the site has set stays.
+    """
+    known = connections.settings[using]
+    before = known.get("OPTIONS", {})
+    after = settings.VANISHED_AFTER.total_seconds()
+    idle, interval = _probing(after)
+    known["OPTIONS"] = {
+        "keepalives": 1,
+        "keepalives_idle": idle,
+        "keepalives_interval": interval,
+        "keepalives_count": PROBES,
+        "tcp_user_timeout": int(after * 1000),
+        **before,
+    }
+    try:
+        yield
+    finally:
+        known["OPTIONS"] = before
+
+
+def noticing_the_client() -> dict[str, str]:
+    """The same the other way round: settings for a session that only waits, and holds locks meanwhile."""
+    after = settings.VANISHED_AFTER.total_seconds()
+    idle, interval = _probing(after)
+    return {
+        "tcp_keepalives_idle": f"{idle}s",
+        "tcp_keepalives_interval": f"{interval}s",
+        "tcp_keepalives_count": f"{PROBES}",
+        "tcp_user_timeout": f"{after * 1000:.0f}ms",
+    }
+
+
+def _probing(after: float) -> tuple[int, int]:
+    """After how many seconds of silence to ask, and how long to wait for an answer before asking again."""
+    idle = max(int(after / 2), 1)
+    return idle, max(int((after - idle) / PROBES), 1)
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

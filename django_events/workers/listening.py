@@ -19,7 +19,7 @@ from psycopg import sql
 
 from django_events.conf import settings
 from django_events.phrases import without_details
-from django_events.sql.direct import is_pooled, parameters
+from django_events.sql.direct import is_pooled, noticing_the_client, parameters
 from django_events.workers.bell import Bell
 from django_events.workers.loop import LONGEST_RETRY, pause_after
 from django_events.workers.stopping import Stop
@@ -125,6 +125,8 @@ class Listener:
     def _listen(self, connection: Connection) -> None:
         connection.add_notify_handler(lambda notify: self._tell(notify.channel, notify.payload))
         connection.execute("SET idle_session_timeout = 0")  # a site's limit is not meant for one that waits
+        for name, value in noticing_the_client().items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         session = Session(connection, self._look)
         known = 0
         while not self._stop.requested:

@@ -1,7 +1,8 @@
 """Handlers that leave traces, and do what the event tells them.
 
-An event's value may say, beside anything else: `shelf` to change the row that others change too, `gate` to wait
-there, and `do` for one of `DEEDS`, which few processes or their connections survive, or `at last` for one at the end.
+An event's value may say, beside anything else: `shelf` to change the row that others change too, `megabytes` to be
+answered with so many, `gate` to wait there, and `do` for one of `DEEDS`, which few processes or their connections
+survive, or `at last` for one at the end.
 """
 
 import ctypes
@@ -98,6 +99,9 @@ def obey(event: ReceivedEvent) -> None:
     told = event.value if isinstance(event.value, dict) else {}
     if "shelf" in told:
         Shelf.objects.filter(pk=told["shelf"]).update(taken=F("taken") + 1)
+    if "megabytes" in told:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT repeat('x', 1000000) FROM generate_series(1, {told['megabytes']:d})")
     if "gate" in told:
         Gate(FOLDER, f"{event.consumer}-{told['gate']}").pass_through()
     if "do" in told:

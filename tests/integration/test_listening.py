@@ -1,15 +1,19 @@
 """The one LISTEN connection: every notification reaches its callback, and a lost connection comes back."""
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
+from django_events.sql.direct import noticing_the_server, parameters
 from django_events.workers import listening
 from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
@@ -47,6 +51,10 @@ def hear(listener: Listener) -> Callable[[str], list[str]]:
         return heard
 
     return hear_one
+
+
+KEEPALIVES = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT]
+SERVERS = ["keepalives_idle", "keepalives_interval", "keepalives_count", "user_timeout"]
 
 
 def threads() -> set[threading.Thread]:
@@ -308,3 +316,19 @@ def test_through_a_pooler_it_never_listens(listener, other, caplog, monkeypatch)
     assert messages(caplog, logging.INFO) == [
         "The database 'default' is reached through a pooler, which keeps no LISTEN: polling every 0.5 s."
     ]
+
+
+def test_both_ends_notice_that_the_other_has_vanished(settings, monkeypatch, listener, hear):
+    """A wire that is cut can't be had here without cutting everybody's: what the ends were told is looked at."""
+    settings.DJANGO_EVENTS = {"VANISHED_AFTER": timedelta(seconds=12)}
+    monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "keepalives_interval", 4)
+    with noticing_the_server("default"):
+        hear("things")
+        with psycopg.connect(**parameters("default")) as other:
+            with socket.socket(fileno=os.dup(other.pgconn.socket)) as wire:
+                told = [wire.getsockopt(socket.IPPROTO_TCP, name) for name in KEEPALIVES]
+            assert told == [6, 4, 3, 12_000], "what the site has set stays"
+    assert "tcp_user_timeout" not in connections.settings["default"]["OPTIONS"]
+    assert listener.session is not None
+    asked = [listener.session.ask("SELECT current_setting(%s)", f"tcp_{name}") for name in SERVERS]
+    assert asked == ["6", "2", "3", "12000"]

@@ -30,6 +30,7 @@ def test_every_key_has_a_default():
         "SAMPLES_KEPT": timedelta(days=2),
         "TELEMETRY": (),
         "TRANSFER_BATCH_SIZE": 5_000,
+        "VANISHED_AFTER": timedelta(seconds=10),
         "WAKE_UPS": None,
     }
     assert set(conf.KEYS) == set(vars(Settings()))
@@ -102,6 +103,7 @@ WRONG = [
     ("TRANSFER_BATCH_SIZE", True, "expected int."),
     ("TRANSFER_BATCH_SIZE", 0, "expected at least 1."),
     ("TRANSFER_BATCH_SIZE", -1, "expected at least 1."),
+    ("VANISHED_AFTER", timedelta(milliseconds=900), "expected a second or more."),
     ("WAKE_UPS", "yes", "expected bool or None."),
     ("WAKE_UPS", 1, "expected bool or None."),
 ]

@@ -1,0 +1,179 @@
+"""A host that loses its power or its network in the middle of something: the server doesn't notice, and others go on.
+
+What it is in the middle of is chosen by the words that it says to the server. The healthy ones are at work from then
+on; they are given far less time than TCP takes to give up.
+"""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.consumers.ledger import Ledger
+from tests.faults.silent_proxy import SilentProxy
+from tests.processes import Processes
+
+VANISHED_AFTER = 1.5  # seconds
+PATIENCE = 30.0  # seconds, for a machine that is busy
+
+MOVING = "pg_notify("  # the heads are locked
+FILLING = "FROM django_events_topichead WHERE topic_id ="  # at the end of the log
+LIMITED = "UPDATE django_events_topic SET retention_events = 100, segment_size = 100"
+
+
+@pytest.fixture
+def settings_module() -> str:
+    return "tests.fault_settings"
+
+
+@pytest.fixture
+def ledger(processes: Processes) -> Iterator[Ledger]:
+    processes.variables |= {"FAULT_FOLDER": str(processes.folder), "VANISHED_AFTER": str(VANISHED_AFTER)}
+    ledger = Ledger(processes.url, processes.folder)
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def far(processes: Processes) -> Iterator[SilentProxy]:
+    """The way of the host that vanishes."""
+    proxy = SilentProxy(processes.url)
+    yield proxy
+    proxy.close()
+
+
+def start_far(processes: Processes, far: SilentProxy, *command: str) -> subprocess.Popen[str]:
+    """A process on the host that vanishes."""
+    near, processes.url = processes.url, far.url
+    try:
+        return processes.start(*command)
+    finally:
+        processes.url = near
+
+
+def fill_the_log(processes: Processes, ledger: Ledger) -> None:
+    ledger.publish("stock", *range(150))
+    assert processes.run("run_transfer", "--once").returncode == 0
+
+
+def nothing_waits(ledger: Ledger) -> bool:
+    return ledger.ask("SELECT FROM django_events_bufferedevent LIMIT 1") == []
+
+
+def values(ledger: Ledger, topic: str = "stock") -> list[object]:
+    query = (
+        "SELECT e.value FROM django_events_event e JOIN django_events_topic t ON t.id = e.topic_id"
+        " WHERE t.name = %s ORDER BY e.id"
+    )
+    return [value for (value,) in ledger.ask(query, topic)]
+
+
+def end(processes: Processes, *started: subprocess.Popen[str]) -> None:
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    assert [process.wait(30) for process in started] == [0] * len(started), [processes.said(one) for one in started]
+
+
+@pytest.mark.requirement("E4")
+def test_in_the_middle_of_a_batch_of_the_transfer(processes: Processes, ledger: Ledger, far: SilentProxy):
+    """The heads of its topics are locked, and the statement that moves never arrives; later it does."""
+    far.vanish_at(MOVING)
+    lost = start_far(processes, far, "run_transfer")
+    ledger.publish("stock", 1, 2)
+    assert far.vanished.wait(60), processes.said(lost)
+    near = processes.start("run_transfer")
+    ledger.publish("stock", 3)
+    ledger.publish("payments", "others")
+    processes.wait_until(lambda: nothing_waits(ledger), seconds=PATIENCE, what="events moved by the other transfer")
+    assert values(ledger) == [1, 2, 3]
+
+    far.come_back()
+    processes.wait_until(lambda: "failed, next try in" in processes.said(lost), what="the loss in the log")
+    ledger.publish("stock", 4)
+    processes.wait_until(lambda: nothing_waits(ledger), what="an empty buffer")
+    end(processes, near)
+    ledger.publish("stock", 5)
+    processes.wait_until(lambda: nothing_waits(ledger), what="events moved by who is back")
+    end(processes, lost)
+    assert values(ledger) == [1, 2, 3, 4, 5]
+    assert processes.run("events", "verify").returncode == 0
+
+
+@pytest.mark.requirement("E4")
+def test_in_the_middle_of_filling_a_queue(processes: Processes, ledger: Ledger, far: SilentProxy):
+    """At the end of the log, so that it has the head of the topic as well as the consumer."""
+    ledger.publish("stock", 1, 2, 3)
+    assert processes.run("run_transfer", "--once").returncode == 0
+    ledger.tell("DELETE FROM django_events_delivery")
+    ledger.tell("UPDATE django_events_consumer SET live = false, filled_until = 0 WHERE name = 'queued'")
+    far.vanish_at(FILLING, arrives=True)
+    lost = start_far(processes, far, "run_consumer", "queued", "--skip-checks")
+    assert far.vanished.wait(60), processes.said(lost)
+    ledger.publish("stock", 4)
+    near = [processes.start("run_transfer"), processes.start("run_consumer", "queued", "--skip-checks")]
+    processes.wait_until(
+        lambda: [one.id for one in ledger.done("queued")] == [1, 2, 3, 4], seconds=PATIENCE, what="all handled"
+    )
+
+    far.come_back()
+    processes.wait_until(lambda: "failed, next try in" in processes.said(lost), what="the loss in the log")
+    end(processes, lost, *near)
+    assert sorted(one.id for one in ledger.done("queued")) == [1, 2, 3, 4]
+
+
+@pytest.mark.requirement("S10")
+@pytest.mark.parametrize(
+    ("step", "words", "arrives"),
+    [("segments", "CREATE TABLE", True), ("retention", "DROP TABLE", False), ("retention", "DROP TABLE", True)],
+    ids=["making a segment", "before a segment is dropped", "when a segment is dropped"],
+)
+def test_in_the_middle_of_a_step_of_maintenance(
+    processes: Processes, ledger: Ledger, far: SilentProxy, step: str, words: str, arrives: bool
+):
+    ledger.tell(LIMITED)
+    for table in ("delivery", "position", "consumer"):
+        ledger.tell(f"DELETE FROM django_events_{table}")
+    fill_the_log(processes, ledger)
+    if step == "retention":
+        assert processes.run("events", "maintain", "segments").returncode == 0
+        fill_the_log(processes, ledger)
+    far.vanish_at(words, arrives=arrives)
+    lost = start_far(processes, far, "events", "maintain", step)
+    assert far.vanished.wait(60), processes.said(lost)
+    ledger.publish("stock", "afterwards")
+    near = processes.start("run_transfer")
+    processes.wait_until(lambda: nothing_waits(ledger), seconds=PATIENCE, what="events moved by the transfer")
+
+    far.come_back()
+    assert lost.wait(60) == 75, processes.said(lost)
+    end(processes, near)
+    assert values(ledger)[-1] == "afterwards"
+    ledger.tell("UPDATE django_events_maintenancestep SET leased_until = NULL")
+    assert processes.run("events", "maintain", step).returncode == 0
+    assert processes.run("events", "verify").returncode == 0
+
+
+@pytest.mark.requirement("X8", "S8")
+@pytest.mark.parametrize("consumer", ["single", "queued"])
+@pytest.mark.parametrize(
+    "words", ["pg_advisory_xact_lock(", "generate_series(1, 90)"], ids=["when it begins", "when it is sent much"]
+)
+def test_in_the_middle_of_a_handler(processes: Processes, ledger: Ledger, far: SilentProxy, consumer: str, words: str):
+    """It may think for as long as its lease is renewed; also where the server can't get rid of an answer."""
+    ledger.publish("stock", {"megabytes": 90}, key="one")
+    assert processes.run("run_transfer", "--once").returncode == 0
+    far.vanish_at(words, arrives=True)
+    lost = start_far(processes, far, "run_consumer", consumer, "--skip-checks")
+    assert far.vanished.wait(60), processes.said(lost)
+    near = processes.start("run_consumer", consumer, "--skip-checks")
+    processes.wait_until(lambda: ledger.done(consumer), seconds=PATIENCE, what="the event handled by the other")
+    assert [one.pid for one in ledger.done(consumer)] == [near.pid]
+
+    far.come_back()
+    processes.wait_until(
+        lambda: "lost its lease of " in processes.said(lost) or "failed, next try in" in processes.said(lost),
+        what="the loss in the log",
+    )
+    end(processes, lost, near)
+    assert [one.pid for one in ledger.done(consumer)] == [near.pid]
