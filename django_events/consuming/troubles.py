@@ -3,7 +3,7 @@
 `what` and `remedy` are in the language of whoever reads, commands in them are not. A `kind` is a name.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -13,10 +13,13 @@ from django_events import declarations, models
 from django_events.consuming import counted
 from django_events.consuming.dead_rows import Holder, Pile, holders, piles
 from django_events.consuming.lag import Standing, oldest_waits
+from django_events.log.holders import Holder as LockHolder
+from django_events.log.holders import holders as lock_holders
 from django_events.log.inventory import NextScheduled, Waiting
+from django_events.log.setbacks import HEADLESS
 from django_events.models.functions import ClockTimestamp
 from django_events.phrases import duration, moment
-from django_events.statements import literal
+from django_events.statements import literal, log_table
 
 LATE = timedelta(seconds=10)
 UNSERVED = timedelta(seconds=60)
@@ -46,7 +49,7 @@ def troubles(
     """Judge what was seen in the buffer, among the scheduled events and of the consumers, and look at dead rows."""
     declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
     return [
-        *_late(waiting),
+        *_late(using, list(waiting)),
         *_overdue(scheduled),
         *_stopped(standings),
         *_unserved(using, declared, standings),
@@ -63,14 +66,68 @@ def troubles(
     ]
 
 
-def _late(waiting: Iterable[Waiting]) -> Iterator[Trouble]:
+def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Trouble]:
+    """What waits for a transfer, for whoever holds a lock, or for the repair of a log."""
+    ids = [one.topic_id for one in waiting]
+    failing = {row.pk: row for row in models.Topic.objects.using(using).filter(pk__in=ids).exclude(failure="")}
+    late = [one for one in waiting if one.age > LATE and one.topic_id not in failing]
+    held: dict[int, LockHolder] = {}
+    for holder in lock_holders(using, [one.topic_id for one in late[:LOOKED_INTO]]) if late else []:
+        held.setdefault(holder.topic_id, holder)
     for one in waiting:
-        if one.age > LATE:
-            what = gettext("%(events)s in the buffer, the oldest for %(time)s: no transfer moves them.") % {
-                "events": counted.events(one.events, more=one.more),
-                "time": duration(one.age),
-            }
+        events, age = counted.events(one.events, more=one.more), duration(one.age)
+        facts: dict[str, object] = {"events": events, "time": age}
+        if one.topic_id in failing:
+            yield _failing(failing[one.topic_id], facts)
+        elif one.topic_id in held:
+            yield _held(one, held[one.topic_id], facts)
+        elif one.age > LATE:
+            what = gettext("%(events)s in the buffer, the oldest for %(time)s: no transfer moves them.") % facts
             yield Trouble("transfer", None, one.topic, None, what, _is_running("run_transfer"))
+
+
+def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Trouble:
+    if holder.kind == "headless":
+        row = models.Topic(pk=one.topic_id, name=one.topic, failure=HEADLESS)
+        what = gettext("%(events)s in the buffer, the oldest for %(time)s: the topic has lost its head.") % facts
+        return Trouble("transfer", None, one.topic, None, what, _repair(row))
+    what = gettext("%(events)s in the buffer, the oldest for %(time)s: %(holder)s.") % {**facts, "holder": holder}
+    remedy = gettext("End it, or its session: %(command)s") % {"command": holder.ending}
+    return Trouble("transfer", None, one.topic, None, what, remedy)
+
+
+def _failing(row: models.Topic, facts: dict[str, object]) -> Trouble:
+    what = gettext("%(events)s in the buffer, the oldest for %(time)s: its log takes none since %(moment)s.") % {
+        **facts,
+        "moment": moment(row.failing_since) if row.failing_since else "",
+    }
+    return Trouble("transfer", None, row.name, None, f"{what} {row.error}", _repair(row))
+
+
+def _repair(row: models.Topic) -> str:
+    """What makes a log take events again, by what the server said. The transfer then finds out by itself."""
+    log = log_table(row.pk)
+    if row.failure == HEADLESS:
+        return gettext("Make the row again, see %(page)s") % {"page": "docs/how-to/repair.md"}
+    if row.failure == "42P07":
+        return gettext(
+            "A table has the name of the next segment of %(log)s. Attach it, if it is one that was detached; otherwise "
+            "rename it or drop it."
+        ) % {"log": log}
+    if row.failure == "42P01":
+        return gettext("Was its log dropped? Restore it, or make a new one: %(command)s") % {
+            "command": "manage.py migrate"
+        }
+    if row.failure == "42501":
+        return gettext("Give %(log)s its owner and rights back: %(command)s") % {
+            "log": log,
+            "command": _events("grants", "--role operator"),
+        }
+    if row.failure == "53100":
+        return gettext("Make room on the disk where %(log)s is.") % {"log": log}
+    return gettext("Take back what was added to %(log)s or its segments: constraints, columns, triggers, policies.") % {
+        "log": log
+    }
 
 
 def _overdue(scheduled: NextScheduled | None) -> Iterator[Trouble]:

@@ -98,7 +98,7 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
                     log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor
                 )
                 [[last_id]] = sql.fetch(using, statement)
-                return extend(using, topic, after=last_id, events=events)
+                return extend(using, topic, after=max(last_id, topic.head.id_floor), events=events)
     except OperationalError as error:
         if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
             raise

@@ -16,14 +16,17 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import DatabaseError, IntegrityError, OperationalError, ProgrammingError, connections
+from django.db import DatabaseError, connections
 
 from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.log import segments
+from django_events.log.holders import holders
+from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.mark import Horizon
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
+from django_events.log.setbacks import Cause, Setbacks, cause_of
 from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.transfer")
@@ -32,6 +35,9 @@ logger = logging.getLogger("django_events.transfer")
 NOTE_EVERY_EVENTS = 1_000
 NOTE_EVERY_SECONDS = 1.0
 
+MOST_UNPLACED = 5
+ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
+
 # Told with every batch, for whoever reads the log: the partitions that got events, as in "7:0,7:3,9:0" with the ids
 # of the topics. A mere "7" is all of a topic, nothing is everything.
 LOG_CHANNEL = "django_events_log"
@@ -39,13 +45,17 @@ LONGEST_PAYLOAD = 7_000  # PostgreSQL takes less than 8,000 bytes
 
 
 class Pending(NamedTuple):
-    """What one topic has in the buffer: `events` of them up to the ticket `upper`, and more unless complete."""
+    """What one topic has in the buffer: `events` of them up to the ticket `upper`, and more unless complete.
+
+    It fails if its last batch could not be moved, of this transfer or of another one.
+    """
 
     topic_id: int
     topic: str
     events: int
     upper: int
     complete: bool
+    fails: bool
 
 
 class Turn(NamedTuple):
@@ -73,6 +83,9 @@ class Known:
     last_id: int = 0
     numbers: dict[int, int] = field(default_factory=dict)
     room: int = 0
+    unplaced: int = 0  # times that no segment was there though room was made
+    left_at: float = 0.0  # since when it has to be left to others
+    asked: bool = False  # who they are
 
 
 class Place(NamedTuple):
@@ -108,7 +121,7 @@ class Transfer:
         self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
         self.schedule = Schedule(using, ahead=ahead)
         self.left = False
-        self._refused: DatabaseError | None = None
+        self.setbacks = Setbacks(using)
         self.forget()
 
     def forget(self) -> None:
@@ -129,28 +142,28 @@ class Transfer:
 
         Topics share a batch as far as they fit, so a flooded topic holds up a quiet one by one batch.
         `until` is asked between batches. Afterwards `left` says whether events had to be left where
-        they are for now: another transfer is at them, or somebody holds a lock. What a log refuses, by a rule that
-        the site has added to it, stays in the buffer, and is raised when every other topic has had its turn: whoever
-        made the rule has to decide about it.
+        they are for now: another transfer is at them, or there is a lock on the log. `setbacks` are the topics whose
+        log takes no events: it is not as it was made, or the site has added a rule. They are tried again now and then.
         """
-        moved, self.left, self._refused = 0, False, None
-        for again in (True, False):
+        moved, self.left = 0, False
+        for _ in range(2):
             try:
                 for events in self._moves():
                     moved += events
                     if until():
                         break
-                if self._refused is not None:
-                    raise self._refused
                 return moved
-            except _Forgettable as error:
+            except _Forgettable:
                 self.forget()
                 if moved:
                     break
-                if not again and error.__cause__ is not None:
-                    raise error.__cause__ from None
         self.left = True
         return moved
+
+    def raise_setback(self) -> None:
+        """Raise what the database said of a topic whose events can't be moved, if there is one."""
+        for setback in self.setbacks:
+            raise setback.error or DatabaseError(f"Topic {setback.topic!r} can't be moved. {setback.said}")
 
     def _moves(self) -> Iterator[int]:
         """Look, and move what is there, batch by batch."""
@@ -179,54 +192,52 @@ class Transfer:
                 if not self._fits_one_batch(seen.pending):
                     return seen, None
                 moved = self._move_locked(seen.pending)
-        except OperationalError as error:
-            if seen is not None and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
-                return seen, self._take_apart(seen)
-            if seen is None or not self._quarantined(seen.pending, error):
-                raise
-            return seen, None
-        except IntegrityError as error:
-            if seen is None:
-                raise
-            if not sql.has_no_segment(error):
-                self._quarantined(seen.pending, error)
-            return seen, None
-        except ProgrammingError as error:
-            if seen is None:
-                raise
-            if sql.state(error) == sql.UNDEFINED_TABLE:
-                raise _Forgettable from error  # a log was dropped a moment ago, or else looking anew says what is wrong
-            return seen, None
         except DatabaseError as error:
             if seen is None:
                 raise
-            self._quarantined(seen.pending, error)
-            return seen, None
+            return seen, self._failed(seen, error)
         return seen, self._remembered(seen, moved)
 
     def _fits_one_batch(self, pending: list[Pending]) -> bool:
-        return (len(pending) == 1 or all(p.complete for p in pending)) and all(
-            p.topic_id not in self._blocked
-            and self._known[p.topic_id].last_id + p.events <= self._known[p.topic_id].room
-            for p in pending
+        return (
+            (len(pending) == 1 or all(p.complete for p in pending))
+            and len(pending) <= TOPICS_AT_ONCE
+            and all(
+                not self._goes_alone(p) and self._known[p.topic_id].last_id + p.events <= self._known[p.topic_id].room
+                for p in pending
+            )
         )
+
+    def _goes_alone(self, pending: Pending) -> bool:
+        """Whether a topic would hold others up, as far as is known."""
+        return pending.topic_id in self._blocked or self._fails(pending)
+
+    def _fails(self, pending: Pending) -> bool:
+        return pending.fails or pending.topic_id in self.setbacks
 
     def _turns(self, first: Turn) -> Iterator[Turn]:
         """Every topic with events once, in as few batches as they fit into."""
         settled, pending = first
-        blocked = [p for p in pending if p.topic_id in self._blocked]
-        pending = [p for p in pending if p.topic_id not in self._blocked]
-        batch = [p for p in pending if p.complete or len(pending) == 1]
+        self._look_for_room(pending)
+        alone = [p for p in pending if self._goes_alone(p)]
+        pending = [p for p in pending if not self._goes_alone(p)]
+        batch: list[Pending] = []
+        for p in pending:
+            if p.complete or len(pending) == 1:
+                if len(batch) == TOPICS_AT_ONCE:
+                    yield Turn(settled, batch)
+                    batch = []
+                batch.append(p)
         for flooded in pending:
-            if flooded in batch:
+            if flooded.complete or len(pending) == 1:
                 continue
             now_settled, seen = self._look(only=flooded.topic_id)
-            if sum(p.events for p in batch + seen) > self.batch_size:
+            if sum(p.events for p in batch + seen) > self.batch_size or len(batch) >= TOPICS_AT_ONCE:
                 yield Turn(settled, batch)
                 settled, batch = now_settled, []
             batch += seen
         yield Turn(settled, batch)
-        for p in blocked:  # alone: nobody else waits with it
+        for p in alone:
             yield Turn(settled, [p])
 
     def _look(self, *, only: int | None = None) -> Turn:
@@ -246,6 +257,7 @@ class Transfer:
         settled = self._horizon.settled  # nothing is noted between the question and this
         fingerprint = rows[0][0]
         if self._fingerprint not in (None, fingerprint):
+            self.setbacks.forget()
             raise _Forgettable
         self._fingerprint = fingerprint
         self.schedule.answered(rows[0][-1])
@@ -257,7 +269,7 @@ class Transfer:
             for topic_id, known in self._known.items():
                 if topic_id not in waiting:
                     known.mark = max(known.mark, settled)
-        return Turn(settled, pending)
+        return Turn(settled, [p for p in pending if not self.setbacks.rests(p.topic_id)])
 
     def _take(self, turn: Turn) -> int:
         """Move what was seen, but for topics that can't be had now: others must not wait for them."""
@@ -267,72 +279,114 @@ class Transfer:
         self._began = time.monotonic()
         try:
             moved = self._move(turn.pending)
-        except OperationalError as error:
-            if sql.state(error) == sql.LOCK_NOT_AVAILABLE:
-                return self._take_apart(turn)
-            if not self._quarantined(turn.pending, error):
-                raise
-            self.left = True
-            return 0
-        except IntegrityError as error:
-            if not sql.has_no_segment(error):
-                return self._without_refused(turn, error)
-            # Another transfer filled the segments, or somebody dropped one: look at what is there.
-            for p in turn.pending:
-                self._has_room(p, sure=True)
-            self.left = True
-            return 0
-        except ProgrammingError as error:
-            if sql.state(error) != sql.UNDEFINED_TABLE:
-                return self._without_refused(turn, error)
-            raise _Forgettable from error
         except DatabaseError as error:
-            return self._without_refused(turn, error)
+            return self._failed(turn, error)
         return self._remembered(turn, moved)
 
-    def _without_refused(self, turn: Turn, error: DatabaseError) -> int:
-        """A log refused an event: by a filter of a consumer, or by a CHECK or a trigger of the site. Others have their
-        turn, before it is raised."""
-        if self._quarantined(turn.pending, error):
+    def _failed(self, turn: Turn, error: DatabaseError) -> int:
+        """A batch was rolled back. If that is because of some of its topics, the others are moved without them."""
+        cause = cause_of(error)
+        if cause is Cause.EVERYBODYS:
+            raise error
+        if cause is Cause.REFUSED and self._quarantined(turn.pending):
             self.left = True
             return 0
         if len(turn.pending) > 1:
             return sum(self._take(Turn(turn.settled, [p])) for p in turn.pending)
-        self._refused = self._refused or error
+        [alone] = turn.pending
+        if cause is Cause.CROWDED:
+            raise error
+        if cause is Cause.LOCKED:
+            self._wait_for_lock(alone)
+        elif cause is Cause.NO_SEGMENT:
+            self._place_again(alone, error)
+        else:
+            self.setbacks.note(alone.topic_id, alone.topic, error)
         return 0
 
-    def _quarantined(self, pending: list[Pending], error: DatabaseError) -> bool:
-        """Whether the error was of queue consumers' filters, which are stopped now, so that it won't come again."""
-        of_a_filter = not isinstance(error, OperationalError) or sql.is_of_data(error)
-        if not of_a_filter or connections[self.using].in_atomic_block:
+    def _quarantined(self, pending: list[Pending]) -> bool:
+        """Whether it was because of queue consumers' filters, which are stopped now, so that it won't come again."""
+        if connections[self.using].in_atomic_block:
             return False
         lock = sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}
-        with sql.batch(self.using, lock) as [heads]:
-            [ends] = sql.fetch_each(self.using, self._ends_of(topic_id for (topic_id,) in heads)) if heads else [[]]
-            last_ids = {place.topic_id: place.last_id for place in self._places(iter(ends))}
-            ours = [p for p in pending if p.topic_id in last_ids]
-            return bool(ours) and quarantine_failing(self.using, last_ids, lambda: self._move_locked(ours))
+        try:
+            with sql.batch(self.using, lock) as [heads]:
+                [ends] = sql.fetch_each(self.using, self._ends_of(topic_id for (topic_id,) in heads)) if heads else [[]]
+                last_ids = {place.topic_id: place.last_id for place in self._places(iter(ends))}
+                ours = [p for p in pending if p.topic_id in last_ids]
+                return bool(ours) and quarantine_failing(self.using, last_ids, lambda: self._move_locked(ours))
+        except DatabaseError as error:
+            if cause_of(error) is Cause.EVERYBODYS:
+                raise
+            return False  # a log can't even be read
 
-    def _take_apart(self, turn: Turn) -> int:
-        """Somebody holds a lock on one of these logs: find out on which, and serve the others."""
-        if len(turn.pending) > 1:
-            return sum(self._take(Turn(turn.settled, [p])) for p in turn.pending)
-        [blocked] = turn.pending
-        if blocked.topic_id not in self._blocked:
-            logger.warning("Topic %r waits for a lock that somebody holds on its log.", blocked.topic)
-            self._blocked.add(blocked.topic_id)
+    def _wait_for_lock(self, pending: Pending) -> None:
+        """Others must not wait with it: from now on it goes alone."""
+        if pending.topic_id not in self._blocked:
+            self._blocked.add(pending.topic_id)
+            self._say_who_holds(pending)
+        self._leave(pending)
+
+    def _place_again(self, pending: Pending, error: DatabaseError) -> None:
+        """Another transfer filled the segments, or one was dropped: make what is missing. That may not be enough."""
+        known = self._known[pending.topic_id]
+        known.unplaced += 1
+        if known.unplaced > MOST_UNPLACED:
+            self.setbacks.note(pending.topic_id, pending.topic, error)
+        elif self._has_room(pending, sure=True):
+            self.left = True
+
+    def _leave(self, pending: Pending) -> None:
+        """It is another transfer's turn, or so it seems; if that lasts, it is asked whose."""
         self.left = True
-        return 0
+        known, now = self._known[pending.topic_id], time.monotonic()
+        known.left_at = known.left_at or now
+        if pending.topic_id in self.setbacks or (not known.asked and now - known.left_at > ASKED_AFTER):
+            known.asked = True
+            self._say_who_holds(pending)
+
+    def _say_who_holds(self, pending: Pending) -> None:
+        found = list(holders(self.using, [pending.topic_id]))
+        for holder in found:
+            if holder.kind == "headless":
+                self.setbacks.note_headless(pending.topic_id, pending.topic)
+                return
+        if pending.topic_id in self.setbacks:
+            return
+        whose = "; ".join(map(str, found)) or "its holder is gone by now, or not to be seen by this role"
+        logger.warning("Topic %r waits for a lock on its head or its log: %s.", pending.topic, whose)
+
+    def _look_for_room(self, pending: list[Pending]) -> None:
+        """How much room there is, of many topics in a statement; what is locked is asked for by itself."""
+        new = [p.topic_id for p in pending if not self._known[p.topic_id].room]
+        if len(new) < 2:
+            return
+        try:
+            with sql.batch(self.using, lock_timeout=segments.LOCK_TIMEOUT):
+                rooms = segments.rooms(self.using, new)
+        except DatabaseError as error:
+            if cause_of(error) is Cause.EVERYBODYS:
+                raise
+            return
+        for topic_id, room in rooms.items():
+            self._known[topic_id].room = room
 
     def _has_room(self, pending: Pending, *, sure: bool = False) -> bool:
         """See that the segments for these events are there, and one more in reserve."""
         known = self._known[pending.topic_id]
-        if not known.room:
-            known.room = segments.room(self.using, pending.topic_id)
-        if sure or known.last_id + pending.events > known.room:
-            known.room = segments.ensure(self.using, pending.topic_id, events=pending.events)
+        try:
+            if not known.room:
+                known.room = segments.room(self.using, pending.topic_id)
+            if sure or known.last_id + pending.events > known.room:
+                known.room = segments.ensure(self.using, pending.topic_id, events=pending.events)
+        except DatabaseError as error:
+            if cause_of(error) in (Cause.EVERYBODYS, Cause.CROWDED):
+                raise
+            self.setbacks.note(pending.topic_id, pending.topic, error)
+            return False
         enough = known.last_id + pending.events <= known.room
-        self.left |= not enough
+        if not enough:
+            self._leave(pending)
         return enough
 
     def _move(self, pending: list[Pending]) -> list[Moved]:
@@ -416,13 +470,16 @@ class Transfer:
             known.last_id += row.events
             known.numbers[row.partition] = known.numbers.get(row.partition, 0) + row.events
             served.add(row.topic_id)
-        self.left |= len(served) < len(turn.pending)
         self._blocked -= served
         for p in turn.pending:
-            if p.topic_id in served:
-                known = self._known[p.topic_id]
+            known = self._known[p.topic_id]
+            if p.topic_id not in served:
+                self._leave(p)
+            else:
+                known.left_at, known.asked, known.unplaced = 0.0, False, 0
                 known.mark = max(known.mark, turn.settled if p.complete else min(p.upper, turn.settled))
                 self._seen = max(self._seen, p.upper)
+        self.setbacks.over(p.topic_id for p in turn.pending if self._fails(p) and p.topic_id in served)
         events = sum(row.events for row in moved)
         if events and telemetry.MOVED.observed:
             self._tell(turn, moved, events)

@@ -5,7 +5,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -13,11 +13,15 @@ from django.db import connections
 
 from django_events import declarations
 from django_events.exceptions import UnknownConsumer
+from django_events.log.setbacks import Setback
 from django_events.management.databases import explained, named
+from django_events.phrases import count
 from django_events.sql.direct import noticing_the_server
 from django_events.workers.loop import Exit, Rate
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeups import why_polling
+
+REPAIR = "What to do about it: manage.py events status"
 
 
 class WorkerCommand(BaseCommand):
@@ -89,6 +93,14 @@ class WorkerCommand(BaseCommand):
         """Why events wait for the transfer's next look, where publishers don't wake it."""
         if reason := why_polling(using):
             self.say(reason)
+
+    def refuse_setbacks(self, using: str, setbacks: Iterable[Setback]) -> None:
+        """End with what the database said of the topics whose events could not be moved; the others were."""
+        found = sorted(setbacks, key=lambda one: one.topic)
+        if found:
+            told = "\n".join(f"{one.topic}: {one.said}" for one in found)
+            failed = f"Working on {using!r} failed for {count(len(found), 'topic')}; the events of others were moved."
+            raise CommandError(f"{failed}\n{told}\n{REPAIR}", returncode=Exit.FAILED)
 
     @contextmanager
     def working(self, using: str) -> Iterator[Stop]:

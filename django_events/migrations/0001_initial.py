@@ -424,6 +424,20 @@ class Migration(OnPostgreSQL):
                 ("segment_size", models.BigIntegerField(default=1000000, verbose_name="segment size")),
                 ("timeline", models.BooleanField(default=False, verbose_name="timeline")),
                 (
+                    "failing_since",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="fails since"),
+                ),
+                (
+                    "failure",
+                    models.CharField(
+                        blank=True, db_default="", default="", editable=False, max_length=5, verbose_name="failure"
+                    ),
+                ),
+                (
+                    "error",
+                    models.TextField(blank=True, db_default="", default="", editable=False, verbose_name="error"),
+                ),
+                (
                     "created_at",
                     models.DateTimeField(
                         db_default=django_events.models.functions.ClockTimestamp(),

@@ -30,6 +30,9 @@ class Topic(models.Model):
     )
     segment_size = models.BigIntegerField(_("segment size"), default=1_000_000)
     timeline = models.BooleanField(_("timeline"), default=False)
+    failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
+    failure = models.CharField(_("failure"), max_length=5, blank=True, default="", db_default="", editable=False)
+    error = models.TextField(_("error"), blank=True, default="", db_default="", editable=False)
     created_at = models.DateTimeField(_("created at"), db_default=ClockTimestamp(), editable=False)
 
     class Meta:

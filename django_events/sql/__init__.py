@@ -157,6 +157,8 @@ UNDEFINED_TABLE = "42P01"
 INSUFFICIENT_PRIVILEGE = "42501"
 READ_ONLY = "25006"
 QUERY_CANCELED = "57014"
+DISK_FULL = "53100"
+OUT_OF_MEMORY = "53200"  # its table of locks is full, too
 
 
 def vanishing() -> dict[str, str]:

@@ -4,14 +4,14 @@
 -- Every topic with events gets the same share, so that looking costs one batch however many topics
 -- are flooded; a count below the share is all there is (the last column). Each scan starts behind the
 -- topic's mark: what is before it was moved, and its dead index entries would be walked again and
--- again while an old snapshot is open. Every row begins with a fingerprint of the topics, the
+-- again while an old snapshot is open. Whether a topic is said to fail comes with it. Every row begins with a fingerprint of the topics, the
 -- buffer's file and the server's start: when it changes, what the worker remembers is worth nothing. It ends with the
 -- seconds until the next scheduled event is due. There is one row without a topic if none has events.
 -- Parameters: topic_ids, marks (arrays of one length: what the worker remembers), only (the topic
 -- to look at, or null for all), batch_size, scheduled_from (the time before which nothing scheduled is looked for).
 -- Relies on: the primary key of the buffer (topic_id, id), django_events_scheduled_due (publish_at, id).
 WITH topic AS MATERIALIZED (
-    SELECT t.id, t.name, coalesce(known.mark, 0) AS mark
+    SELECT t.id, t.name, coalesce(known.mark, 0) AS mark, t.failure
     FROM django_events_topic AS t
     LEFT JOIN unnest(%(topic_ids)s::int[], %(marks)s::bigint[]) AS known (topic_id, mark) ON known.topic_id = t.id
     WHERE %(only)s::int IS NULL OR t.id = %(only)s::int
@@ -45,7 +45,8 @@ scheduled AS (
     WHERE s.publish_at >= %(scheduled_from)s::timestamptz
 )
 SELECT
-    fingerprint.print, waiting.id, waiting.name, next.events, next.upper, next.events < share.size, scheduled.due_in
+    fingerprint.print, waiting.id, waiting.name, next.events, next.upper, next.events < share.size,
+    waiting.failure <> '', scheduled.due_in
 FROM fingerprint
 CROSS JOIN scheduled
 CROSS JOIN share

@@ -1,6 +1,7 @@
 """The transfer as a worker: `manage.py run_transfer` runs it."""
 
 from django_events.conf import settings
+from django_events.log.setbacks import Setbacks
 from django_events.log.transfer import Transfer
 from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener
@@ -36,6 +37,11 @@ class TransferWorker:
     @property
     def left(self) -> bool:
         return self._transfer.left
+
+    @property
+    def setbacks(self) -> Setbacks:
+        """The topics whose events can't be moved."""
+        return self._transfer.setbacks
 
     def wait(self, stop: Stop) -> None:
         # What is scheduled is no business of who moves one topic.

@@ -15,7 +15,6 @@ from django.utils import timezone
 from django_events import Backoff, BufferedWriter, Draft, models, publish, publish_many
 from django_events.exceptions import EventsError, InvalidEvent
 from django_events.health import liveness, readiness
-from django_events.log.transfer import Transfer
 from django_events.metrics.views import metrics
 from django_events.statements import log_table
 from tests.conftest import login, transfer_all
@@ -125,7 +124,7 @@ def test_a_rule_on_the_log_that_refuses_an_event(make_topic, kind):
     publish(topic, PAYLOAD)
     with rule(kind, log_table(models.Topic.objects.get(name="things").pk)):
         with pytest.raises(DatabaseError) as raised:
-            Transfer("default").move()
+            transfer_all()
         assert SECRET not in all_of(raised.value)
         for command in ("run_transfer", "run_events"):
             told = called(command, once=True)

@@ -254,7 +254,7 @@ def test_a_table_that_stays_missing_is_named(make_topic):
     try:
         publish(topic, 1)
         with pytest.raises(ProgrammingError, match='relation "nowhere" does not exist'):
-            Transfer("default").move()
+            transfer_all()
         assert BufferedEvent.objects.count() == 1
     finally:
         with connection.cursor() as cursor:
@@ -287,8 +287,9 @@ def test_what_a_rule_of_the_site_refuses_is_raised_and_stays_and_others_go_on(ma
         if not alone:
             publish_many(free, [Draft(value=n) for n in range(3)])
         for worker in (Transfer("default"), Transfer("default", batch_size=1)):
+            worker.move()
             with pytest.raises(DatabaseError, match=refusal) as raised:
-                worker.move()
+                worker.raise_setback()
             assert "Failing row" not in "".join(traceback.format_exception(raised.value))
         assert log_values(free) == ([] if alone else [0, 1, 2])
         assert BufferedEvent.objects.count() == 1

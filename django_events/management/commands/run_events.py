@@ -66,6 +66,8 @@ class Command(WorkerCommand):
                 self.say(greeting)
                 self.say_whether_it_polls(using)
             done = _run(crew, stop, once=once)
+        if once:
+            self.refuse_setbacks(using, crew.transfer.setbacks)
         if verbosity:
             self.stdout.write(f"Events moved into the log: {done.moved}. Events handled: {done.handled}.")
         if crew.pool.broken:

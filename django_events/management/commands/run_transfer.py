@@ -36,5 +36,7 @@ class Command(WorkerCommand):
                 self.say_whether_it_polls(using)
             with nullcontext() if once else in_background(Maintenance(using)):
                 moved = run(worker, stop, once=once, on_progress=log_moved(using))
+        if once:
+            self.refuse_setbacks(using, worker.setbacks)
         if verbosity:
             self.stdout.write(f"Events moved into the log: {moved}.")

@@ -1,0 +1,226 @@
+"""A topic whose log is not as it was made stops no other: it is a trouble, tried again, and recovers by itself."""
+
+import time
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_events import Draft, publish, publish_many
+from django_events.consuming.lag import standings
+from django_events.consuming.troubles import Trouble, troubles
+from django_events.log.inventory import waiting
+from django_events.log.topics import sync
+from django_events.log.transfer import Transfer
+from django_events.models import Topic, TopicHead
+from django_events.statements import log_table
+from tests.conftest import assert_dense, log_values
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# How it is broken, how it is repaired, what the server says, and what the way out begins with.
+WAYS = {
+    "a detached segment": (
+        "ALTER TABLE {log} DETACH PARTITION {log}_1",
+        "ALTER TABLE {log} ATTACH PARTITION {log}_1 FOR VALUES FROM (1) TO (101)",
+        'relation "{log}_1" already exists',
+        "A table has the name of the next segment",
+    ),
+    "a table of that name": (
+        "CREATE TABLE {log}_201 (id int)",
+        "DROP TABLE {log}_201",
+        'relation "{log}_201" already exists',
+        "A table has the name of the next segment",
+    ),
+    "a CHECK on the log": (
+        "ALTER TABLE {log} ADD CONSTRAINT positive CHECK (number > 0)",
+        "ALTER TABLE {log} DROP CONSTRAINT positive",
+        'child table is missing constraint "positive"',
+        "Take back what was added to {log}",
+    ),
+    "a trigger": (
+        "CREATE TRIGGER refuse BEFORE INSERT ON {log} FOR EACH ROW EXECUTE FUNCTION broken_refuse()",
+        "DROP TRIGGER refuse ON {log}",
+        "not here",
+        "Take back what was added to {log}",
+    ),
+    "no head": (
+        "DELETE FROM django_events_topichead WHERE topic_id = {topic_id}",
+        "INSERT INTO django_events_topichead (topic_id, id_floor, number_floors) VALUES ({topic_id}, 0, '[]')",
+        "It has no row in django_events_topichead.",
+        "Make the row again",
+    ),
+}
+
+
+@pytest.fixture
+def broken(make_topic):
+    """A topic whose second segment is full soon."""
+    topic = make_topic("broken", segment_size=100)
+    publish_many(topic, [Draft(value=n) for n in range(90)])
+    Transfer("default").move()
+    run("CREATE FUNCTION broken_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not here'; END $$")
+    yield topic
+    run("DROP FUNCTION IF EXISTS broken_refuse CASCADE")
+
+
+def run(text: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+
+
+def row() -> Topic:
+    return Topic.objects.get(name="broken")
+
+
+def told() -> list[Trouble]:
+    return [one for one in troubles("default", waiting("default"), None, standings("default")) if one.topic == "broken"]
+
+
+def go_on(worker: Transfer) -> None:
+    """As if the time had come to try it again."""
+    for setback in worker.setbacks:
+        setback.again_at = 0.0
+    deadline = time.monotonic() + 20.0
+    while worker.move() or worker.left:
+        assert time.monotonic() < deadline
+        for known in worker._known.values():
+            if known.left_at:  # as if it had been left for long
+                known.left_at -= 60.0
+
+
+@pytest.mark.requirement("E6")
+@pytest.mark.parametrize(("breaks", "repairs", "says", "way_out"), WAYS.values(), ids=WAYS)
+def test_others_are_moved_in_the_same_look_and_it_recovers(make_topic, broken, caplog, breaks, repairs, says, way_out):
+    free, names = make_topic("free"), {"topic_id": row().pk, "log": log_table(row().pk)}
+    worker = Transfer("default")
+    publish(free, "before")
+    worker.move()
+    run(breaks.format(**names))
+    publish_many(broken, [Draft(value=n) for n in range(90, 150)])
+    publish(free, "beside it")
+    worker.move()
+    assert log_values(free) == ["before", "beside it"]
+    for _ in range(2):
+        go_on(worker)
+    assert [setback.topic for setback in worker.setbacks] == ["broken"]
+    assert caplog.text.count("Topic 'broken' can't be moved") == 1
+    assert says.format(**names) in caplog.text
+    [trouble] = told()
+    assert trouble.kind == "transfer"
+    assert says.format(**names) in trouble.what
+    assert trouble.remedy.startswith(way_out.format(**names))
+
+    run(repairs.format(**names))
+    go_on(worker)
+    assert not worker.setbacks
+    assert log_values(broken) == list(range(150))
+    assert_dense(broken)
+    assert (row().failure, row().error, row().failing_since) == ("", "", None)
+    assert told() == []
+
+
+@pytest.mark.requirement("E6")
+def test_once_moves_everything_else_and_then_says_what_it_could_not_move(make_topic, broken, capsys):
+    frees = [make_topic(f"free{n}", segment_size=100) for n in range(3)]
+    run(f"CREATE TABLE {log_table(row().pk)}_201 (id int)")
+    try:
+        for topic in (*frees, broken):
+            publish_many(topic, [Draft(value=n) for n in range(150)])
+        with pytest.raises(CommandError, match=r"failed for 1 topic; .*\nbroken: relation .* already exists") as raised:
+            call_command("run_transfer", "--once")
+        assert raised.value.returncode == 1
+        for topic in frees:
+            assert log_values(topic) == list(range(150))
+    finally:
+        run(f"DROP TABLE {log_table(row().pk)}_201")
+    call_command("run_transfer", "--once")
+    assert log_values(broken) == [*range(90), *range(150)]
+    assert row().failure == ""
+
+
+@pytest.mark.parametrize(
+    ("adds", "takes_back"),
+    [
+        ("ADD CONSTRAINT positive CHECK (number > 0)", "DROP CONSTRAINT positive"),
+        ("ADD COLUMN twice bigint GENERATED ALWAYS AS (id * 2) STORED", "DROP COLUMN twice"),
+    ],
+    ids=["CHECK", "generated column"],
+)
+def test_what_a_site_adds_to_all_logs_stops_only_those_that_need_a_segment(make_topic, broken, adds, takes_back):
+    free = make_topic("free")
+    worker = Transfer("default")
+    run(f"ALTER TABLE django_events_event {adds}")
+    try:
+        publish_many(broken, [Draft(value=n) for n in range(90, 250)])
+        publish(free, "has room")
+        worker.move()
+        assert log_values(free) == ["has room"]
+        assert [setback.topic for setback in worker.setbacks] == ["broken"]
+    finally:
+        run(f"ALTER TABLE django_events_event {takes_back}")
+    go_on(worker)
+    assert log_values(broken) == list(range(250))
+
+
+def test_a_log_that_was_dropped_stops_no_other_and_is_made_anew_by_migrate(make_topic, broken):
+    free = make_topic("free")
+    worker = Transfer("default")
+    for topic in (broken, free):
+        publish(topic, "before")
+    worker.move()
+    run(f"DROP TABLE {log_table(row().pk)}")
+    for topic in (broken, free):
+        publish(topic, "afterwards")
+    worker.move()
+    assert log_values(free) == ["before", "afterwards"]
+    [trouble] = told()
+    assert f'relation "{log_table(row().pk)}" does not exist' in trouble.what
+    assert "manage.py migrate" in trouble.remedy
+    sync("default")
+    go_on(worker)
+    assert log_values(broken) == ["afterwards"]
+    assert row().failure == ""
+
+
+@pytest.mark.parametrize("floor", [30, 5_000])
+def test_a_floor_that_is_wrong_ends_nobodys_turn(make_topic, broken, floor):
+    """It leaves a gap, which `events verify` finds; but nobody waits for it."""
+    free = make_topic("free")
+    TopicHead.objects.filter(topic=row()).update(id_floor=floor)
+    for topic in (broken, free):
+        publish(topic, "afterwards")
+    worker = Transfer("default")
+    while worker.move():
+        pass
+    assert log_values(free) == ["afterwards"]
+    assert log_values(broken)[-1] == "afterwards"
+    assert not worker.left
+
+
+def test_a_log_of_another_owner_stops_no_other(make_topic, broken):
+    """Of a role that is no superuser: an operator, who owns the other logs."""
+    free = make_topic("free", segment_size=100)
+    rows = Topic.objects.in_bulk(["broken", "free"], field_name="name")
+    run("CREATE ROLE broken_operator")
+    run("GRANT ALL ON ALL TABLES IN SCHEMA public TO broken_operator")
+    run("GRANT ALL ON SCHEMA public TO broken_operator")
+    run(f"ALTER TABLE {log_table(rows['free'].pk)} OWNER TO broken_operator")
+    worker = Transfer("default")
+    try:
+        run("SET ROLE broken_operator")
+        for topic in (broken, free):
+            publish_many(topic, [Draft(value=n) for n in range(150)])
+        worker.move()
+        assert log_values(free) == list(range(150))
+        assert [setback.said for setback in worker.setbacks] == [
+            f"must be owner of table {log_table(rows['broken'].pk)}"
+        ]
+        assert "manage.py events grants --role operator" in told()[0].remedy
+    finally:
+        run("RESET ROLE")
+        run(f"ALTER TABLE {log_table(rows['free'].pk)} OWNER TO CURRENT_USER")
+        run("DROP OWNED BY broken_operator")
+        run("DROP ROLE broken_operator")
+    go_on(worker)
+    assert log_values(broken) == [*range(90), *range(150)]
