@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server, choose_free_port
-from tests.processes import Processes, wait_until
+from tests.processes import Processes, answers, wait_until
 
 PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
 
@@ -64,11 +64,3 @@ def pooler(processes: Processes, tmp_path: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        psycopg.connect(url).close()
-    except psycopg.OperationalError:
-        return False
-    return True

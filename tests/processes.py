@@ -28,6 +28,15 @@ def wait_until(condition: Callable[[], Any], *, seconds: float = DEADLINE, what:
     raise AssertionError(f"{what} did not come true within {seconds} s")
 
 
+def answers(url: str) -> bool:
+    """Whether a server or a pooler takes a connection."""
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
 class Processes:
     """Starts processes that use one database, and ends them all."""
 

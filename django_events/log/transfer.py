@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -131,6 +131,8 @@ class Transfer:
         self._fingerprint: str | None = None
         self.schedule.forget()
         self._horizon = Horizon()
+        self._counts_since: datetime | None = None
+        self._outdated = False
         self._blocked: set[int] = set()
         self._seen = 0
         self._events_since_note = 0
@@ -146,6 +148,8 @@ class Transfer:
         log takes no events: it is not as it was made, or the site has added a rule. They are tried again now and then.
         """
         moved, self.left = 0, False
+        if self._outdated:
+            self.forget()
         for _ in range(2):
             try:
                 for events in self._moves():
@@ -501,6 +505,9 @@ class Transfer:
         if self._events_since_note and (
             self._events_since_note >= NOTE_EVERY_EVENTS or now - self._noted_at >= NOTE_EVERY_SECONDS
         ):
-            writers = frozenset(name for (name,) in sql.fetch(self.using, sql.statement("writers")))
-            self._horizon.note(self._seen, writers)
+            [[writers, counts_since]] = sql.fetch(self.using, sql.statement("writers"))
+            if self._counts_since not in (None, counts_since):  # the server crashed, and a pooler didn't say so
+                self._outdated = True
+            self._counts_since = counts_since
+            self._horizon.note(self._seen, frozenset(writers))
             self._events_since_note, self._noted_at = 0, now

@@ -1,5 +1,6 @@
 """Everything works through a pooler that gives each transaction another connection."""
 
+import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -8,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.faults.test_kills import TOPICS, buffered, committed
-from tests.processes import Processes, check_log, wait_until
+from tests.processes import Processes, answers, check_log, wait_until
 
 
 def test_publishers_and_transfers_share_few_connections(processes: Processes, pooler: str, tmp_path: Path):
@@ -28,6 +29,46 @@ def test_publishers_and_transfers_share_few_connections(processes: Processes, po
     assert "through a pooler" in processes.log_of("run_transfer")
     with psycopg.connect(direct) as connection:
         assert connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
+
+
+@pytest.mark.requirement("E4")
+def test_a_prepared_transaction_is_waited_for_through_a_crash_that_the_transfer_does_not_see(
+    processes: Processes, pooler: str
+):
+    """The server recovers under the same postmaster, and lists what is prepared under another name."""
+    direct, processes.url = processes.url, pooler
+    transfer = processes.start("run_transfer")
+
+    def move_a_thousand(name: str) -> None:
+        """So many that it is asked at once who may still commit."""
+        with psycopg.connect(direct) as connection:
+            connection.execute(
+                "SELECT count(django_events_publish('stock', to_jsonb(%s || n))) FROM generate_series(1, 1000) AS n",
+                [name],
+            )
+        processes.wait_until(lambda: buffered(direct) == 0, what=f"{name} moved")
+
+    with psycopg.connect(direct) as prepared:
+        prepared.execute("SELECT django_events_publish('stock', '\"prepared\"')")
+        prepared.execute("PREPARE TRANSACTION 'through a crash'")
+    for n in range(2):
+        move_a_thousand(f"before {n}/")
+    with psycopg.connect(direct) as victim:
+        os.kill(victim.info.backend_pid, signal.SIGKILL)
+        with pytest.raises(psycopg.OperationalError):
+            wait_until(lambda: victim.execute("SELECT false").fetchone() is None, what="the crash")
+    processes.wait_until(lambda: answers(direct), what="the server after its recovery")
+    for n in range(4):
+        move_a_thousand(f"afterwards {n}/")
+    with psycopg.connect(direct, autocommit=True) as connection:
+        connection.execute("COMMIT PREPARED 'through a crash'")
+
+    processes.wait_until(lambda: buffered(direct) == 0, seconds=30, what="the prepared event moved")
+    transfer.send_signal(signal.SIGTERM)
+    assert transfer.wait(30) == 0
+    with psycopg.connect(direct) as connection:
+        last = connection.execute("SELECT value FROM django_events_event ORDER BY id DESC LIMIT 1").fetchone()
+    assert last == ("prepared",)
 
 
 WRITES = """

@@ -69,15 +69,16 @@ def test_a_prepared_transaction_holds_the_mark_of_a_worker_that_goes_on(fault_se
         one.execute("DROP TABLE IF EXISTS django_events_bufferedevent")
         one.execute("CREATE TABLE django_events_bufferedevent (id int)")
         other.execute("INSERT INTO django_events_bufferedevent VALUES (1)")
-        while_open = one.execute(statement).fetchall()
+        [[while_open, counts_since]] = one.execute(statement)
         other.execute("PREPARE TRANSACTION 'kept'")
-        while_prepared = one.execute(statement).fetchall()
+        [[while_prepared, still]] = one.execute(statement)
         one.execute("COMMIT PREPARED 'kept'")
-        afterwards = one.execute(statement).fetchall()
+        [[afterwards, _]] = one.execute(statement)
         one.execute("DROP TABLE django_events_bufferedevent")
 
     assert len(while_open) == 1
     assert while_prepared == while_open
+    assert still == counts_since
     assert afterwards == []
 
 
