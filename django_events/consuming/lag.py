@@ -181,7 +181,9 @@ def ends_of(using: str, topics: Sequence[models.Topic]) -> dict[tuple[int, int],
         known[topic.pk, ALL] = topic.head.id_floor
     for start in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[start : start + TOPICS_AT_ONCE]
-        rows = sql.fetch(using, sql.union_all([statement for topic in some for statement in _statements(topic)]))
+        asked = sql.union_all([statement for topic in some for statement in _statements(topic)])
+        with sql.unlocked(using):
+            rows = sql.fetch(using, asked)
         known.update({(topic_id, partition): end for topic_id, partition, end in rows if end is not None})
     for topic in topics:
         if topic.partitions == 1:
@@ -208,7 +210,7 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
     waits: dict[int, timedelta] = {}
     for start in range(0, len(statements), TOPICS_AT_ONCE):
         statement = sql.union_all(statements[start : start + TOPICS_AT_ONCE])
-        with sql.by_index(using):
+        with sql.unlocked(using), sql.by_index(using):
             found = sql.fetch(using, statement)
         waits |= {consumer_id: age for consumer_id, age in found if age is not None}
     return waits

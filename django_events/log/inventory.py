@@ -104,7 +104,8 @@ def logs(using: str, topics: Sequence[models.Topic] | None = None) -> list[Log]:
     for start in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[start : start + TOPICS_AT_ONCE]
         statements = [sql.statement("extent").on(topic_id=topic.pk, log=log_table(topic.pk)) for topic in some]
-        extents |= {topic_id: (*extent,) for topic_id, *extent in sql.fetch(using, sql.union_all(statements))}
+        with sql.unlocked(using):
+            extents |= {topic_id: (*extent,) for topic_id, *extent in sql.fetch(using, sql.union_all(statements))}
     return [_log(topic, *extents[topic.pk]) for topic in topics]
 
 

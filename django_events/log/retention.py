@@ -207,7 +207,8 @@ def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Seen]:
     for start in range(0, len(some), TOPICS_AT_ONCE):
         part = {one.table: one for one in some[start : start + TOPICS_AT_ONCE]}
         asked = sql.union_all([extent.on(segment=table, name=sql.literal(table)) for table in part])
-        seen |= {part[table]: _Seen(*tail) for table, *tail in sql.fetch(using, asked)}
+        with sql.unlocked(using):
+            seen |= {part[table]: _Seen(*tail) for table, *tail in sql.fetch(using, asked)}
     return seen
 
 

@@ -201,6 +201,20 @@ def by_index(using: str) -> Iterator[None]:
 
 
 @contextmanager
+def unlocked(using: str) -> Iterator[None]:
+    """A look at some of very many tables: inside of a transaction its locks are not added to those of the next look.
+
+    It is rolled back, so it must only read.
+    """
+    if not connections[using].in_atomic_block:
+        yield
+        return
+    with transaction.atomic(using):
+        yield
+        transaction.set_rollback(True, using)
+
+
+@contextmanager
 def snapshot(using: str) -> Iterator[None]:
     """A transaction that only reads, in which everything sees the same moment: not inside of another one.
 

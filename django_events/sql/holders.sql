@@ -48,7 +48,7 @@ FROM (
         coalesce(host(a.client_addr), '') AS address,
         coalesce(a.state, '') AS state,
         coalesce(a.xact_start, x.prepared) AS since,
-        coalesce(upper(substring(a.query FROM '^\s*([[:alpha:]]+(?:\s+[[:alpha:]]+)?)')), '') AS does
+        coalesce(upper(substring(a.query FROM '^\s*([[:alpha:]]+(\s+[[:alpha:]]+|))')), '') AS does
     FROM held
     LEFT JOIN pg_stat_activity AS a ON a.pid = held.pid
     LEFT JOIN pg_prepared_xacts AS x ON held.pid IS NULL AND '-1/' || x.transaction = held.virtualtransaction

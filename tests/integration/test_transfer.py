@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Draft, publish, publish_many, sql
-from django_events.log import transfer
+from django_events.consuming import lag
+from django_events.consuming.lag import standings
+from django_events.log import inventory, retention, transfer
 from django_events.log.segments import segments
 from django_events.log.transfer import LOG_CHANNEL, Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
@@ -674,3 +676,76 @@ def test_the_longest_payload_is_one_that_the_server_takes(reader):
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [LOG_CHANNEL, "1" * transfer.LONGEST_PAYLOAD])
     assert told(reader) == ["1" * transfer.LONGEST_PAYLOAD]
+
+
+def locks() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+            " WHERE l.pid = pg_backend_pid() AND c.relname ~ '^django_events_event_[0-9]'"
+        )
+        [[count]] = cursor.fetchall()
+    return int(count)
+
+
+@pytest.mark.requirement("E6")
+def test_very_many_topics_share_batches_of_some(make_topic, monkeypatch):
+    """Each topic costs some entries of the server's table of locks, until the batch ends."""
+    monkeypatch.setattr(transfer, "TOPICS_AT_ONCE", 3)
+    topics = [make_topic(f"many{n}") for n in range(8)]
+    sizes = []
+    move = Transfer._move_locked
+
+    def counted(worker, pending):
+        sizes.append(len(pending))
+        return move(worker, pending)
+
+    monkeypatch.setattr(Transfer, "_move_locked", counted)
+    worker = Transfer("default")
+    for round in range(2):
+        for topic in topics:
+            publish(topic, round)
+        assert worker.move() == 8
+    assert sizes == [3, 3, 2] * 2
+    publish(topics[0], 2)
+    for topic in topics[4:]:
+        publish_many(topic, [Draft(value=n) for n in range(2_000)])
+    while worker.move():
+        pass
+    assert max(sizes) == 3
+    assert log_values(topics[0]) == [0, 1, 2]
+    assert log_values(topics[7]) == [0, 1, *range(2_000)]
+
+
+def test_what_the_servers_table_of_locks_has_no_room_for_is_moved_one_by_one(make_topic, monkeypatch):
+    topics = [make_topic(f"many{n}") for n in range(4)]
+    move = Transfer._move_locked
+
+    def crowded(worker, pending):
+        if len(pending) > 1:
+            with connection.cursor() as cursor:  # as the server says it
+                cursor.execute("DO $$ BEGIN RAISE 'out of shared memory' USING ERRCODE = '53200'; END $$")
+        return move(worker, pending)
+
+    monkeypatch.setattr(Transfer, "_move_locked", crowded)
+    for topic in topics:
+        publish(topic, 1)
+    assert Transfer("default").move() == 4
+
+
+def test_a_look_at_many_logs_leaves_no_locks_to_the_transaction_that_looks(make_topic, make_consumer, monkeypatch):
+    """As doctor, maintenance and samples do it."""
+    for module in (inventory, lag, retention):
+        monkeypatch.setattr(module, "TOPICS_AT_ONCE", 2)
+    for n in range(12):
+        topic = make_topic(f"many{n}", retention_events=1)
+        make_consumer(topic, name=f"reader{n}", handler=print)
+        publish(topic, n)
+    transfer_all()
+    with transaction.atomic():
+        rows = list(Topic.objects.select_related("head"))
+        assert len(inventory.logs("default", rows)) == len(rows)
+        retention.outlived_of("default", rows)
+        retention.divisible("default", inventory.logs("default", rows))
+        assert standings("default")
+        assert locks() == 0
