@@ -110,6 +110,13 @@ def end_locks() -> None:
         wait_until(gone, what="the end of the sessions with locks")
 
 
+def held() -> bool:
+    """Whether any run has a lock."""
+    with connection.cursor() as cursor:
+        cursor.execute(LOCKS)
+        return bool(cursor.fetchall())
+
+
 def ids(folder: Path) -> list[int]:
     """The ids in the files, as PyArrow and pandas find them."""
     found: list[int] = pyarrow.dataset.dataset(folder, format="parquet").to_table(["offset"])["offset"].to_pylist()
