@@ -81,8 +81,8 @@ class FolderLock:
             server.send_query(b"")
             while True:
                 while server.is_busy():
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not select.select([server.socket], [], [], left)[0]:
+                    left = max(deadline - time.monotonic(), 0)  # frozen for long, it may find an answer
+                    if not select.select([server.socket], [], [], left)[0]:
                         self._connection.close()
                         return False
                     server.consume_input()

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events import Draft
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import InvalidOption, RightsMissing
 from django_events.spark import java
-from django_events.spark.dsn import Dsn
+from django_events.spark.dsn import Dsn, fetch
+from django_events.statements import statement
 from tests.spark.conftest import PASSWORD
 
 JOB = """
@@ -135,3 +137,19 @@ def test_a_wrong_address_is_refused_without_being_shown(text: str) -> None:
 def test_the_option_that_is_wrong_is_named() -> None:
     with pytest.raises(InvalidOption, match="Option 'databaseUrl' is no address"):
         Dsn("nonsense", option="databaseUrl")
+
+
+def test_a_role_without_rights_is_told_what_it_needs(dsn: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE spark_without_rights LOGIN PASSWORD '{PASSWORD}'")
+    try:
+        poor = Dsn(make_conninfo(dsn, user="spark_without_rights", password=PASSWORD))
+        with pytest.raises(RightsMissing) as raised, poor.connected() as used:
+            fetch(used, statement("topics"))
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP ROLE spark_without_rights")
+
+    assert "permission denied for table django_events_topic" in str(raised.value)
+    assert "events grants --role reader|sink" in str(raised.value)
+    assert PASSWORD not in str(raised.value)

@@ -48,6 +48,15 @@ except CommandError as error:
         ),
         ("An error occurred while trying to connect to the Java server (127.0.0.1:1)", ENDED),
         ("An error occurred while calling o35.sc\n", ENDED),
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: django_events. Make sure the provider is there.",
+            "Spark's Python doesn't find this package. Expected in PYSPARK_PYTHON a Python that has it on all of "
+            f"Spark's machines; here that is {sys.executable}",
+        ),
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make sure the provider is there.",
+            "Spark doesn't know that format. Give it the package for it, for example in spark-defaults.conf.",
+        ),
         ("[A.B] Something is wrong. SQLSTATE: 42000", "Something is wrong."),
     ],
 )
