@@ -204,7 +204,8 @@ def test_real_processes(processes: Processes, ledger: Ledger):
         transfer.terminate()
         assert transfer.wait(30) == 0
 
-    with psycopg.connect(direct.geturl()) as session:
+    processes.url = direct.geturl()
+    with psycopg.connect(processes.url) as session:
         rows = session.execute(
             "SELECT value FROM django_events_event WHERE topic_id ="
             " (SELECT id FROM django_events_topic WHERE name = 'stock') ORDER BY id"
