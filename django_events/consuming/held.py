@@ -38,8 +38,10 @@ class Held:
         raise NotImplementedError
 
     def hold(self) -> None:
-        """As the first statement of a handler's transaction: let whoever takes over find it."""
-        sql.fetch(self.using, sql.statement("hold"), token=self.token)
+        """As the first statement of a handler's transaction: let whoever takes over find it, or raise LeaseLost."""
+        [[had, *_]] = sql.fetch(self.using, sql.statement("hold"), token=self.token)
+        if not had:
+            raise self.lose()
 
     def lose(self) -> LeaseLost:
         """Somebody else has it now: the error to raise, so that nothing of this turn is committed."""

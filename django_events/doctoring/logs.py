@@ -52,7 +52,12 @@ def locks(patient: Patient) -> Iterator[Answer]:
         what = f"Session {pid} of {role}{called} has held {mode} on {table} for {duration(age)}: events wait for it."
         remedy = f"Let it end, or end it: SELECT pg_terminate_backend({pid})"
         yield problem(what, remedy, pid=pid, table=table, mode=mode, held_for=age)
-    if not lockers:
+    prepared = sql.fetch(patient.using, sql.statement("prepared"), age=HELD)
+    for name, role, table, age in prepared:
+        what = f"The prepared transaction {name!r} of {role} has held rows of {table} for {duration(age)}."
+        remedy = f"If a handler prepared it, undo it: ROLLBACK PREPARED {name!r}. Otherwise end it as its owner wants."
+        yield problem(what, remedy, prepared=name, table=table, held_for=age)
+    if not lockers and not prepared:
         yield ok(f"Nobody has locked a table for more than {duration(HELD)}.")
 
 

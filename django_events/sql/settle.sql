@@ -29,4 +29,4 @@ WHERE ctid = coalesce(%(place)s::tid, ctid) AND id = %(position_id)s AND token =
 RETURNING
     ctid::text,
     current_setting('django_events.token', true) = %(token)s::text,
-    CASE WHEN %(hold)s THEN pg_advisory_xact_lock(%(token)s)::text END
+    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s)::text END

@@ -63,5 +63,5 @@ ended AS (
 SELECT
     (SELECT count(*) FROM done),
     current_setting('django_events.token', true) = %(token)s::text,
-    CASE WHEN %(hold)s THEN pg_advisory_xact_lock(%(token)s)::text END
+    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s)::text END
 FROM mine

@@ -165,6 +165,11 @@ def fork_by_multiprocessing() -> None:
     assert child.exitcode == 0
 
 
+def prepare_the_transaction() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("PREPARE TRANSACTION 'by a handler'")
+
+
 DEEDS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(3),
     "segfault": lambda: ctypes.string_at(0),
@@ -172,6 +177,7 @@ DEEDS: dict[str, Callable[[], object]] = {
     "loop": loop_for_ever,
     "end backend": end_own_backend,
     "crash the server": crash_the_server,
+    "prepare": prepare_the_transaction,
     "fork": lambda: fork(lambda: None),
     "fork and exit": lambda: fork(lambda: sys.exit(7)),
     "fork and fail": lambda: fork(fail),

@@ -1,0 +1,18 @@
+-- The prepared transactions that hold rows which workers and transfers write, one table of each.
+--
+-- What only published is no matter: nobody waits for it. Parameters: age (an interval; a younger one is left out).
+-- Relies on: the views of the server.
+SELECT DISTINCT ON (x.gid) x.gid, x.owner::text, c.relname::text, clock_timestamp() - x.prepared
+FROM pg_prepared_xacts AS x
+JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.transactionid = x.transaction AND own.pid IS NULL
+JOIN pg_locks AS l ON l.virtualtransaction = own.virtualtransaction AND l.pid IS NULL AND l.locktype = 'relation'
+JOIN pg_class AS c ON c.oid = l.relation
+WHERE x.database = current_database()
+    AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+    AND l.mode NOT IN ('AccessShareLock')
+    AND c.relname IN (
+        'django_events_position', 'django_events_delivery', 'django_events_deliverylease', 'django_events_consumer',
+        'django_events_topichead'
+    )
+    AND x.prepared < clock_timestamp() - %(age)s::interval
+ORDER BY x.gid, c.relname
