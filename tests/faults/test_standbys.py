@@ -1,25 +1,27 @@
 """A physical copy of a server that takes its place, and a log that is replicated to another server by its rows."""
 
 import shutil
+from contextlib import closing
 
 import psycopg
 import pytest
 
 from testproject.private_postgres.account import server_account
 from testproject.private_postgres.server import Server
+from tests.faults.consumers.cutting_proxy import CuttingProxy
 from tests.fix_restores import MakeServer, database_of, newest, program
 from tests.processes import Processes, check_log, wait_until
 
 TOPICS = ["orders", "payments", "stock"]
 
 
-def make_standby(make_server: MakeServer, first: Server) -> Server:
-    """A server in whose folder is a copy of the first one's data, following it."""
+def make_standby(make_server: MakeServer, first: Server, url: str = "") -> Server:
+    """A server in whose folder is a copy of the first one's data, following it at an address, by default its own."""
     standby = make_server()
     standby.stop()
     copy = standby.folder / "copy"
     program(
-        newest(), "pg_basebackup", f"--dbname={first.url}", f"--pgdata={copy}", "--write-recovery-conf",
+        newest(), "pg_basebackup", f"--dbname={url or first.url}", f"--pgdata={copy}", "--write-recovery-conf",
         "--checkpoint=fast", "--no-sync",
     )  # fmt: skip
     shutil.rmtree(standby.data)
@@ -74,6 +76,71 @@ def test_a_standby_that_takes_the_place_of_the_server_loses_and_doubles_nothing(
         assert processes.run("events", "verify").returncode == 0
     finally:
         processes.end()
+
+
+@pytest.mark.requirement("P13")
+def test_a_batch_waits_for_a_synchronous_standby_so_what_was_read_outlives_a_failover(
+    make_server: MakeServer, tmp_path
+):
+    """The standby is cut off, and gets no more; then the first server is gone."""
+    first = make_server()
+    url = database_of(first)
+    processes = Processes(url, tmp_path)
+    with closing(CuttingProxy(first.url)) as wire:
+        try:
+            assert processes.run("migrate", "-v0").returncode == 0
+            standby = make_standby(make_server, first, wire.url)
+            with psycopg.connect(first.url, autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                connection.execute("SELECT pg_reload_conf()")
+                wait_until(
+                    lambda: connection.execute(
+                        "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+                    ).fetchone(),
+                    what="a synchronous standby",
+                )
+            transfer = processes.start("run_transfer")
+            publish_some(url, 10)
+            wait_until(lambda: read(url) == [*range(1, 11)], what="what is read before")
+
+            wire.hold()
+            with psycopg.connect(url, autocommit=True) as impatient:
+                impatient.execute("SET synchronous_commit = local")
+                impatient.execute("SELECT django_events_publish('stock', '\"on one disk\"')")
+                waiting = (
+                    "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
+                )
+                wait_until(lambda: impatient.execute(waiting).fetchone(), what="a batch that waits for the standby")
+            assert read(url) == [*range(1, 11)], "what waits is read by nobody"
+
+            first.stop("immediate")
+            with psycopg.connect(standby.url, autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
+            standby.stop()
+            standby._port = first.port
+            standby.start()
+            publish_some(url, 5)
+            processes.wait_until(lambda: len(read(url)) == 15, what="a transfer that came back by itself")
+            assert read(url) == [*range(1, 16)]
+            assert transfer.poll() is None, processes.said(transfer)
+            transfer.terminate()
+            assert transfer.wait(30) == 0
+            assert processes.run("events", "verify").returncode == 0
+        finally:
+            processes.end()
+
+
+def publish_some(url: str, number: int) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "SELECT django_events_publish('stock', to_jsonb(n)) FROM generate_series(1, %s) AS n", [number]
+        )
+
+
+def read(url: str) -> list[int]:
+    with psycopg.connect(url) as connection:
+        return ids(connection)
 
 
 def test_the_log_is_replicated_by_its_root_to_one_plain_table(make_server: MakeServer, tmp_path):
