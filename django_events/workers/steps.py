@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db import DatabaseError, OperationalError, ProgrammingError
+from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.consuming.dead_rows import piles
@@ -134,7 +134,7 @@ def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> lis
         try:
             with sql.batch(using, **sql.UNHURRIED):
                 found += look(using, [topic])
-        except (OperationalError, ProgrammingError) as error:
+        except DatabaseError as error:
             if sql.is_lost(error):
                 raise
     return found
