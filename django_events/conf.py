@@ -24,6 +24,7 @@ class Settings:
     DEDUP_WINDOW: timedelta = timedelta(days=1)
     EVENTS_MODULE: str = "events"
     MASKED_FIELDS: list[str] | tuple[str, ...] = ()
+    MAX_BATCH_BYTES: int = 33_554_432
     MAX_PAYLOAD_BYTES: int | None = 1_048_576
     METRICS_TOKEN: str | None = None
     POLL_INTERVAL: timedelta = timedelta(seconds=0.5)

@@ -22,6 +22,7 @@ EventsError
 ├── ClaimRefused         something to claim or to settle that is not there to be claimed or settled
 ├── LeaseLost            another worker took over; nothing was settled
 ├── HandlerTimeout       a handler took longer than its consumer allows
+├── UnreadableEvent      an event whose payload no worker can read
 ├── WorkerEnded          the worker's process ended while it handled an event
 ├── NeverDrained         drain() found no end: handlers publish for each other, or another session is at work
 ├── FilteredOut          an event that a worker would not give to the consumer it was delivered to
@@ -131,6 +132,10 @@ class LeaseLost(EventsError):
 
 class HandlerTimeout(EventsError, TimeoutError):
     """The handler took longer than its consumer's timeout."""
+
+
+class UnreadableEvent(EventsError):
+    """The event is in the log, and its payload can't be read. Its handler was not called."""
 
 
 class WorkerEnded(EventsError):

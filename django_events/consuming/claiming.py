@@ -20,7 +20,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 from django_events import declarations, sql
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure, Verdict
-from django_events.consuming.handling import log_failure, no_attempt_left
+from django_events.consuming.handling import begin, log_failure, no_attempt_left
 from django_events.consuming.hands import Hand, Settled
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.received import ReceivedEvent
@@ -235,10 +235,13 @@ def _begun(hand: Hand, most: int) -> list[ReceivedEvent]:
             hand.release_all_but(events)
             return events
         if hand.attempts_of(first) < hand.subscription.consumer.retry.attempts:
-            counted = [hand.count_attempt(first)]
-            hand.release_all_but(counted)
-            return counted
-        failure = no_attempt_left(hand, first)
+            begun = begin(hand, first)
+            if not isinstance(begun, Failure):
+                hand.release_all_but([begun])
+                return [begun]
+            failure = begun
+        else:
+            failure = no_attempt_left(hand, first)
         log_failure(hand)(failure)
         with transaction.atomic(hand.using):
             settlement = hand.settle([], failure)

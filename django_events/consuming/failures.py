@@ -7,6 +7,7 @@ from enum import Enum
 
 from django_events import declarations
 from django_events.consuming.received import ReceivedEvent
+from django_events.exceptions import UnreadableEvent
 from django_events.retries import Discard, Retry
 
 LONGEST_ERROR = 2_000
@@ -68,7 +69,8 @@ def judge(
     """What follows from an error of this attempt. Only what is ahead of the position can stop a partition."""
     if isinstance(error, Discard):
         return Failure(event, error, Verdict.DISCARD)
-    if event.attempt >= consumer.retry.attempts:
+    # What can't be read today can't be read tomorrow.
+    if event.attempt >= consumer.retry.attempts or isinstance(error, UnreadableEvent):
         stops = consumer.on_exhausted == "stop" and may_stop
         return Failure(event, error, Verdict.STOP if stops else Verdict.DEAD_LETTER)
     pause = error.after if isinstance(error, Retry) else consumer.retry.pause(event.attempt)

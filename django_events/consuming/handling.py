@@ -19,7 +19,7 @@ from django_events.consuming.children import children_left_behind
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.held import Held
-from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.received import ReceivedEvent, UnreadEvent, unreadable
 from django_events.exceptions import WorkerEnded
 from django_events.retries import Discard, Retry
 from django_events.signals import event_dead_lettered, event_handled, event_retried
@@ -44,6 +44,8 @@ class Claim(Protocol):
     def attempts_of(self, event: ReceivedEvent) -> int: ...
 
     def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent: ...
+
+    def load(self, event: ReceivedEvent) -> ReceivedEvent | None: ...
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
@@ -87,7 +89,11 @@ class Handling:
             event = events[0]
             if claim.attempts_of(event) >= self.consumer.retry.attempts:
                 return self._settle_failure(claim, self._ended(claim, event))
-            events = [claim.count_attempt(event)]
+            begun = begin(claim, event)
+            if isinstance(begun, Failure):
+                self.on_failure(begun)
+                return self._settle_failure(claim, begun)
+            events = [begun]
         with children_left_behind():  # of functions that it gave to on_commit(), and of receivers of signals
             return self._together(claim, events) if self.consumer.transactional else self._before(claim, events)
 
@@ -260,6 +266,24 @@ class Handling:
             self.lease.what,
             exc_info=error,
         )
+
+
+def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
+    """Count an attempt at an event, and then read its payload if that was left out; its failure if it can't be read."""
+    event = claim.count_attempt(event)
+    if not isinstance(event, UnreadEvent):
+        return event
+    try:
+        loaded = claim.load(event)
+    except DatabaseError as error:
+        if sql.is_lost(error):
+            raise
+        why = unreadable(event, f"can't be read: {sql.said(error).rstrip('.')}")
+        # What is short of memory may have some the next time; what is too large for PostgreSQL stays so.
+        return claim.judge(event, why if sql.is_of_data(error) else error)
+    if loaded is None:
+        return claim.judge(event, unreadable(event, "can't be read: it has numbers of more than 4,300 digits, and as text it may be larger than memory"))
+    return loaded
 
 
 def no_attempt_left(claim: Claim, event: ReceivedEvent) -> Failure:

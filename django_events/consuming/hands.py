@@ -16,13 +16,16 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.held import Held
-from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload
+from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
@@ -70,35 +73,73 @@ class Hand(Held):
     def next(self, most: int) -> list[ReceivedEvent]:
         """The next events to handle; none if all are settled. One that is handled by itself comes by itself."""
         while not self.events and self.unread:
-            event_id = self.unread.pop(0)
-            self.events = self.read([event_id])
+            one_by_one = self.unread[0] <= self.careful_until
+            event_ids, self.unread = self.unread[: 1 if one_by_one else None], self.unread[1:] if one_by_one else []
+            self.events = self.read(event_ids)
         events = self.events[:most]
         careful = next((place for place, event in enumerate(events) if self.is_careful(event)), len(events))
         return events[: careful or 1]
 
     def read(self, event_ids: Sequence[int]) -> list[ReceivedEvent]:
-        """The events of some deliveries. What the log dropped may be a dead letter; else there is nothing to do."""
-        of, events = self.subscription, {}
-        log = sql.statement("read_deliveries").on(log=of.log, first=min(event_ids), last=max(event_ids))
-        rows = sql.fetch(self.using, log, topic_id=of.topic_id, event_ids=event_ids)
-        if len(rows) < len(event_ids):
-            there = {row[0] for row in rows}
-            missing = [event_id for event_id in event_ids if event_id not in there]
-            rows += sql.fetch(
-                self.using, sql.statement("read_dead_letters"), consumer_id=of.consumer_id, event_ids=missing
-            )
-        for row in rows:
-            event = ReceivedEvent(of.topic, row, consumer=of.consumer.name)
-            attempts = self.attempts[event.id]
-            events[event.id] = event.with_attempt(attempts + 1) if attempts else event
-        if gone := [event_id for event_id in event_ids if event_id not in events]:
+        """The events of some deliveries, as many as fit into memory: the rest is unread, and read later.
+
+        What the log dropped may be a dead letter; else there is nothing to do.
+        """
+        of = self.subscription
+        try:
+            rows, cut = self._rows(event_ids)
+        except DatabaseError as error:
+            if not is_of_payload(self.using, error):
+                raise
+            logger.warning("Consumer %s, %s: read one by one. %s", of, self.what, sql.said(error))
+            self.careful_until = max(self.careful_until, *event_ids)
+            rows, cut = self._rows(event_ids, most_bytes=NOTHING)
+        if cut is not None:
+            self.unread = [event_id for event_id in event_ids if event_id >= cut[0]] + self.unread
+        there = {row[0] for row in rows}
+        read = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
+        if cut is not None and not rows:
+            self.unread.remove(cut[0])
+            there.add(cut[0])
+            read = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
+        left = {*self.unread, *there}
+        if gone := [event_id for event_id in event_ids if event_id not in left]:
             logger.error("Consumer %s: the log has no event %s any more, so nobody gets it.", of, gone[0])
             self._write(done=gone, history=False, ends=False)
-        return [events[event_id] for event_id in sorted(events)]
+        return [self._with_attempts(event) for event in read]
+
+    def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
+        """An unread event, with its payload; None if that can't be read."""
+        for row in self._rows([event.id], most_bytes=ALL).read:
+            return ReceivedEvent(self.subscription.topic, row, consumer=event.consumer, attempt=event.attempt)
+        return None
+
+    def _rows(self, event_ids: Sequence[int], most_bytes: int | None = None) -> Rows:
+        """Of the log, or, where that dropped them, of dead letters that are handled again; in order."""
+        of = self.subscription
+        log = sql.statement("read_deliveries").on(log=of.log, first=min(event_ids), last=max(event_ids))
+        rows, cut = bounded(self.using, log, most_bytes=most_bytes, topic_id=of.topic_id, event_ids=list(event_ids))
+        if len(rows) < len(event_ids):
+            there = {row[0] for row in rows}
+            missing = [o for o in event_ids if o not in there and (cut is None or o < cut[0])]
+            if missing:
+                buried = sql.statement("read_dead_letters")
+                found = bounded(
+                    self.using, buried, most_bytes=most_bytes, consumer_id=of.consumer_id, event_ids=missing
+                )
+                cut = found.cut or cut
+                rows = sorted([*rows, *found.read], key=_id)
+                if found.cut is not None:
+                    rows = [row for row in rows if row[0] < found.cut[0]]
+        return Rows(rows, cut)
+
+    def _with_attempts(self, event: ReceivedEvent) -> ReceivedEvent:
+        attempts = self.attempts[event.id]
+        return event.with_attempt(attempts + 1) if attempts else event
 
     def is_careful(self, event: ReceivedEvent) -> bool:
         """Whether this event is handled by itself, and its attempt counted before it starts."""
-        return event.id <= self.careful_until or self.attempts[event.id] > 0
+        return event.id <= self.careful_until or self.attempts[event.id] > 0 or isinstance(event, UnreadEvent)
 
     def attempts_of(self, event: ReceivedEvent) -> int:
         """How many attempts at this event are counted."""
@@ -244,6 +285,10 @@ class Hand(Held):
         if not rows:
             raise self.lose()
         return rows[0][0], rows[0][1] is True
+
+
+def _id(row: tuple[Any, ...]) -> int:
+    return row[0]  # type: ignore[no-any-return]
 
 
 def hand_of(

@@ -25,7 +25,8 @@ from django_events import sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, judge
 from django_events.consuming.held import Held
-from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.reading import ALL, NOTHING, bounded
+from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
@@ -33,6 +34,7 @@ logger = logging.getLogger("django_events.consumer")
 # How many ids one read looks at, at least, for a consumer that may have few events among them.
 RANGE = 10_000
 END_HOLDER_TIMEOUT = "5s"
+MOST = 1_000_000  # events in one read, where nothing else bounds them
 
 
 class Batch(NamedTuple):
@@ -89,6 +91,7 @@ class Lease(Held):
     suspicious: bool
     horizon: int = 0
     batch: Batch | None = None
+    fitting: int = MOST
     claimed_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -106,6 +109,27 @@ class Lease(Held):
 
     def read(self) -> Batch | None:
         """The next events, no more than the consumer takes at once; None if there is nothing behind the position."""
+        return self._read()
+
+    def read_unread(self) -> Batch | None:
+        """The next event by itself and without its payload, after those up to the end of its batch failed to be read.
+
+        Each of them is read by itself then, and its attempt counted before that.
+        """
+        self._suspect()
+        return self._read(most_bytes=NOTHING)
+
+    def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
+        """An unread event, with its payload; None if that can't be read."""
+        of, after = self.subscription, event.id - 1
+        statement = sql.statement("read").on(
+            log=of.log, events=self._events(), match=sql.all_of([]), after=after, upper=event.id, most=1
+        )
+        for row in bounded(self.using, statement, most_bytes=ALL).read:
+            return ReceivedEvent(of.topic, row, consumer=event.consumer, attempt=event.attempt)
+        return None
+
+    def _read(self, most_bytes: int | None = None) -> Batch | None:
         of = self.subscription
         if self.position >= self.horizon:
             rows = sql.fetch(
@@ -118,16 +142,21 @@ class Lease(Held):
         if self.suspicious:
             self._suspect()
         # What may have ended a worker is read by itself too: it may be too large to be read with others.
-        most = 1 if self.position < self.careful_until else of.most
+        most = 1 if self.position < self.careful_until else min(of.most, self.fitting)
         reach = most if of.is_dense else max(RANGE, 2 * most * of.partitions)
         upper = min(self.horizon, self.position + reach)
         statement = sql.statement("read").on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
         )
-        events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in sql.fetch(self.using, statement)]
+        rows, cut = bounded(self.using, statement, most_bytes=most_bytes)
+        events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
+        if cut is not None and not events:
+            events = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
+        # What does not fit was unpacked for nothing: that many are not looked at again.
+        self.fitting = of.most if cut is None else 2 * len(events)
         if events and events[0].id == self.attempted:
             events[0] = events[0].with_attempt(self.attempts + 1)
-        if len(events) == most:
+        if len(events) == most or cut is not None:
             self.batch = Batch(events, events[-1].id, self._number_of(events[-1]))
         else:
             self.batch = Batch(events, upper, self._number_at(upper, events))
@@ -153,7 +182,7 @@ class Lease(Held):
 
     def is_careful(self, event: ReceivedEvent) -> bool:
         """Whether this event is handled by itself, and its attempt counted before it starts."""
-        return event.id <= self.careful_until or event.id == self.attempted
+        return event.id <= self.careful_until or event.id == self.attempted or isinstance(event, UnreadEvent)
 
     def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
         """What follows from the error of an attempt."""

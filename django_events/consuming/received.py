@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from django_events.exceptions import UnreadableEvent
+
 # The columns of a stored event, in the order of read.sql.
 COLUMNS = (
     "id",
@@ -108,11 +110,11 @@ class ReceivedEvent:
     @property
     def columns(self) -> Sequence[Any]:
         """All that is stored of it, JSON as text, in the order of `COLUMNS`."""
-        return self._columns
+        return self._columns[: len(COLUMNS)]
 
     def with_attempt(self, attempt: int) -> "ReceivedEvent":
         """The same event in another attempt."""
-        return ReceivedEvent(self.topic, self._columns, consumer=self.consumer, attempt=attempt)
+        return type(self)(self.topic, self._columns, consumer=self.consumer, attempt=attempt)
 
     def forget(self) -> None:
         """Decode `value` and `metadata` anew when they are read next: a handler may have changed what it got."""
@@ -129,10 +131,48 @@ class ReceivedEvent:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made like the first one: for another process, or a log."""
         columns = tuple(bytes(column) if isinstance(column, memoryview) else column for column in self._columns)
-        return _made, (self.topic, columns, self.consumer, self.attempt)
+        return _made, (type(self), self.topic, columns, self.consumer, self.attempt)
 
     def __repr__(self) -> str:
         return f"<event {self.address} {self.type or 'without type'}, key {self.key!r}, attempt {self.attempt}>"
+
+
+class UnreadEvent(ReceivedEvent):
+    """An event without its payload, because that is too large to be read with others, or can't be read at all.
+
+    It is read by itself before a handler gets it. Whoever gets it as it is, is told of its failure.
+    """
+
+    __slots__ = ()
+
+    @property
+    def stored_bytes(self) -> int:
+        """How large its payload and its metadata are in the database, which may have them compressed."""
+        return self._columns[-1]  # type: ignore[no-any-return]
+
+    @property
+    def value(self) -> Any:
+        raise unreadable(self)
+
+    @property
+    def body(self) -> bytes | None:
+        raise unreadable(self)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Nothing is known of it."""
+        return {}
+
+    @property
+    def erased(self) -> bool:
+        return False
+
+
+def unreadable(event: UnreadEvent, why: str = "was not read") -> UnreadableEvent:
+    return UnreadableEvent(
+        f"The payload of event {event.address}, {event.stored_bytes:,} bytes as they are stored, {why}. "
+        "It stays in the log, and so does the copy that a dead letter has."
+    )
 
 
 # Events are made by the ten thousand: the slots' own setters pass by the refusal above, at no cost.
@@ -147,8 +187,8 @@ _forget_value: Any = vars(ReceivedEvent)["_value"].__delete__
 _forget_metadata: Any = vars(ReceivedEvent)["_metadata"].__delete__
 
 
-def _made(topic: str, columns: Sequence[Any], consumer: str, attempt: int) -> ReceivedEvent:
-    return ReceivedEvent(topic, columns, consumer=consumer, attempt=attempt)
+def _made(kind: type[ReceivedEvent], topic: str, columns: Sequence[Any], consumer: str, attempt: int) -> ReceivedEvent:
+    return kind(topic, columns, consumer=consumer, attempt=attempt)
 
 
 def _moment(column: Any) -> datetime:

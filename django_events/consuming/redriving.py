@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from django.db import DatabaseError
+
 from django_events import sql
 from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.leases import Lease, Settlement
-from django_events.consuming.received import ReceivedEvent
+from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload
+from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
 
@@ -46,6 +49,11 @@ class Redrive:
         self.attempts = rows[0][0]
         return event.with_attempt(self.attempts)
 
+    def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
+        for row in _rows(self.lease, event.id, most_bytes=ALL).read:
+            return ReceivedEvent(event.topic, row, consumer=event.consumer, attempt=event.attempt)
+        return None
+
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
     ) -> Settlement:
@@ -81,6 +89,20 @@ def next_redrive(lease: Lease) -> Redrive | None:
     )
     if not rows:
         return None
-    dead_letter_id, attempts, *columns = rows[0]
-    of = lease.subscription
-    return Redrive(lease, dead_letter_id, attempts, ReceivedEvent(of.topic, columns, consumer=of.consumer.name))
+    dead_letter_id, attempts, event_id = rows[0]
+    try:
+        read, cut = _rows(lease, event_id)
+    except DatabaseError as error:
+        if not is_of_payload(lease.using, error):
+            raise
+        read, cut = _rows(lease, event_id, most_bytes=NOTHING)
+    topic, name = lease.subscription.topic, lease.subscription.consumer.name
+    if cut is not None:
+        return Redrive(lease, dead_letter_id, attempts, UnreadEvent(topic, cut, consumer=name))
+    return Redrive(lease, dead_letter_id, attempts, ReceivedEvent(topic, read[0], consumer=name)) if read else None
+
+
+def _rows(lease: Lease, event_id: int, *, most_bytes: int | None = None) -> Rows:
+    consumer_id = lease.subscription.consumer_id
+    letter = sql.statement("read_dead_letters")
+    return bounded(lease.using, letter, most_bytes=most_bytes, consumer_id=consumer_id, event_ids=[event_id])

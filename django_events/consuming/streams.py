@@ -16,6 +16,7 @@ from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.leases import Batch, Lease, end_holder
+from django_events.consuming.reading import is_of_payload
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 
@@ -100,7 +101,7 @@ class _Turn:
 
     def _next_batch(self) -> Batch | None:
         try:
-            return self.lease.read()
+            return self._read()
         except DatabaseError as error:  # a predicate fails on some value, and would again
             if not sql.is_of_data(error) or connections[self.lease.using].in_atomic_block:
                 raise
@@ -113,6 +114,23 @@ class _Turn:
             )
             self.lease.stop(f"What follows can't be read. {sql.said(error)}")
             return None
+
+    def _read(self) -> Batch | None:
+        """The next batch. Where together they can't be read, they are handled one by one, and one of them fails."""
+        try:
+            return self.lease.read()
+        except DatabaseError as error:
+            if not is_of_payload(self.lease.using, error):
+                raise
+            logger.warning(
+                "Consumer %s, partition %d: the events behind %d are handled one by one, because together they can't "
+                "be read. %s",
+                self.lease.subscription,
+                self.lease.partition,
+                self.lease.position,
+                sql.said(error),
+            )
+            return self.lease.read_unread()
 
     def _over(self) -> bool:
         return self.stopping() or time.monotonic() >= self._ends_at

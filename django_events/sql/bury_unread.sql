@@ -1,0 +1,27 @@
+-- As bury.sql, for an event that nobody read: its copy is made inside the server.
+--
+-- A dead letter that is there already has it, and is all there is where the log has dropped the event.
+-- Literals: topic_id, event_id. Identifiers: log. Parameters: consumer_id, attempts, error, traceback.
+-- Answers with nothing where there is neither.
+-- Relies on: the primary key of the log, django_events_deadletter (consumer_id, event_id).
+WITH again AS (
+    UPDATE django_events_deadletter
+    SET
+        attempts = %(attempts)s, error = %(error)s, traceback = %(traceback)s,
+        dead_at = clock_timestamp(), redrive_at = NULL
+    WHERE consumer_id = %(consumer_id)s AND event_id = {event_id}
+    RETURNING id
+),
+anew AS (
+    INSERT INTO django_events_deadletter (
+        consumer_id, event_id, partition, number, type, key, value, body, metadata, published_at, logged_at,
+        attempts, error, traceback
+    )
+    SELECT
+        %(consumer_id)s, e.id, e.partition, e.number, e.type, e.key, e.value, e.body, e.metadata, e.published_at,
+        e.logged_at, %(attempts)s, %(error)s, %(traceback)s
+    FROM {log} AS e
+    WHERE e.topic_id = {topic_id} AND e.id = {event_id} AND NOT EXISTS (SELECT FROM again)
+    RETURNING id
+)
+SELECT id FROM again UNION ALL SELECT id FROM anew
