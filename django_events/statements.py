@@ -10,6 +10,7 @@ from importlib import resources
 from psycopg import sql
 
 LOG = "django_events_event"
+SMALL = 4_000  # bytes of JSON, whose text is not worth a closer look for programs that read many
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ def all_of(conditions: list[Statement]) -> Statement:
 def listed(expressions: list[Statement]) -> Statement:
     """Expressions one after the other, as a SELECT takes them."""
     return Statement("list", ", ".join(one.text for one in expressions))
+
+
+def as_text(column: str, *, small: int) -> Statement:
+    """A JSON column as text, or null where that could take gigabytes; what is small is not looked at closely."""
+    return statement("as_text_if_readable").on(json=Statement("column", column), small=small)
 
 
 def log_table(topic_id: int) -> str:

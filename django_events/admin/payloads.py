@@ -2,30 +2,32 @@
 
 from typing import Any, NamedTuple, TypeVar
 
-from django.db.models import Case, F, Func, IntegerField, Model, QuerySet, TextField, Value, When
+from django.db.models import Case, F, Func, Model, QuerySet, TextField, Value, When
 from django.db.models.functions import Left, Length
+from django.db.models.sql.compiler import SQLCompiler
 
 from django_events.masking import hides, masked, whole
+from django_events.models.functions import ReadableText, Stored
 
 SHOWN = 65_536  # characters of a payload on the page of its event, unless all are asked for
 GLANCE = 200  # characters of one in a list
 SMALL = 8_192  # bytes on disk; what is larger is not unpacked for a list
 
+UNREADABLE = "(It has numbers of more than 4,300 digits, and as text it may be larger than memory.)"
+
 M = TypeVar("M", bound=Model)
 
 
 class Pretty(Func):
-    """A value in lines."""
+    """A value in lines; null where it may be larger than memory."""
 
     function = "jsonb_pretty"
     output_field = TextField()
 
-
-class Stored(Func):
-    """How many bytes something takes, compressed as it is."""
-
-    function = "pg_column_size"
-    output_field = IntegerField()
+    def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[Any]]:  # type: ignore[override]
+        layout, given = super().as_sql(compiler, connection, **extra)
+        text, _ = compiler.compile(ReadableText(self.source_expressions[0]))
+        return f"CASE WHEN ({text}) IS NOT NULL THEN {layout} END", list(given)
 
 
 def glance() -> Case:
@@ -78,9 +80,9 @@ def readable(rows: QuerySet[M]) -> QuerySet[M]:
 
 def of(row: Any, *, everything: bool = False) -> Payload:
     """The payload of a row that is readable, as a page shows it."""
-    value = None if row.value_layout is None else whole(row.value_layout)
+    value = None if row.value_bytes is None else _whole(row.value_layout)
     body = None if row.body is None else body_shown(bytes(row.body))
-    texts = [value, body, whole(row.metadata_layout)]
+    texts = [value, body, _whole(row.metadata_layout)]
     limit = None if everything else SHOWN
     return Payload(
         value=texts[0] if texts[0] is None else texts[0][:limit],
@@ -90,3 +92,8 @@ def of(row: Any, *, everything: bool = False) -> Payload:
         cut=not everything and any(len(text) > SHOWN for text in texts if text),
         hidden=row.body is not None and body is None,
     )
+
+
+def _whole(layout: str | None) -> str:
+    """A layout, masked, or what stands in its place."""
+    return UNREADABLE if layout is None else whole(layout)

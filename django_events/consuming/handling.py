@@ -19,6 +19,7 @@ from django_events.consuming.children import children_left_behind
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.held import Held
+from django_events.consuming.reading import TOO_LONG
 from django_events.consuming.received import ReceivedEvent, UnreadEvent, unreadable
 from django_events.exceptions import WorkerEnded
 from django_events.retries import Discard, Retry
@@ -282,7 +283,7 @@ def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
         # What is short of memory may have some the next time; what is too large for PostgreSQL stays so.
         return claim.judge(event, why if sql.is_of_data(error) else error)
     if loaded is None:
-        return claim.judge(event, unreadable(event, "can't be read: it has numbers of more than 4,300 digits, and as text it may be larger than memory"))
+        return claim.judge(event, unreadable(event, f"can't be read: {TOO_LONG}"))
     return loaded
 
 

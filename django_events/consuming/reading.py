@@ -15,9 +15,11 @@ from django.db import DatabaseError, connections
 from django_events import sql
 from django_events.conf import settings
 from django_events.consuming.received import COLUMNS
+from django_events.statements import SMALL, as_text
 
 # Nothing but the next event, without its payload; and one event, however large it is.
 NOTHING, ALL = -1, 1 << 50
+TOO_LONG = "it has numbers of more than 4,300 digits, and as text it may be larger than memory"
 _UNREAD = len(COLUMNS)
 _HERE = "{chosen}"
 
@@ -40,14 +42,13 @@ def bounded(using: str, chosen: sql.Statement, *, most_bytes: int | None = None,
 
 @cache
 def _around(most_bytes: int) -> str:
-    part = sql.statement("as_text_if_readable")
     return (
         sql.statement("bounded")
         .on(
             chosen=sql.Statement("chosen", _HERE),
             bytes=most_bytes,
-            value=part.on(table="e", column="value"),
-            metadata=part.on(table="e", column="metadata"),
+            value=as_text("e.value", small=SMALL),
+            metadata=as_text("e.metadata", small=SMALL),
         )
         .text
     )

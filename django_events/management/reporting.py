@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate, takewhile
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -67,6 +68,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int =
     numeric = [any(isinstance(v, int | float) and not isinstance(v, bool) for v in column) for column in by_column]
     texts = [any(isinstance(value, str) for value in column) for column in by_column]
     widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
+    widths = [min(wide, width) if text else wide for wide, text in zip(widths, texts, strict=True)]
     _fit(widths, [len(column) for column in columns], texts, width)
     _fit(widths, [NARROWEST] * len(columns), texts, width)
     lines = [[_cut(text, size) for text, size in zip(line, widths, strict=True)] for line in [columns, *cells]]
@@ -133,8 +135,8 @@ def _width(text: str) -> int:
 
 
 def _cut(text: str, width: int) -> str:
+    """A text as wide as that. It may be a megabyte, so each of its characters is looked at once."""
     if _width(text) <= width:
         return text
-    while _width(text) > width - 1:
-        text = text[:-1]
-    return f"{text}…"
+    fitting = takewhile(lambda so_far: so_far[1] < width, zip(text, accumulate(map(_width, text)), strict=True))
+    return f"{''.join(char for char, _ in fitting)}…"

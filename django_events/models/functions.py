@@ -3,11 +3,14 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import DateTimeField, Func, IntegerField, Q
+from django.db.models import DateTimeField, Func, IntegerField, Q, TextField
 from django.db.models.sql.compiler import SQLCompiler
 
 from django_events import declarations, sql
 from django_events.exceptions import UnknownTopic
+from django_events.statements import as_text
+
+LOOKED_AT_CLOSELY = 64  # bytes: pages and commands show few, which may all be bad ones
 
 
 class ClockTimestamp(Func):
@@ -51,3 +54,21 @@ class TopicId(Func):
                 f"Declare it in an app's events.py and run: manage.py migrate --database {connection.alias}"
             )
         return "%s", [rows[0][0]]
+
+
+class Stored(Func):
+    """How many bytes something takes, compressed as it is."""
+
+    function = "pg_column_size"
+    output_field = IntegerField()
+
+
+class ReadableText(Func):
+    """A JSON column as text for people; null where that could take gigabytes."""
+
+    arity = 1
+    output_field = TextField()
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[Any]]:  # type: ignore[override]
+        column, _ = compiler.compile(self.source_expressions[0])
+        return as_text(column, small=LOOKED_AT_CLOSELY).text, []

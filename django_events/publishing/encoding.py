@@ -1,8 +1,10 @@
 """Checks and encodes an event before anything is written."""
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
@@ -19,6 +21,15 @@ MAX_KEY_LENGTH = 512
 # What every time zone and every client can say.
 EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 LONGEST_WINDOW = timedelta(days=36_500)
+
+# What Python reads with its default limits, wherever in a program that is.
+MOST_DIGITS, DEEPEST = 4_300, 500
+_DIGITS = re.compile(rf"[0-9]{{{MOST_DIGITS + 1}}}")
+_NUMBERS = re.compile(r"-?[0-9]+(?![0-9.eE])")
+_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_OPEN = ord("[")
 
 _OPTIONS: dict[str, Any] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
 _encode = DjangoJSONEncoder(**_OPTIONS).encode
@@ -113,8 +124,16 @@ def to_json(field: str, value: Any) -> str:
     """Encode a JSON value as Django does (dates, Decimals, UUIDs), refusing what jsonb can't hold."""
     try:
         text = _encode_distinct(value)
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise InvalidEvent(_too_deep(field)) from error
+    except (TypeError, ValueError) as error:
+        if "int_max_str_digits" in str(error):
+            raise InvalidEvent(_too_long(field)) from error
         raise InvalidEvent(f"{field} can't be written as JSON: {error}.") from error
+    if len(text) > MOST_DIGITS and _DIGITS.search(text):
+        _check_digits(field, text)
+    if text.count("[") + text.count("{") > DEEPEST and _may_be_deep(text):
+        _check_depth(field, text)
     if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
         raise InvalidEvent(
             f"{field} contains the character U+0000, which PostgreSQL can't store in JSON. "
@@ -123,6 +142,40 @@ def to_json(field: str, value: Any) -> str:
     if not text.isascii():
         _check_encodable(field, text)
     return text
+
+
+def _check_digits(field: str, text: str) -> None:
+    """A process may allow itself more digits than those that read the event."""
+    if any(_DIGITS.search(token) for token in _NUMBERS.findall(_TEXTS.sub("", text))):
+        raise InvalidEvent(_too_long(field))
+
+
+def _may_be_deep(text: str) -> bool:
+    """Whether much is left after the innermost brackets were taken away a few times; those in texts may mislead."""
+    brackets = text.encode(errors="surrogatepass").translate(_SQUARE, _NO_BRACKETS)
+    for _ in range(10):
+        brackets = brackets.replace(b"[]", b"")
+    return len(brackets) > DEEPEST
+
+
+def _check_depth(field: str, text: str) -> None:
+    brackets = _TEXTS.sub("", text).encode(errors="surrogatepass").translate(_SQUARE, _NO_BRACKETS)
+    if max(accumulate(1 if bracket == _OPEN else -1 for bracket in brackets), default=0) > DEEPEST:
+        raise InvalidEvent(_too_deep(field))
+
+
+def _too_long(field: str) -> str:
+    return (
+        f"{field} contains a whole number of more than {MOST_DIGITS:,} digits, which Python refuses to read again. "
+        "Publish it as text, with str() or hex()."
+    )
+
+
+def _too_deep(field: str) -> str:
+    return (
+        f"{field} has lists or objects in each other more than {DEEPEST} deep, which not every reader can read again. "
+        "Make it flatter, or publish the data as body."
+    )
 
 
 def _encode_distinct(value: Any) -> str:

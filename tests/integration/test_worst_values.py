@@ -1,10 +1,13 @@
 """Values that PostgreSQL takes, and readers can't: the culprit alone pays, and all others go on."""
 
+import json
+import re
+
 import pytest
+from django.core.management import call_command
 from django.db import connection
 
-from django_events import models
-
+from django_events import models, skip
 from tests import worst_values
 from tests.conftest import transfer_all
 from tests.fix_consumers import exhaust, position_of, run_once
@@ -97,3 +100,97 @@ def serve_queue(queue):
         if not deliveries(queue).exists():
             return
     raise AssertionError(f"deliveries are left: {pending_of(queue)}")
+
+
+@pytest.mark.requirement("D5")
+def test_the_culprit_is_shown_as_a_sentence_and_its_neighbours_as_they_are(things, capsys):
+    insert(things, *among_others(worst_values.ALL.values()))
+    number = 2 * len(worst_values.ALL) + 1
+    call_command("events", "peek", things.name, "--limit", "100", "--format", "json")
+    events = {event["id"]: event for event in json.loads(capsys.readouterr().out)}
+    call_command("events", "peek", things.name, "--limit", "100")
+    text = capsys.readouterr().out
+
+    assert len(events) == number
+    assert [events[id]["value"] for id in range(1, number + 1, 2)] == list(range(number // 2 + 1))
+    names = dict(zip(worst_values.ALL, range(2, number, 2), strict=True))
+    unreadable = {name: events[id]["unreadable"] for name, id in names.items() if events[id]["unreadable"]}
+    assert set(unreadable) == set(UNREADABLE)
+    assert "(It has numbers of more than 4,300 digits" in text
+    assert re.search(r"\(Python can't read these [0-9,]+ characters of JSON", text)
+    for name, id in names.items():
+        call_command("events", "peek", things.name, "--at", str(id))
+        assert (name in UNREADABLE) == (
+            "can't read these" in (out := capsys.readouterr().out) or "4,300 digits:" in out
+        )
+
+
+@pytest.mark.requirement("D5")
+def test_what_is_scheduled_is_shown_whatever_is_in_it(things, capsys):
+    with connection.cursor() as cursor:
+        for value in UNREADABLE.values():
+            cursor.execute(
+                "INSERT INTO django_events_scheduledevent (topic_id, publish_at, value) "
+                f"SELECT id, now() + '1 day', {value} FROM django_events_topic WHERE name = %s",
+                [things.name],
+            )
+    try:
+        call_command("events", "scheduled", things.name, "--format", "json")
+        found = json.loads(capsys.readouterr().out)
+        call_command("events", "scheduled", things.name)
+    finally:
+        models.ScheduledEvent.objects.filter(topic__name=things.name).delete()
+
+    assert len(found) == len(UNREADABLE)
+    assert all(event["unreadable"] and event["value"] is None for event in found)
+
+
+@pytest.mark.requirement("D5")
+def test_dead_letters_are_shown_whatever_is_in_them(things, make_consumer, capsys):
+    reader = make_consumer(things, handler=Noted(), retry=AT_ONCE)
+    insert(things, *UNREADABLE.values())
+    exhaust(reader)
+    for place in range(len(UNREADABLE)):
+        call_command("events", "dead-letters", "reader", "--show", f"{things.name}/{place + 1}", "--format", "json")
+        letter = json.loads(capsys.readouterr().out)
+        assert letter["value"] is None
+        assert letter["unreadable"]
+        call_command("events", "dead-letters", "reader", "--show", f"{things.name}/{place + 1}")
+        assert "digits" in (text := capsys.readouterr().out) or "Python can't read" in text
+
+
+@pytest.mark.requirement("D4")
+def test_a_read_takes_no_more_into_memory_than_the_settings_say(things, make_consumer, make_queue, settings):
+    """1,000 bytes each, 10,000 together: and one that is larger than all of that comes by itself."""
+    settings.DJANGO_EVENTS = {"MAX_BATCH_BYTES": 10_000}
+    handler, queued = Noted(), Noted()
+    reader = make_consumer(things, handler=handler, batch_size=50)
+    queue = make_queue(things, handler=queued, batch_size=50)
+    body = "convert_to(repeat('x', 996), 'UTF8')"
+    large = "convert_to(repeat('x', 20000), 'UTF8')"
+    insert(things, *[body] * 25, large, *[body] * 4, column="body")
+    exhaust(reader)
+    serve_queue(queue)
+
+    assert handler.seen == [996] * 25 + [20_000] + [996] * 4
+    assert handler.sizes[:2] == [9, 9]  # metadata counts as well
+    assert max(queued.sizes) <= 9
+    assert sorted(queued.seen) == sorted(handler.seen)
+    assert not models.DeadLetter.objects.filter(consumer__name__in=["reader", "queue"]).exists()
+
+
+@pytest.mark.requirement("D4")
+def test_an_unreadable_event_can_be_skipped(things, make_consumer, make_queue):
+    stopped = make_consumer(things, handler=Noted(), on_exhausted="stop")
+    queue = make_queue(things, handler=Noted())
+    insert(things, "'1'::jsonb", UNREADABLE["numbers of 131,001 digits"], "'2'::jsonb")
+    exhaust(stopped)
+    assert position_of(stopped).stopped_at is not None
+    skip("reader", 2, reason="a test")
+    skip("queue", 2, reason="a test")
+    exhaust(stopped)
+    serve_queue(queue)
+
+    assert position_of(stopped).position == 3
+    assert [letter.event_id for letter in dead_letters(stopped)] == [2]
+    assert [letter.event_id for letter in dead_letters(queue.subscription.consumer)] == [2]

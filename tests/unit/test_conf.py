@@ -23,6 +23,7 @@ def test_every_key_has_a_default():
         "DEDUP_WINDOW": timedelta(days=1),
         "EVENTS_MODULE": "events",
         "MASKED_FIELDS": (),
+        "MAX_BATCH_BYTES": 33_554_432,
         "MAX_PAYLOAD_BYTES": 1_048_576,
         "METRICS_TOKEN": None,
         "POLL_INTERVAL": timedelta(seconds=0.5),

@@ -2,6 +2,7 @@
 
 import json
 import string
+import sys
 from array import array
 from collections import OrderedDict
 from datetime import UTC, date, datetime, time, timedelta
@@ -10,6 +11,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 import pytest
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy
@@ -19,12 +21,20 @@ from hypothesis import strategies as st
 from django_events import UNSET, Draft, EventsError, Topic
 from django_events.exceptions import InvalidEvent
 from django_events.publishing import encoding
+from django_events.publishing.encoding import to_json
 
 ORDERS = Topic(name="orders", partitions=4)
 
 
 def encode(value=UNSET, body=UNSET, type="", key=None, metadata=None, partition=None):
     return encoding.encode(ORDERS, value, body, type, key, metadata, partition)
+
+
+def nested(depth, inner=0):
+    """A value in so many lists."""
+    for _ in range(depth):
+        inner = [inner]
+    return inner
 
 
 def refusal(*args, **fields):
@@ -215,8 +225,8 @@ def test_a_nesting_too_deep_is_refused():
     for _ in range(100_000):
         value = [value]
 
-    assert refusal(value).startswith("value can't be written as JSON: maximum recursion depth exceeded")
-    assert refusal({1: value, "2": 1}).startswith("value can't be written as JSON: maximum recursion depth exceeded")
+    assert "more than 500 deep" in refusal(value)
+    assert "more than 500 deep" in refusal({1: value, "2": 1})
 
 
 def test_a_nesting_of_a_hundred_is_fine():
@@ -235,7 +245,7 @@ def test_a_value_that_contains_itself_is_refused():
 
 
 def test_a_number_of_very_many_digits_is_refused():
-    assert "value can't be written as JSON: Exceeds the limit" in refusal(10**5_000)
+    assert "value contains a whole number of more than 4,300 digits" in refusal(10**5_000)
     assert decode(encode(10**4_000).value) == 10**4_000
 
 
@@ -405,3 +415,51 @@ def test_a_long_value_is_cut_in_a_message():
 
 def test_a_lazy_value_is_refused_rather_than_guessed():
     assert "not JSON serializable" in refusal(SimpleLazyObject(lambda: {"id": 7}))
+
+
+@pytest.mark.requirement("D5")
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"n": 10**5000}, "value contains a whole number of more than 4,300 digits"),
+        ([1, {"n": -(10**4300)}], "value contains a whole number of more than 4,300 digits"),
+        (nested(3_000), "value has lists or objects in each other more than 500 deep"),
+        (nested(501), "value has lists or objects in each other more than 500 deep"),
+        ([nested(300, {"a": nested(300)}), "[" * 2_000], "value has lists or objects in each other more than 500 deep"),
+    ],
+)
+def test_what_a_reader_could_not_read_is_refused(value, told):
+    with pytest.raises(InvalidEvent, match=told):
+        to_json("value", value)
+
+
+@pytest.mark.requirement("D5")
+@pytest.mark.parametrize(
+    "value",
+    [
+        10**4299,
+        "1" * 10_000,
+        {"1" * 10_000: 1},
+        1.7976931348623157e308,
+        5e-324,
+        Decimal("1e131000"),
+        nested(500),
+        [nested(3) for _ in range(1_000)],
+        "[" * 10_000 + '\\"' * 1_000 + "{" * 10_000,
+        ["[" * 1_000, {"]" * 1_000: nested(400)}],
+    ],
+)
+def test_what_a_reader_can_read_is_not_refused(value):
+    text = to_json("value", value)
+
+    assert json.loads(text) == json.loads(json.dumps(value, cls=DjangoJSONEncoder))
+
+
+def test_a_process_that_allows_itself_more_digits_publishes_none_that_others_can_not_read():
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        with pytest.raises(InvalidEvent, match="value contains a whole number of more than 4,300 digits"):
+            to_json("value", [10**5000])
+    finally:
+        sys.set_int_max_str_digits(limit)

@@ -9,7 +9,8 @@ from django.db.models import QuerySet
 from django_events.consuming.dead_letters import discard as discard_letters
 from django_events.consuming.dead_letters import redrive as redrive_letters
 from django_events.consuming.registered import registered
-from django_events.management.events.peeking import described, payload, payload_data
+from django_events.management.events.payloads import payload, payload_data, shown
+from django_events.management.events.peeking import described
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Address,
@@ -122,7 +123,7 @@ def _one(letters: QuerySet[DeadLetter], wanted: Address) -> Report:
     letters = letters.filter(event_id=wanted.id)
     if wanted.topic is not None:
         letters = letters.filter(consumer__topic__name=wanted.topic)
-    found = list(letters)
+    found = list(shown(letters))
     if not found:
         raise refused(f"There is no dead letter {wanted}. They are listed by: manage.py events dead-letters")
     if len(found) > 1:

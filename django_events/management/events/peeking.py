@@ -1,15 +1,14 @@
 """`manage.py events peek`: look at events. No consumer notices."""
 
-import json
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from django_events.log.inventory import existing
+from django_events.management.events.payloads import content, payload, payload_data, shown
 from django_events.management.events.subcommand import Subcommand, at_least_one, refused, whole_number, wrong_usage
-from django_events.management.reporting import Report, fields, printable_lines, table
-from django_events.masking import hides, without_masked
-from django_events.models import DeadLetter, Event, ScheduledEvent, Topic
+from django_events.management.reporting import Report, fields, table
+from django_events.models import Event, Topic
 
 SEARCHED = 100_000  # events; a log can be long, and without a timeline a key is found by reading
 
@@ -45,7 +44,7 @@ def peek(
             first, last = _searched(using, topic, since)
             events = events.filter(id__gte=first, id__lte=last)
             notes.append(f"Topic {topic} has no timeline, so the key was looked for in {first:,} to {last:,} only.")
-    found = list(events[:limit])
+    found = list(shown(events)[:limit])
     columns = ["id", "partition", "key", "type", "logged at", "value"]
     cells = [(e.id, e.partition, e.key, e.type, e.logged_at, content(e)) for e in found]
     return Report([event_data(row, e) for e in found], table(columns, cells) if cells else "No events.", notes)
@@ -61,48 +60,11 @@ def _searched(using: str, topic: str, since: int | None) -> tuple[int, int]:
 def _one(using: str, topic: str, id: int) -> Report:
     row = existing(using, topic)
     try:
-        event = Event.objects.using(using).at(topic, id)
+        event = shown(Event.objects.using(using)).at(topic, id)
     except Event.DoesNotExist as error:
         raise refused(str(error)) from error
     data = event_data(row, event)
     return Report(data, f"{fields(described(data))}\n\n{payload(event)}")
-
-
-def content(event: Event | DeadLetter | ScheduledEvent) -> Any:
-    """The value as it is stored, masked, or what stands in its place."""
-    if is_erased(event):
-        return "(erased)"
-    if event.body is not None:
-        return event.body  # a table says how many bytes
-    return json.dumps(without_masked(event.value), ensure_ascii=False)
-
-
-def payload(event: Event | DeadLetter) -> str:
-    """All of it, for reading."""
-    if event.erased:
-        return "(erased)"
-    if event.body is not None and hides():
-        return "(Bytes are not shown while fields are masked: nobody knows what is in them.)"
-    if event.body is not None:
-        return printable_lines(bytes(event.body).decode(errors="replace"))
-    return printable_lines(json.dumps(without_masked(event.value), ensure_ascii=False, indent=2))
-
-
-def is_erased(event: Event | DeadLetter | ScheduledEvent) -> bool:
-    """Whether its payload was erased; the JSON null is a value, too."""
-    return event.value is None and event.body is None and "erased" in event.metadata
-
-
-def payload_data(event: Event | DeadLetter | ScheduledEvent) -> dict[str, Any]:
-    """The payload for programs, masked as it is for people; `hidden` says that there is a body that isn't shown."""
-    hidden = event.body is not None and hides()
-    return {
-        "value": without_masked(event.value),
-        "body": None if hidden else event.body,
-        "hidden": hidden,
-        "erased": is_erased(event),
-        "metadata": without_masked(event.metadata),
-    }
 
 
 def event_data(topic: Topic, event: Event) -> dict[str, Any]:
@@ -122,7 +84,7 @@ def event_data(topic: Topic, event: Event) -> dict[str, Any]:
 
 def described(data: dict[str, Any]) -> list[tuple[str, Any]]:
     """Everything but the payload, which needs room."""
-    apart = ("value", "body", "hidden", "erased", "error", "traceback", "topic", "id")
+    apart = ("value", "body", "hidden", "erased", "unreadable", "error", "traceback", "topic", "id")
     return [(name.replace("_", " "), value) for name, value in data.items() if name not in apart]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events.log.inventory import existing
-from django_events.management.events.peeking import content, payload_data
+from django_events.management.events.payloads import content, payload_data, shown
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -28,12 +28,12 @@ def scheduled(using: str, *, topic: str | None, key: str | None, limit: int, **o
         rows = rows.filter(topic=existing(using, topic))
     if key is not None:
         rows = rows.filter(key=key)
-    return _report(list(rows[:limit]))
+    return _report(list(shown(rows)[:limit]))
 
 
 def cancel(using: str, *, topic: str, tickets: list[int], execute: bool, **options: Any) -> Report:
     rows = ScheduledEvent.objects.using(using).filter(topic=existing(using, topic), pk__in=tickets)
-    found = list(rows.select_related("topic").order_by("publish_at", "id"))
+    found = list(shown(rows.select_related("topic").order_by("publish_at", "id")))
     if missing := sorted(set(tickets) - {row.pk for row in found}):
         named = ", ".join(f"{ticket:,}" for ticket in missing)
         raise refused(
