@@ -16,8 +16,10 @@ from django.db import connections, router, transaction
 from django.db.models import GeneratedField, Model, QuerySet
 from django.db.models.signals import class_prepared, m2m_changed, post_delete, post_save, pre_delete, pre_save
 
+from django_events.conf import settings
 from django_events.publishing.api import publish
 from django_events.publishing.fields import CHANGED, Concrete, key_fields, pk_fields, written
+from django_events.publishing.fitting import fitting
 from django_events.publishing.relations import Relation, relations_of
 from django_events.publishing.telling import is_suppressed
 
@@ -481,7 +483,12 @@ def _publish_relation(
 def _publish(
     publisher: Publisher, event_type: str, value: Any, instance: Model, values: Mapping[str, Any], using: str
 ) -> None:
-    publish(publisher.outbox.topic, value, type=event_type, key=_key(publisher, instance, values), using=using)
+    omitted: list[str] = []
+    if publisher.outbox.too_large == "omit" and settings.MAX_PAYLOAD_BYTES is not None:
+        value, omitted = fitting(value, most=settings.MAX_PAYLOAD_BYTES)
+    metadata = {"omitted": omitted} if omitted else None
+    key = _key(publisher, instance, values)
+    publish(publisher.outbox.topic, value, type=event_type, key=key, metadata=metadata, using=using)
 
 
 def _value(publisher: Publisher, instance: Model, values: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:

@@ -237,7 +237,8 @@ def _check_size(row: Row, most: int) -> None:
         if size > most:
             raise InvalidEvent(
                 f"{field} has {size:,} bytes, at most {most:,} are allowed by DJANGO_EVENTS['MAX_PAYLOAD_BYTES']. "
-                "Keep the data elsewhere and publish where it is, or raise the setting."
+                "Keep the data elsewhere and publish where it is, or raise the setting. "
+                "An @outbox leaves such fields out with too_large='omit'."
             )
 
 

@@ -9,7 +9,7 @@ QuerySet.update(), COPY, raw SQL.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from django.db.models import ManyToManyField, Model
 
@@ -27,6 +27,7 @@ from django_events.publishing.fields import (
 )
 
 M = TypeVar("M", bound=type[Model])
+TooLarge = Literal["refuse", "omit"]
 What = Literal["created", "updated", "deleted"]
 
 
@@ -45,6 +46,7 @@ class Outbox:
     exclude: tuple[str, ...]
     watch: tuple[str, ...]
     m2m: tuple[str, ...]
+    too_large: str
 
     def problems(self, model: type[Model]) -> Iterator[str]:
         """Yield a sentence for each reason why it can't publish events of a model, which may inherit it."""
@@ -55,6 +57,8 @@ class Outbox:
             yield f"{what} has a value, and fields or exclude too. Only one of them can say what events contain."
         if self.value is not None and not callable(self.value):
             yield f"{what} has value={self.value!r}, expected a function of an instance, or a serializer class."
+        if self.too_large not in get_args(TooLarge):
+            yield f"{what} has too_large={self.too_large!r}, expected 'refuse' or 'omit'."
         if self.updated is None and (self.watch or self.m2m):
             yield f"{what} has {'watch' if self.watch else 'm2m'}, but updated=None, so nothing comes of it."
         if self.watch or self.m2m:
@@ -116,13 +120,16 @@ def outbox(
     exclude: Sequence[str] = (),
     watch: Sequence[str] = (),
     m2m: Sequence[str] = (),
+    too_large: TooLarge = "refuse",
 ) -> Callable[[M], M]:
     """Publish an event for each instance of a model that is created, updated or deleted, in the same transaction.
 
     The types are `order.created`, `order.updated` and `order.deleted` for a model `Order`, unless they are named; None
     publishes nothing. The value is the row, or some `fields` of it, or what `value` makes of the instance: a function,
     or a serializer class. With `watch` an update is an event only if one of these fields changed, and says from
-    what to what. Changes of the relations in `m2m` are updates too.
+    what to what. Changes of the relations in `m2m` are updates too. An event that is larger than MAX_PAYLOAD_BYTES
+    fails the save; with `too_large="omit"` it is published without its largest fields, as few as possible, and its
+    metadata name them: `{"omitted": ["body"]}`.
     """
 
     if isinstance(topic, type):
@@ -144,6 +151,7 @@ def outbox(
                 exclude=declarations.texts(exclude),
                 watch=declarations.texts(watch),
                 m2m=declarations.texts(m2m),
+                too_large=too_large,
             )
         )
         return model

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from threading import Barrier
@@ -13,8 +14,9 @@ from django.db import connection, models, transaction
 from django.db.models import F
 
 from django_events import event_context, outbox, suppress
-from django_events.exceptions import UnknownTopic
+from django_events.exceptions import InvalidEvent, UnknownTopic
 from django_events.models import BufferedEvent
+from django_events.publishing import changes as changes_of_models
 from django_events.publishing.fields import written
 from django_events.testing import published
 from tests.processes import wait_until
@@ -507,6 +509,50 @@ def test_a_topic_that_is_not_there_can_not_be_suppressed():
         raise AssertionError("inside")
 
 
+# Content that users write
+
+
+@pytest.fixture
+def omitting(monkeypatch):
+    """Let the outboxes of a model leave out what is too large."""
+
+    def omit(model, **changes):
+        others = [
+            changes_of_models.Publisher(replace(one.outbox, too_large="omit", **changes), one.model)
+            for one in changes_of_models._publishers[model]
+        ]
+        monkeypatch.setitem(changes_of_models._publishers, model, others)
+
+    return omit
+
+
+@rolled_back
+def test_a_save_fails_where_the_row_is_too_large_for_an_event(settings):
+    settings.DJANGO_EVENTS = {"MAX_PAYLOAD_BYTES": 1_000}
+    with pytest.raises(InvalidEvent, match="too_large='omit'"), transaction.atomic():
+        Person.objects.create(settings={"theme": "x" * 1_001})
+    assert published("library") == []
+
+
+@rolled_back
+@pytest.mark.parametrize("watch", [(), ("status", "notes")])
+def test_what_is_too_large_is_left_out_and_named(settings, omitting, watch):
+    settings.DJANGO_EVENTS = {"MAX_PAYLOAD_BYTES": 300}
+    omitting(Manuscript, fields=None, watch=watch)
+    manuscript = Manuscript.objects.create(code="a", status="\N{SNOWMAN}" * 20, notes="x" * 10_000)
+    manuscript.notes, manuscript.status = "y" * 10_000, "sent"
+    manuscript.save()
+
+    [created, updated] = published("drafts")
+    assert created.metadata == {"omitted": ["notes"]}
+    assert created.value["code"] == "a"
+    assert "notes" not in created.value
+    assert updated.metadata == {"omitted": ["notes"]}
+    if watch:
+        assert set(updated.value["changed"]) == {"status"}
+    assert updated.key == "a"
+
+
 # Declarations
 
 
@@ -535,12 +581,14 @@ def test_a_key_that_is_hidden_and_an_outbox_that_is_there_twice_are_found():
                 "exclude": (),
                 "watch": (),
                 "m2m": (),
+                "too_large": "refuse",
                 **options,
             }
         )
         return made, list(made.problems(Tag))
 
     assert problems()[1] == []
+    assert "too_large='cut', expected 'refuse' or 'omit'" in problems(too_large="cut")[1][0]
     assert "hides 'id', which is its key" in problems(exclude=("id",))[1][0]
     first, _ = problems()
     second, _ = problems()
