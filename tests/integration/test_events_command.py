@@ -466,6 +466,7 @@ def test_peek_at_one_event(events: Run, lanes) -> None:
         "value": {"total": 120},
         "body": None,
         "erased": False,
+        "unreadable": None,
         "hidden": False,
         "metadata": {"by": "a test"},
         "published_at": event.published_at.isoformat(),
