@@ -20,7 +20,7 @@ from django_events.exceptions import DataLost
 from django_events.spark.columns import COLUMNS, TOPIC, Column
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.ranges import Range
-from django_events.statements import SMALL, Statement, all_of, as_text, listed, log_table, statement
+from django_events.statements import Statement, all_of, listed, log_table, statement
 
 logger = logging.getLogger("django_events.spark")
 
@@ -155,9 +155,6 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
 
 
 def _named(name: str, column: Column) -> Statement:
-    if column.source in ("value", "metadata"):
-        text = as_text(f"e.{column.source}", small=SMALL)
-        return statement("as_text_or_reason").on(column=column.source, text=text, name=name)
     part = statement("as_text" if column.arrow == pa.string() else "as_is")
     return part.on(column=column.source, name=name)
 
