@@ -17,8 +17,8 @@ from django_events.conf import settings
 from django_events.consuming.received import COLUMNS
 from django_events.statements import SMALL, as_text
 
-# Nothing but the next event, without its payload; and one event, however large it is.
-NOTHING, ALL = -1, 1 << 50
+# Nothing but the next event, without its payload: none has less than this. And one event, however large it is.
+NOTHING, ALL = 0, 1 << 50
 TOO_LONG = "it has numbers of more than 4,300 digits, and as text it may be larger than memory"
 _UNREAD = len(COLUMNS)
 _HERE = "{chosen}"

@@ -2,12 +2,17 @@
 
 import json
 import re
+from contextlib import contextmanager
 
 import pytest
 from django.core.management import call_command
 from django.db import connection
 
 from django_events import models, skip
+from django_events.consuming.dead_letters import redrive
+from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handling import log_failure
+from django_events.consuming.queues import QueueServer
 from tests import worst_values
 from tests.conftest import transfer_all
 from tests.fix_consumers import exhaust, position_of, run_once
@@ -91,6 +96,53 @@ def test_a_queue_goes_on_with_all_but_what_can_not_be_read(things, make_queue):
     dead = dead_letters(queue.subscription.consumer)
     assert [letter.event_id for letter in dead] == [2, 4, 6, 8, 10, 12]
     assert [letter.attempts for letter in dead] == [1, 1, 1, 3, 3, 3]
+
+
+DEEP = "(repeat('[', 4000) || repeat(']', 4000))::jsonb"
+
+
+@contextmanager
+def shallow_stack():
+    """The server can't look through what is nested as deep as DEEP: reading it fails, like any error of data."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET max_stack_depth = '250kB'")
+        try:
+            yield
+        finally:
+            cursor.execute("RESET max_stack_depth")
+
+
+@pytest.mark.requirement("D4")
+@pytest.mark.parametrize("batch_size", [None, 100])
+def test_a_stream_handles_all_but_those_on_which_a_read_fails(things, make_consumer, batch_size):
+    handler = Noted()
+    reader = make_consumer(things, handler=handler, retry=AT_ONCE, batch_size=batch_size)
+    insert(things, *among_others([DEEP, DEEP]))
+    with shallow_stack():
+        exhaust(reader)
+
+        assert sorted(set(handler.seen)) == [0, 1, 2]
+        assert [letter.event_id for letter in dead_letters(reader)] == [2, 4]
+        assert position_of(reader).position == 5
+
+        redrive(models.DeadLetter.objects.filter(consumer__name="reader"))
+        exhaust(reader)
+        assert [letter.redrive_at for letter in dead_letters(reader)] == [None, None]  # each had its try
+
+
+@pytest.mark.requirement("D4")
+def test_a_queue_handles_all_but_those_on_which_a_read_fails(things, make_queue):
+    handler = Noted()
+    queue = make_queue(things, handler=handler)
+    insert(things, *among_others([DEEP, DEEP]))
+    server, handling = QueueServer(queue), BoundHandler(queue.subscription.consumer)
+    with shallow_stack():
+        while hand := server.claim():
+            server.serve(hand, handling, on_failure=log_failure(hand))
+
+    assert pending_of(queue) == []
+    assert sorted(set(handler.seen)) == [0, 1, 2]
+    assert [letter.event_id for letter in dead_letters(queue.subscription.consumer)] == [2, 4]
 
 
 def serve_queue(queue):
