@@ -1,13 +1,14 @@
 """The worst JSON that PostgreSQL takes, each with a name: as SQL, because much of it no Python could send.
 
-`EXPANDING` are small where they are stored and enormous where they are read. `UNDECODED` can be read as text, and not
-decoded by Python. `STRANGE` are only unusual: every reader has to show them as they are.
+`EXPANDING` are small where they are stored, and enormous or too deep where they are read. `UNDECODED` can be read as
+text, and not decoded by Python. `STRANGE` are only unusual: every reader has to show them as they are.
 """
 
 EXPANDING = {
     "numbers of 131,001 digits": "('[' || repeat('1e131000,', 8999) || '1]')::jsonb",
     "one list of them in an object": """('{"a": {"b": [' || repeat('-1e131000,', 8999) || '1]}}')::jsonb""",
     "zeros with 16,383 decimals": "('[' || repeat('0e-16383,', 22500) || '1]')::jsonb",
+    "13,000 arrays in each other": "(repeat('[', 13000) || repeat(']', 13000))::jsonb",
 }
 UNDECODED = {
     "an integer of 5,001 digits": """'{"n": 1e5000}'::jsonb""",

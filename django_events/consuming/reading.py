@@ -19,7 +19,7 @@ from django_events.statements import SMALL, as_text
 
 # Nothing but the next event, without its payload: none has less than this. And one event, however large it is.
 NOTHING, ALL = 0, 1 << 50
-TOO_LONG = "it has numbers of more than 4,300 digits, and as text it may be larger than memory"
+TOO_LONG = "it has numbers of more than 4,300 digits, or is nested more than 5,000 deep, which is not made into text"
 _UNREAD = len(COLUMNS)
 _HERE = "{chosen}"
 

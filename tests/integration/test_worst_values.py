@@ -78,8 +78,8 @@ def test_a_stream_goes_on_with_all_but_what_can_not_be_read(things, make_consume
 
     assert sorted(set(handler.seen)) == list(range(len(UNREADABLE) + 1))
     dead = dead_letters(reader)
-    assert [letter.event_id for letter in dead] == [2, 4, 6, 8, 10, 12]
-    assert [letter.attempts for letter in dead] == [1, 1, 1, 3, 3, 3]
+    assert [letter.event_id for letter in dead] == [2, 4, 6, 8, 10, 12, 14]
+    assert [letter.attempts for letter in dead] == [1, 1, 1, 1, 3, 3, 3]
     assert position_of(reader).position == 2 * len(UNREADABLE) + 1
     assert dead[0].error.startswith(f"UnreadableEvent: The payload of event {things.name}/2, ")
 
@@ -94,8 +94,8 @@ def test_a_queue_goes_on_with_all_but_what_can_not_be_read(things, make_queue):
     assert sorted(set(handler.seen)) == list(range(len(UNREADABLE) + 1))
     assert pending_of(queue) == []
     dead = dead_letters(queue.subscription.consumer)
-    assert [letter.event_id for letter in dead] == [2, 4, 6, 8, 10, 12]
-    assert [letter.attempts for letter in dead] == [1, 1, 1, 3, 3, 3]
+    assert [letter.event_id for letter in dead] == [2, 4, 6, 8, 10, 12, 14]
+    assert [letter.attempts for letter in dead] == [1, 1, 1, 1, 3, 3, 3]
 
 
 DEEP = "(repeat('[', 4000) || repeat(']', 4000))::jsonb"
@@ -173,7 +173,7 @@ def test_the_culprit_is_shown_as_a_sentence_and_its_neighbours_as_they_are(thing
     for name, id in names.items():
         call_command("events", "peek", things.name, "--at", str(id))
         assert (name in UNREADABLE) == (
-            "can't read these" in (out := capsys.readouterr().out) or "4,300 digits:" in out
+            "can't read these" in (out := capsys.readouterr().out) or "4,300 digits, or" in out
         )
 
 

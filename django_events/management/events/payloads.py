@@ -123,5 +123,6 @@ def _too_large(size: int) -> str:
 
 def _too_long(size: int) -> str:
     return (
-        f"It has numbers of more than 4,300 digits: {size:,} bytes as it is stored, and as text maybe more than memory."
+        f"It has numbers of more than 4,300 digits, or is nested more than 5,000 deep: {size:,} bytes as it is stored, "
+        "which are not made into text."
     )
