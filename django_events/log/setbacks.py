@@ -1,16 +1,17 @@
 """Topics whose log takes no events now: why, and when it is tried again. Others go on meanwhile.
 
     setbacks = Setbacks(using)
-    setbacks.note(topic_id, name, error)        # what the database said
+    setbacks.note(topic_id, name, error, told=False)    # what the database said; whether the topic's row says so
     if setbacks.rests(topic_id): ...            # until its time has come
     setbacks.over([topic_id])                   # it was moved
+    setbacks.keep(topic_ids)                    # of others nothing waits: another transfer moved them
 
 What an error means is judged here and nowhere else. It is written into the topic's row, for status, doctor and admin.
 """
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -23,6 +24,7 @@ from django_events.phrases import duration
 logger = logging.getLogger("django_events.transfer")
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
+MOST_DOUBLINGS = 10  # more than enough for the longest
 LONGEST_ERROR = 1_000
 HEADLESS = "head"  # in the place of an SQLSTATE: no row of the topic's head
 
@@ -88,13 +90,20 @@ class Setbacks:
         found = self._of.get(topic_id)
         return found is not None and time.monotonic() < found.again_at
 
-    def note(self, topic_id: int, topic: str, error: DatabaseError) -> None:
-        """A topic could not be moved, by itself. It is said once, and again if the reason is another one."""
-        self._note(topic_id, Setback(topic, sql.state(error) or "", sql.said(error), error))
+    def keep(self, waiting: Container[int]) -> None:
+        """Forget topics that have nothing to move any more: another transfer could."""
+        self._of = {topic_id: found for topic_id, found in self._of.items() if topic_id in waiting}
 
-    def note_headless(self, topic_id: int, topic: str) -> None:
+    def note(self, topic_id: int, topic: str, error: DatabaseError, *, told: bool) -> None:
+        """A topic could not be moved, by itself. It is said once, and again if the reason is another one.
+
+        Its row is `told` if it said that it fails. Otherwise another transfer has moved it, and it fails again.
+        """
+        self._note(topic_id, Setback(topic, sql.state(error) or "", sql.said(error), error), told=told)
+
+    def note_headless(self, topic_id: int, topic: str, *, told: bool) -> None:
         """A topic has lost its row that is locked for each batch."""
-        self._note(topic_id, Setback(topic, HEADLESS, "It has no row in django_events_topichead.", None))
+        self._note(topic_id, Setback(topic, HEADLESS, "It has no row in django_events_topichead.", None), told=told)
 
     def over(self, topic_ids: Iterable[int]) -> None:
         """These topics were moved."""
@@ -103,11 +112,11 @@ class Setbacks:
                 logger.info("Topic %r is moved again, after %d tries.", found.topic, found.times)
             self._write(topic_id, "", "")
 
-    def _note(self, topic_id: int, new: Setback) -> None:
+    def _note(self, topic_id: int, new: Setback, *, told: bool) -> None:
         before = self._of.get(topic_id)
         if before is not None:
             new.times = before.times + 1
-        rest = min(FIRST_REST * 2.0 ** (new.times - 1), LONGEST_REST)
+        rest = min(FIRST_REST * 2.0 ** min(new.times - 1, MOST_DOUBLINGS), LONGEST_REST)
         new.again_at = time.monotonic() + rest
         self._of[topic_id] = new
         if before is None or before.said != new.said:
@@ -117,6 +126,8 @@ class Setbacks:
                 duration(timedelta(seconds=LONGEST_REST)),
                 new.said,
             )
+            told = False
+        if not told:
             self._write(topic_id, new.state, new.said)
 
     def _write(self, topic_id: int, failure: str, error: str) -> None:

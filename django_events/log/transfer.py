@@ -270,6 +270,8 @@ class Transfer:
             self._known.setdefault(p.topic_id, Known())
         if only is None:
             waiting = {p.topic_id for p in pending}
+            if self.setbacks:
+                self.setbacks.keep(waiting)
             for topic_id, known in self._known.items():
                 if topic_id not in waiting:
                     known.mark = max(known.mark, settled)
@@ -305,7 +307,7 @@ class Transfer:
         elif cause is Cause.NO_SEGMENT:
             self._place_again(alone, error)
         else:
-            self.setbacks.note(alone.topic_id, alone.topic, error)
+            self.setbacks.note(alone.topic_id, alone.topic, error, told=alone.fails)
         return 0
 
     def _quarantined(self, pending: list[Pending]) -> bool:
@@ -336,7 +338,7 @@ class Transfer:
         known = self._known[pending.topic_id]
         known.unplaced += 1
         if known.unplaced > MOST_UNPLACED:
-            self.setbacks.note(pending.topic_id, pending.topic, error)
+            self.setbacks.note(pending.topic_id, pending.topic, error, told=pending.fails)
         elif self._has_room(pending, sure=True):
             self.left = True
 
@@ -353,7 +355,7 @@ class Transfer:
         found = list(holders(self.using, [pending.topic_id]))
         for holder in found:
             if holder.kind == "headless":
-                self.setbacks.note_headless(pending.topic_id, pending.topic)
+                self.setbacks.note_headless(pending.topic_id, pending.topic, told=pending.fails)
                 return
         if pending.topic_id in self.setbacks:
             return
@@ -386,7 +388,7 @@ class Transfer:
         except DatabaseError as error:
             if cause_of(error) in (Cause.EVERYBODYS, Cause.CROWDED):
                 raise
-            self.setbacks.note(pending.topic_id, pending.topic, error)
+            self.setbacks.note(pending.topic_id, pending.topic, error, told=pending.fails)
             return False
         enough = known.last_id + pending.events <= known.room
         if not enough:

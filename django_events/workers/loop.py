@@ -17,6 +17,7 @@ from django_events.workers.stopping import Stop
 logger = logging.getLogger("django_events.worker")
 
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
+MOST_DOUBLINGS = 10  # more than enough for the longest
 LEFT_PAUSE = 0.05
 
 
@@ -124,7 +125,8 @@ def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> No
 
 def pause_after(failures: int) -> float:
     """How long to leave a database alone after so many failures, in seconds: longer each time, up to a limit."""
-    return min(FIRST_RETRY * 2.0 ** (failures - 1), LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
+    doubled = FIRST_RETRY * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
+    return min(doubled, LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
 
 
 class Rate:

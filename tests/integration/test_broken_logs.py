@@ -120,6 +120,53 @@ def test_others_are_moved_in_the_same_look_and_it_recovers(make_topic, broken, c
     assert told() == []
 
 
+def test_it_is_tried_again_however_often_it_was(broken):
+    run(f"CREATE TRIGGER refuse BEFORE INSERT ON {log_table(row().pk)} FOR EACH ROW EXECUTE FUNCTION broken_refuse()")
+    worker = Transfer("default")
+    publish(broken, 90)
+    worker.move()
+    [setback] = worker.setbacks
+    setback.times = 2_000  # after 17 hours
+    go_on(worker)
+    assert [setback.times for setback in worker.setbacks] == [2_001]
+
+    run(f"DROP TRIGGER refuse ON {log_table(row().pk)}")
+    go_on(worker)
+    assert log_values(broken) == list(range(91))
+
+
+def test_what_comes_back_after_another_transfer_moved_the_topic_is_written_down_again(broken):
+    """The first transfer has seen neither the repair nor the move, and fails again for the reason that it knows."""
+    log = log_table(row().pk)
+    breaks = f"CREATE TRIGGER refuse BEFORE INSERT ON {log} FOR EACH ROW EXECUTE FUNCTION broken_refuse()"
+    first, second = Transfer("default"), Transfer("default")
+    run(breaks)
+    publish(broken, 90)
+    first.move()
+    assert row().failure
+    run(f"DROP TRIGGER refuse ON {log}")
+    go_on(second)
+    assert not row().failure
+
+    run(breaks)
+    publish(broken, 91)
+    go_on(first)
+    assert "not here" in row().error
+
+
+def test_a_topic_that_another_transfer_has_moved_is_nobodys_setback(broken):
+    log = log_table(row().pk)
+    first, second = Transfer("default"), Transfer("default")
+    run(f"CREATE TRIGGER refuse BEFORE INSERT ON {log} FOR EACH ROW EXECUTE FUNCTION broken_refuse()")
+    publish(broken, 90)
+    first.move()
+    run(f"DROP TRIGGER refuse ON {log}")
+    go_on(second)
+    first.move()
+    assert not first.setbacks
+    first.raise_setback()
+
+
 @pytest.mark.requirement("E6")
 def test_once_moves_everything_else_and_then_says_what_it_could_not_move(make_topic, broken, capsys):
     frees = [make_topic(f"free{n}", segment_size=100) for n in range(3)]

@@ -9,7 +9,7 @@ from django.db import DataError, InterfaceError, OperationalError, ProgrammingEr
 from django.db.utils import InternalError, NotSupportedError
 
 from django_events.workers import loop
-from django_events.workers.loop import FIRST_RETRY, LEFT_PAUSE, LONGEST_RETRY, Exit, Rate, Unreachable, run
+from django_events.workers.loop import FIRST_RETRY, LEFT_PAUSE, LONGEST_RETRY, Exit, Rate, Unreachable, pause_after, run
 from django_events.workers.stopping import Stop
 
 LOST = ["08006", "57P01", "57P02", "57P03", "53300", None]
@@ -202,6 +202,10 @@ def test_after_a_success_the_pauses_begin_anew(stop):
 
     assert stop.pauses[7] > 2 * FIRST_RETRY
     assert stop.pauses[8] <= 1.25 * FIRST_RETRY
+
+
+def test_a_database_may_be_away_for_longer_than_numbers_can_double():
+    assert pause_after(2_000) <= 1.25 * LONGEST_RETRY  # after three hours
 
 
 def test_it_stops_during_a_pause(stop):
