@@ -10,6 +10,7 @@ from importlib import resources
 from psycopg import sql
 
 LOG = "django_events_event"
+TOO_DEEP = "strict $.**{5001}"  # a jsonpath: lists and objects in each other
 SMALL = 4_000  # bytes of JSON, whose text is not worth a closer look for programs that read many
 
 
@@ -70,7 +71,9 @@ def listed(expressions: list[Statement]) -> Statement:
 
 def as_text(column: str, *, small: int) -> Statement:
     """A JSON column as text, or null where that could take gigabytes; what is small is not looked at closely."""
-    return statement("as_text_if_readable").on(json=Statement("column", column), small=small)
+    return statement("as_text_if_readable").on(
+        json=Statement("column", column), small=small, too_deep=literal(TOO_DEEP)
+    )
 
 
 def log_table(topic_id: int) -> str:

@@ -8,7 +8,7 @@
 -- as the last one, up to the thousandth.
 -- A jsonpath that looks everywhere goes as deep as the value does, and what is 12,000 deep is too deep for the server's
 -- stack: that would fail the whole statement, so 5,000 is the end. A list in a list takes 8 bytes at least.
--- Literals: small (bytes). Parts: json (the column).
+-- Literals: small (bytes), too_deep (a jsonpath to what is deeper). Parts: json (the column).
 CASE
     WHEN pg_column_size({json}) <= {small} AND pg_column_compression({json}) IS NULL
         THEN {json}::text
@@ -17,8 +17,7 @@ CASE
         SELECT
             CASE
                 WHEN pg_column_size(unpacked.value) <= {small} THEN unpacked.value::text
-                WHEN pg_column_size(unpacked.value) > 40000 AND jsonb_path_exists(unpacked.value, 'strict $.**{{5001}}')
-                    THEN NULL
+                WHEN pg_column_size(unpacked.value) > 40000 AND jsonb_path_exists(unpacked.value, {too_deep}) THEN NULL
                 WHEN jsonb_path_exists(unpacked.value, 'strict $.** ? (@.abs() >= 1e4300)') THEN NULL
                 WHEN pg_column_size(unpacked.value) > 64 * {small}
                     AND jsonb_path_exists(unpacked.value, 'strict $.** ? (1 - (@ * 0 + 1) / 3 * 3 < 1e-900)')
