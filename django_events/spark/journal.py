@@ -20,6 +20,7 @@ from django_events.spark.files import described
 from django_events.spark.storage import Storage
 
 FOLDER = "_django_events"  # readers of data pass over names that begin like this
+OF_TASKS = ("_temporary", "__")  # what Spark's committers call the folders that its tasks write into
 LAYOUT = 2
 KEPT = 10  # versions, for people who look what happened
 HEAD = {"writer": str, "run": str, "format": str, "by": list}
@@ -84,7 +85,7 @@ class Journal:
         """Let readers see what counts: a run may have ended between its decision and this."""
         if there := set(self._storage.names(self._attempts)):
             for attempt, folder in self.decided().items():
-                if attempt in there:
+                if attempt in there and not self._is_late(attempt):
                     self._show(attempt, folder)
 
     def decided(self) -> dict[str, str]:
@@ -118,11 +119,19 @@ class Journal:
 
     def _show(self, attempt: str, folder: str) -> None:
         moved = self._storage.move(self.place_of(attempt), f"{self._root}/{folder}")
-        if not moved and attempt in self._storage.names(self._attempts):
+        if not moved and not self._is_late(attempt):
             raise ExportRefused(
                 f"{self._root}/{folder} is there, and no run has written it. Remove it and run this again: its files "
-                f"are in {self.place_of(attempt)} already."
+                f"are in {self.place_of(attempt)} already. On an object store it may be what a run has copied until it "
+                f"was killed: there move what is left in {self.place_of(attempt)} into it instead."
             )
+
+    def _is_late(self, attempt: str) -> bool:
+        """Whether an attempt that counts is only what tasks have written after it was moved.
+
+        A machine of Spark's that was frozen, or cut off, goes on with a task that another one has done meanwhile.
+        """
+        return all(name.startswith(OF_TASKS) for name in self._storage.names(self.place_of(attempt)))
 
     def _tidy(self) -> None:
         """Remove what attempts of earlier runs have left that don't count.
@@ -132,7 +141,8 @@ class Journal:
         """
         decided = self.decided()
         for attempt in self._storage.names(self._attempts):
-            if attempt not in decided and _token(attempt) < _token(self.run):
+            of_no_use = attempt not in decided or self._is_late(attempt)
+            if of_no_use and _token(attempt) < _token(self.run):
                 self._storage.move(self.place_of(attempt), f"{self._removed}/{attempt}")
         for attempt in self._storage.names(self._removed):
             self._storage.remove(f"{self._removed}/{attempt}")
@@ -174,6 +184,10 @@ class Journal:
             return json.loads(self._storage.read(file))
         except ValueError:
             raise self.damaged(f"{file} is no record") from None
+        except Exception:
+            if self._newest() - self._number < KEPT:
+                raise
+            raise self._replaced() from None  # many times, since it looked which one is the newest
 
     def _take(self, record: Any) -> None:
         if not isinstance(record, dict) or type(record.get("layout")) is not int:

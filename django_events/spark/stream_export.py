@@ -6,23 +6,30 @@ a reader of the files sees each event once. Into other formats, Spark's own sink
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from django_events.exceptions import DataLost, ExportRefused
-from django_events.spark import files
+from django_events.exceptions import DataLost, ExportRefused, InvalidOption
+from django_events.spark import files, topics
 from django_events.spark.batches import Batches, Reached
-from django_events.spark.dsn import Dsn, fetch
+from django_events.spark.dsn import Dsn
 from django_events.spark.journal import FOLDER
 from django_events.spark.locking import alone
+from django_events.spark.options import Subscription
 from django_events.spark.storage import storage_of
-from django_events.statements import statement
+from django_events.spark.topics import TopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+_NOT_THEIRS = (
+    "its checkpoint is not theirs. Remove the checkpoint, and without --from latest the query takes what is missing, "
+    "or go on without it by --allow-loss."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +55,10 @@ class Follow:
 class Following:
     """A query that is at work, and what it has written."""
 
-    def __init__(self, spark: "SparkSession", wanted: Follow, query: "StreamingQuery", rows: int) -> None:
-        self.query, self._spark, self._wanted, self._rows = query, spark, wanted, rows
+    def __init__(
+        self, spark: "SparkSession", wanted: Follow, query: "StreamingQuery", rows: int, logs: list[TopicLog]
+    ) -> None:
+        self.query, self._spark, self._wanted, self._rows, self._logs = query, spark, wanted, rows, logs
 
     @property
     def rows(self) -> int | None:
@@ -58,20 +67,76 @@ class Following:
             return None
         return Batches(storage_of(self._spark, self._wanted.path), self._wanted.path).rows - self._rows
 
+    def refuse_behind(self) -> None:
+        """DataLost if the query has read all there was when it began, and the files end before that."""
+        if self._wanted.path is None or self._wanted.allow_loss:
+            return
+        reached = Batches(storage_of(self._spark, self._wanted.path), self._wanted.path).reached
+        for log in self._logs:
+            known = reached.get(log.name)
+            if known is not None and known.incarnation == log.incarnation and known.next < log.end:
+                raise DataLost(
+                    f"The files in {self._wanted.path} end before {known.next}, and the log of topic {log.name!r} "
+                    f"before {log.end}: {_NOT_THEIRS}"
+                )
+
 
 @contextmanager
 def following(spark: "SparkSession", wanted: Follow) -> Iterator[Following]:
     """Start the query, with the lock on its folder; ExportRefused if another command has it, or when it is lost."""
     if wanted.path is None:
-        yield Following(spark, wanted, _started(spark, wanted, None), 0)
+        yield Following(spark, wanted, _started(spark, wanted, None), 0, [])
         return
     with alone(Dsn(wanted.dsn), wanted.path) as lock:
         journal = Batches(storage_of(spark, wanted.path), wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
+        if journal.is_new and not wanted.allow_loss:
+            _refuse_used(spark, wanted)
+        logs = _logs(wanted, journal)
         journal.begin(wanted.format, wanted.by)
         query = _started(spark, wanted, _Files(wanted, journal.run))
         with lock.watched(query.stop):
-            yield Following(spark, wanted, query, journal.rows)
+            yield Following(spark, wanted, query, journal.rows, logs)
+
+
+def _refuse_used(spark: "SparkSession", wanted: Follow) -> None:
+    """DataLost if the checkpoint of a new folder is one that a query has used already: it would leave out the rest."""
+    checkpoint, done = _checkpoint(wanted), None
+    with suppress(InvalidOption):  # where only Spark can look
+        done = storage_of(spark, checkpoint).names(f"{checkpoint}/commits")
+    if done:
+        raise DataLost(
+            f"{wanted.path} has no files yet, and the checkpoint {checkpoint} is that of a query that has written some "
+            "elsewhere: what it has read already would be missing. Take another checkpoint, or remove it. To go on "
+            "behind those files, say --allow-loss."
+        )
+
+
+def _checkpoint(wanted: Follow) -> str:
+    return wanted.checkpoint or f"{wanted.path}/{FOLDER}/checkpoint"
+
+
+def _logs(wanted: Follow, journal: Batches) -> list[TopicLog]:
+    """The topics as they are; DataLost if ids that the files have are those of other events, or will be."""
+    with Dsn(wanted.dsn).connected() as connection:
+        found = topics.find(connection, Subscription(names=wanted.topics), fail=False)
+    for log in found:
+        known = journal.reached.get(log.name)
+        if known is None:
+            continue
+        if known.incarnation != log.incarnation:
+            if not wanted.allow_loss:
+                raise DataLost(
+                    f"Topic {log.name!r} was made anew since {wanted.path} has events of it, and its ids began again. "
+                    "Take another folder, or go on in this one by --allow-loss."
+                )
+        elif known.next > log.end:
+            raise DataLost(
+                f"The database is older than the files: {wanted.path} has topic {log.name!r} up to {known.next - 1}, "
+                f"and the next event of its log will be {log.end}. From there on the same ids stand for other events. "
+                "If this is a replica that is behind, wait for it. After a restore, take another folder."
+            )
+    return found
 
 
 def _started(spark: "SparkSession", wanted: Follow, write: "_Files | None") -> "StreamingQuery":
@@ -92,7 +157,7 @@ def _started(spark: "SparkSession", wanted: Follow, write: "_Files | None") -> "
         shaped = for_kafka(frame) if wanted.sink == "kafka" else frame
         query = shaped.writeStream.format(str(wanted.sink)).options(**wanted.sink_options)
     query = query.queryName(f"stream_events {' '.join(wanted.topics)}")
-    query = query.option("checkpointLocation", wanted.checkpoint or f"{wanted.path}/{FOLDER}/checkpoint")
+    query = query.option("checkpointLocation", _checkpoint(wanted))
     if wanted.once:
         query = query.trigger(availableNow=True)
     elif wanted.every is not None:
@@ -124,7 +189,7 @@ class _Files:
     def __call__(self, frame: "DataFrame", batch: int) -> None:
         path, wanted, spark = str(self.wanted.path), self.wanted, frame.sparkSession
         journal = Batches(storage_of(spark, path), path, run=self.run)
-        incarnations = self._incarnations()
+        incarnations = self._incarnations(journal)
         known = {name: one for name, one in journal.reached.items() if incarnations.get(name) == one.incarnation}
         attempt = journal.attempt()
         place = journal.place_of(attempt)
@@ -140,7 +205,7 @@ class _Files:
             return
         for one in found:
             self._refuse_gap(one, known.get(one.topic))
-        if self._incarnations() != incarnations:
+        if self._incarnations(journal) != incarnations:
             raise ExportRefused("A topic was made anew or removed while its events were written. Start it again.")
         reached = {one.topic: Reached(incarnations[one.topic], one.last + 1) for one in found}
         journal.finish(attempt, rows, reached)
@@ -157,9 +222,8 @@ class _Files:
         files.writer(together, self.wanted.format, folders).save(place)
         return int(seen.get["rows"])
 
-    def _incarnations(self) -> dict[str, str]:
-        with Dsn(self.wanted.dsn).connected() as connection:
-            return {name: incarnation for name, _, incarnation in fetch(connection, statement("topics"))}
+    def _incarnations(self, journal: Batches) -> dict[str, str]:
+        return {log.name: log.incarnation for log in _logs(self.wanted, journal)}
 
     def _refuse_gap(self, found: "_Found", known: Reached | None) -> None:
         """DataLost if events are missing: ids have no gaps, so it shows in the files themselves."""
@@ -168,8 +232,7 @@ class _Files:
         if known is not None and found.first != known.next:
             raise DataLost(
                 f"The query goes on with event {found.first} of topic {found.topic!r}, and the files in "
-                f"{self.wanted.path} end before {known.next}: its checkpoint is not theirs. Remove the checkpoint, and "
-                "the query takes what is missing, or go on without it by --allow-loss."
+                f"{self.wanted.path} end before {known.next}: {_NOT_THEIRS}"
             )
         if found.rows != found.last - found.first + 1:
             raise ExportRefused(

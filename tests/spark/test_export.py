@@ -25,7 +25,7 @@ from django_events.models import Event
 from django_events.spark.parts import Part, Parts
 from django_events.spark.storage import OfDisk
 from tests.spark.test_batch import HOSTILE, collected, drop_first_segment, publish, stored
-from tests.spark.test_streaming import make_anew
+from tests.spark.test_streaming import cut_back, make_anew
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "spark")
 
@@ -493,6 +493,78 @@ def test_a_database_that_is_older_than_the_export_is_said(
 
     with pytest.raises(CommandError, match=r"has topic 'things' up to 4, and the next event of its log will be 3\."):
         run(topic, "--to", tmp_path, *how)
+
+
+@pytest.mark.parametrize("how", ["checkpoint lost", "--allow-loss"])
+def test_a_database_that_is_older_than_the_files_of_a_stream_is_said(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, how: str
+) -> None:
+    """The events that come have ids that the files have: left out as known, they would be lost in silence."""
+    topic = log(*(Draft(value=n) for n in range(9)))
+    arguments = [topic, "--to", tmp_path, "--once"]
+    run(*arguments, command="stream_events")
+    cut_back(topic, 3)
+    if how == "--allow-loss":
+        arguments.append(how)
+    else:
+        shutil.rmtree(tmp_path / "_django_events/checkpoint")
+
+    with pytest.raises(CommandError, match=r"has topic 'things' up to 9, and the next event of its log will be 4\."):
+        run(*arguments, command="stream_events")
+
+
+def test_a_stream_without_its_checkpoint_does_not_mix_topics_of_one_name(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, make_topic: Any
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    arguments = (topic, "--to", tmp_path, "--once")
+    run(*arguments, command="stream_events")
+    make_anew(topic, make_topic)
+    publish(topic, *range(7))
+    shutil.rmtree(tmp_path / "_django_events/checkpoint")
+
+    with pytest.raises(CommandError, match=r"Topic 'things' was made anew since .* has events of it"):
+        run(*arguments, command="stream_events")
+
+    assert run(*arguments, "--allow-loss", command="stream_events") == "Events written: 7.\n"
+
+
+def test_a_stream_does_not_begin_with_the_checkpoint_of_another(
+    spark: Any, log: Callable[..., Any], tmp_path: Path
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(5)))
+    rest = ("--checkpoint", tmp_path / "checkpoint", "--once")
+    run(topic, "--to", tmp_path / "one", *rest, command="stream_events")
+    publish(topic, 5, 6)
+
+    with pytest.raises(CommandError, match=r"/other has no files yet, and the checkpoint .* is that of a query"):
+        run(topic, "--to", tmp_path / "other", *rest, command="stream_events")
+    done = run(topic, "--to", tmp_path / "other", *rest, "--allow-loss", command="stream_events")
+
+    assert done == "Events written: 2.\n"
+    assert [row["offset"] for row in exported(spark, tmp_path / "other")] == [6, 7]
+
+
+def test_files_that_are_older_than_their_checkpoint_are_said(
+    spark: Any, log: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Put back from a backup, and nothing new comes that would show it."""
+    topic = log(*(Draft(value=n) for n in range(5)))
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    arguments = (topic, "--to", out, "--checkpoint", checkpoint, "--once")
+    run(*arguments, command="stream_events")
+    shutil.copytree(out, tmp_path / "backup")
+    publish(topic, 5, 6)
+    run(*arguments, command="stream_events")
+    shutil.rmtree(out)
+    shutil.copytree(tmp_path / "backup", out)
+
+    with pytest.raises(CommandError, match=r"end before 6, and the log of topic 'things' before 8: .* checkpoint"):
+        run(*arguments, command="stream_events")
+    shutil.rmtree(checkpoint)
+
+    assert run(*arguments, command="stream_events") == "Events written: 2.\n"
+    assert exported(spark, out) == stored(topic)
 
 
 def test_a_topic_made_anew_is_not_resumed(spark: Any, log: Callable[..., Any], tmp_path: Path, make_topic: Any) -> None:

@@ -136,6 +136,25 @@ def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
     assert seen(tmp_path) == ["topic=things/ids=000000000001-000000000050/part-0.parquet"]
 
 
+@pytest.mark.parametrize("was", ["shown", "removed"])
+def test_what_a_late_task_writes_where_a_part_was_is_cleared(tmp_path: Path, was: str) -> None:
+    """A machine of Spark's that was frozen, or cut off, wakes up when its task was done elsewhere, and goes on."""
+    journal = planned(tmp_path, PART)
+    attempt = write(journal)
+    journal.finish(PART, attempt, 50)
+    if was == "removed":  # by the user, to keep the folder small
+        OfDisk().remove(f"{tmp_path}/{PART.folder}")
+    before = seen(tmp_path)
+
+    late = Path(journal.place_of(attempt)) / "_temporary/0/_temporary/attempt_1/event_type=a/part-1.parquet"
+    late.parent.mkdir(parents=True)
+    late.touch()
+    planned(tmp_path)
+
+    assert seen(tmp_path) == before
+    assert not parts(tmp_path).has_left_over
+
+
 def test_files_that_spark_wrote_elsewhere_do_not_count(tmp_path: Path) -> None:
     journal = planned(tmp_path, PART)
 
@@ -158,7 +177,7 @@ def test_many_runs_at_once_decide_each_part_once(tmp_path: Path) -> None:
                     journal.finish(part, write(journal, str(part.start)), 1)
                     finished += 1
                 return finished
-            except (ExportRefused, FileNotFoundError):  # a version that it was to read was removed as an old one
+            except (ExportRefused, FileNotFoundError):  # what it was writing was cleared meanwhile
                 continue
 
     with ThreadPoolExecutor(6) as pool:
@@ -168,6 +187,21 @@ def test_many_runs_at_once_decide_each_part_once(tmp_path: Path) -> None:
     files = [tmp_path / file for file in seen(tmp_path)]
     assert sorted(int(file.read_text()) for file in files) == list(range(1, 61))
     assert len(parts(tmp_path).done) == 60
+
+
+def test_a_run_that_wakes_up_while_it_reads_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned(tmp_path, PART)
+
+    def sleep(journal: Parts) -> int:
+        monkeypatch.undo()
+        number = journal._newest()
+        for _ in range(KEPT + 1):
+            planned(tmp_path)
+        return number
+
+    monkeypatch.setattr(Parts, "_newest", sleep)
+    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+        parts(tmp_path)
 
 
 def test_a_run_that_wakes_up_while_it_clears_leaves_later_attempts(

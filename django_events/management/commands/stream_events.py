@@ -83,6 +83,8 @@ class Command(BaseCommand):
                         f"{duration(timedelta(seconds=options['every']))}. Ctrl-C stops."
                     )
                 events = self._watch(at_work.query, stop, verbosity=verbosity)
+                if options["once"] and not stop.requested:
+                    at_work.refuse_behind()
                 if (rows := at_work.rows) is not None:
                     events = rows
         if verbosity:
