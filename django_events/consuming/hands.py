@@ -118,14 +118,26 @@ class Hand(Held):
         """Of the log, or, where that dropped them, of dead letters that are handled again; in order."""
         of = self.subscription
         log = sql.statement("read_deliveries").on(log=of.log, first=min(event_ids), last=max(event_ids))
-        rows, cut = bounded(self.using, log, most_bytes=most_bytes, topic_id=of.topic_id, event_ids=list(event_ids))
+        rows, cut = bounded(
+            self.using,
+            log,
+            at_most=len(event_ids),
+            most_bytes=most_bytes,
+            topic_id=of.topic_id,
+            event_ids=list(event_ids),
+        )
         if len(rows) < len(event_ids):
             there = {row[0] for row in rows}
             missing = [o for o in event_ids if o not in there and (cut is None or o < cut[0])]
             if missing:
                 buried = sql.statement("read_dead_letters")
                 found = bounded(
-                    self.using, buried, most_bytes=most_bytes, consumer_id=of.consumer_id, event_ids=missing
+                    self.using,
+                    buried,
+                    at_most=len(missing),
+                    most_bytes=most_bytes,
+                    consumer_id=of.consumer_id,
+                    event_ids=missing,
                 )
                 cut = found.cut or cut
                 rows = sorted([*rows, *found.read], key=_id)

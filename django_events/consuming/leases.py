@@ -148,7 +148,7 @@ class Lease(Held):
         statement = sql.statement("read").on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
         )
-        rows, cut = bounded(self.using, statement, most_bytes=most_bytes)
+        rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
         events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
         if cut is not None and not events:
             events = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]

@@ -1,6 +1,6 @@
 """Reading events without taking more of them into memory than the settings say.
 
-    rows = bounded(using, chosen, **parameters)
+    rows = bounded(using, chosen, at_most=100, **parameters)
 
 What is too large to be read with others, or can't be read at all, comes without its payload: an `UnreadEvent`. It is
 handled by itself: its attempt is counted before its payload is read, so that a worker that dies of it is not the first
@@ -19,8 +19,9 @@ from django_events.statements import SMALL, as_text
 
 # Nothing but the next event, without its payload: none has less than this. And one event, however large it is.
 NOTHING, ALL = 0, 1 << 50
+LIGHT = 4_000  # bytes of an event that is read without weighing it, where so many of that size are not too much
 TOO_LONG = "it has numbers of more than 4,300 digits, or is nested more than 5,000 deep, which is not made into text"
-_UNREAD = len(COLUMNS)
+_UNREAD, _METADATA = len(COLUMNS), COLUMNS.index("metadata")
 _HERE = "{chosen}"
 
 
@@ -31,13 +32,28 @@ class Rows(NamedTuple):
     cut: tuple[Any, ...] | None
 
 
-def bounded(using: str, chosen: sql.Statement, *, most_bytes: int | None = None, **parameters: Any) -> Rows:
-    """The first of the chosen events, by default as many as MAX_BATCH_BYTES allows."""
-    around = _around(settings.MAX_BATCH_BYTES if most_bytes is None else most_bytes)
-    rows = sql.fetch(using, sql.Statement(chosen.name, around.replace(_HERE, chosen.text)), **parameters)
+def bounded(
+    using: str, chosen: sql.Statement, *, at_most: int = 1, most_bytes: int | None = None, **parameters: Any
+) -> Rows:
+    """The first of the chosen events, which are `at_most` or fewer, by default as many as MAX_BATCH_BYTES allows.
+
+    Nearly always all of them are small: then they are read as they are, and nothing is weighed.
+    """
+    if most_bytes is None:
+        most_bytes = settings.MAX_BATCH_BYTES
+        light = sql.Statement(chosen.name, _light(min(LIGHT, most_bytes // at_most)).replace(_HERE, chosen.text))
+        rows = sql.fetch(using, light, **parameters)
+        if all(row[_METADATA] is not None for row in rows):
+            return Rows(rows, None)
+    rows = sql.fetch(using, sql.Statement(chosen.name, _around(most_bytes).replace(_HERE, chosen.text)), **parameters)
     if rows and rows[-1][_UNREAD]:
         return Rows(rows[:-1], rows[-1])
     return Rows(rows, None)
+
+
+@cache
+def _light(most_bytes: int) -> str:
+    return sql.statement("light").on(chosen=sql.Statement("chosen", _HERE), bytes=most_bytes).text
 
 
 @cache

@@ -295,19 +295,32 @@ def test_an_invalid_event_hurts_nobody_else(things):
     assert batches() == [[1, 2]]
 
 
+REFUSED = "refused by a rule of the site"
+
+
 @pytest.fixture
-def long_numbers():
-    """A site that lets Python write numbers that are too long for PostgreSQL."""
-    before = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)
+def refusing():
+    """A rule of the site on the buffer that refuses a value, as PostgreSQL refuses data that it can't take."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            CREATE FUNCTION refuse_one() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                RAISE EXCEPTION 'not this one' USING ERRCODE = 'invalid_text_representation';
+            END $$;
+            CREATE TRIGGER refuse_one BEFORE INSERT ON django_events_bufferedevent
+            FOR EACH ROW WHEN (NEW.value = '"{REFUSED}"') EXECUTE FUNCTION refuse_one()
+            """
+        )
     yield
-    sys.set_int_max_str_digits(before)
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION refuse_one() CASCADE")
 
 
 @pytest.mark.requirement("H2")
-def test_data_that_the_database_refuses_hits_its_culprits_only(things, long_numbers, caplog):
+def test_data_that_the_database_refuses_hits_its_culprits_only(things, refusing, caplog):
     with pytest.raises(NotWritten) as caught, BufferedWriter(things, max_age=LONG) as writer:
-        futures = [writer.publish(10**200_000 if n in (17, 63) else n, key="k") for n in range(100)]
+        futures = [writer.publish(REFUSED if n in (17, 63) else n, key="k") for n in range(100)]
     for n, future in enumerate(futures):
         if n in (17, 63):
             assert isinstance(future.exception(0), DatabaseError)
@@ -793,7 +806,7 @@ def failing_log():
     logging.getLogger("django_events.writer").removeHandler(handler)
 
 
-def test_a_handler_of_the_log_that_fails_ends_no_thread_and_refuses_nothing(things, proxy, long_numbers, failing_log):
+def test_a_handler_of_the_log_that_fails_ends_no_thread_and_refuses_nothing(things, proxy, refusing, failing_log):
     def fail(future):
         raise SystemExit("of a callback")
 
@@ -801,7 +814,7 @@ def test_a_handler_of_the_log_that_fails_ends_no_thread_and_refuses_nothing(thin
         for number in range(2):
             assert writer.publish(number).result(ENOUGH)
             thread = writer_threads()
-            assert isinstance(writer.publish(10**200_000).exception(ENOUGH), DatabaseError)
+            assert isinstance(writer.publish(REFUSED).exception(ENOUGH), DatabaseError)
             proxy.lose_next_commit()
             future = writer.publish("not lost")
             future.add_done_callback(fail)

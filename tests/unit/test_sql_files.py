@@ -155,7 +155,7 @@ def keywords(call: ast.Call) -> frozenset[str]:
     return frozenset(
         name
         for k in call.keywords
-        if k.arg != "most_bytes"  # is not the statement's
+        if k.arg not in ("at_most", "most_bytes")  # are not the statement's
         for name in ([k.arg] if k.arg else Row._fields if "'row'" in ast.dump(k.value) else [])
     )
 
