@@ -5,7 +5,6 @@ import gc
 import json
 import logging
 import signal
-import sys
 import threading
 import weakref
 from collections import defaultdict
