@@ -94,12 +94,13 @@ def session(
 def tagged(spark: "SparkSession") -> Iterator[Callable[[], object]]:
     """Gives what cancels the jobs of the block, from another thread."""
     tag = f"django_events-{uuid4()}"
+    add: Callable[[str], object] = spark.addTag
+    cancel: Callable[[str], object] = spark.interruptTag
+    remove: Callable[[str], object] = spark.removeTag
     if hasattr(spark, "_jvm"):
         # Not the session's tags: Spark can't serialize a session that ever had one, and its ML has to.
         context = spark.sparkContext
         add, cancel, remove = context.addJobTag, context.cancelJobsWithTag, context.removeJobTag
-    else:
-        add, cancel, remove = spark.addTag, spark.interruptTag, spark.removeTag
     add(tag)
     try:
         yield lambda: cancel(tag)
