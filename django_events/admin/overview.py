@@ -32,6 +32,7 @@ USUAL = "6h"
 KINDS = {
     "transfer": gettext_lazy("transfer"),
     "stopped": gettext_lazy("stopped"),
+    "set aside": gettext_lazy("set aside"),
     "unserved": gettext_lazy("unserved"),
     "retrying": gettext_lazy("retrying"),
     "dead letters": gettext_lazy("dead letters"),

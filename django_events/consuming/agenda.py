@@ -4,23 +4,20 @@ Looking writes nothing. Partitions that were served longest ago come first, so t
 keep the others waiting, and an empty one is never served.
 """
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
-from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError
 
 from django_events import models, sql
+from django_events.consuming.setbacks import Setbacks, sets_aside
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import ConsumerNotReady
 
-logger = logging.getLogger("django_events.consumer")
-
 MOST_LOOKED_AT = 5_000
-SET_ASIDE = 60.0  # seconds
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
 SUBSCRIPTIONS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
 
@@ -40,8 +37,16 @@ class Due(NamedTuple):
 class Agenda:
     """The partitions of some subscriptions that are due. Threads may share it; each takes its own."""
 
-    def __init__(self, using: str, subscriptions: Sequence[Subscription], *, patient: bool = True) -> None:
+    def __init__(
+        self,
+        using: str,
+        subscriptions: Sequence[Subscription],
+        *,
+        patient: bool = True,
+        setbacks: Setbacks | None = None,
+    ) -> None:
         self.using = using
+        self.setbacks = Setbacks(using) if setbacks is None else setbacks
         self.patient = patient  # whether small batches wait for more
         self._lanes = {
             position_id: Due(subscription, position_id, partition)
@@ -58,7 +63,6 @@ class Agenda:
         self._floors: dict[int, int] = {}
         self._refused: dict[int, tuple[float, float]] = {}
         self._in_vain: dict[int, tuple[int, float]] = {}
-        self._aside: dict[int, float] = {}
         self._due: deque[Due] = deque()
         self._next: float | None = None
         self._noticed: set[int] = set()
@@ -136,6 +140,13 @@ class Agenda:
             self._reached.pop(position_id, None)
         self.notice([self._lanes[position_id].subscription.topic_id])
 
+    def set_aside(self, due: Due, error: DatabaseError) -> None:
+        """A partition could not be claimed or served because of its own log, for example: it rests for a while."""
+        self.setbacks.note(due.subscription, [due.position_id], error)
+        with self._noticing:
+            self._ours.discard(due.position_id)
+            self._reached.pop(due.position_id, None)
+
     def claimed(self, position_id: int) -> None:
         """A partition is served by this process now."""
         self._refused.pop(position_id, None)
@@ -179,7 +190,8 @@ class Agenda:
             rows = self._fetch(subscriptions)
             now = time.monotonic()
             rows = [
-                (lane, max(due_in, self._refused_for(lane, now)), served, floor) for lane, due_in, served, floor in rows
+                (lane, max(due_in, self._refused_for(lane, now), self.setbacks.rest(lane)), served, floor)
+                for lane, due_in, served, floor in rows
             ]
             waits = [now + due_in for _, due_in, _, _ in rows if due_in > 0]
             if self._next is not None and not everywhere:
@@ -196,14 +208,14 @@ class Agenda:
     def _take_up(self) -> bool:
         """Nothing is to be looked at: put what came to partitions of this process on the agenda unseen."""
         with self._noticing:
-            told, self._told = self._told, {}
+            told, self._told = {one: None for one in self._told if not self.setbacks.rest(one)}, {}
             self._ours -= told.keys()  # until they are served
         self._due.extend(self._lanes[position_id] for position_id in told)
         return bool(told)
 
     def _to_look_at(self, period: float) -> tuple[list[Subscription], bool]:
         now = time.monotonic()
-        late = self._next is not None and self._next <= now
+        late = any(moment <= now for moment in self._moments())
         everywhere = self._looked_at is None or late or now - self._looked_at >= period
         with self._noticing:
             noticed, self._noticed = self._noticed, set()
@@ -218,8 +230,13 @@ class Agenda:
     def seconds_to_next(self, *, period: float) -> float:
         """How long until it is time to look: something gets due, or the period is over."""
         now = time.monotonic()
-        times = [self._next, None if self._looked_at is None else self._looked_at + period]
-        return max(min((moment for moment in times if moment is not None), default=now) - now, 0)
+        times = [*self._moments(), now if self._looked_at is None else self._looked_at + period]
+        return max(min(times) - now, 0)
+
+    def _moments(self) -> list[float]:
+        """When something gets due, or is to be tried again; what was looked at since is no reason any more."""
+        again = self.setbacks.next_after(self._looked_at or 0.0)
+        return [moment for moment in (self._next, again) if moment is not None]
 
     def _refused_for(self, position_id: int, now: float) -> float:
         until, _ = self._refused.get(position_id, (now, 0.0))
@@ -228,25 +245,32 @@ class Agenda:
     def _see_floors(self) -> None:
         """How far each consumer is at least, so that a look opens no older segment; and whether all are still there."""
         rows = sql.fetch(self.using, sql.statement("floors"), position_ids=list(self._lanes))
-        self._floors = {consumer_id: floor for consumer_id, floor, _ in rows}
-        if sum(count for _, _, count in rows) < len(self._lanes):
+        self._floors = {consumer_id: floor for consumer_id, floor, _, _ in rows}
+        self.setbacks.found_failing(consumer_id for consumer_id, _, _, failing in rows if failing)
+        if sum(count for _, _, count, _ in rows) < len(self._lanes):
             self._raise_outdated()
 
     def _fetch(self, subscriptions: list[Subscription]) -> list[Row]:
-        now = time.monotonic()
-        subscriptions = [s for s in subscriptions if self._aside.get(s.consumer_id, 0) <= now]
+        subscriptions = [s for s in subscriptions if not all(self.setbacks.rest(lane) for lane, _ in s.positions)]
         rows: list[Row] = []
         for start in range(0, len(subscriptions), SUBSCRIPTIONS_AT_ONCE):
             rows += self._fetch_some(subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE])
+        for subscription in subscriptions:
+            if self.setbacks.concerns(subscription):
+                self._see_idle(subscription, {lane for lane, *_ in rows})
         return rows
+
+    def _see_idle(self, subscription: Subscription, busy: set[int]) -> None:
+        """What could be looked at, and has nothing to do, is set aside no longer."""
+        lanes = [lane for lane, _ in subscription.positions if lane not in busy and not self.setbacks.rest(lane)]
+        if lanes:
+            self.setbacks.over(subscription, lanes)
 
     def _fetch_some(self, subscriptions: list[Subscription]) -> list[Row]:
         try:
             rows = sql.fetch(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
         except DatabaseError as error:
-            if isinstance(error, OperationalError | InterfaceError | IntegrityError):
-                raise
-            if connections[self.using].in_atomic_block:
+            if not sets_aside(self.using, error):
                 raise
             return self._fetch_apart(subscriptions, error)
         for position_id, _, _, floor in rows:
@@ -267,8 +291,7 @@ class Agenda:
         if len(subscriptions) > 1:
             return [row for s in subscriptions for row in self._fetch_some([s])]
         [broken] = subscriptions
-        logger.error("Consumer %s can't be served, next try in %d s. %s", broken, SET_ASIDE, sql.said(error))
-        self._aside[broken.consumer_id] = time.monotonic() + SET_ASIDE
+        self.setbacks.note(broken, [lane for lane, _ in broken.positions], error)
         return []
 
     def _statement(self, of: Subscription) -> sql.Statement:

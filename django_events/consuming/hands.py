@@ -26,6 +26,7 @@ from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.held import Held
 from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
+from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
@@ -74,11 +75,20 @@ class Hand(Held):
         """The next events to handle; none if all are settled. One that is handled by itself comes by itself."""
         while not self.events and self.unread:
             one_by_one = self.unread[0] <= self.careful_until
-            event_ids, self.unread = self.unread[: 1 if one_by_one else None], self.unread[1:] if one_by_one else []
-            self.events = self.read(event_ids)
+            event_ids, rest = self.unread[: 1 if one_by_one else None], self.unread[1:] if one_by_one else []
+            self.read_first(event_ids, rest)
         events = self.events[:most]
         careful = next((place for place, event in enumerate(events) if self.is_careful(event)), len(events))
         return events[: careful or 1]
+
+    def read_first(self, event_ids: list[int], rest: list[int]) -> None:
+        """Read some of them; the rest is for later, and all of them if these can't be read."""
+        self.unread = rest
+        try:
+            self.events = self.read(event_ids)
+        except DatabaseError:
+            self.unread = [*event_ids, *rest]
+            raise
 
     def read(self, event_ids: Sequence[int]) -> list[ReceivedEvent]:
         """The events of some deliveries, as many as fit into memory: the rest is unread, and read later.
@@ -329,5 +339,6 @@ def hand_of(
         counts=counts,
     )
     if lost_token is None and ids:
-        hand.events = hand.read(ids)
+        with released_if_unread(hand):
+            hand.read_first(ids, [])
     return hand

@@ -6,11 +6,15 @@ standings(using)   # every consumer on every topic: its partitions added up, and
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from django.db import DatabaseError
+
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, registered, writable
+from django_events.log.setbacks import Cause, cause_of
 from django_events.statements import log_table
 
 ALL = models.Position.ALL
@@ -172,7 +176,8 @@ def _arrays(known: Mapping[tuple[int, int], int]) -> Ends:
 def ends_of(using: str, topics: Sequence[models.Topic]) -> dict[tuple[int, int], int]:
     """The last number of each partition of these topics, and under partition -1 the last id.
 
-    What the log can't tell any more, because its last segments were dropped, is in the topic's head.
+    What the log can't tell any more, because its last segments were dropped, is in the topic's head. So it is with a
+    log that can't be read.
     """
     known = {}
     for topic in topics:
@@ -181,14 +186,25 @@ def ends_of(using: str, topics: Sequence[models.Topic]) -> dict[tuple[int, int],
         known[topic.pk, ALL] = topic.head.id_floor
     for start in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[start : start + TOPICS_AT_ONCE]
-        asked = sql.union_all([statement for topic in some for statement in _statements(topic)])
-        with sql.unlocked(using):
-            rows = sql.fetch(using, asked)
+        rows = _ask_logs(using, [statement for topic in some for statement in _statements(topic)])
         known.update({(topic_id, partition): end for topic_id, partition, end in rows if end is not None})
     for topic in topics:
         if topic.partitions == 1:
             known[topic.pk, 0] = known[topic.pk, ALL]
     return known
+
+
+def _ask_logs(using: str, statements: Sequence[sql.Statement], *, by_index: bool = False) -> sql.Rows:
+    """What statements about many logs answer together; a log that can't be read is left out."""
+    try:
+        with sql.unlocked(using), sql.by_index(using) if by_index else nullcontext():
+            return sql.fetch(using, sql.union_all(list(statements)))
+    except DatabaseError as error:
+        if sql.passes_by_itself(error) or cause_of(error) is not Cause.REFUSED:
+            raise
+    if len(statements) == 1:
+        return []
+    return [row for statement in statements for row in _ask_logs(using, [statement], by_index=by_index)]
 
 
 def _statements(topic: models.Topic) -> list[sql.Statement]:
@@ -209,9 +225,7 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
     statements = [_oldest(list(consumer_ids), *kind) for kind in kinds]
     waits: dict[int, timedelta] = {}
     for start in range(0, len(statements), TOPICS_AT_ONCE):
-        statement = sql.union_all(statements[start : start + TOPICS_AT_ONCE])
-        with sql.unlocked(using), sql.by_index(using):
-            found = sql.fetch(using, statement)
+        found = _ask_logs(using, statements[start : start + TOPICS_AT_ONCE], by_index=True)
         waits |= {consumer_id: age for consumer_id, age in found if age is not None}
     return waits
 

@@ -257,6 +257,7 @@ class Lease(Held):
         """
         if self.suspicious:
             self.give_up()
+            self.released = True
         elif not self.released:
             self.settled(self._keep(release=True))
 

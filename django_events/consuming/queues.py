@@ -18,6 +18,7 @@ from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.hands import Hand
 from django_events.consuming.now_and_then import NowAndThen
+from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 
 REDRIVE_EVERY = 1.0  # seconds
@@ -78,7 +79,11 @@ def serve_hand(
     )
     at_once = handler.consumer.batch_size or len(hand.attempts)
     passed, begun = 0, False
-    while not (begun and (stopping() or time.monotonic() >= ends_at)) and (events := hand.next(at_once)):
+    while not (begun and (stopping() or time.monotonic() >= ends_at)):
+        with released_if_unread(hand):
+            events = hand.next(at_once)
+        if not events:
+            break
         begun = True
         commit_at = time.monotonic() + streams.TRANSACTION
         passed += handling.handle(hand, events)

@@ -45,7 +45,8 @@ def bounded(
         rows = sql.fetch(using, light, **parameters)
         if all(row[_METADATA] is not None for row in rows):
             return Rows(rows, None)
-    rows = sql.fetch(using, sql.Statement(chosen.name, _around(most_bytes).replace(_HERE, chosen.text)), **parameters)
+    weighed = sql.Statement(chosen.name, _around(most_bytes).replace(_HERE, chosen.text))
+    rows = sql.fetch_large(using, weighed, **parameters)
     if rows and rows[-1][_UNREAD]:
         return Rows(rows[:-1], rows[-1])
     return Rows(rows, None)

@@ -19,6 +19,7 @@ from django_events.consuming.leases import Batch, Lease, end_holder
 from django_events.consuming.reading import is_of_payload
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
+from django_events.consuming.setbacks import released_if_unread
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -104,7 +105,8 @@ class _Turn:
             return self._read()
         except DatabaseError as error:  # a predicate fails on some value, and would again
             if not sql.is_of_data(error) or connections[self.lease.using].in_atomic_block:
-                raise
+                with released_if_unread(self.lease):
+                    raise
             logger.error(
                 "Consumer %s, partition %d stops behind event %d, because what follows can't be read. %s",
                 self.lease.subscription,

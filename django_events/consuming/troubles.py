@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext
 
-from django_events import declarations, models
+from django_events import declarations, models, sql
 from django_events.consuming import counted
 from django_events.consuming.dead_rows import Holder, Pile, holders, piles
 from django_events.consuming.lag import Standing, oldest_waits
@@ -52,6 +52,7 @@ def troubles(
         *_late(using, list(waiting)),
         *_overdue(scheduled),
         *_stopped(standings),
+        *_set_aside(using),
         *_unserved(using, declared, standings),
         *_retrying(standings),
         *_dead(standings),
@@ -160,10 +161,37 @@ def _where_it_stopped(one: Standing) -> str:
     return gettext("stopped behind %(position)s.") % facts
 
 
+def _set_aside(using: str) -> Iterator[Trouble]:
+    """Those that workers can't serve, because their log can't be read or their filter fails."""
+    rows = models.Consumer.objects.using(using).exclude(failure="").filter(paused_at=None).select_related("topic")
+    for row in rows.order_by("name", "topic__name"):
+        what = gettext("can't be served since %(moment)s.") % {
+            "moment": moment(row.failing_since) if row.failing_since else ""
+        }
+        yield Trouble("set aside", row.name, row.topic.name, None, f"{what} {row.error}", _repair_for(row))
+
+
+def _repair_for(row: models.Consumer) -> str:
+    """What lets a consumer be served again, by what the server said. Its workers then find out by themselves."""
+    if row.failure == sql.UNDEFINED_TABLE:
+        return _repair(models.Topic(pk=row.topic_id, failure=row.failure))
+    if row.failure == sql.INSUFFICIENT_PRIVILEGE:
+        return gettext("Give %(log)s its owner and rights back: %(command)s") % {
+            "log": log_table(row.topic_id),
+            "command": _events("grants", "--role consumer"),
+        }
+    return gettext("Repair %(log)s, if it was changed by hand, or the filter of the consumer.") % {
+        "log": log_table(row.topic_id)
+    }
+
+
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
     """Those that have something to do, and nobody who does it. An event that came just now is nobody's fault."""
     candidates = []
+    failing = set(models.Consumer.objects.using(using).exclude(failure="").values_list("pk", flat=True))
     for one in standings:
+        if one.consumer_id in failing:  # they are set aside, and there are workers
+            continue
         if not one.lag or one.state not in ("idle", "lost", "retrying") or (one.consumer, one.topic) not in declared:
             continue
         if one.paused_at is not None or (one.unserved_for is not None and one.unserved_for <= UNSERVED):

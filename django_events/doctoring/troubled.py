@@ -9,6 +9,7 @@ from django_events.doctoring.patient import Patient
 VERDICTS: dict[str, Verdict] = {
     "transfer": "problem",
     "stopped": "problem",
+    "set aside": "problem",
     "unserved": "problem",
     "snapshot": "problem",
     "bloat": "problem",

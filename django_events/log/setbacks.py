@@ -29,6 +29,11 @@ LONGEST_ERROR = 1_000
 HEADLESS = "head"  # in the place of an SQLSTATE: no row of the topic's head
 
 
+def rest_after(times: int) -> float:
+    """For how long to leave alone what failed so many times, in seconds."""
+    return min(FIRST_REST * 2.0 ** min(times - 1, MOST_DOUBLINGS), LONGEST_REST)
+
+
 class Cause(StrEnum):
     """What it means that a batch failed."""
 
@@ -40,7 +45,7 @@ class Cause(StrEnum):
 
 
 def cause_of(error: DatabaseError) -> Cause:
-    """The one place that judges an error of a batch."""
+    """The one place that judges an error of a batch, or of a consumer."""
     state = sql.state(error)
     if state == sql.LOCK_NOT_AVAILABLE:
         return Cause.LOCKED
@@ -116,8 +121,7 @@ class Setbacks:
         before = self._of.get(topic_id)
         if before is not None:
             new.times = before.times + 1
-        rest = min(FIRST_REST * 2.0 ** min(new.times - 1, MOST_DOUBLINGS), LONGEST_REST)
-        new.again_at = time.monotonic() + rest
+        new.again_at = time.monotonic() + rest_after(new.times)
         self._of[topic_id] = new
         if before is None or before.said != new.said:
             logger.error(

@@ -207,6 +207,10 @@ def consumer(of: Granting) -> Iterator[Block]:
             of.on("UPDATE (live, filled_until)", _table(models.Consumer)),
         ],
     )
+    yield Block(
+        "Why a consumer can't be served, for others to see.",
+        [of.on("UPDATE (failing_since, failure, error)", _table(models.Consumer))],
+    )
     yield Block("How far it is.", [of.on("SELECT, UPDATE", _table(models.Position))])
     tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)
     yield Block(

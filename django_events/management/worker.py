@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_events import declarations
+from django_events.consuming.setbacks import Setback as ConsumerSetback
 from django_events.exceptions import UnknownConsumer
 from django_events.log.setbacks import Setback
 from django_events.management.databases import explained, named
@@ -94,13 +95,21 @@ class WorkerCommand(BaseCommand):
         if reason := why_polling(using):
             self.say(reason)
 
-    def refuse_setbacks(self, using: str, setbacks: Iterable[Setback]) -> None:
-        """End with what the database said of the topics whose events could not be moved; the others were."""
-        found = sorted(setbacks, key=lambda one: one.topic)
-        if found:
-            told = "\n".join(f"{one.topic}: {one.said}" for one in found)
-            failed = f"Working on {using!r} failed for {count(len(found), 'topic')}; the events of others were moved."
-            raise CommandError(f"{failed}\n{told}\n{REPAIR}", returncode=Exit.FAILED)
+    def refuse_setbacks(
+        self, using: str, topics: Iterable[Setback] = (), consumers: Iterable[ConsumerSetback] = ()
+    ) -> None:
+        """End with what the database said of the topics and consumers that could not be served; the others were."""
+        moved = [f"{one.topic}: {one.said}" for one in sorted(topics, key=lambda one: one.topic)]
+        served = [f"{one.subscription.consumer.name} of {one.subscription.topic}: {one.said}" for one in consumers]
+        told: list[str] = []
+        if moved:
+            failed = f"Working on {using!r} failed for {count(len(moved), 'topic')}; the events of others were moved."
+            told += [failed, *moved]
+        if served:
+            failed = f"Working on {using!r} failed for {count(len(served), 'consumer')}; the others were served."
+            told += [failed, *served]
+        if told:
+            raise CommandError("\n".join([*told, REPAIR]), returncode=Exit.FAILED)
 
     @contextmanager
     def working(self, using: str) -> Iterator[Stop]:

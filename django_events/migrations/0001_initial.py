@@ -830,6 +830,20 @@ class Migration(OnPostgreSQL):
                     ),
                 ),
                 (
+                    "failing_since",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="fails since"),
+                ),
+                (
+                    "failure",
+                    models.CharField(
+                        blank=True, db_default="", default="", editable=False, max_length=5, verbose_name="failure"
+                    ),
+                ),
+                (
+                    "error",
+                    models.TextField(blank=True, db_default="", default="", editable=False, verbose_name="error"),
+                ),
+                (
                     "topic",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.CASCADE,

@@ -64,6 +64,9 @@ class Consumer(models.Model):
         editable=False,
         help_text=_("Since when its filter and its history are what they are."),
     )
+    failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
+    failure = models.CharField(_("failure"), max_length=5, blank=True, default="", db_default="", editable=False)
+    error = models.TextField(_("error"), blank=True, default="", db_default="", editable=False)
 
     class Meta:
         verbose_name = _("consumer")

@@ -35,6 +35,18 @@ def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:
         raise
 
 
+def fetch_large(using: str, statement: Statement, **parameters: Any) -> Rows:
+    """As `fetch`, for an answer that may be more than the network holds.
+
+    The server ends the statement if its client takes none of it any more: until then it would keep its snapshot and its
+    locks. A caller's transaction goes on with its own limits.
+    """
+    if connections[using].in_atomic_block:
+        return fetch(using, statement, **parameters)
+    limit = locally({"tcp_user_timeout": vanishing()["tcp_user_timeout"]})
+    return fetch_each(using, limit, (statement, parameters))[1]
+
+
 def fetch_each(using: str, *questions: Question) -> list[Rows]:
     """Run statements one after the other and return the rows of each; every one sees what was committed before it.
 

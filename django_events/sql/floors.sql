@@ -1,8 +1,13 @@
--- How far each consumer is at least, and in how many of the positions that a worker knows.
+-- How far each consumer is at least, in how many of the positions that a worker knows, and whether its row says that
+-- it can't be served.
 --
 -- Parameters: position_ids.
--- Relies on: the primary key of django_events_position.
-SELECT consumer_id, min(position), count(*)
-FROM django_events_position
-WHERE id = ANY(%(position_ids)s::bigint[])
-GROUP BY consumer_id
+-- Relies on: the primary keys of django_events_position and django_events_consumer.
+SELECT
+    p.consumer_id,
+    min(p.position),
+    count(*),
+    (SELECT c.failure <> '' FROM django_events_consumer AS c WHERE c.id = p.consumer_id)
+FROM django_events_position AS p
+WHERE p.id = ANY(%(position_ids)s::bigint[])
+GROUP BY p.consumer_id

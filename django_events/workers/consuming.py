@@ -23,6 +23,7 @@ from django_events.consuming.hands import Hand
 from django_events.consuming.held import Held
 from django_events.consuming.leases import Lease, claim, give_up
 from django_events.consuming.queues import QueueServer
+from django_events.consuming.setbacks import Setbacks, sets_aside
 from django_events.consuming.streams import serve as serve_partition
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import HandlerNotFound, LeaseLost
@@ -68,7 +69,12 @@ class ConsumerWorker:
                 continue
             if pool.agenda.more:
                 pool.bell.ring()
-            lease = self._claim(due)
+            try:
+                lease = self._claim(due)
+            except DatabaseError as error:
+                if not self._set_aside(due, error):
+                    raise
+                continue
             if lease is None:
                 if due.subscription.is_queue and self._queue(due).getting_on:
                     pool.agenda.notice([due.subscription.topic_id])
@@ -82,15 +88,19 @@ class ConsumerWorker:
                     passed = self._serve(due, lease, stop)
                 until = lease.position if isinstance(lease, Lease) else None
                 pool.proven.add(due.position_id)
+                if pool.setbacks.concerns(due.subscription):
+                    pool.setbacks.over(due.subscription, [due.position_id])
             except LeaseLost as error:
                 logger.warning("%s", error)
                 telemetry.LEASES_LOST.tell(1, self.using, due.subscription.consumer.name, due.subscription.topic)
                 give_up(self.using, [lease.token])  # what is under it still, others need not wait for
-            except BaseException:
-                self._unsettled.append(lease)
+            except BaseException as error:
+                if not lease.released:
+                    self._unsettled.append(lease)
                 pool.proven.discard(due.position_id)
                 self._give_up_if_reachable()
-                raise
+                if not isinstance(error, DatabaseError) or not self._set_aside(due, error):
+                    raise
             finally:
                 pool.agenda.served(due.position_id, until=until)
                 self._tidy()
@@ -115,6 +125,15 @@ class ConsumerWorker:
         if hand is None and (in_vain := server.queue.in_vain) is not None:
             pool.agenda.in_vain(due.position_id, *in_vain)
         return hand
+
+    def _set_aside(self, due: Due, error: DatabaseError) -> bool:
+        """Leave a consumer alone for a while, if the error is about its log or its filter; others go on."""
+        if not sets_aside(self.using, error):
+            return False
+        if due.subscription.is_queue:
+            self._queue(due).queue.start_over()
+        self._pool.agenda.set_aside(due, error)
+        return True
 
     def _serve(self, due: Due, lease: Lease | Hand, stop: Stop) -> int:
         handler, on_failure = self._pool.handlers[due.subscription.consumer.name], log_failure(lease)
@@ -202,6 +221,7 @@ class ConsumerPool:
         self.handlers: dict[str, BoundHandler] = {}
         self.broken: list[HandlerNotFound] = []
         self.bell = Bell()
+        self.setbacks = Setbacks(using)
         self.proven: set[int] = set()  # positions, see ConsumerWorker._claim
         self._consumers = consumers
         self._listener = listener
@@ -221,7 +241,7 @@ class ConsumerPool:
         if self.broken and not self.handlers:
             raise self.broken[0]
         served = self._subscriptions()
-        self.agenda = Agenda(self.using, served)
+        self.agenda = Agenda(self.using, served, setbacks=self.setbacks)
         topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
         self.topic_ids = topic_ids if len(topic_ids) <= LONGEST_PAYLOAD else ""
         self.keeper = Keeper(self.using, stop=stop.request)

@@ -80,6 +80,7 @@ class Drain:
                 followed, rounds = followed + self._serve(), rounds + 1
                 if rounds > SHALLOW and followed.total() > self.limit:
                     raise _never_drained(passed, followed, rounds)
+        self._agenda.setbacks.raise_first()
         return passed.total() + followed.total()
 
     def _move(self) -> int:

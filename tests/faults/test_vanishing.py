@@ -21,6 +21,7 @@ MOVING = "pg_notify("  # the heads are locked
 FILLING = "FROM django_events_topichead WHERE topic_id ="  # at the end of the log
 MAKING = "django_events_make_segment("
 DROPPING = "django_events_drop_segment("
+READING = "sum(e.weight) OVER"
 LIMITED = "UPDATE django_events_topic SET retention_events = 100, segment_size = 100"
 
 
@@ -178,3 +179,19 @@ def test_in_the_middle_of_a_handler(processes: Processes, ledger: Ledger, far: S
     )
     end(processes, lost, near)
     assert [one.pid for one in ledger.done(consumer)] == [near.pid]
+
+
+@pytest.mark.requirement("E4")
+    """Outside of a transaction: the server's session lets go of its snapshot, and of its lock on a segment."""
+    ledger.publish("stock", "x" * 30_000_000)
+    assert processes.run("run_transfer", "--once").returncode == 0
+    blocked = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'ClientWrite'"
+    far.vanish_at(READING, arrives=True)
+    lost = start_far(processes, far, "run_consumer", consumer, "--skip-checks")
+    assert far.vanished.wait(60), processes.said(lost)
+    processes.wait_until(lambda: ledger.ask(blocked), what="an answer that is not taken")
+    processes.wait_until(lambda: not ledger.ask(blocked), seconds=PATIENCE, what="the end of its session")
+
+    far.come_back()
+    processes.wait_until(lambda: ledger.done(consumer), seconds=PATIENCE, what="the event handled")
+    end(processes, lost)

@@ -49,6 +49,8 @@ class Command(WorkerCommand):
             handled = pool.run(stop, once=once, on_progress=log_handled(using))
         if verbosity:
             self.stdout.write(f"Events handled: {handled}.")
+        if once:
+            self.refuse_setbacks(using, consumers=pool.setbacks.consumers)
         if pool.broken:
             sys.exit(Exit.FAILED)
 
