@@ -182,16 +182,17 @@ def test_in_the_middle_of_a_handler(processes: Processes, ledger: Ledger, far: S
 
 
 @pytest.mark.requirement("E4")
+def test_while_it_is_sent_a_batch(processes: Processes, ledger: Ledger, far: SilentProxy):
     """Outside of a transaction: the server's session lets go of its snapshot, and of its lock on a segment."""
-    ledger.publish("stock", "x" * 30_000_000)
+    ledger.publish("stock", "x" * 16_000_000)
     assert processes.run("run_transfer", "--once").returncode == 0
     blocked = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'ClientWrite'"
     far.vanish_at(READING, arrives=True)
-    lost = start_far(processes, far, "run_consumer", consumer, "--skip-checks")
+    lost = start_far(processes, far, "run_consumer", "single", "--skip-checks")
     assert far.vanished.wait(60), processes.said(lost)
     processes.wait_until(lambda: ledger.ask(blocked), what="an answer that is not taken")
     processes.wait_until(lambda: not ledger.ask(blocked), seconds=PATIENCE, what="the end of its session")
 
     far.come_back()
-    processes.wait_until(lambda: ledger.done(consumer), seconds=PATIENCE, what="the event handled")
+    processes.wait_until(lambda: ledger.done("single"), seconds=PATIENCE, what="the event handled")
     end(processes, lost)

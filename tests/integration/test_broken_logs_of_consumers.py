@@ -27,7 +27,7 @@ WAYS = {
         "Was its log dropped?",
     ),
     "a right taken away": (
-        "REVOKE SELECT ON {log} FROM broken_worker",
+        "LOCK TABLE {log}; REVOKE SELECT ON {log} FROM broken_worker",  # seen by the others as soon as the events are
         "GRANT SELECT ON {log} TO broken_worker",
         "permission denied for table {log}",
         "Give {log} its owner and rights back",
