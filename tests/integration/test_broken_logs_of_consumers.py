@@ -1,5 +1,6 @@
 """A consumer whose topic's log can't be read stops no other: it is a trouble, tried again, and recovers by itself."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,7 @@ from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+ROLE = f"broken_worker_{os.getpid()}"  # roles are the whole server's, and tests run side by side
 WAYS = {
     "a dropped log": (
         "ALTER TABLE {log} RENAME TO moved_away",
@@ -27,8 +29,8 @@ WAYS = {
         "Was its log dropped?",
     ),
     "a right taken away": (
-        "LOCK TABLE {log}; REVOKE SELECT ON {log} FROM broken_worker",  # seen by the others as soon as the events are
-        "GRANT SELECT ON {log} TO broken_worker",
+        "LOCK TABLE {log}; REVOKE SELECT ON {log} FROM {role}",  # seen by the others as soon as the events are
+        "GRANT SELECT ON {log} TO {role}",
         "permission denied for table {log}",
         "Give {log} its owner and rights back",
     ),
@@ -51,17 +53,17 @@ def run(text: str) -> None:
 @pytest.fixture
 def as_worker() -> Iterator[None]:
     """Sessions that begin from now on have a role that is no superuser."""
-    run("CREATE ROLE broken_worker")
-    run("GRANT ALL ON ALL TABLES IN SCHEMA public TO broken_worker")
-    run("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO broken_worker")
-    run("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO broken_worker")
+    run(f"CREATE ROLE {ROLE}")
+    run(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {ROLE}")
+    run(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {ROLE}")
+    run(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {ROLE}")
     name = connection.settings_dict["NAME"]
-    run(f'ALTER ROLE CURRENT_USER IN DATABASE "{name}" SET role = broken_worker')
+    run(f'ALTER ROLE CURRENT_USER IN DATABASE "{name}" SET role = {ROLE}')
     yield
     run("RESET ROLE")
     run(f'ALTER ROLE CURRENT_USER IN DATABASE "{name}" RESET role')
-    run("DROP OWNED BY broken_worker")
-    run("DROP ROLE broken_worker")
+    run(f"DROP OWNED BY {ROLE}")
+    run(f"DROP ROLE {ROLE}")
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def names(make_topic) -> dict[str, object]:
     make_topic("broken")
     make_topic("free")
     pk = Topic.objects.get(name="broken").pk
-    return {"log": log_table(pk), "topic_id": pk}
+    return {"log": log_table(pk), "topic_id": pk, "role": ROLE}
 
 
 def publish_to_both(*values: int) -> None:
