@@ -96,6 +96,9 @@ def explained(dsn: Dsn) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise RightsMissing(rights_missing(dsn.role, error, kind="reader|sink")) from error
     except psycopg.Error as error:
+        if isinstance(error, psycopg.InternalError) and error.sqlstate is None:
+            # Psycopg's own: a COMMIT was answered, and then came an error, as a pooler's. What is lost is tried again.
+            raise psycopg.OperationalError(f"The connection to {dsn} ended in the middle of an answer.") from error
         cut_details(error)
         raise
 

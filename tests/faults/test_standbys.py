@@ -8,7 +8,7 @@ import pytest
 
 from testproject.private_postgres.account import server_account
 from testproject.private_postgres.server import Server
-from tests.faults.consumers.cutting_proxy import CuttingProxy
+from tests.faults.proxies import CuttingProxy
 from tests.fix_restores import MakeServer, database_of, newest, program
 from tests.processes import Processes, check_log, wait_until
 

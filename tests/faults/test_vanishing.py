@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.consumers.ledger import Ledger
-from tests.faults.silent_proxy import SilentProxy
+from tests.faults.proxies import SilentProxy
 from tests.processes import Processes
 
 VANISHED_AFTER = 1.5  # seconds

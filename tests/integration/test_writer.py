@@ -24,7 +24,7 @@ from django_events.exceptions import InvalidEvent, NotWritten, TopicNotReady, Un
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.publishing import lanes as lanes_module
 from tests.conftest import assert_dense, log_values, transfer_all
-from tests.faults.consumers.cutting_proxy import CuttingProxy
+from tests.faults.proxies import CuttingProxy
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -67,7 +67,7 @@ def proxy():
     address = parameters.get("host") or "localhost", parameters.get("port") or 5432
     with closing(CuttingProxy("postgresql://{}:{}".format(*address))) as proxy:
         settings = {name: value for name, value in connections.settings["default"].items() if name != "ENGINE"}
-        host, port = proxy.url.rpartition("@")[2].split(":")
+        host, port = proxy.host, str(proxy.port)
         connections.settings["wired"] = {
             **settings,
             "ENGINE": "django.db.backends.postgresql",

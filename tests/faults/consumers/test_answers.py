@@ -23,9 +23,9 @@ from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
 from testproject.shop.models import Order
 from tests.conftest import assert_dense, log_values, transfer_all
-from tests.faults.consumers.answer_proxy import BYTES, CUTS, AnswerProxy, Cut
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
+from tests.faults.proxies import ANSWER, CUTS_OF_ANSWER, ByteProxy, Cut
 from tests.fix_consumers import positions, written
 from tests.processes import Processes, wait_until
 
@@ -45,11 +45,13 @@ def transactional_db(committed_db: None) -> None:
 
 
 @pytest.fixture
-def proxy(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerProxy]:
+def proxy(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[ByteProxy]:
     """The alias "wired" of the test's database, whose answers may be cut."""
     monkeypatch.setattr(loop, "LONGEST_RETRY", 0.01)
     parameters = connection.get_connection_params()
-    with closing(AnswerProxy(parameters.get("host") or "localhost", int(parameters.get("port") or 5432))) as proxy:
+    with closing(
+        ByteProxy(f"postgresql://{parameters.get('host') or 'localhost'}:{parameters.get('port') or 5432}")
+    ) as proxy:
         connections.settings["wired"] = {
             **connections.settings["default"],
             "ENGINE": "django.db.backends.postgresql",  # no private server of its own
@@ -90,9 +92,9 @@ def in_background(run: Callable[[Stop], Any]) -> Iterator[None]:
         raise errors[0]
 
 
-def test_a_publisher(proxy: AnswerProxy, things: declarations.Topic):
+def test_a_publisher(proxy: ByteProxy, things: declarations.Topic):
     """It learns that the connection is lost, and what it committed is there once."""
-    for place, cut in enumerate(CUTS):
+    for place, cut in enumerate(CUTS_OF_ANSWER):
         proxy.cut(cut, behind=PUBLISHED)
         try:
             with transaction.atomic("wired"):
@@ -100,18 +102,18 @@ def test_a_publisher(proxy: AnswerProxy, things: declarations.Topic):
         except (DatabaseError, InterfaceError) as error:
             assert sql.is_lost(error), (str(cut), error)
         else:
-            assert cut.at == BYTES, str(cut)
+            assert cut.at == len(ANSWER), str(cut)
         assert proxy.done.is_set()
         connections["wired"].close()
     transfer_all()
 
-    assert log_values(things) == [*range(len(CUTS))]
+    assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-def test_a_buffered_writer(proxy: AnswerProxy, things: declarations.Topic, monkeypatch: pytest.MonkeyPatch):
+def test_a_buffered_writer(proxy: ByteProxy, things: declarations.Topic, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lanes, "PAUSES", Backoff(base=timedelta(milliseconds=5)))
     with BufferedWriter(things, using="wired") as writer:
-        for place, cut in enumerate(CUTS):
+        for place, cut in enumerate(CUTS_OF_ANSWER):
             proxy.cut(cut, behind=MARKED)
             future = writer.publish(place)
             writer.flush()
@@ -119,21 +121,21 @@ def test_a_buffered_writer(proxy: AnswerProxy, things: declarations.Topic, monke
             assert proxy.done.is_set(), str(cut)
     transfer_all()
 
-    assert log_values(things) == [*range(len(CUTS))]
+    assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-def test_a_transfer(proxy: AnswerProxy, things: declarations.Topic):
+def test_a_transfer(proxy: ByteProxy, things: declarations.Topic):
     with closing(Listener("wired")) as listener, closing(TransferWorker("wired", listener)) as worker:
         with in_background(lambda stop: loop.run(worker, stop)):
             publish(things, "reached")
             wait_until(lambda: log_values(things) == ["reached"], what="a transfer at work")
-            for place, cut in enumerate(CUTS):
+            for place, cut in enumerate(CUTS_OF_ANSWER):
                 proxy.cut(cut, behind=MOVED)
                 publish(things, place)
                 assert proxy.done.wait(20), str(cut)
         transfer_all()
 
-    assert log_values(things) == ["reached", *range(len(CUTS))]
+    assert log_values(things) == ["reached", *range(len(CUTS_OF_ANSWER))]
     assert_dense(things)
 
 
@@ -149,7 +151,7 @@ def test_a_transfer(proxy: AnswerProxy, things: declarations.Topic):
     ids=["stream", "batches", "outside", "queue", "queue outside"],
 )
 def test_a_worker(
-    proxy: AnswerProxy,
+    proxy: ByteProxy,
     things: declarations.Topic,
     shelf: Any,
     make_consumer: Any,
@@ -166,7 +168,7 @@ def test_a_worker(
         closing(ConsumerPool("wired", [reader], listener=listener)) as pool,
         in_background(pool.run),
     ):
-        for place, cut in enumerate(CUTS):
+        for place, cut in enumerate(CUTS_OF_ANSWER):
             proxy.cut(cut, behind=behind)
             publish(things, place)
             transfer_all()
@@ -176,7 +178,7 @@ def test_a_worker(
         transfer_all()
         wait_until(lambda: written()[-1] == "last", what="a worker that goes on")
 
-    assert written() == [*map(str, range(len(CUTS))), "last"]
+    assert written() == [*map(str, range(len(CUTS_OF_ANSWER))), "last"]
     assert [position.failed for position in positions(reader)] == [0]
 
 
@@ -184,16 +186,13 @@ def test_real_processes(processes: Processes, ledger: Ledger):
     """A transfer and a worker of a stream and a queue, whose answers are cut in turn; none of them ends."""
     direct = urlsplit(processes.url)
     processes.variables |= {"ASIDE_PORT": str(direct.port), "ASIDE_PASSWORD": unquote(direct.password or "")}
-    address = direct.hostname or "", direct.port or 5432
-    with closing(AnswerProxy(*address)) as proxy:
-        processes.url = direct._replace(
-            netloc=f"{direct.username}:{direct.password}@{proxy.host}:{proxy.port}"
-        ).geturl()
+    with closing(ByteProxy(processes.url)) as proxy:
+        processes.url = proxy.url
         transfer = processes.start("run_transfer")
         fleet = Fleet(processes, ledger, "single", "in_order_batched")
         worker = fleet.start()
         fleet.wait_until_ready()
-        cuts = [Cut(0), Cut(5), Cut(12), Cut(12, error=True), Cut(15), Cut(BYTES)]
+        cuts = [Cut(0), Cut(5), Cut(12), Cut(12, error=True), Cut(15), Cut(len(ANSWER))]
         for place, (cut, behind) in enumerate((cut, behind) for cut in cuts for behind in (MOVED, HANDLED, SETTLED)):
             proxy.cut(cut, behind=behind)
             ledger.publish("stock", place)

@@ -7,10 +7,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from testproject.private_postgres.server import Server
-from tests.faults.consumers.cutting_proxy import CuttingProxy
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import EVERY, Ledger, check_effects
 from tests.faults.consumers.test_kills import TOPICS
+from tests.faults.proxies import CuttingProxy
 from tests.processes import Processes, check_log
 
 pytestmark = pytest.mark.usefixtures("transfer")
