@@ -132,9 +132,10 @@ class CreateTopics(_CreateTopics):
 
 
 class CapturesComeLater(MigrationAutodetector):
-    """Lets makemigrations write that a trigger of capture() depends on the tables of django_events.
+    """Lets makemigrations write what a trigger of capture() depends on: the tables of django_events, and its own table.
 
-    Otherwise the names of apps decide which comes first in a new database.
+    That of a proxy may be another app's, and have new columns. Otherwise the names of apps decide which comes first in
+    a new database.
     """
 
     def add_operation(
@@ -145,8 +146,12 @@ class CapturesComeLater(MigrationAutodetector):
         beginning: bool = False,
     ) -> None:
         if app_label != LABEL and isinstance(operation, AddTrigger) and PUBLISHES in str(operation.trigger.install_sql):  # type: ignore[union-attr]  # it is compiled
-            tables = OperationDependency(LABEL, "topic", None, OperationDependency.Type.CREATE)
-            dependencies = [*(dependencies or ()), tables]
+            table = self.to_state.apps.get_model(app_label, operation.model_name)._meta.concrete_model._meta
+            dependencies = [
+                *(dependencies or ()),
+                OperationDependency(LABEL, "topic", None, OperationDependency.Type.CREATE),
+                OperationDependency(table.app_label, table.model_name, None, OperationDependency.Type.CREATE),
+            ]
         super().add_operation(app_label, operation, dependencies, beginning)
 
 

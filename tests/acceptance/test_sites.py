@@ -328,12 +328,15 @@ class Migration(migrations.Migration):
 """
 
 
-def test_data_migrations_of_others_may_write_what_is_captured(site):
-    """The app with the triggers is the first by its name, and nothing says that theirs come after django_events."""
+ANIMAL = "from django.db import models\nclass Animal(models.Model): name = models.TextField()"
+
+
+def write_zoo(site):
+    """An app with a model, and one that captures it by a proxy, whose name comes first."""
     site.settings('INSTALLED_APPS = ["zoo", "aviary", *INSTALLED_APPS]')
     site.write("zoo/__init__.py", "")
     site.write("zoo/migrations/__init__.py", "")
-    site.write("zoo/models.py", "from django.db import models\nclass Animal(models.Model): name = models.TextField()")
+    site.write("zoo/models.py", ANIMAL)
     site.write("aviary/__init__.py", "")
     site.write("aviary/migrations/__init__.py", "")
     site.write(
@@ -349,10 +352,32 @@ def test_data_migrations_of_others_may_write_what_is_captured(site):
         """,
     )
     site.do("makemigrations", "-v0")
+
+
+def test_data_migrations_of_others_may_write_what_is_captured(site):
+    """The app with the triggers is the first by its name, and nothing says that theirs come after django_events."""
+    write_zoo(site)
     [written] = (site.folder / "aviary/migrations").glob("0001*.py")
     site.write("zoo/migrations/0002_data.py", DATA_MIGRATION)
 
     assert "('django_events', '0002_drop_logs')" in written.read_text()
+    site.do("migrate", "-v0")
+    assert site.python(TYPES) == [["animal.created", "lion"]]
+    site.do("makemigrations", "--check", "-v0")
+
+
+def test_triggers_for_a_new_field_of_another_app_come_after_it(site):
+    """An upgrade of the other app brings a field, the triggers are written anew, and a new database has both."""
+    write_zoo(site)
+    site.write("zoo/models.py", f"{ANIMAL}; legs = models.IntegerField(default=4)")
+    site.do("makemigrations", "zoo", "-v0")
+    [upgrade] = (site.folder / "zoo/migrations").glob("0002*.py")
+    site.do("makemigrations", "aviary", "-v0")
+    [written] = (site.folder / "aviary/migrations").glob("0002*.py")
+    data = DATA_MIGRATION.replace("0001_initial", upgrade.stem)
+    site.write("zoo/migrations/0003_data.py", data)
+
+    assert f"('zoo', '{upgrade.stem}')" in written.read_text()
     site.do("migrate", "-v0")
     assert site.python(TYPES) == [["animal.created", "lion"]]
     site.do("makemigrations", "--check", "-v0")
