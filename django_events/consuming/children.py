@@ -3,10 +3,12 @@
 invoke = leaving_children_behind(handler)     # in a child, the end of the handler is the end of the process
 """
 
+import asyncio
 import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -43,12 +45,35 @@ def leaving_async_children_behind(
     async def invoke(argument: Any) -> Any:
         before = forks
         try:
-            return await handler(argument)
+            with _threads_left_behind(before):
+                return await handler(argument)
         finally:
             if forks != before:
                 end_child(sys.exception())
 
     return invoke
+
+
+@contextmanager
+def _threads_left_behind(before: int) -> Iterator[None]:
+    """What the handler has done in another thread, as by sync_to_async, may fork too.
+
+    In the child that thread is the only one. It would tell the loop that it is done, and wait for ever for what comes.
+    """
+    loop = asyncio.get_running_loop()
+    tell = loop.call_soon_threadsafe
+
+    def tell_or_end(callback: Any, *arguments: Any, **options: Any) -> asyncio.Handle:
+        if forks != before:
+            done = [one for one in arguments if isinstance(one, Future) and one.done()]
+            end_child(done[0].exception() if done else None)
+        return tell(callback, *arguments, **options)
+
+    loop.call_soon_threadsafe = tell_or_end  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe = tell  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -24,6 +24,8 @@ outside_batched = consumer(
     orders, payments, stock, name="outside_batched", transactional=False, batch_size=20, **STEADY
 )(handlers.deliver_all)
 
+in_a_loop = consumer(orders, name="in_a_loop", **STEADY)(handlers.write_async)
+
 QUEUE: dict[str, Any] = {"mode": "queue", **STEADY}
 queued = consumer(orders, payments, stock, name="queued", **QUEUE)(handlers.write)
 in_order = consumer(orders, payments, stock, name="in_order", ordered=True, **QUEUE)(handlers.write)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
@@ -83,6 +84,14 @@ def deliver_all(events: Sequence[ReceivedEvent]) -> None:
                 pid=os.getpid(),
             )
     obey_at_last(events)
+
+
+async def write_async(event: ReceivedEvent) -> None:
+    """What is done at last is done in the thread of the loop, or, with "deed", in that of the ORM."""
+    await sync_to_async(write_effect)(event)
+    if isinstance(event.value, dict) and "deed" in event.value:
+        await sync_to_async(DEEDS[event.value["deed"]])()
+    obey_at_last([event])
 
 
 @contextmanager

@@ -15,7 +15,14 @@ FORKS = {"fork": 0, "fork and exit": 7, "fork and fail": 1, "fork and really exi
 @pytest.mark.usefixtures("transfer")
 @pytest.mark.parametrize(
     ("consumer", "threads"),
-    [("single", 3), ("batched", 1), ("outside", 1), ("outside_batched", 3), ("queued", 3), ("in_order_batched", 1)],
+    [
+        ("single", 3),
+        ("batched", 1),
+        ("outside", 1),
+        ("outside_batched", 3),
+        ("queued", 3),
+        ("in_order_batched", 1),
+    ],
 )
 def test_a_child_never_comes_back_into_the_worker(processes: Processes, ledger: Ledger, consumer: str, threads: int):
     later = [] if consumer.startswith(("outside", "queued_outside")) else ["fork after the commit"]
@@ -39,3 +46,22 @@ def test_a_child_never_comes_back_into_the_worker(processes: Processes, ledger: 
         assert ledger.ask("SELECT sum(failed) FROM django_events_position") == [(0,)]
     assert "ValueError: in a child" in processes.log_of("run_consumer")
     assert ledger.ask("SELECT count(*) FROM django_events_position WHERE token IS NOT NULL") == [(0,)]
+
+
+@pytest.mark.requirement("X8", "E10")
+@pytest.mark.usefixtures("transfer")
+@pytest.mark.parametrize("where", ["at last", "deed"], ids=["in the loop's thread", "in the ORM's thread"])
+def test_a_child_of_an_async_handler(processes: Processes, ledger: Ledger, where: str):
+    for partition, deed in enumerate(FORKS):
+        ledger.publish("orders", 1, {where: deed}, 2, partition=partition % 3)
+    fleet = Fleet(processes, ledger, "in_a_loop")
+    worker = fleet.start()
+    fleet.wait_until_handled()
+    assert worker.poll() is None
+    fleet.stop()
+
+    assert sorted((processes.folder / "codes").read_text().split()) == sorted(map(str, FORKS.values()))
+    pids = [int(pid) for pid in (processes.folder / "children").read_text().split()]
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()], "children that go on"
+    check_effects(ledger, ["in_a_loop"])
+    assert ledger.ask("SELECT sum(failed) FROM django_events_position") == [(0,)]
