@@ -19,5 +19,8 @@ DATABASES["aside"] = {
 if "ASIDE_PORT" in os.environ:
     DATABASES["aside"] |= {"PORT": os.environ["ASIDE_PORT"], "PASSWORD": os.environ["ASIDE_PASSWORD"]}
 
+DJANGO_EVENTS: dict[str, object] = {}
 if "VANISHED_AFTER" in os.environ:
-    DJANGO_EVENTS = {"VANISHED_AFTER": timedelta(seconds=float(os.environ["VANISHED_AFTER"]))}
+    DJANGO_EVENTS["VANISHED_AFTER"] = timedelta(seconds=float(os.environ["VANISHED_AFTER"]))
+if "SLEEPS" in os.environ:  # its server allows prepared transactions, so it would poll by itself
+    DJANGO_EVENTS["WAKE_UPS"] = True

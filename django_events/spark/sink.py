@@ -38,6 +38,7 @@ OBJECT = r"^\s*\{"
 LONGEST = {"type": 200, "key": 512}
 HIGHEST_PARTITION = 2**31 - 1
 TRIES = 3
+VANISHED_AFTER = "10s"  # the server ends the transaction of a driver that says nothing any more: another one waits
 # Spark's names for them among the local properties of a task.
 QUERY, BATCH, GROUP = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
@@ -96,7 +97,7 @@ class Sink:
                 with self.options.dsn.connected() as connection, connection.transaction():
                     self._publish(connection, staged, sink, batch, again=tried > 0)
                 return
-            except psycopg.OperationalError:
+            except (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout):
                 # It may have been committed, and the answer lost. The next try waits until that is decided.
                 if tried == TRIES - 1:
                     raise
@@ -109,6 +110,8 @@ class Sink:
     def _publish(
         self, connection: Connection, staged: list[Staged], sink: str | None, batch: int, *, again: bool
     ) -> None:
+        limits = ["idle_in_transaction_session_timeout", "tcp_user_timeout"]
+        fetch(connection, statement("set_locally"), names=limits, values=[VANISHED_AFTER] * len(limits))
         attempts = [message.attempt for message in staged]
         events = sum(message.events for message in staged)
         fetch(connection, statement("lock_attempts"), attempts=attempts)

@@ -168,11 +168,10 @@ LOCK_NOT_AVAILABLE = "55P03"
 UNDEFINED_TABLE = "42P01"
 INSUFFICIENT_PRIVILEGE = "42501"
 READ_ONLY = "25006"
-OUT_OF_MEMORY = "53200"
+OUT_OF_MEMORY = "53200"  # its table of locks is full, too
 INTERNAL_ERROR = "XX000"  # what PostgreSQL says to bytes of more than it can write as text
 QUERY_CANCELED = "57014"
 DISK_FULL = "53100"
-OUT_OF_MEMORY = "53200"  # its table of locks is full, too
 
 
 def vanishing() -> dict[str, str]:
@@ -180,8 +179,12 @@ def vanishing() -> dict[str, str]:
 
     One that says nothing any more, and one that takes no answers: that one no timeout of statements reaches.
     """
-    after = f"{site.VANISHED_AFTER.total_seconds() * 1000:.0f}ms"
+    after = _vanished_after()
     return {"idle_in_transaction_session_timeout": after, "tcp_user_timeout": after}
+
+
+def _vanished_after() -> str:
+    return f"{site.VANISHED_AFTER.total_seconds() * 1000:.0f}ms"
 
 
 @contextmanager
@@ -235,7 +238,7 @@ def snapshot(using: str) -> Iterator[None]:
     The moment is that of its first statement, or of the first behind locks that it begins with.
     """
     with transaction.atomic(using, durable=True):
-        run(using, statement("snapshot"))
+        run(using, statement("snapshot").on(vanished_after=literal(_vanished_after())))
         yield
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from django_events.workers.wakeups import LOCK
 from tests.faults.consumers.ledger import Ledger
 from tests.faults.proxies import SilentProxy
 from tests.processes import Processes
@@ -22,6 +23,8 @@ FILLING = "FROM django_events_topichead WHERE topic_id ="  # at the end of the l
 MAKING = "django_events_make_segment("
 DROPPING = "django_events_drop_segment("
 READING = "sum(e.weight) OVER"
+PUBLISHING = "DELETE FROM django_events_scheduledevent"
+ASLEEP = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = %s"
 LIMITED = "UPDATE django_events_topic SET retention_events = 100, segment_size = 100"
 
 
@@ -196,3 +199,63 @@ def test_while_it_is_sent_a_batch(processes: Processes, ledger: Ledger, far: Sil
     far.come_back()
     processes.wait_until(lambda: ledger.done("single"), seconds=PATIENCE, what="the event handled")
     end(processes, lost)
+
+
+@pytest.mark.requirement("E4")
+def test_asleep_with_the_lock_that_has_publishers_notify(processes: Processes, ledger: Ledger, far: SilentProxy):
+    """The other transfer can't have the lock, so it looks by itself."""
+    processes.variables["SLEEPS"] = "yes"
+    lost = start_far(processes, far, "run_transfer")
+    processes.wait_until(lambda: ledger.ask(ASLEEP, LOCK & 0xFFFFFFFF), what="a transfer that sleeps")
+    far.vanish()
+    near = processes.start("run_transfer")
+    for n in range(3):
+        ledger.publish("stock", n)
+        processes.wait_until(lambda: nothing_waits(ledger), seconds=PATIENCE, what="events moved by the other one")
+
+    far.come_back()
+    ledger.publish("stock", 3)
+    processes.wait_until(lambda: nothing_waits(ledger), what="an empty buffer")
+    end(processes, lost, near)
+    assert values(ledger) == [0, 1, 2, 3]
+
+
+@pytest.mark.requirement("E4")
+def test_in_the_middle_of_publishing_what_is_due(processes: Processes, ledger: Ledger, far: SilentProxy):
+    """One transfer does that at a time, under a lock."""
+    far.vanish_at(PUBLISHING, arrives=True)
+    lost = start_far(processes, far, "run_transfer")
+    due = "INSERT INTO django_events_scheduledevent (topic_id, value, publish_at) SELECT id, %s, now() FROM"
+    ledger.tell(f"{due} django_events_topic WHERE name = 'stock'", "1")
+    assert far.vanished.wait(60), processes.said(lost)
+    near = processes.start("run_transfer")
+    processes.wait_until(lambda: values(ledger) == [1], seconds=PATIENCE, what="the event published by the other one")
+
+    far.come_back()
+    processes.wait_until(lambda: "failed, next try in" in processes.said(lost), what="the loss in the log")
+    end(processes, lost, near)
+    assert values(ledger) == [1]
+
+
+@pytest.mark.requirement("S10")
+def test_in_the_middle_of_verifying(processes: Processes, ledger: Ledger, far: SilentProxy):
+    """With a snapshot, and a lock on the log that dropping segments waits for."""
+    ledger.tell(LIMITED)
+    for table in ("delivery", "position", "consumer"):
+        ledger.tell(f"DELETE FROM django_events_{table}")
+    fill_the_log(processes, ledger)
+    assert processes.run("events", "maintain", "segments").returncode == 0
+    fill_the_log(processes, ledger)
+    [(topic_id,)] = ledger.ask("SELECT id FROM django_events_topic WHERE name = 'stock'")
+    far.vanish_at(f'LOCK TABLE "django_events_event_{topic_id}"', arrives=True)
+    lost = start_far(processes, far, "events", "verify")
+    assert far.vanished.wait(60), processes.said(lost)
+
+    def dropped() -> bool:
+        assert processes.run("events", "maintain", "retention").returncode == 0
+        return len(values(ledger)) < 300
+
+    processes.wait_until(dropped, seconds=PATIENCE, what="a segment that is dropped")
+    far.come_back()
+    assert lost.wait(60) == 75, processes.said(lost)
+    assert processes.run("events", "verify").returncode == 0
