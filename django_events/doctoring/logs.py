@@ -62,7 +62,7 @@ def locks(patient: Patient) -> Iterator[Answer]:
 
 
 def tables(patient: Patient) -> Iterator[Answer]:
-    """Is each attached, logged, and are its indexes usable?"""
+    """Is each attached, logged, and are its indexes there and usable?"""
     answers = []
     for kind, name, of in sql.fetch(patient.using, sql.statement("defects")):
         if kind == "detached":
@@ -72,6 +72,9 @@ def tables(patient: Patient) -> Iterator[Answer]:
         elif kind == "unlogged":
             what = f"{name} is UNLOGGED: a crash empties it."
             answers.append(problem(what, f"ALTER TABLE {name} SET LOGGED", table=name))
+        elif kind == "keyless":
+            what = f"{name} has lost its primary key: whoever looks for an event reads all of them."
+            answers.append(problem(what, f"ALTER TABLE {name} ADD PRIMARY KEY (topic_id, id)", table=name))
         else:
             what = f"Index {name} of {of} is invalid, so it is not used."
             answers.append(problem(what, f"REINDEX INDEX CONCURRENTLY {name}", table=of, index=name))

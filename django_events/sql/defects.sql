@@ -1,4 +1,5 @@
--- What is wrong with tables and indexes of ours: segments that were detached halfway, unlogged tables, invalid indexes.
+-- What is wrong with tables and indexes of ours: segments that were detached halfway, unlogged tables, invalid indexes, and
+-- a log or a buffer whose primary key was dropped.
 --
 -- Relies on: the catalog.
 WITH ours AS MATERIALIZED (
@@ -21,4 +22,9 @@ FROM ours
 JOIN pg_index AS i ON i.indrelid = ours.oid
 JOIN pg_class AS x ON x.oid = i.indexrelid
 WHERE NOT (i.indisvalid AND i.indisready)
+UNION ALL
+SELECT 'keyless', ours.relname::text, ''
+FROM ours
+WHERE ours.relname IN ('django_events_event', 'django_events_bufferedevent')
+    AND NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = ours.oid AND i.indisprimary)
 ORDER BY kind, name

@@ -15,7 +15,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.test import override_settings
 
-from django_events import declarations, publish
+from django_events import Draft, declarations, publish, publish_many
 from django_events.consuming import dead_rows, troubles
 from django_events.consuming.replay import pause
 from django_events.doctoring import cleaning, logs, reach, schema, server, site
@@ -24,13 +24,13 @@ from django_events.doctoring.examining import ALL, examine
 from django_events.doctoring.findings import Answer, Finding
 from django_events.doctoring.patient import Patient
 from django_events.management.commands.events import Command
-from django_events.models import BufferedEvent, MaintenanceStep, Sample, Topic
+from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from django_events.workers.wakeups import LOCK
 from testproject.private_postgres.server import Server
-from tests.conftest import alias
+from tests.conftest import alias, transfer_all
 from tests.fix_queues import fill_topic
 from tests.processes import Processes
 
@@ -357,6 +357,23 @@ def test_a_segment_that_is_unlogged_or_has_an_invalid_index(make_topic):
         ),
         ("problem", f"{table} is UNLOGGED: a crash empties it.", f"ALTER TABLE {table} SET LOGGED"),
     }
+
+
+@pytest.mark.parametrize("table", ["django_events_event", "django_events_bufferedevent"])
+def test_a_table_that_has_lost_its_primary_key(make_topic, table):
+    """Everything goes on, and is slow."""
+    things = make_topic("things")
+    run(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
+    try:
+        publish_many(things, [Draft(value=n) for n in range(10)])
+        transfer_all()
+        assert Event.objects.of("things").count() == 10
+        verdict, what, remedy = one(logs.tables(Patient("default")))
+        assert (verdict, what.partition(":")[0]) == ("problem", f"{table} has lost its primary key")
+    finally:
+        run(f"ALTER TABLE {table} ADD PRIMARY KEY (topic_id, id)")
+    assert remedy == f"ALTER TABLE {table} ADD PRIMARY KEY (topic_id, id)"
+    assert one(logs.tables(Patient("default")))[0] == "ok"
 
 
 def test_a_segment_that_was_detached_halfway(make_topic, connect):
