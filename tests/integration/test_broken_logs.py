@@ -44,6 +44,12 @@ WAYS = {
         "not here",
         "Take back what was added to {log}",
     ),
+    "a full disk": (
+        "CREATE TRIGGER full_disk BEFORE INSERT ON {log} FOR EACH ROW EXECUTE FUNCTION broken_full()",
+        "DROP TRIGGER full_disk ON {log}",
+        "could not extend file",
+        "Make room on the disk where {log} is.",
+    ),
     "no head": (
         "DELETE FROM django_events_topichead WHERE topic_id = {topic_id}",
         "INSERT INTO django_events_topichead (topic_id, id_floor, number_floors) VALUES ({topic_id}, 0, '[]')",
@@ -59,9 +65,11 @@ def broken(make_topic):
     topic = make_topic("broken", segment_size=100)
     publish_many(topic, [Draft(value=n) for n in range(90)])
     Transfer("default").move()
-    run("CREATE FUNCTION broken_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not here'; END $$")
+    raised = {"refuse": "'not here'", "full": "'could not extend file' USING ERRCODE = 'disk_full'"}
+    for name, error in raised.items():  # a tablespace of the log's own that is full says the same
+        run(f"CREATE FUNCTION broken_{name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE {error}; END $$")
     yield topic
-    run("DROP FUNCTION IF EXISTS broken_refuse CASCADE")
+    run("DROP FUNCTION IF EXISTS broken_refuse, broken_full CASCADE")
 
 
 def run(text: str) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 from psycopg import sql as compose
@@ -25,8 +25,10 @@ from psycopg import sql as compose
 from django_events import BufferedWriter, Draft, declarations, publish, publish_again, publish_many, rewind
 from django_events import sql as statements
 from django_events.checks import check_trust
+from django_events.consuming.troubles import troubles
 from django_events.doctoring.patient import Patient
 from django_events.doctoring.schema import trust
+from django_events.log.inventory import waiting
 from django_events.log.retention import writing
 from django_events.log.segments import cut
 from django_events.management.granting import blocks
@@ -737,3 +739,30 @@ def test_a_schema_may_be_renamed_and_the_log_reassigned(declared: None, server: 
                 " FROM pg_partition_tree('moved.django_events_event_1') AS t JOIN pg_class AS c ON c.oid = t.relid"
             ).fetchall()
         assert owners == [(6, [new])]
+
+
+def test_a_log_of_another_owner_stops_no_other(declared: None, server: Server) -> None:
+    """Segments are made with the rights of the owner of our functions, which are none on it."""
+    with site_on(server, ["public"]) as site:
+        for kind in ("publisher", "operator"):
+            site.grant(kind)
+        site.run(f"CREATE ROLE stranger_{site.unique}")
+        log = f"django_events_event_{Topic.objects.using(site.alias('owner')).get(name='things').pk}"
+        site.run(f"ALTER TABLE {log} OWNER TO stranger_{site.unique}")
+        publish_many("things", [Draft(value=n) for n in range(350)], using=site.alias("publisher"))
+        publish("stock", "others", using=site.alias("publisher"))
+        with pytest.raises(CommandError, match=f"failed for 1 topic; .*\nthings: permission denied for table {log}"):
+            operator_moves(site)
+        events = Event.objects.using(site.alias("owner"))
+        assert [event.value for event in events.of("stock")] == ["others"]
+        found = troubles(site.alias("owner"), waiting(site.alias("owner")), None, [])
+        [trouble] = [one for one in found if one.kind == "transfer"]
+        assert trouble.remedy.startswith(f"Give {log} its owner and rights back")
+
+        site.run(f"ALTER TABLE {log} OWNER TO {site.owner}")
+        operator_moves(site)
+        assert [event.value for event in events.of("things").order_by("id")] == list(range(350))
+
+
+def operator_moves(site: Site) -> None:
+    manage("run_transfer", using=site.alias("operator"), once=True)
