@@ -25,6 +25,11 @@ CAUSES = [
         "The folder can't be written there: permission denied. Say another, or run as who may.",
     ),
     (
+        r"Incomplete log file|StreamMetadata\$\.read",
+        "The checkpoint is damaged, as after a power failure. Remove the checkpoint and run the same again: what the "
+        "files have is left out.",
+    ),
+    (
         r"ParentNotDirectoryException|NotDirectoryException|is not a directory|Parent path is not a directory",
         "There is a file where a folder is to be made. Say another path.",
     ),

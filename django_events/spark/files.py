@@ -18,6 +18,9 @@ OPTIONS = {
     "orc": {"compression": "zstd"},
     "json": {**AS_TEXT, "ignoreNullFields": "false"},
 }
+# Of Hadoop's committers, the one whose tasks write into a place of their own until the whole job is done. By the other
+# one a task that comes late writes beside files that are counted already.
+COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
 TARGET = 128 << 20
 LONGEST = 60  # characters of four bytes, or of one that Spark writes as three: with event_type= below 255 bytes
 FOR_NULL = "__HIVE_DEFAULT_PARTITION__"  # what Spark calls the folder of '' too
@@ -118,7 +121,7 @@ def described(format: str, by: Sequence[str]) -> str:
 
 def writer(frame: "DataFrame", format: str, folders: list[str]) -> "DataFrameWriter":
     """Writes into a folder that is not there yet."""
-    return frame.write.mode("error").format(format).options(**OPTIONS[format]).partitionBy(*folders)
+    return frame.write.mode("error").format(format).options(**OPTIONS[format], **COMMITTER).partitionBy(*folders)
 
 
 def count(spark: "SparkSession", format: str, place: str) -> int:

@@ -78,8 +78,7 @@ class Journal:
 
     def give_up(self, attempt: str) -> None:
         """Remove an attempt that doesn't count."""
-        self._storage.move(self.place_of(attempt), f"{self._removed}/{attempt}")
-        self._storage.remove(f"{self._removed}/{attempt}")
+        self._storage.drop(self.place_of(attempt), f"{self._removed}/{attempt}")
 
     def settle(self) -> None:
         """Let readers see what counts: a run may have ended between its decision and this."""
@@ -114,17 +113,23 @@ class Journal:
                 f"{self.place_of(attempt)} is not there, though Spark has written it. Expected a folder that this "
                 "machine and all of Spark's see, and that nothing else clears. Nothing was added."
             )
+        folder = self.decided()[attempt]
+        if self._storage.names(f"{self._root}/{folder}"):
+            # A later run may have written it: then there is a version of that run by now.
+            raise self._in_the_way(folder) if self._newest() == self._number else self._replaced()
+        self._storage.keep(self.place_of(attempt))  # before a version says that it is there
         self._save()
-        self._show(attempt, self.decided()[attempt])
+        self._show(attempt, folder)
 
     def _show(self, attempt: str, folder: str) -> None:
-        moved = self._storage.move(self.place_of(attempt), f"{self._root}/{folder}")
-        if not moved and not self._is_late(attempt):
-            raise ExportRefused(
-                f"{self._root}/{folder} is there, and no run has written it. Remove it and run this again: its files "
-                f"are in {self.place_of(attempt)} already. On an object store it may be what a run has copied until it "
-                f"was killed: there move what is left in {self.place_of(attempt)} into it instead."
-            )
+        shown = self._storage.show(self.place_of(attempt), f"{self._root}/{folder}")
+        if not shown and not self._is_late(attempt):
+            raise self._in_the_way(folder)
+
+    def _in_the_way(self, folder: str) -> ExportRefused:
+        return ExportRefused(
+            f"{self._root}/{folder} is there, and no run has written it. Remove it and run this again."
+        )
 
     def _is_late(self, attempt: str) -> bool:
         """Whether an attempt that counts is only what tasks have written after it was moved.
@@ -136,14 +141,13 @@ class Journal:
     def _tidy(self) -> None:
         """Remove what attempts of earlier runs have left that don't count.
 
-        Only of earlier ones: frozen in here, this run may wake up when a later one has decided for an attempt. Under
-        another name first: an attempt is whole or gone, also for a run that is about to decide for it.
+        Only of earlier ones: frozen in here, this run may wake up when a later one has decided for an attempt.
         """
         decided = self.decided()
         for attempt in self._storage.names(self._attempts):
             of_no_use = attempt not in decided or self._is_late(attempt)
             if of_no_use and _token(attempt) < _token(self.run):
-                self._storage.move(self.place_of(attempt), f"{self._removed}/{attempt}")
+                self._storage.drop(self.place_of(attempt), f"{self._removed}/{attempt}")
         for attempt in self._storage.names(self._removed):
             self._storage.remove(f"{self._removed}/{attempt}")
 
@@ -151,15 +155,13 @@ class Journal:
         """Add a version; ExportRefused if another run has added one since this one looked."""
         number = self._number + 1
         text = json.dumps({"layout": LAYOUT, **self._head, **self.content()})
-        written, place = self.place_of(_name(number)), f"{self.path}/{number:012d}"
-        self._storage.write(f"{written}/record.json", text)
+        file = f"{self.path}/{number:012d}/record.json"
         # The answer may be that of a second try, which finds what the first one did.
-        moved = self._storage.move(written, place)
+        added = self._storage.add(file, text, self.place_of(_name(number)))
         numbers = self._numbers()
-        mine = moved or (number in numbers and self._storage.read(f"{place}/record.json") == text)
+        mine = added or (number in numbers and self._storage.read(file) == text)
         # Old versions are removed: a process that was frozen for long finds its number free, and higher ones.
         if not mine or max(numbers) != number:
-            self._storage.remove(written)
             raise self._replaced()
         self._number = number
         for old in numbers:

@@ -226,6 +226,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.sink.forget(messages)
 
 
+def refuse_without_rights(options: SinkOptions) -> None:
+    """RightsMissing on the driver, where an error is a sentence: from a task it comes in pages of Java's."""
+    with options.dsn.connected() as connection:
+        fetch(connection, statement("topics"))
+        with connection.cursor() as cursor, cursor.copy(statement("stage").text.encode()):
+            pass  # no rows
+        for name in ("publish_staged", "unstage"):
+            fetch(connection, statement(name), attempts=[])
+
+
 def _said(name: str) -> str:
     """What Spark says to this task, or nothing."""
     context = TaskContext.get()

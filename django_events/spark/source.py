@@ -13,7 +13,7 @@ from django_events.exceptions import InvalidOption
 from django_events.spark import options
 from django_events.spark.batch import BatchReader
 from django_events.spark.columns import struct
-from django_events.spark.sink import BatchWriter, StreamWriter
+from django_events.spark.sink import BatchWriter, StreamWriter, refuse_without_rights
 from django_events.spark.streaming import StreamReader
 from django_events.spark.tables import TableReader
 
@@ -40,10 +40,16 @@ class EventsSource(DataSource):
         return StreamReader(options.for_stream(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(options.for_sink(self.options), schema, overwrite=overwrite)
+        wanted = options.for_sink(self.options)
+        writer = BatchWriter(wanted, schema, overwrite=overwrite)
+        refuse_without_rights(wanted)
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(options.for_sink(self.options), schema, overwrite=overwrite)
+        wanted = options.for_sink(self.options)
+        writer = StreamWriter(wanted, schema, overwrite=overwrite)
+        refuse_without_rights(wanted)
+        return writer
 
     def _refuse_other(self, schema: StructType) -> None:
         if schema != self.schema():

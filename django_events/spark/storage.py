@@ -1,20 +1,22 @@
 """The few calls on a file system that Spark itself has no words for, wherever an export lies.
 
     storage = storage_of(spark, "/data/events")
-    storage.move("/data/events/_django_events/attempts/1f…", "/data/events/batch=000000000007")
+    storage.show("/data/events/_django_events/attempts/1f…", "/data/events/batch=000000000007")
 
-`move` is what exactly once rests on: it gives a folder another name in one step, or changes nothing because that name
-is taken. On a disk with POSIX semantics and on HDFS the file system itself sees to that, whoever else tries at the same
-moment. An object store has no such step.
+`add` is what exactly once rests on: it writes a record under a name, or changes nothing because that name is taken. On
+a disk with POSIX semantics and on HDFS a folder gets its name in one step, whoever else tries at the same moment. An
+object store has no such step for folders, and some have one for a single object.
 """
 
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from errno import EEXIST, ENOTEMPTY
+from errno import EACCES, EEXIST, EINVAL, ENOTEMPTY, ENOTSUP
 from pathlib import Path
+from posixpath import dirname
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django_events.exceptions import InvalidOption
@@ -23,6 +25,13 @@ from django_events.spark.paths import split
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+# Their connectors rename a folder by looking first, and then copying file by file.
+OBJECT_STORES = ("s3", "s3a", "s3n", "gs", "oss", "cosn", "obs", "bos", "tos", "wasb", "wasbs", "swift")
+CONDITIONAL = "fs.option.create.conditional.overwrite"  # Hadoop's name for a PUT with If-None-Match
+OF_FOLDERS = "fs.capability.paths.acls"  # of Azure's store: it has folders, and renames them in one step
+COPIES = 8  # at a time
+SUCCESS = "/_SUCCESS"  # for readers who wait until all files of a folder are there
 
 
 class Storage(Protocol):
@@ -34,11 +43,20 @@ class Storage(Protocol):
     def read(self, file: str) -> str:
         """The text of a file."""
 
-    def write(self, file: str, text: str) -> None:
-        """Write a file that no reader looks for yet, and the folders above it."""
+    def add(self, file: str, text: str, draft: str) -> bool:
+        """Write a file in a folder of its own, in one step; `draft` is a place for what is not complete.
 
-    def move(self, source: str, target: str) -> bool:
-        """Give a folder another name. False, and nothing is changed, if that is taken or the folder is gone."""
+        False, and nothing is changed, if the folder is there. Once it is there, a power failure doesn't take it away.
+        """
+
+    def keep(self, folder: str) -> None:
+        """Wait until a power failure can't take away what is in a folder, as far as the file system has a way to."""
+
+    def show(self, source: str, target: str) -> bool:
+        """Give a folder the name by which readers find it. False if that is taken, or the folder is gone."""
+
+    def drop(self, folder: str, aside: str) -> None:
+        """Remove a folder that another process may still look at: it is whole, or under the other name."""
 
     def remove(self, folder: str) -> None:
         """Remove a folder as far as it can be; what another process still writes into it stays."""
@@ -49,7 +67,9 @@ def storage_of(spark: "SparkSession", path: str) -> Storage:
     if not hasattr(spark, "_jvm"):
         return OfServer(spark, path)
     hadoop = OfHadoop(spark, path)
-    return OfDisk() if hadoop.scheme == "file" else hadoop
+    if hadoop.scheme == "file":
+        return OfDisk()
+    return OfObjects(spark, path) if hadoop.scheme in OBJECT_STORES else hadoop
 
 
 class OfDisk:
@@ -64,34 +84,53 @@ class OfDisk:
     def read(self, file: str) -> str:
         return _here(file).read_text()
 
-    def write(self, file: str, text: str) -> None:
-        place = _here(file)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("w") as out:
+    def add(self, file: str, text: str, draft: str) -> bool:
+        written, place = _here(draft), _here(file)
+        _make(written)
+        with (written / place.name).open("w") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())
+        _keep(written)
+        if self._move(written, place.parent):
+            return True
+        self.remove(draft)
+        return False
 
-    def move(self, source: str, target: str) -> bool:
-        place = _here(target)
-        place.parent.mkdir(parents=True, exist_ok=True)
+    def keep(self, folder: str) -> None:
+        for place, _, names in os.walk(_here(folder)):
+            for name in names:
+                _keep(Path(place, name))
+            _keep(Path(place))
+        _keep(_here(folder).parent)
+
+    def show(self, source: str, target: str) -> bool:
+        return self._move(_here(source), _here(target))
+
+    def drop(self, folder: str, aside: str) -> None:
+        self._move(_here(folder), _here(aside))
+        self.remove(aside)
+
+    def remove(self, folder: str) -> None:
+        shutil.rmtree(_here(folder), ignore_errors=True)
+
+    def _move(self, source: Path, target: Path) -> bool:
+        _make(target.parent)
         try:
             # The system call refuses a folder that has something in it: nothing is looked up before, nor copied after.
-            os.rename(_here(source), place)  # noqa: PTH104
+            os.rename(source, target)  # noqa: PTH104
         except FileNotFoundError:
             return False
         except OSError as error:
             if error.errno in (EEXIST, ENOTEMPTY):
                 return False
             raise
+        _keep(target.parent)
         return True
-
-    def remove(self, folder: str) -> None:
-        shutil.rmtree(_here(folder), ignore_errors=True)
 
 
 class OfHadoop:
-    """HDFS, or another file system that the driver's JVM knows."""
+    """HDFS, or another file system that the driver's JVM knows, which gives a folder its name in one step."""
 
     def __init__(self, spark: "SparkSession", path: str) -> None:
         jvm: Any = spark._jvm
@@ -105,6 +144,8 @@ class OfHadoop:
         kind = getattr(jvm.org.apache.hadoop.fs, "Options$Rename")
         gateway: Any = spark.sparkContext._gateway
         self._never_over: Any = gateway.new_array(kind, 0)
+        if self.scheme in ("abfs", "abfss") and not self._can(path, OF_FOLDERS):
+            raise _without_a_step(path, "Expected an account with a hierarchical namespace")
 
     def names(self, folder: str) -> list[str]:
         if not self._files.exists(self._path(folder)):
@@ -119,14 +160,29 @@ class OfHadoop:
         finally:
             source.close()
 
-    def write(self, file: str, text: str) -> None:
-        out = self._files.create(self._path(file), True)
-        try:
-            out.write(bytearray(text.encode()))
-        finally:
-            out.close()
+    def add(self, file: str, text: str, draft: str) -> bool:
+        name = file.rpartition("/")[2]
+        _write(self._files.create(self._path(f"{draft}/{name}"), True), text)
+        if self._move(draft, dirname(file)):
+            return True
+        self.remove(draft)
+        return False
 
-    def move(self, source: str, target: str) -> bool:
+    def keep(self, folder: str) -> None:
+        """Nothing can be done from here: whether closing a file waits for the disks is a setting of HDFS."""
+
+    def show(self, source: str, target: str) -> bool:
+        return self._move(source, target)
+
+    def drop(self, folder: str, aside: str) -> None:
+        self._move(folder, aside)
+        self.remove(aside)
+
+    def remove(self, folder: str) -> None:
+        with suppress(Exception):
+            self._files.delete(self._path(folder), True)
+
+    def _move(self, source: str, target: str) -> bool:
         self._files.mkdirs(self._path(target).getParent())
         try:
             self._context().rename(self._path(source), self._path(target), self._never_over)
@@ -137,9 +193,70 @@ class OfHadoop:
             raise
         return True
 
-    def remove(self, folder: str) -> None:
-        with suppress(Exception):
-            self._files.delete(self._path(folder), True)
+    def _can(self, path: str, what: str) -> bool:
+        return bool(self._files.hasPathCapability(self._path(path), what))
+
+
+class OfObjects(OfHadoop):
+    """A store that has objects and no folders. The step that decides is to make an object unless it is there."""
+
+    def __init__(self, spark: "SparkSession", path: str) -> None:
+        super().__init__(spark, path)
+        if not self._makes_once(path):
+            raise _without_a_step(
+                path,
+                "Expected s3a:// of Hadoop 3.4.2 or newer, with fs.s3a.create.conditional.enabled as it is by default",
+            )
+
+    def add(self, file: str, text: str, draft: str) -> bool:
+        try:
+            _write(self._made_once(self._path(file)), text)
+        except Exception:  # each connector has another one for a name that is taken
+            if not self._files.exists(self._path(file)):
+                raise
+            return False
+        return True
+
+    def show(self, source: str, target: str) -> bool:
+        """Object by object: what counts is decided already, so each run may do it, or what another one left of it."""
+        beginning = len(self._files.makeQualified(self._path(source)).toString())
+        objects = {one.toString()[beginning:]: one for one in self._objects(source)}
+        done = objects.pop(SUCCESS, None)
+        with ThreadPoolExecutor(COPIES) as pool:
+            list(pool.map(lambda name: self._move_object(objects[name], f"{target}{name}"), objects))
+        if done is not None:
+            self._move_object(done, f"{target}{SUCCESS}")
+        self.remove(source)
+        return done is not None or bool(objects)
+
+    def drop(self, folder: str, aside: str) -> None:
+        self.remove(folder)
+
+    def _objects(self, folder: str) -> Iterator[Any]:
+        if not self.names(folder):
+            return
+        found = self._files.listFiles(self._path(folder), True)
+        while found.hasNext():
+            yield found.next().getPath()
+
+    def _makes_once(self, path: str) -> bool:
+        return self.scheme == "gs" or self._can(path, CONDITIONAL)
+
+    def _made_once(self, place: Any) -> Any:
+        making = self._files.createFile(place).recursive()
+        if self.scheme == "gs":  # its connector asks for generation 0, which is the same
+            return making.overwrite(False).build()
+        return making.must(CONDITIONAL, True).build()
+
+    def _move_object(self, source: Any, target: str) -> None:
+        """An object is there as a whole or not at all: one that is there already is this one."""
+        place = self._path(target)
+        with suppress(Exception):  # another process may do the same
+            if not self._files.exists(place):
+                self._files.mkdirs(place.getParent())
+                self._files.rename(source, place)
+        if not self._files.exists(place):
+            raise OSError(f"{source.toString()} could not be copied to {target}. Run it again.")
 
 
 class OfServer:
@@ -160,11 +277,17 @@ class OfServer:
     def read(self, file: str) -> str:
         return str(self._answer("read", file))
 
-    def write(self, file: str, text: str) -> None:
-        self._answer("write", file, text)
+    def add(self, file: str, text: str, draft: str) -> bool:
+        return bool(self._answer("add", file, text, draft))
 
-    def move(self, source: str, target: str) -> bool:
-        return bool(self._answer("move", source, target))
+    def keep(self, folder: str) -> None:
+        self._answer("keep", folder)
+
+    def show(self, source: str, target: str) -> bool:
+        return bool(self._answer("show", source, target))
+
+    def drop(self, folder: str, aside: str) -> None:
+        self._answer("drop", folder, aside)
 
     def remove(self, folder: str) -> None:
         self._answer("remove", folder)
@@ -182,3 +305,44 @@ class OfServer:
 
 def _here(path: str) -> Path:
     return Path(split(path)[2])
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, so that a power failure doesn't take them away."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _keep(folder.parent)
+
+
+def _keep(path: Path) -> None:
+    """Wait until the disk has a file, or what a folder says is in it."""
+    try:
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except FileNotFoundError:  # another run clears it
+        return
+    except OSError as error:
+        # Some file systems have no such call for folders. What this user may not read, another one wrote elsewhere.
+        if error.errno not in (EACCES, EINVAL, ENOTSUP):
+            raise
+
+
+def _write(out: Any, text: str) -> None:
+    """Write to a stream of Hadoop's and close it; onto the disks, if it can wait for them."""
+    try:
+        out.write(bytearray(text.encode()))
+        if out.hasCapability("hsync"):
+            out.hsync()
+    finally:
+        out.close()
+
+
+def _without_a_step(path: str, expected: str) -> InvalidOption:
+    return InvalidOption(
+        f"Nothing at {path!r} can be done once and for all: it has no step that gives a name, or refuses because the "
+        f"name is taken. Two runs could double events there. {expected}, or another place."
+    )

@@ -17,12 +17,14 @@ from django_events.spark.session import session
 from tests.conftest import TopicFactory
 
 PASSWORD = "s3cret-of-the-tests"
+# Of a Java that works for seconds: what it would gain by compiling better is less than what that costs.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     settings = {
-        "spark.driver.extraJavaOptions": "-Duser.timezone=America/Chicago",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=America/Chicago {SHORT_LIVED}",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
     }
@@ -46,7 +48,12 @@ def scratch() -> Iterator[dict[str, str]]:
     Not in tmp_path: the path of a socket must be short.
     """
     with TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True) as folder:
-        yield {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder}"}
+        yield killed_in(folder)
+
+
+def killed_in(folder: str) -> dict[str, str]:
+    """Variables for a process whose Java is killed."""
+    return {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder} {SHORT_LIVED}"}
 
 
 @pytest.fixture

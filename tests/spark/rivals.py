@@ -1,20 +1,28 @@
 """Commands that write files, as processes that lose their lock, are frozen, killed, and wake up later."""
 
+import json
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
+import pytest
+from django.core.management import CommandError
 from django.db import connection
 
 from tests.processes import wait_until
-from tests.spark.test_export import url
+from tests.spark.test_export import run, url
 
+EVENTS = 16_000
+ROUNDS = int(os.environ.get("SPARK_ROUNDS", "1"))
+FREEZES = ("all", "python", "jvm")
 LOCKS = """
 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 WHERE locktype = 'advisory' AND granted AND datname = current_database()
@@ -24,19 +32,8 @@ WHERE locktype = 'advisory' AND granted AND datname = current_database()
 class Rival:
     """A command in a process of its own, with its JVM and Spark's workers."""
 
-    def __init__(self, *words: Any, said: Path, environment: dict[str, str], master: str = "local[1]") -> None:
-        known = {"DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": ".", **environment}
-        # A task for each folder, so that there is time between the first and the last.
-        known["PYSPARK_SUBMIT_ARGS"] = "--conf spark.sql.adaptive.coalescePartitions.enabled=false pyspark-shell"
-        self._said = said
-        with said.open("w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "testproject/manage.py", *map(str, words), "--master", master],
-                env={**os.environ, **known},
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+    def __init__(self, process: "subprocess.Popen[str]", said: Path) -> None:
+        self.process, self._said = process, said
 
     @property
     def said(self) -> str:
@@ -46,13 +43,14 @@ class Rival:
         """Until Spark has some of the files and goes on."""
         self.wait_until_written(folder, "task_*/**/*.parquet")
 
-    def wait_until_written(self, folder: Path, pattern: str) -> None:
+    def wait_until_written(self, folder: Path, *patterns: str) -> None:
         def found() -> bool:
             assert self.process.poll() is None, self.said
-            return any(True for _ in folder.rglob(pattern))
+            with suppress(FileNotFoundError):  # Spark moves its folders
+                return any(True for pattern in patterns for _ in folder.rglob(pattern))
+            return False
 
-        deadline = 120
-        wait_until(found, seconds=deadline, what=f"{pattern} in {folder}")
+        wait_until(found, seconds=120, what=f"{patterns} in {folder}")
 
     def end(self) -> int:
         """Wait until it has ended by itself; returns its exit code."""
@@ -87,14 +85,153 @@ class Rival:
         return java
 
 
+class Standing(Rival):
+    """A process that runs one command after the other."""
+
+    begun = 0
+
+    def begin(self, *words: Any) -> None:
+        self._said.write_text("")
+        assert self.process.stdin is not None
+        self.begun += 1
+        self.process.stdin.write(json.dumps([str(word) for word in words]) + "\n")
+        self.process.stdin.flush()
+
+    def begin_and_freeze(self, *words: Any, folder: Path, frozen: str) -> None:
+        """Begin, and freeze it while Spark writes; again, if it was done before."""
+        for _ in range(5):
+            self.begin(*words)
+            self.wait_until_written(folder, "task_*/**/*.parquet", "*=*/**/_SUCCESS")
+            self.freeze(frozen)
+            if not any(folder.glob("*=*")) and held():
+                return
+            self.thaw(frozen)
+            self.end()
+            shutil.rmtree(folder)
+        raise AssertionError("too fast to be frozen")
+
+    def end(self) -> int:
+        """The exit code of the newest command."""
+        beginning = f"ended {self.begun} "
+        return int(self.answer(beginning).removeprefix(beginning))
+
+    def answer(self, beginning: str) -> str:
+        out = self.process.stdout
+        assert out is not None
+        while select.select([out], [], [], 120)[0]:
+            line = out.readline()
+            assert line, self.said
+            if line.startswith(beginning):
+                return line
+        raise AssertionError(f"no answer: {self.said}")
+
+
 @contextmanager
-def rival(*words: Any, said: Path, environment: dict[str, str], master: str = "local[1]") -> Iterator[Rival]:
-    one = Rival(*words, said=said, environment=environment, master=master)
-    try:
+def rival(
+    *words: Any, said: Path, environment: dict[str, str], master: str = "local[1]", **settings: str
+) -> Iterator[Rival]:
+    """One command."""
+    command = ["testproject/manage.py", *map(str, words), "--master", master]
+    with _started(command, said, environment, settings) as process:
+        yield Rival(process, said)
+
+
+@contextmanager
+def standing(said: Path, environment: dict[str, str], master: str = "local[1]") -> Iterator[Standing]:
+    """One that waits for commands."""
+    with _started(["-m", "tests.spark.standing", master], said, environment, {}) as process:
+        one = Standing(process, said)
+        one.answer("ready")
         yield one
-    finally:
-        if one.process.poll() is None:
-            one.kill()
+
+
+@contextmanager
+def _started(
+    words: list[str], said: Path, environment: dict[str, str], settings: dict[str, str]
+) -> Iterator["subprocess.Popen[str]"]:
+    # A task for each folder, so that there is time between the first and the last.
+    # On a cluster there are others.
+    settings = {
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.sql.shuffle.partitions": "16",
+        "spark.cores.max": "2",
+        **settings,
+    }
+    confs = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    known = {"DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": ".", **environment}
+    with said.open("a") as out:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            env={**os.environ, **known, "PYSPARK_SUBMIT_ARGS": f"{confs} pyspark-shell"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=out,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def export_that_wakes_up_too_late(first: Standing, topic: Any, folder: Path, *, frozen: str) -> None:
+    """It is frozen while Spark writes, loses its lock, another one exports all, and it goes on."""
+    out = folder / "out"
+    words = ("export_events", topic, "--to", out, "--by", "type")
+    first.begin_and_freeze(*words, folder=out, frozen=frozen)
+    end_locks()
+    second = run(*words[1:])
+    first.thaw(frozen)
+    code = first.end()
+
+    assert ids(out) == list(range(1, EVENTS + 1))
+    assert second.startswith(f"Exported {EVENTS:,} events")
+    assert code == 1, first.said
+    assert "the lock on" in first.said
+    assert run(*words[1:]).startswith("Nothing to export")
+    assert left_over(out) == []
+
+
+def follower_that_wakes_up_too_late(first: Standing, topic: Any, folder: Path, *, frozen: str) -> None:
+    """The same with a micro-batch."""
+    out = folder / "out"
+    words = ("stream_events", topic, "--to", out, "--by", "type", "--once")
+    first.begin_and_freeze(*words, folder=out, frozen=frozen)
+    end_locks()
+    second = run(*words[1:], command="stream_events")
+    first.thaw(frozen)
+    code = first.end()
+
+    assert ids(out) == list(range(1, EVENTS + 1))
+    assert second == f"Events written: {EVENTS:,}.\n"
+    assert code == 1, first.said
+    assert run(*words[1:], command="stream_events") == "Events written: 0.\n"
+    assert left_over(out) == []
+
+
+def two_followers_after_a_kill(
+    second: Standing, topic: Any, folder: Path, environment: dict[str, str], *, master: str = "local[1]"
+) -> None:
+    """One is killed in a batch, and two are started: one works, one says why it doesn't."""
+    out = folder / "out"
+    words = ("stream_events", topic, "--to", out, "--by", "type", "--once")
+    with rival(*words, said=folder / "killed", environment=environment, master=master) as first:
+        first.wait_until_half_done(out)
+        first.kill()
+    second.begin(*words)
+    wait_until(held, seconds=120, what="the lock of the second follower")
+    with pytest.raises(CommandError, match=f"Another export_events or stream_events writes to {out}") as raised:
+        run(*words[1:], command="stream_events")
+    assert second.end() == 0, second.said
+
+    assert raised.value.returncode == 1
+    assert ids(out) == list(range(1, EVENTS + 1))
+    assert left_over(out) == []
+    assert run(*words[1:], command="stream_events") == "Events written: 0.\n"
 
 
 def end_locks() -> None:

@@ -2,13 +2,16 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyspark
@@ -17,8 +20,24 @@ from django.db import connection
 
 from django_events import Draft
 from django_events.spark import java
+from tests.processes import wait_until
+from tests.spark.conftest import SHORT_LIVED, killed_in
+from tests.spark.rivals import (
+    EVENTS,
+    FREEZES,
+    ROUNDS,
+    Rival,
+    Standing,
+    export_that_wakes_up_too_late,
+    follower_that_wakes_up_too_late,
+    ids,
+    left_over,
+    rival,
+    standing,
+    two_followers_after_a_kill,
+)
 from tests.spark.test_batch import publish, stored
-from tests.spark.test_export import exported, url
+from tests.spark.test_export import exported, run, url
 
 pytestmark = [
     pytest.mark.usefixtures("transactional_db", "spark"),
@@ -56,8 +75,9 @@ def running(words: list[str], log: Path, environment: dict[str, str]) -> Iterato
         process.wait(60)
 
 
-@pytest.fixture
-def environment() -> dict[str, str]:
+@pytest.fixture(scope="module")
+def machine() -> dict[str, str]:
+    """Variables for all processes of Spark's."""
     java.provide()
     return {
         **os.environ,
@@ -65,25 +85,107 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(Path.cwd()),
-        "DATABASE_URL": url(connection.get_connection_params()),
+        "JAVA_TOOL_OPTIONS": SHORT_LIVED,
     }
 
 
 @pytest.fixture
-def master(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
-    """The address of a standalone master with two workers."""
-    port, spark_class = free_port(), str(HOME / "bin/spark-class")
+def environment(machine: dict[str, str]) -> dict[str, str]:
+    return {**machine, "DATABASE_URL": url(connection.get_connection_params())}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A worker with its executors and their Pythons: all that stops when a machine does."""
+
+    worker: int
+
+    def pids(self) -> list[int]:
+        """The parents first: a frozen one starts nothing."""
+        found = [self.worker]
+        for pid in found:
+            found += children(pid)
+        return found
+
+    def executor_writing_into(self, folder: Path) -> int | None:
+        return next((pid for pid in self.pids() if writes_into(pid, folder)), None)
+
+    def freeze(self) -> None:
+        for pid in self.pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for pid in reversed(self.pids()):
+            os.kill(pid, signal.SIGCONT)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A standalone master with two workers."""
+
+    master: str
+    machines: list[Machine]
+
+    @contextmanager
+    def frozen_while_it_writes_into(self, folder: Path, follower: Rival) -> Iterator[int]:
+        """A machine is frozen for the block, with a file half written; gives the executor that was at it."""
+
+        def found() -> tuple[Machine, int] | None:
+            assert follower.process.poll() is None, follower.said
+            for one in self.machines:
+                if one.executor_writing_into(folder):
+                    one.freeze()
+                    if executor := one.executor_writing_into(folder):
+                        return one, executor
+                    one.thaw()
+            return None
+
+        machine, executor = wait_until(found, seconds=120, what=f"a machine that writes into {folder}")
+        try:
+            yield executor
+        finally:
+            machine.thaw()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, machine: dict[str, str]) -> Iterator[Cluster]:
+    port, spark_class, folder = free_port(), str(HOME / "bin/spark-class"), tmp_path_factory.mktemp("cluster")
     address = f"spark://127.0.0.1:{port}"
     where = ["--host", "127.0.0.1", "--webui-port", "0"]
     with ExitStack() as stack:
         words = [spark_class, "org.apache.spark.deploy.master.Master", *where, "--port", str(port)]
-        process = stack.enter_context(running(words, tmp_path / "master.log", environment))
-        wait_for_port(port, process, tmp_path / "master.log")
+        process = stack.enter_context(running(words, folder / "master.log", machine))
+        wait_for_port(port, process, folder / "master.log")
+        machines = []
         for n in range(2):
-            words = [spark_class, "org.apache.spark.deploy.worker.Worker", *where, "--cores", "1", "--memory", "1g"]
-            words += ["--work-dir", str(tmp_path / f"work{n}"), address]
-            stack.enter_context(running(words, tmp_path / f"worker{n}.log", environment))
-        yield address
+            words = [spark_class, "org.apache.spark.deploy.worker.Worker", *where, "--cores", "2", "--memory", "2g"]
+            words += ["--work-dir", str(folder / f"work{n}"), address]
+            process = stack.enter_context(running(words, folder / f"worker{n}.log", machine))
+            machines.append(Machine(process.pid))
+        yield Cluster(address, machines)
+
+
+@pytest.fixture
+def outside(environment: dict[str, str], scratch: dict[str, str]) -> dict[str, str]:
+    """Variables for a command that is killed."""
+    return {**environment, **scratch}
+
+
+@pytest.fixture(scope="module")
+def first(
+    cluster: Cluster, machine: dict[str, str], django_db_setup: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Standing]:
+    """A process that runs commands on the cluster."""
+    with (
+        TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True) as folder,
+        standing(tmp_path_factory.mktemp("first") / "said", {**machine, **killed_in(folder)}, cluster.master) as one,
+    ):
+        yield one
+
+
+@pytest.fixture
+def things(log: Callable[..., Any]) -> Any:
+    return log(*(Draft(value=n, type=f"t{n % 16}") for n in range(EVENTS)))
 
 
 @pytest.fixture
@@ -96,6 +198,29 @@ def server(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
     with running(words, said, environment) as process:
         wait_for_port(port, process, said)
         yield f"sc://127.0.0.1:{port}"
+
+
+def children(pid: int) -> list[int]:
+    with suppress(OSError):
+        tasks = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(child) for file in tasks for child in file.read_text().split()]
+    return []
+
+
+def command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def writes_into(pid: int, folder: Path) -> bool:
+    """Whether a process has a file open below a folder."""
+    with suppress(OSError):
+        for opened in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if opened.readlink().is_relative_to(folder) and opened.readlink().suffix == ".parquet":
+                    return True
+    return False
 
 
 def manage(environment: dict[str, str], *words: Any) -> str:
@@ -113,18 +238,76 @@ def manage(environment: dict[str, str], *words: Any) -> str:
 
 @pytest.mark.requirement("X1")
 def test_a_cluster_exports_and_follows(
-    spark: Any, log: Callable[..., Any], tmp_path: Path, master: str, environment: dict[str, str]
+    spark: Any, log: Callable[..., Any], tmp_path: Path, cluster: Cluster, environment: dict[str, str]
 ) -> None:
     topic = log(*(Draft(value=n, type=f"t{n % 3}") for n in range(3_000)), partitions=2)
-    parts = ("--part", 1_000, "--by", "day,type", "--master", master)
+    parts = ("--part", 1_000, "--by", "day,type", "--master", cluster.master)
 
     assert manage(environment, "export_events", topic, "--to", tmp_path / "out", *parts).startswith("Exported 3,000")
     assert exported(spark, tmp_path / "out") == stored(topic)
-    live = ("stream_events", topic, "--to", tmp_path / "live", "--once", "--master", master)
+    live = ("stream_events", topic, "--to", tmp_path / "live", "--once", "--master", cluster.master)
     assert manage(environment, *live) == "Events written: 3,000.\n"
     publish(topic, *range(10))
     assert manage(environment, *live) == "Events written: 10.\n"
     assert exported(spark, tmp_path / "live") == stored(topic)
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize(("round", "frozen"), [(n, FREEZES[n % 3]) for n in range(max(ROUNDS, 3))])
+def test_an_export_on_a_cluster_that_lost_its_lock_and_wakes_up_changes_nothing(
+    first: Standing, things: Any, tmp_path: Path, frozen: str, round: int
+) -> None:
+    export_that_wakes_up_too_late(first, things, tmp_path, frozen=frozen)
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize(("round", "frozen"), [(n, FREEZES[n % 3]) for n in range(ROUNDS)])
+def test_a_follower_on_a_cluster_that_lost_its_lock_and_wakes_up_changes_nothing(
+    first: Standing, things: Any, tmp_path: Path, frozen: str, round: int
+) -> None:
+    follower_that_wakes_up_too_late(first, things, tmp_path, frozen=frozen)
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_of_two_followers_on_a_cluster_after_a_kill_one_works(
+    first: Standing, things: Any, tmp_path: Path, cluster: Cluster, outside: dict[str, str], round: int
+) -> None:
+    two_followers_after_a_kill(first, things, tmp_path, outside, master=cluster.master)
+
+
+# A machine that doesn't answer for so long is given up, and its tasks are begun elsewhere.
+IMPATIENT = {
+    "spark.executor.heartbeatInterval": "500ms",
+    "spark.network.timeout": "3s",
+    "spark.network.timeoutInterval": "500ms",
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "500ms",
+}
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_a_machine_that_is_frozen_while_it_writes_and_wakes_up_adds_nothing(
+    things: Any, tmp_path: Path, cluster: Cluster, outside: dict[str, str], round: int
+) -> None:
+    """The driver gives it up, another machine does its tasks, and then it goes on with them."""
+    out = tmp_path / "out"
+    words = ("stream_events", things, "--to", out, "--by", "type")
+    where = {"said": tmp_path / "said", "environment": outside, "master": cluster.master}
+    with rival(*words, "--every", 1, **where, **IMPATIENT) as follower:
+        with cluster.frozen_while_it_writes_into(out, follower) as executor:
+            follower.wait_until_written(out, "batch=000000000000/**/*.parquet")
+            assert ids(out) == list(range(1, EVENTS + 1))
+        publish(things, *range(10))
+        follower.wait_until_written(out, "batch=000000000001/**/*.parquet")
+        wait_until(lambda: not command(executor), what="the end of what was frozen")
+        follower.process.send_signal(signal.SIGTERM)
+        assert follower.end() == 0, follower.said
+
+    assert ids(out) == list(range(1, EVENTS + 11))
+    assert run(*words[1:], "--once", command="stream_events") == "Events written: 0.\n"
+    assert left_over(out) == []
 
 
 @pytest.mark.requirement("X1")

@@ -545,6 +545,28 @@ def test_a_stream_does_not_begin_with_the_checkpoint_of_another(
     assert [row["offset"] for row in exported(spark, tmp_path / "other")] == [6, 7]
 
 
+@pytest.mark.parametrize("cut", ["metadata", "offsets/1", "commits/1"])
+def test_a_checkpoint_that_a_power_failure_cut_is_said(
+    spark: Any, log: Callable[..., Any], tmp_path: Path, cut: str
+) -> None:
+    """Spark doesn't wait for the disk: its newest files may be empty."""
+    topic = log(*(Draft(value=n) for n in range(6)))
+    arguments = (topic, "--to", tmp_path, "--once", "--most", 3)
+    run(*arguments, command="stream_events")
+    checkpoint = tmp_path / "_django_events/checkpoint"
+    (checkpoint / cut).write_text("")
+    for sums in checkpoint.rglob(".*.crc"):
+        sums.unlink()
+
+    with pytest.raises(CommandError, match=r"The checkpoint is damaged, as after a power failure\. Remove"):
+        run(*arguments, command="stream_events")
+    shutil.rmtree(checkpoint)
+    publish(topic, 6)
+
+    assert run(*arguments, command="stream_events") == "Events written: 1.\n"
+    assert exported(spark, tmp_path) == stored(topic)
+
+
 def test_files_that_are_older_than_their_checkpoint_are_said(
     spark: Any, log: Callable[..., Any], tmp_path: Path
 ) -> None:

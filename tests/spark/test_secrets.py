@@ -4,7 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events import Draft
 from django_events.exceptions import InvalidOption, RightsMissing
+from django_events.models import StagedEvent
 from django_events.spark import java
 from django_events.spark.dsn import Dsn, fetch
 from django_events.statements import statement
@@ -139,17 +140,58 @@ def test_the_option_that_is_wrong_is_named() -> None:
         Dsn("nonsense", option="databaseUrl")
 
 
-def test_a_role_without_rights_is_told_what_it_needs(dsn: str) -> None:
+@pytest.fixture
+def poor(dsn: str) -> Iterator[str]:
+    """The address for a role that may read the topics, and nothing else."""
+    role = f"spark_without_rights_{os.getpid()}"
     with connection.cursor() as cursor:
-        cursor.execute(f"CREATE ROLE spark_without_rights LOGIN PASSWORD '{PASSWORD}'")
-    try:
-        poor = Dsn(make_conninfo(dsn, user="spark_without_rights", password=PASSWORD))
-        with pytest.raises(RightsMissing) as raised, poor.connected() as used:
-            fetch(used, statement("topics"))
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP ROLE spark_without_rights")
+        cursor.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
+        cursor.execute(f"GRANT SELECT ON django_events_topic, django_events_topichead TO {role}")
+    yield make_conninfo(dsn, user=role, password=PASSWORD)
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP OWNED BY {role}")
+        cursor.execute(f"DROP ROLE {role}")
 
-    assert "permission denied for table django_events_topic" in str(raised.value)
+
+def test_a_role_without_rights_is_told_what_it_needs(poor: str) -> None:
+    with pytest.raises(RightsMissing) as raised, Dsn(poor).connected() as used:
+        fetch(used, statement("unstage"), attempts=[])
+
+    assert "permission denied for table django_events_stagedevent" in str(raised.value)
     assert "events grants --role reader|sink" in str(raised.value)
     assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.parametrize("way", ["batch", "stream"])
+def test_a_sink_without_rights_is_told_before_the_job(
+    spark: Any, poor: str, log: Any, tmp_path: Path, dsn: str, way: str
+) -> None:
+    """From a task the same comes in pages of Java's."""
+    topic = str(log(Draft(value=1)))
+    with pytest.raises(Exception, match="events grants --role") as raised:
+        if way == "batch":
+            frame = spark.createDataFrame([("1",)], "value string")
+            frame.write.format("django_events").options(dsn=poor, topic=topic).mode("append").save()
+        else:
+            stream = spark.readStream.format("django_events").options(
+                dsn=dsn, subscribe=topic, startingOffsets="earliest"
+            )
+            to = {"dsn": poor, "topic": topic, "sink": "s", "checkpointLocation": str(tmp_path)}
+            query = stream.load().select("value").writeStream.format("django_events").options(**to)
+            query.trigger(availableNow=True).start().awaitTermination()
+
+    assert len(str(raised.value).strip().splitlines()) < 40
+    assert not StagedEvent.objects.exists()
+
+
+def test_a_sentence_of_ours_can_be_all_that_is_said(spark: Any, poor: str) -> None:
+    """Without the stack of Spark's Python, by a setting of Spark's that the documentation names."""
+    spark.conf.set("spark.sql.execution.pyspark.udf.hideTraceback.enabled", "true")
+    try:
+        with pytest.raises(Exception, match="There is no topic 'thing' in the database") as raised:
+            spark.read.format("django_events").options(dsn=poor, subscribe="thing").load().count()
+    finally:
+        spark.conf.unset("spark.sql.execution.pyspark.udf.hideTraceback.enabled")
+
+    assert "File" not in str(raised.value)
+    assert len(str(raised.value).strip().splitlines()) < 5

@@ -1,6 +1,7 @@
 """The journal of a folder: what counts is decided once, and what no run can have written is refused."""
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -131,9 +132,60 @@ def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(ExportRefused, match=r"ids=000000000001-000000000050 is there, and no run has written it"):
         journal.finish(PART, write(journal), 50)
+
+    assert parts(tmp_path).unfinished == [PART]
+
+
+def test_a_folder_that_comes_in_the_way_at_the_last_moment_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = planned(tmp_path, PART)
+    attempt = write(journal)
+
+    def make(disk: OfDisk, folder: str) -> None:
+        (tmp_path / PART.folder).mkdir(parents=True)
+        (tmp_path / PART.folder / "foreign.parquet").touch()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OfDisk, "keep", make)
+        with pytest.raises(ExportRefused, match=r"ids=000000000001-000000000050 is there, and no run has written it"):
+            journal.finish(PART, attempt, 50)
     OfDisk().remove(f"{tmp_path}/{PART.folder}")
     planned(tmp_path)
+
     assert seen(tmp_path) == ["topic=things/ids=000000000001-000000000050/part-0.parquet"]
+
+
+def test_what_a_version_says_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the calls: a power failure may come between any two of them."""
+    calls: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def kept(opened: int) -> None:
+        calls.append(("keep", str(Path(f"/proc/self/fd/{opened}").readlink())))
+        fsync(opened)
+
+    def moved(source: Path, target: Path) -> None:
+        calls.append(("move", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", kept)
+    monkeypatch.setattr(os, "rename", moved)
+    out = tmp_path / "new" / "out"
+    journal = planned(out, PART)
+    attempt = write(journal)
+    own, versions = f"{out}/_django_events", f"{out}/_django_events/journal"
+    begun = calls.index(("move", f"{versions}/000000000001"))
+    assert {tmp_path, tmp_path / "new", out, Path(own)} <= {Path(path) for _, path in calls[:begun]}
+
+    journal.finish(PART, attempt, 50)
+
+    decided, shown = calls.index(("move", f"{versions}/000000000002")), calls.index(("move", f"{out}/{PART.folder}"))
+    place = f"{own}/attempts/{attempt}"
+    for path in (f"{place}/part-0.parquet", f"{place}/_SUCCESS", place, f"{own}/attempts"):
+        assert ("keep", path) in calls[begun:decided]
+    assert ("keep", versions) in calls[decided:shown]
+    assert ("keep", f"{out}/topic=things") in calls[shown:]
 
 
 @pytest.mark.parametrize("was", ["shown", "removed"])
@@ -163,8 +215,9 @@ def test_files_that_spark_wrote_elsewhere_do_not_count(tmp_path: Path) -> None:
     assert parts(tmp_path).unfinished == [PART]
 
 
-def test_many_runs_at_once_decide_each_part_once(tmp_path: Path) -> None:
+def test_many_runs_at_once_decide_each_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any lock: each takes the folder over from the others, again and again."""
+    monkeypatch.setattr(os, "fsync", lambda opened: None)  # a slow disk would let none of them get far
     wanted = [Part(topic="things", incarnation="i", start=n, end=n + 1) for n in range(1, 61)]
     planned(tmp_path, *wanted)
 
