@@ -25,10 +25,11 @@ ARROW: dict[DataType, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its type, and what it is called in the table. `topic` is in none: the range knows it."""
+    """A column: its type, what it is called in the table, and whether it is JSON there. `topic` is in none."""
 
     type: DataType
     source: str
+    json: bool = False
 
     @property
     def arrow(self) -> pa.DataType:
@@ -44,9 +45,9 @@ COLUMNS = {
     "timestamp": Column(TimestampType(), "logged_at"),
     "type": Column(StringType(), "type"),
     "key": Column(StringType(), "key"),
-    "value": Column(StringType(), "value"),
+    "value": Column(StringType(), "value", json=True),
     "body": Column(BinaryType(), "body"),
-    "metadata": Column(StringType(), "metadata"),
+    "metadata": Column(StringType(), "metadata", json=True),
     "published_at": Column(TimestampType(), "published_at"),
 }
 

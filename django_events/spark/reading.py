@@ -4,10 +4,12 @@ A column of texts comes as one long text and the lengths of its parts, one of nu
 here doesn't depend on the number of events: the same rows one by one would take Python longer than the server needs.
 """
 
+import json
 import logging
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import psycopg
@@ -20,7 +22,7 @@ from django_events.exceptions import DataLost
 from django_events.spark.columns import COLUMNS, TOPIC, Column
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.ranges import Range
-from django_events.statements import Statement, all_of, listed, log_table, statement
+from django_events.statements import SMALL, Statement, all_of, as_text, listed, log_table, statement
 
 logger = logging.getLogger("django_events.spark")
 
@@ -35,7 +37,12 @@ SETTINGS = {
 # How many events make a row: so many that a batch has about a megabyte, learnt from those before.
 PIECE_BYTES = 1 << 20
 FIRST_PIECE, LARGEST_PIECE = 128, 2048
-TOO_LARGE = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.OutOfMemory)
+# What PostgreSQL says to more than it can send in one row: limits of its own, and to bytes an error without a class.
+LIMITS, UNNAMED, OUT_OF_MEMORY = "54", "XX000", "53200"
+
+NOT_MADE_INTO_TEXT = "It has numbers of more than 4,300 digits, or is nested more than 5,000 deep."
+NAMED = 5  # events, in a warning
+LEFT_OUT = -2  # the length of one that is there and was not made into text
 
 HEADER = struct.Struct(">11sii")  # of a binary COPY
 ARRAY = struct.Struct(">iiiii")  # dimensions, has nulls, type, length, lower bound
@@ -61,27 +68,37 @@ class RangeReader:
 
     def _read(self, connection: Connection, part: Range) -> Iterator[pa.RecordBatch]:
         start, piece, learnt = part.start, FIRST_PIECE, False
+        refused = ""  # what the server says of the next event, even by itself
         while start < part.end:
-            end = min(start + (self.fetch_size if learnt else FIRST_PIECE), part.end)
+            end = min(start + (1 if refused else self.fetch_size if learnt else FIRST_PIECE), part.end)
             rows = size = 0
             short: list[tuple[int, int, int]] = []
+            error: psycopg.Error | None = None
             try:
-                for batch in gathered(connection, self._asked(connection, part, start, end, piece), self._wanted):
+                asked = self._asked(connection, part, start, end, piece, refused)
+                for given in gathered(connection, asked, self._wanted):
                     first, start = start, min(start + piece, end)
-                    if batch.num_rows < start - first:
-                        short.append((first, start, batch.num_rows))
-                    if batch.num_rows:
-                        rows += batch.num_rows
-                        size += batch.nbytes
-                        yield self._completed(batch, part.topic)
-            except TOO_LARGE:
-                if piece == 1:
+                    count = given.batch.num_rows
+                    if count < start - first:
+                        short.append((first, start, count))
+                    if count:
+                        rows += count
+                        size += given.batch.nbytes
+                        yield self._completed(given, part, first, refused)
+            except psycopg.Error as failed:
+                if not _is_too_large(failed) or refused:
                     raise
-                piece = max(piece // 8, 1)
+                error = failed
             if short:  # of those left out, the first tells of all: a log loses nothing but its oldest
                 self._check(connection, part, *short[0])
-            if rows:
-                learnt = True
+            if error is not None and not rows:
+                if piece == 1:
+                    refused = _refused(error)
+                piece, learnt = max(piece // 8, 1), False
+            elif refused:  # the next ones may be no smaller
+                refused = ""
+            elif rows:
+                learnt = error is None
                 piece = min(max(PIECE_BYTES * rows // max(size, 1), 1), LARGEST_PIECE)
 
     @property
@@ -89,14 +106,16 @@ class RangeReader:
         """What to ask for: something, even if nothing but the topic is wanted."""
         return {name: COLUMNS[name] for name in self.columns if name != TOPIC} or {"offset": COLUMNS["offset"]}
 
-    def _asked(self, connection: Connection, part: Range, start: int, end: int, piece: int) -> Statement:
+    def _asked(self, connection: Connection, part: Range, start: int, end: int, piece: int, refused: str) -> Statement:
+        """A range of events; of one that can't be sent, no payload."""
+        named = _named_without_payload if refused else _named
         return statement("copy_range").on(
             log=log_table(part.topic_id),
             topic_id=part.topic_id,
             start=start,
             end=end,
             piece=piece,
-            columns=listed([_named(name, column) for name, column in self._wanted.items()]),
+            columns=listed([named(name, column) for name, column in self._wanted.items()]),
             gathered=_gathering(connection, self._wanted),
             condition=self.condition or all_of([]),
         )
@@ -116,21 +135,60 @@ class RangeReader:
             raise DataLost(f"{said} Read what is left with failOnDataLoss=false.")
         logger.warning(said)
 
-    def _completed(self, batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
-        arrays = [
-            pa.repeat(pa.scalar(topic), batch.num_rows) if name == TOPIC else batch.column(name)
-            for name in self.columns
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
+    def _completed(self, given: "Gathered", part: Range, first: int, refused: str) -> pa.RecordBatch:
+        """A batch with the column that is in no table, and with what is to be said of events that can't be read."""
+        batch = given.batch
+        arrays = {name: batch.column(name) for name in batch.schema.names}
+        arrays[TOPIC] = pa.repeat(pa.scalar(part.topic), batch.num_rows)
+        left_out = list(range(batch.num_rows)) if refused else given.left_out
+        if left_out:
+            why = refused or NOT_MADE_INTO_TEXT
+            ids = [arrays["offset"][place].as_py() if "offset" in arrays else first + place for place in left_out]
+            named = ", ".join(f"{part.topic}/{event_id}" for event_id in ids[:NAMED])
+            more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+            logger.warning("Read without what can't be made into text: event %s. %s", named + more, why)
+            if "metadata" in arrays:
+                arrays["metadata"] = _saying(arrays["metadata"], left_out, why)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self.columns], names=list(self.columns))
+
+
+class Gathered(NamedTuple):
+    """A batch, and the places of the events of which JSON is left out."""
+
+    batch: pa.RecordBatch
+    left_out: list[int]
+
+
+def _is_too_large(error: psycopg.Error) -> bool:
+    state = error.sqlstate or ""
+    return state[:2] == LIMITS or state in (UNNAMED, OUT_OF_MEMORY)
+
+
+def _refused(error: psycopg.Error) -> str:
+    """Why an event can't be sent by itself. What is short of memory may have some the next time."""
+    if error.sqlstate == OUT_OF_MEMORY:
+        raise error
+    return f"PostgreSQL can't send it: {str(error).strip().splitlines()[0].rstrip('.')}."
+
+
+def _saying(metadata: pa.Array, left_out: list[int], why: str) -> pa.Array:
+    """Metadata that say of these events why something is missing, as they do of erased ones."""
+    said = json.dumps({"unreadable": why}, ensure_ascii=False)
+    texts = metadata.to_pylist()
+    for place in left_out:
+        text = texts[place]
+        known = text if text is not None and text.startswith("{") and text != "{}" else ""
+        texts[place] = f"{known[:-1]}, {said[1:]}" if known else said
+    return pa.array(texts, pa.string())
 
 
 def read_table(connection: Connection, asked: Statement, columns: Mapping[str, Column]) -> Iterator[pa.RecordBatch]:
     """All that a statement answers with, whose columns are named like these."""
     wanted = statement("copy_answer").on(asked=asked, gathered=_gathering(connection, columns))
-    return gathered(connection, wanted, columns)
+    return (given.batch for given in gathered(connection, wanted, columns))
 
 
-def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Column]) -> Iterator[pa.RecordBatch]:
+def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Column]) -> Iterator[Gathered]:
     """A batch for each row of a binary COPY of gathered columns."""
     settings = statement("set_locally").text.encode(), {"names": list(SETTINGS), "values": list(SETTINGS.values())}
     text = f"{psycopg.ClientCursor(connection).mogrify(*settings)};\n{asked.text.replace('%%', '%')}"
@@ -155,13 +213,36 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
 
 
 def _named(name: str, column: Column) -> Statement:
+    if column.json:
+        return _named_json(name, column, as_text(f"e.{column.source}", small=SMALL))
     part = statement("as_text" if column.arrow == pa.string() else "as_is")
     return part.on(column=column.source, name=name)
 
 
+def _named_without_payload(name: str, column: Column) -> Statement:
+    if column.json:
+        json_column = Statement("column", f"e.{column.source}")
+        return _named_json(name, column, statement("as_text_if_small").on(json=json_column, small=SMALL))
+    return statement("without_bytes").on(name=name) if column.arrow == pa.binary() else _named(name, column)
+
+
+def _named_json(name: str, column: Column, text: Statement) -> Statement:
+    return statement("as_text_if_there").on(text=text, column=column.source, name=name, there=_there(name))
+
+
 def _gathering(connection: Connection, columns: Mapping[str, Column]) -> Statement:
-    how = HOW if connection.info.parameter_status("server_encoding") == "UTF8" else HOW_ELSEWHERE
-    return listed([how[column.arrow].on(name=name) for name, column in columns.items()])
+    is_utf8 = connection.info.parameter_status("server_encoding") == "UTF8"
+    how, how_json = HOW if is_utf8 else HOW_ELSEWHERE, statement("gather_json" if is_utf8 else "gather_foreign_json")
+    return listed(
+        [
+            how_json.on(name=name, there=_there(name)) if column.json else how[column.arrow].on(name=name)
+            for name, column in columns.items()
+        ]
+    )
+
+
+def _there(name: str) -> str:
+    return f"{name}_is_there"
 
 
 def _refuse_failure(result: PGresult, expected: ExecStatus) -> None:
@@ -182,18 +263,22 @@ def _fields(row: memoryview, at: int) -> list[memoryview | None]:
     return fields
 
 
-def _batch(fields: list[memoryview | None], columns: Mapping[str, Column]) -> pa.RecordBatch:
-    given = iter(fields)
-    arrays = [
-        _texts(next(given), next(given), column.arrow) if column.arrow in LONG else _numbers(next(given), column.arrow)
-        for column in columns.values()
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+def _batch(fields: list[memoryview | None], columns: Mapping[str, Column]) -> Gathered:
+    given, arrays = iter(fields), []
+    left_out: set[int] = set()
+    for column in columns.values():
+        if column.arrow in LONG:
+            joined, sizes = next(given), _array(next(given), np.int32)
+            arrays.append(_texts(joined, sizes, column.arrow))
+            if column.json:
+                left_out.update(np.flatnonzero(sizes == LEFT_OUT).tolist())
+        else:
+            arrays.append(_numbers(next(given), column.arrow))
+    return Gathered(pa.RecordBatch.from_arrays(arrays, names=list(columns)), sorted(left_out))
 
 
-def _texts(joined: memoryview | None, lengths: memoryview | None, type: pa.DataType) -> pa.Array:
-    """Texts or bytes one after the other, and how long each is; -1 stands for none."""
-    sizes = _array(lengths, np.int32)
+def _texts(joined: memoryview | None, sizes: "np.typing.NDArray[np.signedinteger]", type: pa.DataType) -> pa.Array:
+    """Texts or bytes one after the other, and how long each is; less than 0 stands for none."""
     there = sizes >= 0
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(np.where(there, sizes, 0), out=ends[1:])

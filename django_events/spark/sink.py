@@ -39,6 +39,7 @@ LONGEST = {"type": 200, "key": 512}
 HIGHEST_PARTITION = 2**31 - 1
 TRIES = 3
 VANISHED_AFTER = "10s"  # the server ends the transaction of a driver that says nothing any more: another one waits
+UNREADABLE = "DE003"  # what the functions that publish say to JSON that no reader makes into text
 # Spark's names for them among the local properties of a task.
 QUERY, BATCH, GROUP = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
@@ -120,7 +121,15 @@ class Sink:
             return
         for topic in sorted({topic for message in staged for topic in message.topics}):
             fetch(connection, statement("open"), topic=topic, wake=None)
-        [[published]] = fetch(connection, statement("publish_staged"), attempts=attempts)
+        try:
+            [[published]] = fetch(connection, statement("publish_staged"), attempts=attempts)
+        except psycopg.DatabaseError as error:
+            if error.sqlstate != UNREADABLE:
+                raise
+            raise SinkRefused(
+                f"A row was refused. {error.diag.message_primary} Publish it in the column 'body', or write such "
+                "numbers as text and make it flatter. Nothing was published."
+            ) from None
         if published != events and not (again and published == 0):
             raise SinkRefused(
                 f"{published} of {events} events that tasks staged are still there, so nothing was published. "

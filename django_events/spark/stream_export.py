@@ -176,7 +176,10 @@ def for_kafka(frame: "DataFrame") -> "DataFrame":
         f.struct(f.lit(name).alias("key"), f.col(name).cast("string").cast("binary").alias("value"))
         for name in ("offset", "type", "metadata", "published_at")
     ]
-    value = f.coalesce(f.col("value").cast("binary"), f.col("body")).alias("value")
+    # Without a value it would be a tombstone, which deletes the key: fitting for what was erased, and for nothing else.
+    unreadable = f.when(f.get_json_object("metadata", "$.unreadable").isNotNull(), f.col("metadata"))
+    value = f.coalesce(f.col("value"), f.when(f.col("body").isNull(), unreadable))
+    value = f.coalesce(value.cast("binary"), f.col("body")).alias("value")
     return frame.select("topic", "key", value, f.array(*says).alias("headers"))
 
 

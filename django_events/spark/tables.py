@@ -1,5 +1,6 @@
 """What goes on beside the log, for jobs: dead letters, how far consumers are, what queues have processed."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Tim
 
 from django_events.spark.columns import Column
 from django_events.spark.dsn import Dsn
-from django_events.spark.reading import read_table
-from django_events.statements import Statement, statement
+from django_events.spark.reading import NOT_MADE_INTO_TEXT, read_table
+from django_events.statements import SMALL, Statement, as_text, literal, statement
 
 INT, LONG, TEXT = Column(IntegerType(), ""), Column(LongType(), ""), Column(StringType(), "")
 TIME, BYTES = Column(TimestampType(), ""), Column(BinaryType(), "")
@@ -26,7 +27,11 @@ class Table:
 
 TABLES = {
     "dead_letters": Table(
-        statement("spark_dead_letters"),
+        statement("spark_dead_letters").on(
+            value=as_text("d.value", small=SMALL),
+            metadata=as_text("d.metadata", small=SMALL),
+            unreadable=literal(json.dumps({"unreadable": NOT_MADE_INTO_TEXT})),
+        ),
         {
             "consumer": TEXT,
             "topic": TEXT,
