@@ -19,8 +19,8 @@ from django_events.consuming.children import children_left_behind
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.held import Held
-from django_events.consuming.reading import TOO_LONG
-from django_events.consuming.received import ReceivedEvent, UnreadEvent, unreadable
+from django_events.consuming.reading import TOO_LONG, EventGone
+from django_events.consuming.received import ReceivedEvent, UnreadEvent, gone, unreadable
 from django_events.exceptions import WorkerEnded
 from django_events.retries import Discard, Retry
 from django_events.signals import event_dead_lettered, event_handled, event_retried
@@ -282,6 +282,8 @@ def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
         why = unreadable(event, f"can't be read: {sql.said(error).rstrip('.')}")
         # What is short of memory may have some the next time; what is too large for PostgreSQL stays so.
         return claim.judge(event, why if sql.is_of_data(error) else error)
+    except EventGone:
+        return claim.judge(event, gone(event))
     if loaded is None:
         return claim.judge(event, unreadable(event, f"can't be read: {TOO_LONG}"))
     return loaded

@@ -24,7 +24,7 @@ from django_events import models, sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.held import Held
-from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload
+from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
@@ -120,9 +120,7 @@ class Hand(Held):
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
         """An unread event, with its payload; None if that can't be read."""
-        for row in self._rows([event.id], most_bytes=ALL).read:
-            return ReceivedEvent(self.subscription.topic, row, consumer=event.consumer, attempt=event.attempt)
-        return None
+        return loaded(self._rows([event.id], most_bytes=ALL), event)
 
     def _rows(self, event_ids: Sequence[int], most_bytes: int | None = None) -> Rows:
         """Of the log, or, where that dropped them, of dead letters that are handled again; in order."""

@@ -25,7 +25,7 @@ from django_events import sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, judge
 from django_events.consuming.held import Held
-from django_events.consuming.reading import ALL, NOTHING, bounded
+from django_events.consuming.reading import ALL, NOTHING, ReadIncomplete, bounded, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 
@@ -116,18 +116,24 @@ class Lease(Held):
 
         Each of them is read by itself then, and its attempt counted before that.
         """
-        self._suspect()
-        return self._read(most_bytes=NOTHING)
+        end = self._suspect()
+        batch = self._read(most_bytes=NOTHING)
+        if end is not None and batch is not None and not batch.events and end <= batch.position:
+            raise ReadIncomplete(f"The log has event {self.subscription.topic}/{end}, and a read left it out.")
+        return batch
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
         """An unread event, with its payload; None if that can't be read."""
-        of, after = self.subscription, event.id - 1
+        after = event.id - 1
         statement = sql.statement("read").on(
-            log=of.log, events=self._events(), match=sql.all_of([]), after=after, upper=event.id, most=1
+            log=self.subscription.log,
+            events=self._events(),
+            match=sql.all_of([]),
+            after=after,
+            upper=event.id,
+            most=1,
         )
-        for row in bounded(self.using, statement, most_bytes=ALL).read:
-            return ReceivedEvent(of.topic, row, consumer=event.consumer, attempt=event.attempt)
-        return None
+        return loaded(bounded(self.using, statement, most_bytes=ALL), event)
 
     def _read(self, most_bytes: int | None = None) -> Batch | None:
         of = self.subscription
@@ -154,16 +160,45 @@ class Lease(Held):
             events = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
         # What does not fit was unpacked for nothing: that many are not looked at again.
         self.fitting = of.most if cut is None else 2 * len(events)
+        ended = len(events) < most and cut is None
+        if of.is_dense and (missing := self._missing(events, upper if ended else events[-1].id)):
+            self._tell_of(missing)
         if events and events[0].id == self.attempted:
             events[0] = events[0].with_attempt(self.attempts + 1)
-        if len(events) == most or cut is not None:
-            self.batch = Batch(events, events[-1].id, self._number_of(events[-1]))
-        else:
+        if ended:
             self.batch = Batch(events, upper, self._number_at(upper, events))
+        else:
+            self.batch = Batch(events, events[-1].id, self._number_of(events[-1]))
         return self.batch
 
-    def _suspect(self) -> None:
-        """Somebody died or froze with the next batch in hand: one of its events may be why."""
+    def _missing(self, events: list[ReceivedEvent], end: int) -> range | None:
+        """The first ids up to an end that are not among events of which every id has one."""
+        if len(events) == end - self.position:
+            return None
+        for place, event in enumerate(events, self.position + 1):
+            if event.id != place:
+                return range(place, event.id)
+        return range(self.position + len(events) + 1, end + 1)
+
+    def _tell_of(self, missing: range) -> None:
+        """The log has no holes: some were made, or a read has left something out, and goes no further then."""
+        of, first, last = self.subscription, missing[0], missing[-1]
+        statement = sql.statement("batch_end").on(
+            log=of.log, events=self._events(), match=of.match, after=first - 1, upper=last, most=1
+        )
+        [[there]] = sql.fetch(self.using, statement)
+        if there is not None:
+            raise ReadIncomplete(f"The log has event {of.topic}/{there}, and a read left it out.")
+        logger.error(
+            "Consumer %s: the log has no event from %d to %d any more, so it is passed over. manage.py events verify "
+            "tells what is missing.",
+            of,
+            first,
+            last,
+        )
+
+    def _suspect(self) -> int | None:
+        """Somebody died or froze with the next batch in hand: one of its events may be why. Returns where it ends."""
         of = self.subscription
         statement = sql.statement("batch_end").on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=self.horizon, most=of.most
@@ -171,6 +206,7 @@ class Lease(Held):
         [[end]] = sql.fetch(self.using, statement)
         self.careful_until = max(self.careful_until, end or 0)
         self.suspicious = False
+        return None if end is None else int(end)
 
     def too_few(self, batch: Batch) -> bool:
         """Whether a batch is smaller than the consumer wants, and its events not old enough to go without more."""

@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections
 
 from django_events import sql
 from django_events.conf import settings
-from django_events.consuming.received import COLUMNS
+from django_events.consuming.received import COLUMNS, ReceivedEvent
 from django_events.statements import SMALL, as_text
 
 # Nothing but the next event, without its payload: none has less than this. And one event, however large it is.
@@ -30,6 +30,14 @@ class Rows(NamedTuple):
 
     read: sql.Rows
     cut: tuple[Any, ...] | None
+
+
+class EventGone(Exception):
+    """An event that was to be read is not there any more."""
+
+
+class ReadIncomplete(Exception):
+    """A read answered without an event that is there. To go on behind it would be to lose it."""
 
 
 def bounded(
@@ -69,6 +77,15 @@ def _around(most_bytes: int) -> str:
         )
         .text
     )
+
+
+def loaded(rows: Rows, event: ReceivedEvent) -> ReceivedEvent | None:
+    """An event that was read by itself, now with its payload; None if that can't be read, EventGone without a row."""
+    for row in rows.read:
+        return ReceivedEvent(event.topic, row, consumer=event.consumer, attempt=event.attempt)
+    if rows.cut is None:
+        raise EventGone
+    return None
 
 
 def is_of_payload(using: str, error: DatabaseError) -> bool:

@@ -175,6 +175,13 @@ def unreadable(event: UnreadEvent, why: str = "was not read") -> UnreadableEvent
     )
 
 
+def gone(event: UnreadEvent) -> UnreadableEvent:
+    return UnreadableEvent(
+        f"Event {event.address} is not there any more: it was removed before its payload was read, of which "
+        f"{event.stored_bytes:,} bytes were stored."
+    )
+
+
 # Events are made by the ten thousand: the slots' own setters pass by the refusal above, at no cost.
 _setters: dict[str, Any] = {name: vars(ReceivedEvent)[name].__set__ for name in ReceivedEvent.__slots__}
 _set_topic = _setters["topic"]

@@ -8,7 +8,7 @@ from django.db import DatabaseError
 from django_events import sql
 from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.leases import Lease, Settlement
-from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload
+from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
@@ -50,9 +50,7 @@ class Redrive:
         return event.with_attempt(self.attempts)
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
-        for row in _rows(self.lease, event.id, most_bytes=ALL).read:
-            return ReceivedEvent(event.topic, row, consumer=event.consumer, attempt=event.attempt)
-        return None
+        return loaded(_rows(self.lease, event.id, most_bytes=ALL), event)
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None

@@ -9,12 +9,17 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_events import models, skip
+from django_events.consuming import leases, reading
 from django_events.consuming.dead_letters import redrive
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
+from django_events.consuming.hands import Hand
+from django_events.consuming.leases import Lease
 from django_events.consuming.queues import QueueServer
+from django_events.consuming.replay import resume
+from django_events.statements import log_table
 from tests import worst_values
-from tests.conftest import transfer_all
+from tests.conftest import log_values, transfer_all
 from tests.fix_consumers import exhaust, position_of, run_once
 from tests.fix_queues import AT_ONCE, deliveries
 from tests.fix_queues import pending as pending_of
@@ -246,3 +251,94 @@ def test_an_unreadable_event_can_be_skipped(things, make_consumer, make_queue):
     assert position_of(stopped).position == 3
     assert [letter.event_id for letter in dead_letters(stopped)] == [2]
     assert [letter.event_id for letter in dead_letters(queue.subscription.consumer)] == [2]
+
+
+def remove(topic, condition):
+    """Delete events by hand, as the owner of the tables can."""
+    log = log_table(models.Topic.objects.get(name=topic.name).pk)
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {log} WHERE {condition}")
+
+
+LARGE = "to_jsonb(repeat('x', 5000))"
+
+
+@pytest.mark.requirement("D4")
+@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("gone", ["id = 1", "id IN (2, 3)", "id > 5 AND id < 8", "id IN (3, 6)"])
+def test_a_stream_says_what_is_gone_from_the_middle_of_its_log(things, make_consumer, caplog, batch_size, gone):
+    handler = Noted()
+    reader = make_consumer(things, handler=handler, batch_size=batch_size)
+    insert(things, *[f"'{n}'::jsonb" for n in range(1, 9)])
+    remove(things, gone)
+    left = log_values(things)
+    exhaust(reader)
+
+    assert handler.seen == left
+    assert position_of(reader).position == 8
+    assert re.search(r"the log has no event from [0-9] to [0-9] any more, so it is passed over", caplog.text)
+
+
+@pytest.mark.requirement("D4")
+def test_a_read_that_leaves_an_event_out_stops_the_stream(things, make_consumer, monkeypatch, caplog):
+    """A read without an answer is not the end of the log: that would be to pass over what it has."""
+    handler = Noted()
+    reader = make_consumer(things, handler=handler)
+    insert(things, "'1'::jsonb", "'2'::jsonb", "'3'::jsonb")
+    with monkeypatch.context() as patched:
+        patched.setattr(leases, "bounded", lambda *args, **options: reading.Rows([], None))
+        exhaust(reader)
+
+    position = position_of(reader)
+    assert (position.position, position.error) == (0, "The log has event things/1, and a read left it out.")
+    assert position.stopped_at is not None
+    resume("reader")
+    exhaust(reader)
+    assert handler.seen == [1, 2, 3]
+
+
+@pytest.mark.requirement("D4")
+def test_a_read_of_one_after_a_failure_finds_the_one_that_is_there(things, make_consumer, monkeypatch):
+    reader = make_consumer(things, handler=Noted(), types=["", "a"])
+    insert(things, "'1'::jsonb", DEEP)
+    true = leases.bounded
+
+    def bounded(*args, most_bytes=None, **options):
+        return (
+            reading.Rows([], None) if most_bytes == reading.NOTHING else true(*args, most_bytes=most_bytes, **options)
+        )
+
+    with monkeypatch.context() as patched, shallow_stack():
+        patched.setattr(leases, "bounded", bounded)
+        exhaust(reader)
+
+    position = position_of(reader)
+    assert (position.position, position.error) == (0, "The log has event things/2, and a read left it out.")
+
+
+@pytest.mark.requirement("D4")
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_an_event_that_vanishes_before_its_payload_is_read_is_not_called_unreadable(
+    things, make_consumer, make_queue, settings, monkeypatch, mode
+):
+    settings.DJANGO_EVENTS = {"MAX_BATCH_BYTES": 1_000}
+    handler = Noted()
+    queue = make_queue(things, handler=handler, retry=AT_ONCE) if mode == "queue" else None
+    reader = queue.subscription.consumer if queue else make_consumer(things, handler=handler, retry=AT_ONCE)
+    insert(things, "'1'::jsonb", LARGE, "'3'::jsonb")
+    kind = Hand if queue else Lease
+    true = kind.load
+
+    def load(held, event):
+        remove(things, f"id = {event.id}")
+        return true(held, event)
+
+    monkeypatch.setattr(kind, "load", load)
+    if queue:
+        serve_queue(queue)
+    else:
+        exhaust(reader)
+
+    assert sorted(handler.seen) == [1, 3]
+    [letter] = models.DeadLetter.objects.filter(consumer__name=reader.name)
+    assert letter.error.startswith("UnreadableEvent: Event things/2 is not there any more: it was removed before its")
