@@ -17,11 +17,12 @@ from django_events.publishing.capture import Capture
 # What publishing goes through, with the MD5 of what the migrations of this version made of it.
 FUNCTIONS = {
     "django_events_open(text, boolean)": "a31b64f355951657f604fb3b33e5517a",
+    "django_events_checked(jsonb)": "186ac7152a6e8e9d9a8d31693a6b8925",
     "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)": (
-        "64dfcd244a13c46f94c0616bd053197c"
+        "82add90f5932a002e18deae69a2bb93a"
     ),
     "django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean)": (
-        "910f3a2c5055e3387e644faf370b9c9f"
+        "f72cc6637e72cd7ab2393f23129d6808"
     ),
     "django_events_is_new(text, text, interval)": "58357dacee760cc5af6a7f77b06a056a",
 }

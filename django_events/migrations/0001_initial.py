@@ -103,6 +103,41 @@ BEGIN
 END
 $function$;
 
+-- Answers with the value, or refuses one that no reader could make into text: that may be larger than memory. A small one
+-- is not worth the look.
+CREATE FUNCTION django_events_checked(value jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $function$
+DECLARE
+    unpacked jsonb;
+    size integer;
+BEGIN
+    IF value IS NULL OR (
+        pg_catalog.pg_column_size(value) OPERATOR(pg_catalog.<=) 4000
+        AND pg_catalog.pg_column_compression(value) IS NULL
+    ) THEN
+        RETURN value;
+    END IF;
+    unpacked := pg_catalog.jsonb_path_query_first(value, 'strict $');
+    size := pg_catalog.pg_column_size(unpacked);
+    IF size OPERATOR(pg_catalog.<=) 4000 THEN
+        RETURN value;
+    END IF;
+    IF (
+        size OPERATOR(pg_catalog.>) 40000
+        AND pg_catalog.jsonb_path_exists(unpacked, 'strict $.**{5001}')
+    ) OR pg_catalog.jsonb_path_exists(unpacked, 'strict $.** ? (@.abs() >= 1e4300)') OR (
+        size OPERATOR(pg_catalog.>) 256000
+        AND pg_catalog.jsonb_path_exists(unpacked, 'strict $.** ? (1 - (@ * 0 + 1) / 3 * 3 < 1e-900)')
+    ) THEN
+        RAISE EXCEPTION 'No reader could make this JSON into text: it has numbers of more than 4,300 digits, or is '
+            'nested more than 5,000 deep, and the text may be larger than memory.'
+            USING ERRCODE = 'DE003', HINT = 'Publish it as body, or write such numbers as text and make it flatter. '
+                'Of a captured table, exclude the column.';
+    END IF;
+    RETURN value;
+END
+$function$;
+
 CREATE FUNCTION django_events_publish(
     topic text,
     value jsonb DEFAULT NULL,
@@ -121,6 +156,13 @@ BEGIN
     IF (value IS NULL) OPERATOR(pg_catalog.=) (body IS NULL) THEN
         RAISE EXCEPTION 'An event has exactly one of value and body.'
             USING ERRCODE = 'DE002', HINT = 'The JSON null is ''null'', not NULL.';
+    END IF;
+    IF pg_catalog.pg_column_size(value) OPERATOR(pg_catalog.>) 4000
+        OR pg_catalog.pg_column_size(metadata) OPERATOR(pg_catalog.>) 4000
+        OR pg_catalog.pg_column_compression(value) IS NOT NULL
+        OR pg_catalog.pg_column_compression(metadata) IS NOT NULL
+    THEN
+        PERFORM django_events_checked(value), django_events_checked(metadata);
     END IF;
     INSERT INTO django_events_bufferedevent (topic_id, partition, type, key, value, body, metadata)
     VALUES (
@@ -151,6 +193,13 @@ BEGIN
     IF (value IS NULL) OPERATOR(pg_catalog.=) (body IS NULL) THEN
         RAISE EXCEPTION 'An event has exactly one of value and body.'
             USING ERRCODE = 'DE002', HINT = 'The JSON null is ''null'', not NULL.';
+    END IF;
+    IF pg_catalog.pg_column_size(value) OPERATOR(pg_catalog.>) 4000
+        OR pg_catalog.pg_column_size(metadata) OPERATOR(pg_catalog.>) 4000
+        OR pg_catalog.pg_column_compression(value) IS NOT NULL
+        OR pg_catalog.pg_column_compression(metadata) IS NOT NULL
+    THEN
+        PERFORM django_events_checked(value), django_events_checked(metadata);
     END IF;
     INSERT INTO django_events_scheduledevent (topic_id, publish_at, partition, type, key, value, body, metadata)
     VALUES (
@@ -184,6 +233,7 @@ DROP_FUNCTIONS = """
 DROP FUNCTION django_events_is_new(text, text, interval);
 DROP FUNCTION django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean);
 DROP FUNCTION django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean);
+DROP FUNCTION django_events_checked(jsonb);
 DROP FUNCTION django_events_open(text, boolean)
 """
 

@@ -29,6 +29,7 @@ from django_events.publishing.fields import (
     differ_in_sql,
     in_sql,
     key_fields,
+    may_expand,
     named,
     pk_fields,
     problem_of_names,
@@ -210,12 +211,15 @@ class Capture(pgtrigger.Trigger):
         )
 
     def _rows(self, model: type[Model]) -> sql.Statement:
-        columns = _Columns(model)
+        columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
+        checked, end = _checked(payload, masked)
         return sql.statement("capture_rows").on(
             rows=_REFERENCING[self.of].get("new", "old_values"),
             type=self._type(model, self.of),
             key=_part(columns.key("r", self.declared.key)),
-            shown=_part(columns.shown("r", self.declared.payload(model), self._masked(model))),
+            checked=_part(checked),
+            end=_part(end),
+            shown=_part(columns.shown("r", payload, masked)),
             condition=_part(self._condition(model, old="r", new="r")),
         )
 
@@ -223,6 +227,8 @@ class Capture(pgtrigger.Trigger):
         columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
         watched = chosen(model, self.declared.watch) if self.declared.watch else payload
         unshown = [*payload, *chosen(model, self.declared.exclude)]
+        told = [*payload, *(one for one in watched if one not in unshown)]
+        checked, end = _checked(told, masked)
         return sql.statement("capture_changes").on(
             pk=str(columns.pk[0].column),
             same=_part(columns.same()),
@@ -231,9 +237,11 @@ class Capture(pgtrigger.Trigger):
             deleted=self._type(model, "deleted"),
             old_key=_part(columns.key("o", self.declared.key)),
             new_key=_part(columns.key("n", self.declared.key)),
+            checked=_part(checked),
+            end=_part(end),
             old_shown=_part(columns.shown("o", payload, masked)),
             new_shown=_part(columns.shown("n", payload, masked)),
-            changed=_part(columns.changed([*payload, *(one for one in watched if one not in unshown)], masked)),
+            changed=_part(columns.changed(told, masked)),
             differ=_part(columns.differ(watched)),
             condition=_part(self._condition(model, old="o", new="n")),
         )
@@ -301,6 +309,12 @@ class _Columns:
 
     def _column(self, row: str, field: Concrete) -> str:
         return f"{row}.{_quoted(str(field.column))}"
+
+
+def _checked(shown: list[Concrete], masked: list[Concrete]) -> tuple[str, str]:
+    """What comes before and behind a value that may be one which no reader makes into text: what refuses it."""
+    may = any(may_expand(field) for field in shown if field not in masked)
+    return ("django_events_checked(", ")") if may else ("", "")
 
 
 def _quoted(name: str) -> str:

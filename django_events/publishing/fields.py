@@ -161,6 +161,13 @@ def in_sql(field: Concrete, column: str) -> str:
     return column if as_it_is else f"{column}::text"
 
 
+def may_expand(field: Concrete) -> bool:
+    """Whether a column may hold numbers of any length, or lists in each other of any depth."""
+    while isinstance(field, models.ForeignKey):
+        field = field.target_field
+    return field.get_internal_type() not in _IN_SQL and _db_type(field).startswith(("jsonb", "numeric"))
+
+
 def differ_in_sql(field: Concrete, old: str, new: str) -> str:
     """A condition that holds if a column changed, to or from NULL too."""
     db_type = _db_type(field)

@@ -29,8 +29,11 @@ from django_events.phrases import cut_details
 from django_events.publishing.encoding import PLAIN, Conditional, Encoded, Row
 from django_events.signals import event_published
 
+# Characters of JSON: what may have more than 4,000 bytes as jsonb, which the function would look through.
+LARGE = 2_000
 # What the SQL functions raise for a topic without a row.
 _NO_PAYLOAD = "DE002"
+_UNREADABLE = "DE003"
 _TOPIC_MISSING = "DE001"
 _UNDEFINED = {"42P01", "42883", "3F000"}
 
@@ -70,6 +73,9 @@ def _ticket(using: str, topic: Topic, event: Encoded) -> int | None:
             dedup_window=event.dedup_window,
             **event.row._asdict(),
         )
+    elif len(event.value or "") + len(event.metadata) > LARGE:
+        row = event
+        tickets = sql.fetch(using, sql.statement("publish_large"), topic=topic.name, wake=wake, **row._asdict())
     elif event[3:] == PLAIN and wake is None:
         tickets = sql.fetch(
             using, sql.statement("publish_value"), topic=topic.name, value=event.value, type=event.type, key=event.key
@@ -192,6 +198,11 @@ def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn
     if sql.state(error) == _NO_PAYLOAD:
         raise InvalidEvent(
             f"There is no payload to publish to {topic.name!r}: the event was erased. Nothing was written. {given_up}"
+        ) from error
+    if sql.state(error) == _UNREADABLE:
+        raise InvalidEvent(
+            f"A payload to publish to {topic.name!r} can't be read again: it has numbers of more than 4,300 digits, or "
+            f"is nested more than 5,000 deep, and as text it may be larger than memory. Nothing was written. {given_up}"
         ) from error
     if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
         role = connections[using].settings_dict["USER"]

@@ -1,18 +1,18 @@
 -- Publish the rows that a statement updated, and from what to what: in the function of a trigger, as capture_rows.sql.
 --
 -- A row whose primary key changes is another one from then on: the old one is deleted, and the new one created.
--- Identifiers: pk (a column of it). Parts: same (row), created, updated, deleted (types, or NULL), old_key, new_key, old_shown, new_shown (columns),
--- changed (an object), differ, condition.
+-- Identifiers: pk (a column of it). Parts: same (row), created, updated, deleted (types, or NULL), old_key, new_key, checked
+-- and end (as there), old_shown, new_shown (columns), changed (an object), differ, condition.
 INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
 SELECT
     django_events_topic,
     django_events_kind.type,
     CASE WHEN n.{pk} IS NULL THEN {old_key} ELSE {new_key} END,
-    CASE
+    {checked}CASE
         WHEN n.{pk} IS NULL THEN to_jsonb(django_events_old)
         WHEN o.{pk} IS NULL THEN to_jsonb(django_events_new)
         ELSE to_jsonb(django_events_new) || jsonb_build_object('changed', {changed})
-    END,
+    END{end},
     django_events_metadata
 FROM new_values AS n
 FULL JOIN old_values AS o ON {same}

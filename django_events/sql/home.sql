@@ -14,7 +14,8 @@ CROSS JOIN LATERAL (
         SELECT format('%%I.%%I(%%s)', n.nspname, p.proname, oidvectortypes(p.proargtypes))
         FROM pg_proc AS p
         WHERE p.pronamespace = n.oid AND p.proowner = c.relowner AND p.proname IN (
-            'django_events_open', 'django_events_publish', 'django_events_schedule', 'django_events_is_new',
+            'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
+            'django_events_is_new',
             'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment'
         )
         ORDER BY p.proname

@@ -29,7 +29,8 @@ functions AS (
     FROM pg_proc AS p
     JOIN path ON path.oid = p.pronamespace
     WHERE p.proname IN (
-        'django_events_open', 'django_events_publish', 'django_events_schedule', 'django_events_is_new',
+        'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
+        'django_events_is_new',
         'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment', 'django_events_log_of',
         'django_events_make_segment_of', 'django_events_cut_segment_of', 'django_events_drop_segment_of'
     )

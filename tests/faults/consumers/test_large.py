@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from django_events.consuming.reading import ALL
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
 from tests.faults.consumers.test_freezes import LOST, freeze
@@ -14,6 +15,7 @@ from tests.processes import Processes
 
 pytestmark = pytest.mark.usefixtures("transfer")
 
+LOADING = f"%{ALL}%"  # in the statement by which a worker reads one event, however large it is
 LARGE = 40_000_000  # characters: more than a read takes with others
 GATE = 4711
 # An attempt is counted before the payload is loaded: there it waits, in the table that it is counted in.
@@ -49,15 +51,17 @@ def stopped_before_loading(processes: Processes, url: str, log: str) -> Iterator
             processes.wait_until(lambda: waits("Lock", "advisory", "%"), what="an attempt that is to be counted")
             lock.execute(f"LOCK TABLE {log} IN ACCESS EXCLUSIVE MODE")
             gate.execute("SELECT pg_advisory_unlock(%s)", [GATE])
-            processes.wait_until(lambda: waits("Lock", "relation", f"%{log}%"), what="a worker that loads")
+            processes.wait_until(lambda: waits("Lock", "relation", LOADING), what="a worker that loads")
 
         yield until_it_loads
         lock.rollback()
 
 
 @pytest.mark.requirement("X8", "D4")
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-@pytest.mark.parametrize("consumer", ["single", "batched", "outside", "queued"])
+@pytest.mark.parametrize(
+    ("consumer", "how"),
+    [("single", "killed"), ("queued", "killed"), ("batched", "frozen"), ("outside", "frozen"), ("queued", "frozen")],
+)
 def test_a_worker_that_ends_while_it_loads_a_large_event(processes: Processes, ledger: Ledger, consumer: str, how: str):
     [(topic_id,)] = ledger.ask("SELECT id FROM django_events_topic WHERE name = 'stock'")
     log = f"django_events_event_{topic_id}"
@@ -71,7 +75,7 @@ def test_a_worker_that_ends_while_it_loads_a_large_event(processes: Processes, l
         until_it_loads()
         freeze(worker)
     sending = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND query LIKE %s"
-    processes.wait_until(lambda: ledger.ask(sending, f"%{log}%") == [(1,)], what="an answer that is not taken")
+    processes.wait_until(lambda: ledger.ask(sending, LOADING) == [(1,)], what="an answer that is not taken")
     if how == "killed":
         fleet.kill(worker)
         fleet.stop()
@@ -83,7 +87,8 @@ def test_a_worker_that_ends_while_it_loads_a_large_event(processes: Processes, l
     if how == "frozen":
         worker.send_signal(signal.SIGCONT)
         processes.wait_until(lambda: LOST in processes.said(worker), what="the loss in the log")
-        assert ledger.done(consumer) == done
+        # A handler can't be stopped: what it does in the world after the worker woke up, it does.
+        assert [one.id for one in ledger.done(consumer)[5:]] == ([3] if consumer == "outside" else [])
         fleet.stop()
     check_effects(ledger, [consumer])
     assert ledger.ask("SELECT count(*) FROM django_events_deadletter") == [(0,)]
