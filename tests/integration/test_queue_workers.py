@@ -338,7 +338,8 @@ def test_a_filter_that_is_too_deep_for_a_value_stops_nobody_else(things, make_to
     make_queue(things, where="$.** > 5")
     session = connect()
     session.execute(
-        "SELECT django_events_publish('things', (repeat('{\"a\":', %(n)s) || '1' || repeat('}', %(n)s))::jsonb)",
+        "INSERT INTO django_events_bufferedevent (topic_id, value)"
+        " SELECT django_events_open('things'), (repeat('{\"a\":', %(n)s) || '1' || repeat('}', %(n)s))::jsonb",
         {"n": deepest(session)},
     )
     session.commit()
