@@ -14,6 +14,7 @@ EventsError
 ├── ConsumerChangeRefused  a changed declaration that the events handled already don't allow
 ├── ConsumerInUse        somebody handles events of a consumer that has to stand still, or still declares it
 ├── EventExpired         an event that retention has removed
+├── EventsMissing        events that the log doesn't have, and that retention hasn't removed
 ├── PositionRefused      a place in the log that a consumer can't start from
 ├── RedriveRefused       a dead letter that can't be handled before an older one of its key
 ├── SkipRefused          an event that a consumer can't give up on by hand
@@ -22,7 +23,7 @@ EventsError
 ├── ClaimRefused         something to claim or to settle that is not there to be claimed or settled
 ├── LeaseLost            another worker took over; nothing was settled
 ├── HandlerTimeout       a handler took longer than its consumer allows
-├── UnreadableEvent      an event whose payload no worker can read
+├── UnreadableEvent      an event whose payload no worker can read, or that was dropped before it was read
 ├── WorkerEnded          the worker's process ended while it handled an event
 ├── NeverDrained         drain() found no end: handlers publish for each other, or another session is at work
 ├── FilteredOut          an event that a worker would not give to the consumer it was delivered to
@@ -102,6 +103,10 @@ class EventExpired(EventsError, LookupError):
     """Retention has removed the event: it was there, and is not any more."""
 
 
+class EventsMissing(EventsError):
+    """Events are missing from the log, and it wasn't retention that removed them. Nothing behind them was handled."""
+
+
 class PositionRefused(EventsError, ValueError):
     """There is no such place in the log. Nothing was changed."""
 
@@ -135,7 +140,7 @@ class HandlerTimeout(EventsError, TimeoutError):
 
 
 class UnreadableEvent(EventsError):
-    """The event is in the log, and its payload can't be read. Its handler was not called."""
+    """The payload of the event can't be read, or was dropped from the log by retention. Its handler was not called."""
 
 
 class WorkerEnded(EventsError):
@@ -215,6 +220,15 @@ def rights_missing(role: str, error: Exception, *, kind: str = "publisher|consum
     """Say which right a role of the database has not got, and the way out."""
     missing = str(error).strip().splitlines()[0]
     return f"The role {role!r} may not do this: {missing}. What it needs: manage.py events grants --role {kind}"
+
+
+def rows_hidden(role: str, error: Exception) -> str:
+    """Say that row-level security is in the way of a role of the database, and the way out."""
+    refused = str(error).strip().splitlines()[0]
+    return (
+        f"The role {role!r} would not see all rows, and what it doesn't see would be taken for gone: {refused}. Take "
+        f"that table's row-level security back, or let the role see all rows: ALTER ROLE {role} BYPASSRLS"
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

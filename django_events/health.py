@@ -20,7 +20,7 @@ from django.db import Error, connections, router
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_events import declarations, sql
-from django_events.exceptions import rights_missing
+from django_events.exceptions import rights_missing, rows_hidden
 from django_events.machines import for_machines
 from django_events.models import BufferedEvent
 from django_events.phrases import duration
@@ -55,6 +55,8 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     except ImproperlyConfigured as error:
         return Fault("database", f"The database {using!r} can't be used. {error}")
     except Error as error:
+        if sql.hides_rows(error):
+            return Fault("rights", f"{rows_hidden(connections[using].settings_dict['USER'], error)}.")
         if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
             told = rights_missing(connections[using].settings_dict["USER"], error, kind="publisher")
             return Fault("rights", f"{told}.")

@@ -151,7 +151,7 @@ def transfer_all(*, batch_size: int = 5_000) -> int:
     total = 0
     while (moved := worker.move()) or worker.left:
         total += moved
-    worker.raise_setback()
+    worker.setbacks.raise_first()
     return total
 
 

@@ -165,6 +165,8 @@ def _reason(error: Exception, using: str) -> str | None:
     alias = {"alias": using}
     if sql.is_lost(error):
         return _("The database “%(alias)s” can't be reached.") % alias
+    if sql.hides_rows(error):
+        return _("The database “%(alias)s” would hide rows from the user that the site connects as.") % alias
     match sql.state(error):
         case sql.UNDEFINED_TABLE:
             return tables_missing(using)

@@ -13,9 +13,10 @@ from typing import NamedTuple, NoReturn
 from django.db import DatabaseError
 
 from django_events import models, sql
-from django_events.consuming.setbacks import Setbacks, sets_aside
+from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import ConsumerNotReady
+from django_events.log.setbacks import Failing
 
 MOST_LOOKED_AT = 5_000
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
@@ -43,10 +44,10 @@ class Agenda:
         subscriptions: Sequence[Subscription],
         *,
         patient: bool = True,
-        setbacks: Setbacks | None = None,
+        setbacks: ConsumerSetbacks | None = None,
     ) -> None:
         self.using = using
-        self.setbacks = Setbacks(using) if setbacks is None else setbacks
+        self.setbacks = ConsumerSetbacks(using) if setbacks is None else setbacks
         self.patient = patient  # whether small batches wait for more
         self._lanes = {
             position_id: Due(subscription, position_id, partition)
@@ -140,7 +141,7 @@ class Agenda:
             self._reached.pop(position_id, None)
         self.notice([self._lanes[position_id].subscription.topic_id])
 
-    def set_aside(self, due: Due, error: DatabaseError) -> None:
+    def set_aside(self, due: Due, error: Failing) -> None:
         """A partition could not be claimed or served because of its own log, for example: it rests for a while."""
         self.setbacks.note(due.subscription, [due.position_id], error)
         with self._noticing:
@@ -244,7 +245,7 @@ class Agenda:
 
     def _see_floors(self) -> None:
         """How far each consumer is at least, so that a look opens no older segment; and whether all are still there."""
-        rows = sql.fetch(self.using, sql.statement("floors"), position_ids=list(self._lanes))
+        rows = sql.fetch_whole(self.using, sql.statement("floors"), position_ids=list(self._lanes))
         self._floors = {consumer_id: floor for consumer_id, floor, _, _ in rows}
         self.setbacks.found_failing(consumer_id for consumer_id, _, _, failing in rows if failing)
         if sum(count for _, _, count, _ in rows) < len(self._lanes):
@@ -268,7 +269,7 @@ class Agenda:
 
     def _fetch_some(self, subscriptions: list[Subscription]) -> list[Row]:
         try:
-            rows = sql.fetch(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
+            rows = sql.fetch_whole(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
         except DatabaseError as error:
             if not sets_aside(self.using, error):
                 raise

@@ -26,6 +26,7 @@ from django_events.consuming.queues import QueueServer
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import Named, writable
 from django_events.consuming.subscriptions import Subscription, subscriptions
+from django_events.declarations import LONGEST_LEASE, SHORTEST_LEASE
 from django_events.exceptions import ClaimRefused, LeaseLost
 from django_events.retries import Discard, Retry
 
@@ -75,6 +76,7 @@ class Claimed:
     def extend(self, lease: timedelta | None = None) -> None:
         """Have all that is not settled for so long from now on, by default as long as at first."""
         hand, queue = self._something()
+        _refuse_length("extend()", lease)
         if set(hand.attempts) - self._told:
             hand.extend(lease or queue.lease)
 
@@ -150,6 +152,7 @@ def claim(
     """
     if most < 1:
         raise ValueError(f"claim() has most={most!r}, expected at least 1.")
+    _refuse_length("claim()", lease)
     using = writable(using)
     declared = declarations.consumers.get(consumer)
     found = _queues(using, declared, topic)
@@ -180,6 +183,11 @@ def claim(
         # Where it still is one, after an error or a rollback: whoever takes it over goes on carefully.
         with suppress(LeaseLost, DatabaseError, InterfaceError):
             hand.give_up()
+
+
+def _refuse_length(of: str, lease: timedelta | None) -> None:
+    if lease is not None and not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+        raise ValueError(f"{of} has lease={lease!r}, expected a timedelta from 1 second to 1 day.")
 
 
 def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[Hand | None, list[ReceivedEvent]]:

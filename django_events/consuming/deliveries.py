@@ -26,7 +26,7 @@ logger = logging.getLogger("django_events.consumer")
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 200, 20_000  # deliveries
 # Of millions of deliveries a few are read, by index; the planner's idea of it would be worth compiling, or a scan.
-FOR_CLAIMS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
+FOR_CLAIMS = sql.BY_INDEX
 ROUND = 1.0  # seconds
 SLOW = 0.005  # seconds: to look for something in vain for longer is not repeated at once
 BELIEVED = 10  # times as long as it took

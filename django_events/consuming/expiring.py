@@ -46,8 +46,6 @@ def expire(using: str, topic: models.Topic, *, seconds: float = 10.0) -> Expired
     done, tries, deadline = Expired(), 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            with sql.batch(using, **sql.UNHURRIED):
-                retention.refuse_paused(using)  # before deliveries are deleted of what isn't going to be dropped
             if not _drop_oldest(using, topic.pk, done, deadline):
                 break
             tries = 0
@@ -76,6 +74,8 @@ def _drop_oldest(using: str, topic_id: int, done: Expired, deadline: float) -> b
         elif topic.keep_unread:
             done.kept_for = behind[0].consumer
             return False
+        else:
+            retention.refuse_paused(using)  # before deliveries are deleted of what isn't going to be dropped
     if behind:
         try:
             if not leave_behind(using, topic, old, behind, deadline=deadline):

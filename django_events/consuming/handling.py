@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
@@ -26,6 +27,8 @@ from django_events.retries import Discard, Retry
 from django_events.signals import event_dead_lettered, event_handled, event_retried
 
 logger = logging.getLogger("django_events.consumer")
+
+SHORT_OF_MEMORY = timedelta(seconds=5)  # the server: until it is asked for the event again
 
 OnFailure = Callable[[Failure], None]
 
@@ -279,8 +282,11 @@ def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
     except DatabaseError as error:
         if sql.is_lost(error):
             raise
+        if sql.state(error) == sql.OUT_OF_MEMORY and not event.too_large:
+            # The server has no memory for what isn't large: that is not the event's attempt.
+            return Failure(event.with_attempt(event.attempt - 1), error, Verdict.RETRY, SHORT_OF_MEMORY)
         why = unreadable(event, f"can't be read: {sql.said(error).rstrip('.')}")
-        # What is short of memory may have some the next time; what is too large for PostgreSQL stays so.
+        # A large event may find the memory the next time; what is too large for PostgreSQL stays so.
         return claim.judge(event, why if sql.is_of_data(error) else error)
     except EventGone:
         return claim.judge(event, gone(event))

@@ -24,10 +24,12 @@ from django_events import models, sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.held import Held
+from django_events.consuming.missing import floors, missing
 from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
+from django_events.exceptions import EventsMissing
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -86,14 +88,15 @@ class Hand(Held):
         self.unread = rest
         try:
             self.events = self.read(event_ids)
-        except DatabaseError:
+        except (DatabaseError, EventsMissing):
             self.unread = [*event_ids, *rest]
             raise
 
     def read(self, event_ids: Sequence[int]) -> list[ReceivedEvent]:
         """The events of some deliveries, as many as fit into memory: the rest is unread, and read later.
 
-        What the log dropped may be a dead letter; else there is nothing to do.
+        What the log dropped may be a dead letter; else there is nothing to do. EventsMissing says that it lacks one
+        that was not dropped: none of them is handled then, and their deliveries stay.
         """
         of = self.subscription
         try:
@@ -114,9 +117,16 @@ class Hand(Held):
             read = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
         left = {*self.unread, *there}
         if gone := [event_id for event_id in event_ids if event_id not in left]:
-            logger.error("Consumer %s: the log has no event %s any more, so nobody gets it.", of, gone[0])
-            self._write(done=gone, history=False, ends=False)
+            self._forget_dropped(gone)
         return [self._with_attempts(event) for event in read]
+
+    def _forget_dropped(self, event_ids: list[int]) -> None:
+        """Delete the deliveries of events that retention has dropped; EventsMissing if one of them was not."""
+        of, dropped = self.subscription, floors(self.subscription)
+        if lost := [event_id for event_id in event_ids if event_id > dropped.id]:
+            raise missing(f"Event {of.topic}/{min(lost)}")
+        logger.error("Consumer %s: the log has no event %s any more, so nobody gets it.", of, event_ids[0])
+        self._write(done=event_ids, history=False, ends=False)
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
         """An unread event, with its payload; None if that can't be read."""
@@ -217,7 +227,7 @@ class Hand(Held):
             error="" if failure is None else failure.summary,
             released=behind,
             ends=out.issuperset(self.left),
-            hold=not self.nested,
+            hold=self.may_freeze,
         )
         if deleted != len(done):
             raise self.lose()
@@ -231,7 +241,7 @@ class Hand(Held):
         self.unread = [event_id for event_id in self.unread if event_id not in settlement.out]
         self.careful_until = settlement.careful_until
         self.counts.update(settlement.counts)
-        self.released = not self.left
+        self.released, self.holding = not self.left, False
 
     def extend(self, lease: timedelta) -> None:
         """Have so much time from now on. LeaseLost says that somebody else has it."""
@@ -304,7 +314,9 @@ class Hand(Held):
         )
         if not rows:
             raise self.lose()
-        return rows[0][0], rows[0][1] is True
+        deleted, held, found = rows[0]
+        self.refuse_unfound(found)
+        return deleted, held is True
 
 
 def _id(row: tuple[Any, ...]) -> int:

@@ -25,6 +25,7 @@ from django_events import sql
 from django_events.consuming.burial import bury
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, judge
 from django_events.consuming.held import Held
+from django_events.consuming.missing import floors, missing
 from django_events.consuming.reading import ALL, NOTHING, ReadIncomplete, bounded, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
@@ -138,7 +139,7 @@ class Lease(Held):
     def _read(self, most_bytes: int | None = None) -> Batch | None:
         of = self.subscription
         if self.position >= self.horizon:
-            rows = sql.fetch(
+            rows = sql.fetch_whole(
                 self.using, sql.statement("horizon").on(log=of.log, topic_id=of.topic_id, after=self.position)
             )
             if not rows:
@@ -161,41 +162,56 @@ class Lease(Held):
         # What does not fit was unpacked for nothing: that many are not looked at again.
         self.fitting = of.most if cut is None else 2 * len(events)
         ended = len(events) < most and cut is None
-        if of.is_dense and (missing := self._missing(events, upper if ended else events[-1].id)):
-            self._tell_of(missing)
         if events and events[0].id == self.attempted:
             events[0] = events[0].with_attempt(self.attempts + 1)
+        if not of.consumer.filtered:
+            self._refuse_gap(events, upper if ended else events[-1].id)
         if ended:
             self.batch = Batch(events, upper, self._number_at(upper, events))
         else:
             self.batch = Batch(events, events[-1].id, self._number_of(events[-1]))
         return self.batch
 
-    def _missing(self, events: list[ReceivedEvent], end: int) -> range | None:
-        """The first ids up to an end that are not among events of which every id has one."""
-        if len(events) == end - self.position:
-            return None
-        for place, event in enumerate(events, self.position + 1):
-            if event.id != place:
-                return range(place, event.id)
-        return range(self.position + len(events) + 1, end + 1)
+    def _refuse_gap(self, events: list[ReceivedEvent], upper: int) -> None:
+        """EventsMissing if one of the next events is not among these, which are all up to an id.
 
-    def _tell_of(self, missing: range) -> None:
-        """The log has no holes: some were made, or a read has left something out, and goes no further then."""
-        of, first, last = self.subscription, missing[0], missing[-1]
-        statement = sql.statement("batch_end").on(
-            log=of.log, events=self._events(), match=of.match, after=first - 1, upper=last, most=1
-        )
-        [[there]] = sql.fetch(self.using, statement)
-        if there is not None:
-            raise ReadIncomplete(f"The log has event {of.topic}/{there}, and a read left it out.")
-        logger.error(
-            "Consumer %s: the log has no event from %d to %d any more, so it is passed over. manage.py events verify "
-            "tells what is missing.",
-            of,
-            first,
-            last,
-        )
+        ReadIncomplete if the log has it nevertheless: then the read has left it out.
+        """
+        if self._gap(events, upper, self.position, self.number) is None:
+            return
+        dropped = floors(self.subscription)
+        number = max(self.number, dropped.number(self.partition))
+        after = max(self.position, dropped.id)
+        events = [event for event in events if event.id > dropped.id]
+        if (gap := self._gap(events, upper, after, number)) is None:
+            return
+        self._refuse_left_out([event.id for event in events], after, upper)
+        raise missing(gap)
+
+    def _refuse_left_out(self, read: list[int], after: int, upper: int) -> None:
+        """ReadIncomplete if the log has more events up to an id than were read."""
+        of = self.subscription
+        for last in [*(event_id - 1 for event_id in read), upper]:
+            statement = sql.statement("batch_end").on(
+                log=of.log, events=self._events(), match=of.match, after=after, upper=last, most=1
+            )
+            [[there]] = sql.fetch_whole(self.using, statement)
+            if there is not None:
+                raise ReadIncomplete(f"The log has event {of.topic}/{there}, and a read left it out.")
+            after = last + 1
+
+    def _gap(self, events: list[ReceivedEvent], upper: int, after: int, number: int) -> str | None:
+        """The first event that is missing: of all by its id, of a partition by its number if there is one behind it."""
+        topic = self.subscription.topic
+        if self.subscription.whole:
+            if len(events) >= upper - after:
+                return None
+            lost = next((n for n, event in enumerate(events, after + 1) if event.id != n), after + len(events) + 1)
+            return f"Event {topic}/{lost}"
+        if not events or events[-1].number - number <= len(events):
+            return None
+        lost, behind = next((n, event.id) for n, event in enumerate(events, number + 1) if event.number != n)
+        return f"Event number {lost} of partition {self.partition}, which comes before {topic}/{behind},"
 
     def _suspect(self) -> int | None:
         """Somebody died or froze with the next batch in hand: one of its events may be why. Returns where it ends."""
@@ -203,7 +219,7 @@ class Lease(Held):
         statement = sql.statement("batch_end").on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=self.horizon, most=of.most
         )
-        [[end]] = sql.fetch(self.using, statement)
+        [[end]] = sql.fetch_whole(self.using, statement)
         self.careful_until = max(self.careful_until, end or 0)
         self.suspicious = False
         return None if end is None else int(end)
@@ -285,6 +301,7 @@ class Lease(Held):
         entry, self.place, _ = settlement
         self.position, self.number, self.careful_until = entry.position, entry.number, entry.careful_until
         self.attempted, self.attempts, self.released = entry.attempted, entry.attempts, entry.release
+        self.holding = False
 
     def release(self) -> None:
         """Let the partition go; everything in hand is settled.
@@ -344,10 +361,11 @@ class Lease(Held):
                 discarded=entry.discarded,
                 dead_lettered=entry.dead_lettered,
                 release=entry.release,
-                hold=not self.nested,
+                hold=self.may_freeze,
             )
             if rows:
-                place, held, _ = rows[0]
+                place, held, found = rows[0]
+                self.refuse_unfound(found)
                 return Settlement(entry, place, held is True)
         raise self.lose()
 
@@ -376,7 +394,7 @@ class Lease(Held):
         if of.consumer.filtered:
             after = events[-1].id if events else self.position
             statement = sql.statement("number_at").on(log=of.log, partition=self.partition, after=after, upper=upper)
-            if rows := sql.fetch(self.using, statement):
+            if rows := sql.fetch_whole(self.using, statement):
                 return int(rows[0][0])
         return events[-1].number if events else self.number
 
@@ -393,7 +411,7 @@ def claim(
     nested = connections[subscription.using].in_atomic_block
     token = secrets.randbits(63)
     for _ in range(2):
-        rows = sql.fetch(
+        rows = sql.fetch_whole(
             subscription.using,
             sql.statement("claim").on(
                 redrive_due=sql.statement("redrive_due"),

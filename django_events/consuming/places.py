@@ -55,6 +55,9 @@ def number_at(using: str, topic: models.Topic, partition: int, position: int) ->
     statement = sql.statement("number_at").on(log=log_table(topic.pk), partition=partition, after=0, upper=position)
     if rows := sql.fetch(using, statement):
         return int(rows[0][0])
+    behind = sql.statement("next_number").on(log=log_table(topic.pk), partition=partition, after=position)
+    if rows := sql.fetch(using, behind):  # retention's floor is one less, unless the beginning was removed by hand
+        return int(rows[0][0]) - 1
     floors = topic.head.number_floors
     return int(floors[partition]) if partition < len(floors) and position >= topic.head.id_floor else 0
 

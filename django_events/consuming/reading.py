@@ -26,7 +26,10 @@ _HERE = "{chosen}"
 
 
 class Rows(NamedTuple):
-    """What was read, and the first that wasn't, if there was more than fits: its columns, without the payload."""
+    """What was read, and the first that wasn't, if there was more than fits: its columns, without the payload.
+
+    Behind them is whether it was weighed, and how large it is as it is stored.
+    """
 
     read: sql.Rows
     cut: tuple[Any, ...] | None
@@ -50,13 +53,14 @@ def bounded(
     if most_bytes is None:
         most_bytes = settings.MAX_BATCH_BYTES
         light = sql.Statement(chosen.name, _light(min(LIGHT, most_bytes // at_most)).replace(_HERE, chosen.text))
-        rows = sql.fetch(using, light, **parameters)
+        rows = sql.fetch_whole(using, light, **parameters)
         if all(row[_METADATA] is not None for row in rows):
             return Rows(rows, None)
     weighed = sql.Statement(chosen.name, _around(most_bytes).replace(_HERE, chosen.text))
     rows = sql.fetch_large(using, weighed, **parameters)
     if rows and rows[-1][_UNREAD]:
-        return Rows(rows[:-1], rows[-1])
+        *columns, _, stored = rows[-1]
+        return Rows(rows[:-1], (*columns, most_bytes > NOTHING, stored))
     return Rows(rows, None)
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from django_events.conf import settings
 from django_events.exceptions import UnreadableEvent
 
 # The columns of a stored event, in the order of read.sql.
@@ -144,6 +145,11 @@ class UnreadEvent(ReceivedEvent):
     """
 
     __slots__ = ()
+
+    @property
+    def too_large(self) -> bool:
+        """Whether it is known to be more than is read at once. What was not weighed is judged by how it is stored."""
+        return self._columns[-2] or self.stored_bytes > settings.MAX_BATCH_BYTES
 
     @property
     def stored_bytes(self) -> int:

@@ -68,7 +68,7 @@ class Redrive:
                 traceback=failure.traceback,
             )
         if not rows:
-            raise LeaseLost(f"The dead letter {self.event.address} of consumer {self.subscription} was discarded.")
+            raise self._discarded()
         return self.lease.settle_redrive(
             failed=failure is not None and failure.verdict is not Verdict.DISCARD,
             discarded=failure is not None and failure.verdict is Verdict.DISCARD,
@@ -76,6 +76,9 @@ class Redrive:
 
     def settled(self, settlement: Settlement) -> None:
         self.lease.settled(settlement)
+
+    def _discarded(self) -> LeaseLost:
+        return LeaseLost(f"The dead letter {self.event.address} of consumer {self.subscription} was discarded.")
 
 
 def next_redrive(lease: Lease) -> Redrive | None:

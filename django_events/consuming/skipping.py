@@ -26,9 +26,14 @@ from django_events.matching import condition
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
 
+MISSING = models.Position.ALL  # in the place of the partition of an event that is missing from the log
+
 
 class Skipped(NamedTuple):
-    """An event that a consumer gave up on by hand, how often it was attempted before, and the last error of that."""
+    """An event that a consumer gave up on by hand, how often it was attempted before, and the last error of that.
+
+    Its partition is -1 if the event is missing from the log.
+    """
 
     topic: str
     event_id: int
@@ -71,9 +76,10 @@ def skip(
 ) -> Skipped:
     """Let a consumer give up on one event now: it becomes a dead letter, which can be redriven later.
 
-    Of a stream, the event that its partition is at, failing, stopped or not begun; of a queue, any that waits. In a
-    transaction of its own. Workers may run: it waits for who has the event in hand, and ConsumerInUse says
-    that it took longer. SkipRefused says why any other event is none to skip, and so for who repeats it.
+    Of a stream, the event that its partition is at, failing, stopped or not begun; of a queue, any that waits, also one
+    that is missing from the log: only then there is nothing for a dead letter to keep. In a transaction of its own.
+    Workers may run: it waits for who has the event in hand, and ConsumerInUse says that it took longer. SkipRefused
+    says why any other event is none to skip, and so for who repeats it.
     """
     if not reason.strip():
         raise ValueError("An event is skipped for a reason: reason is empty.")
@@ -88,12 +94,17 @@ def skip(
 
 
 def _partition(using: str, row: models.Consumer, event_id: int) -> int:
-    """Of the event. Without it there is nothing that could be kept."""
+    """Of the event. Without it there is nothing that could be kept, and a queue has no more than its delivery."""
     found = models.Event.objects.using(using).of(row.topic.name).filter(id=event_id)
     partition = found.values_list("partition", flat=True).first()
-    if partition is None:
-        raise SkipRefused(f"There is no event {row.topic}/{event_id} in the log. Nothing was changed.")
-    return partition
+    if partition is not None:
+        return partition
+    if row.deliveries.using(using).filter(event_id=event_id).exists():
+        return MISSING
+    raise SkipRefused(
+        f"There is no event {row.topic}/{event_id} in the log. Nothing was changed. If a stream is to go on behind it: "
+        f"manage.py events rewind {row.name} --to {event_id + 1}"
+    )
 
 
 def _of_stream(asked: _Skip) -> Skipped:
@@ -265,8 +276,9 @@ def _skip_delivery(asked: _Skip) -> Skipped:
         history=row.history is not None,
         worker=asked.who[:200],
     )
-    _bury(asked, skipped)
-    row.positions.using(using).update(dead_lettered=F("dead_lettered") + 1)
+    if asked.partition != MISSING:
+        _bury(asked, skipped)
+        row.positions.using(using).update(dead_lettered=F("dead_lettered") + 1)
     _record(asked, skipped)
     return skipped
 

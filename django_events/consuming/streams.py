@@ -20,6 +20,7 @@ from django_events.consuming.reading import ReadIncomplete, is_of_payload
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
+from django_events.exceptions import EventsMissing
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -107,6 +108,9 @@ class _Turn:
             logger.error("Consumer %s, partition %d stops. %s", self.lease.subscription, self.lease.partition, error)
             self.lease.stop(str(error))
             return None
+        except EventsMissing:
+            with released_if_unread(self.lease):
+                raise
         except DatabaseError as error:  # a predicate fails on some value, and would again
             if not sql.is_of_data(error) or connections[self.lease.using].in_atomic_block:
                 with released_if_unread(self.lease):

@@ -16,7 +16,7 @@ from django_events.consuming.lag import Standing, oldest_waits
 from django_events.log.holders import Holder as LockHolder
 from django_events.log.holders import holders as lock_holders
 from django_events.log.inventory import NextScheduled, Waiting
-from django_events.log.setbacks import HEADLESS
+from django_events.log.setbacks import HEADLESS, HIDDEN, MISSING
 from django_events.models.functions import ClockTimestamp
 from django_events.phrases import duration, moment
 from django_events.statements import literal, log_table
@@ -53,6 +53,7 @@ def troubles(
         *_overdue(scheduled),
         *_stopped(standings),
         *_set_aside(using),
+        *_prepared(using),
         *_unserved(using, declared, standings),
         *_retrying(standings),
         *_dead(standings),
@@ -110,6 +111,8 @@ def _repair(row: models.Topic) -> str:
     log = log_table(row.pk)
     if row.failure == HEADLESS:
         return gettext("Make the row again, see %(page)s") % {"page": "docs/how-to/repair.md"}
+    if row.failure == HIDDEN:
+        return _seeing_all()
     if row.failure == "42P07":
         return gettext(
             "A table has the name of the next segment of %(log)s. Attach it, if it is one that was detached; otherwise "
@@ -173,6 +176,10 @@ def _set_aside(using: str) -> Iterator[Trouble]:
 
 def _repair_for(row: models.Consumer) -> str:
     """What lets a consumer be served again, by what the server said. Its workers then find out by themselves."""
+    if row.failure == HIDDEN:
+        return _seeing_all()
+    if row.failure == MISSING:
+        return _beyond(row)
     if row.failure == sql.UNDEFINED_TABLE:
         return _repair(models.Topic(pk=row.topic_id, failure=row.failure))
     if row.failure == sql.INSUFFICIENT_PRIVILEGE:
@@ -183,6 +190,41 @@ def _repair_for(row: models.Consumer) -> str:
     return gettext("Repair %(log)s, if it was changed by hand, or the filter of the consumer.") % {
         "log": log_table(row.topic_id)
     }
+
+
+def _seeing_all() -> str:
+    command = "ALTER TABLE … DISABLE ROW LEVEL SECURITY"
+    return gettext("Let its role see all rows: %(command)s (of its owner: NO FORCE), or ALTER ROLE … BYPASSRLS") % {
+        "command": command
+    }
+
+
+def _beyond(row: models.Consumer) -> str:
+    """How a consumer gets over an event that is missing, once that is known to be gone for good."""
+    skip, rewind = ("skip", row.name, f"{row.topic.name}/ID", "--reason …"), ("rewind", row.name, "--to ID")
+    return gettext("Find out what is missing: %(verify)s. If it is gone for good, go on without it: %(going_on)s") % {
+        "verify": _events("verify", "--topic", row.topic.name),
+        "going_on": _events(*(skip if row.mode == "queue" else rewind)),
+    }
+
+
+def _prepared(using: str) -> Iterator[Trouble]:
+    """What was prepared and forgotten, and holds rows that workers or transfers write."""
+    for name, role, table, age, consumer, topic in sql.fetch(using, sql.statement("prepared"), age=LATE):
+        what = gettext("The prepared transaction %(name)s of %(role)s has held rows of %(table)s for %(time)s.") % {
+            "name": repr(name),
+            "role": role,
+            "table": table,
+            "time": duration(age),
+        }
+        quoted = literal(name).as_string()
+        remedy = gettext(
+            "If a handler prepared it, undo it: %(rollback)s. Otherwise as its owner wants: %(commit)s"
+        ) % {
+            "rollback": f"ROLLBACK PREPARED {quoted}",
+            "commit": f"COMMIT PREPARED {quoted}",
+        }
+        yield Trouble("prepared", consumer, topic, None, what, remedy)
 
 
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:

@@ -66,6 +66,8 @@ def _answers(examination: Examination, patient: Patient) -> list[Answer]:
             return [unknown(tables_missing(patient.using))]
         if isinstance(error, DatabaseError) and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
             return [unknown("Somebody has locked what it looks at: see locks.")]
+        if isinstance(error, DatabaseError) and sql.hides_rows(error):
+            return [unknown(f"Row-level security hides rows of it from this role: {sql.said(error).splitlines()[0]}.")]
         if isinstance(error, DatabaseError) and sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
             return [unknown(f"This role may not look: {sql.said(error).splitlines()[0]}.", MAY_LOOK)]
         said = sql.said(error).splitlines() or [""]

@@ -53,16 +53,16 @@ def locks(patient: Patient) -> Iterator[Answer]:
         remedy = f"Let it end, or end it: SELECT pg_terminate_backend({pid})"
         yield problem(what, remedy, pid=pid, table=table, mode=mode, held_for=age)
     prepared = sql.fetch(patient.using, sql.statement("prepared"), age=HELD)
-    for name, role, table, age in prepared:
+    for name, role, table, age, consumer, _ in prepared:
         what = f"The prepared transaction {name!r} of {role} has held rows of {table} for {duration(age)}."
         remedy = f"If a handler prepared it, undo it: ROLLBACK PREPARED {name!r}. Otherwise end it as its owner wants."
-        yield problem(what, remedy, prepared=name, table=table, held_for=age)
+        yield problem(what, remedy, prepared=name, table=table, held_for=age, consumer=consumer)
     if not lockers and not prepared:
         yield ok(f"Nobody has locked a table for more than {duration(HELD)}.")
 
 
 def tables(patient: Patient) -> Iterator[Answer]:
-    """Is each attached, logged, and are its indexes there and usable?"""
+    """Is each attached, logged, seen as a whole, and are its indexes there and usable?"""
     answers = []
     for kind, name, of in sql.fetch(patient.using, sql.statement("defects")):
         if kind == "detached":
@@ -75,7 +75,13 @@ def tables(patient: Patient) -> Iterator[Answer]:
         elif kind == "keyless":
             what = f"{name} has lost its primary key: whoever looks for an event reads all of them."
             answers.append(problem(what, f"ALTER TABLE {name} ADD PRIMARY KEY (topic_id, id)", table=name))
+        elif kind == "hidden":
+            what = f"{name} has row-level security that hides rows from this role, so its workers refuse to read it."
+            answers.append(problem(what, f"ALTER TABLE {name} {of}, or ALTER ROLE … BYPASSRLS", table=name))
+        elif kind == "secured":
+            what = f"{name} has row-level security. This role sees all its rows; workers of another role may refuse it."
+            answers.append(warning(what, f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY", table=name))
         else:
             what = f"Index {name} of {of} is invalid, so it is not used."
             answers.append(problem(what, f"REINDEX INDEX CONCURRENTLY {name}", table=of, index=name))
-    yield from answers[:MOST] or [ok("All are logged, attached and have valid indexes.")]
+    yield from answers[:MOST] or [ok("All are logged, attached, seen as a whole, and have valid indexes.")]

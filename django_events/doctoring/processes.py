@@ -15,6 +15,7 @@ from django_events.doctoring.findings import Answer, ok, problem, unknown, warni
 from django_events.doctoring.patient import Patient
 from django_events.doctoring.troubled import of_kinds
 from django_events.models.functions import ClockTimestamp
+from django_events.models.maintenance import NEVER
 from django_events.phrases import count, duration
 from django_events.workers.wakeups import LOCK
 
@@ -65,7 +66,8 @@ def maintenance(patient: Patient) -> Iterator[Answer]:
     """Did each step run lately, and work?"""
     age = ExpressionWrapper(ClockTimestamp() - F("finished_at"), output_field=DurationField())
     failing = ExpressionWrapper(ClockTimestamp() - F("failing_since"), output_field=DurationField())
-    steps = [*models.MaintenanceStep.objects.using(patient.using).annotate(age=age, failing=failing).order_by("name")]
+    begun = models.MaintenanceStep.objects.using(patient.using).exclude(started_at=NEVER)
+    steps = [*begun.annotate(age=age, failing=failing).order_by("name")]
     if not steps:
         yield unknown("It never ran here.", "It is part of run_transfer; manage.py events maintain runs it once.")
         return

@@ -10,12 +10,13 @@ VERDICTS: dict[str, Verdict] = {
     "transfer": "problem",
     "stopped": "problem",
     "set aside": "problem",
+    "prepared": "problem",
     "unserved": "problem",
     "snapshot": "problem",
     "bloat": "problem",
     "not registered": "problem",
 }
-EXAMINED = {"transfer", "unserved", "snapshot", "bloat", "not registered", "undeclared"}
+EXAMINED = {"transfer", "prepared", "unserved", "snapshot", "bloat", "not registered", "undeclared"}
 
 
 def of_kinds(patient: Patient, *kinds: str) -> Iterator[Answer]:

@@ -26,7 +26,7 @@ from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.mark import Horizon
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
-from django_events.log.setbacks import Cause, Setbacks, cause_of
+from django_events.log.setbacks import Cause, TopicSetbacks, cause_of
 from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.transfer")
@@ -121,7 +121,7 @@ class Transfer:
         self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
         self.schedule = Schedule(using, ahead=ahead)
         self.left = False
-        self.setbacks = Setbacks(using)
+        self.setbacks = TopicSetbacks(using)
         self.forget()
 
     def forget(self) -> None:
@@ -163,11 +163,6 @@ class Transfer:
                     break
         self.left = True
         return moved
-
-    def raise_setback(self) -> None:
-        """Raise what the database said of a topic whose events can't be moved, if there is one."""
-        for setback in self.setbacks:
-            raise setback.error or DatabaseError(f"Topic {setback.topic!r} can't be moved. {setback.said}")
 
     def _moves(self) -> Iterator[int]:
         """Look, and move what is there, batch by batch."""
@@ -275,7 +270,7 @@ class Transfer:
             for topic_id, known in self._known.items():
                 if topic_id not in waiting:
                     known.mark = max(known.mark, settled)
-        return Turn(settled, [p for p in pending if not self.setbacks.rests(p.topic_id)])
+        return Turn(settled, [p for p in pending if not self.setbacks.rest(p.topic_id)])
 
     def _take(self, turn: Turn) -> int:
         """Move what was seen, but for topics that can't be had now: others must not wait for them."""

@@ -7,7 +7,14 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, connections, router
 
 from django_events import sql
-from django_events.exceptions import EventsError, UnknownConsumer, UnknownTopic, rights_missing, tables_missing
+from django_events.exceptions import (
+    EventsError,
+    UnknownConsumer,
+    UnknownTopic,
+    rights_missing,
+    rows_hidden,
+    tables_missing,
+)
 from django_events.models import BufferedEvent
 from django_events.workers.loop import Exit, Unreachable
 
@@ -37,7 +44,8 @@ def explained(using: str) -> Iterator[None]:
             raise _unreachable(using, error) from error
         said = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else sql.said(error)
         if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
-            said = rights_missing(connections[using].settings_dict["USER"], error)
+            told = rows_hidden if sql.hides_rows(error) else rights_missing
+            said = told(connections[using].settings_dict["USER"], error)
         raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error
     except (UnknownConsumer, UnknownTopic) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error

@@ -12,7 +12,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_events import declarations
-from django_events.consuming.setbacks import Setback as ConsumerSetback
 from django_events.exceptions import UnknownConsumer
 from django_events.log.setbacks import Setback
 from django_events.management.databases import explained, named
@@ -95,12 +94,9 @@ class WorkerCommand(BaseCommand):
         if reason := why_polling(using):
             self.say(reason)
 
-    def refuse_setbacks(
-        self, using: str, topics: Iterable[Setback] = (), consumers: Iterable[ConsumerSetback] = ()
-    ) -> None:
+    def refuse_setbacks(self, using: str, topics: Iterable[Setback] = (), consumers: Iterable[Setback] = ()) -> None:
         """End with what the database said of the topics and consumers that could not be served; the others were."""
-        moved = [f"{one.topic}: {one.said}" for one in sorted(topics, key=lambda one: one.topic)]
-        served = [f"{one.subscription.consumer.name} of {one.subscription.topic}: {one.said}" for one in consumers]
+        moved, served = ([f"{one.name}: {one.said}" for one in some] for some in (topics, consumers))
         told: list[str] = []
         if moved:
             failed = f"Working on {using!r} failed for {count(len(moved), 'topic')}; the events of others were moved."

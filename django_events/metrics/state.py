@@ -17,7 +17,7 @@ from django.db import DatabaseError, connections, router
 from django_events import models, sql
 from django_events.consuming.lag import Standing, ends_of, oldest_waits, standings
 from django_events.consuming.troubles import troubles
-from django_events.exceptions import rights_missing
+from django_events.exceptions import rights_missing, rows_hidden
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
 from django_events.models.functions import ClockTimestamp
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
@@ -105,6 +105,8 @@ def read(using: str) -> list[Sample]:
 
 
 def _said(using: str, error: Exception) -> str:
+    if sql.hides_rows(error):
+        return rows_hidden(connections[using].settings_dict["USER"], error)
     if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:  # the site publishes, and may read nothing
         return rights_missing(connections[using].settings_dict["USER"], error, kind="reader")
     return sql.said(error)

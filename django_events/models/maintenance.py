@@ -1,9 +1,12 @@
 """What keeps a database in order, and how it went the last time."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # when a step began that was only paused so far
 
 
 class MaintenanceStep(models.Model):

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from django_events.exceptions import InvalidOption, NotReady, RightsMissing, rights_missing
-from django_events.phrases import cut_details
-from django_events.statements import Statement
+from django_events.exceptions import InvalidOption, NotReady, RightsMissing, rights_missing, rows_hidden
+from django_events.phrases import cut_details, hides_rows
+from django_events.statements import Statement, statement
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 # Of all that can be said, this is where the database is, and as whom. The rest may be secret.
@@ -94,6 +94,8 @@ def explained(dsn: Dsn) -> Iterator[None]:
             f"{str(error).splitlines()[0]}. Run: manage.py migrate"
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
+        if hides_rows(error):
+            raise RightsMissing(rows_hidden(dsn.role, error)) from error
         raise RightsMissing(rights_missing(dsn.role, error, kind="reader|sink")) from error
     except psycopg.Error as error:
         if isinstance(error, psycopg.InternalError) and error.sqlstate is None:
@@ -139,3 +141,11 @@ class Session:
 def fetch(connection: Connection, statement: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
     """Run a statement and return its rows."""
     return connection.execute(statement.text.encode(), parameters).fetchall()
+
+
+def fetch_whole(connection: Connection, asked: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
+    """As `fetch`, and the statement fails where row-level security would hide rows from this role."""
+    cursor = psycopg.ClientCursor(connection)
+    cursor.execute(f"{statement('see_all').text};\n{cursor.mogrify(asked.text.encode(), parameters)}".encode())
+    cursor.nextset()
+    return cursor.fetchall()

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from django_events.exceptions import DataLost
 from django_events.spark.columns import COLUMNS, TOPIC, Column
-from django_events.spark.dsn import Connection, Dsn, fetch
+from django_events.spark.dsn import Connection, Dsn, fetch_whole
 from django_events.spark.ranges import Range
 from django_events.statements import SMALL, Statement, all_of, as_text, listed, log_table, statement
 
@@ -33,6 +33,7 @@ SETTINGS = {
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
     "statement_timeout": "0",
+    "row_security": "off",  # where it would hide rows from this role, PostgreSQL refuses to read
 }
 # How many events make a row: so many that a batch has about a megabyte, learnt from those before.
 PIECE_BYTES = 1 << 20
@@ -123,7 +124,7 @@ class RangeReader:
     def _check(self, connection: Connection, part: Range, start: int, end: int, seen: int) -> None:
         """Fewer than there are ids: were they left out, or are they gone?"""
         log = log_table(part.topic_id)
-        [[first]] = fetch(connection, statement("first_id").on(log=log, topic_id=part.topic_id))
+        [[first]] = fetch_whole(connection, statement("first_id").on(log=log, topic_id=part.topic_id))
         if first is not None and first <= start and (self.condition or seen == end - start):
             return
         said = f"Topic {part.topic!r} was to be read from {start} to {end - 1}, but "

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from django_events.exceptions import UnknownTopic, did_you_mean
-from django_events.spark.dsn import Connection, fetch
+from django_events.spark.dsn import Connection, fetch_whole
 from django_events.statements import log_table, statement, union_all
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TopicLog:
 
         def has_come(id: int) -> bool:
             asked = before.on(log=log_table(self.id), topic_id=self.id, id=id)
-            found = fetch(self.connection, asked, moment=moment)
+            found = fetch_whole(self.connection, asked, moment=moment)
             return bool(found) and not found[0][0]  # what was removed meanwhile is older than what is left
 
         return self.first + bisect_left(range(self.first, self.end), True, key=has_come)
@@ -40,7 +40,7 @@ class TopicLog:
 
 def find(connection: Connection, subscription: "Subscription", *, fail: bool = True) -> list[TopicLog]:
     """The topics that are meant, in the order of their names; UnknownTopic for a name that is none."""
-    rows = {name: row for name, *row in fetch(connection, statement("topics"))}
+    rows = {name: row for name, *row in fetch_whole(connection, statement("topics"))}
     if subscription.pattern is not None:
         wanted = {name for name in rows if re.fullmatch(subscription.pattern, name)}
     else:
@@ -53,7 +53,8 @@ def find(connection: Connection, subscription: "Subscription", *, fail: bool = T
     extents = union_all(
         [statement("bounds").on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known]
     )
-    ends = {topic_id: (first, max(last or 0, floor) + 1) for topic_id, first, last, floor in fetch(connection, extents)}
+    bounds = fetch_whole(connection, extents)
+    ends = {topic_id: (first, max(last or 0, floor) + 1) for topic_id, first, last, floor in bounds}
     found = []
     for name in known:
         topic_id, incarnation = rows[name]

@@ -6,13 +6,14 @@ Parameters are named. Identifiers are composed here and nowhere else, and quoted
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections, transaction
 
 from django_events.conf import settings as site
 from django_events.phrases import cut_details, without_details
+from django_events.phrases import hides_rows as hides_rows
 from django_events.statements import Statement as Statement
 from django_events.statements import all_of as all_of
 from django_events.statements import literal as literal
@@ -21,6 +22,7 @@ from django_events.statements import union_all as union_all
 
 Question = tuple[Statement, dict[str, Any]]  # with its parameters
 Rows = list[tuple[Any, ...]]
+_READ_COMMITTED, _SEE_ALL = statement("read_committed"), statement("see_all")
 
 
 def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:
@@ -35,15 +37,36 @@ def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:
         raise
 
 
+def fetch_whole(using: str, statement: Statement, **parameters: Any) -> Rows:
+    """As `fetch`, and the statement fails where row-level security would hide rows from this role.
+
+    For what workers conclude something from: a row that isn't there is gone for them. In a transaction it is the
+    transaction that says so, see `SEES_ALL`.
+    """
+    if connections[using].in_atomic_block:
+        return fetch(using, statement, **parameters)
+    try:
+        with connections[using].cursor() as cursor:
+            if hasattr(cursor, "mogrify"):
+                cursor.execute(f"{_SEE_ALL.text};\n{statement.text}", parameters)
+                cursor.nextset()
+                rows: Rows = cursor.fetchall()
+                return rows
+    except DatabaseError as error:
+        cut_details(error)
+        raise
+    return fetch_each(using, (statement, parameters))[0]
+
+
 def fetch_large(using: str, statement: Statement, **parameters: Any) -> Rows:
-    """As `fetch`, for an answer that may be more than the network holds.
+    """As `fetch_whole`, for an answer that may be more than the network holds.
 
     The server ends the statement if its client takes none of it any more: until then it would keep its snapshot and its
     locks. A caller's transaction goes on with its own limits.
     """
     if connections[using].in_atomic_block:
         return fetch(using, statement, **parameters)
-    limit = locally({"tcp_user_timeout": vanishing()["tcp_user_timeout"]})
+    limit = locally({"tcp_user_timeout": vanishing()["tcp_user_timeout"], **SEES_ALL})
     return fetch_each(using, limit, (statement, parameters))[1]
 
 
@@ -53,14 +76,15 @@ def fetch_each(using: str, *questions: Question) -> list[Rows]:
     They travel together, which spares the way there and back, unless the site has the server bind parameters. If
     there is no transaction, they are one, at READ COMMITTED.
     """
+    alone = not connections[using].in_atomic_block
     try:
         with connections[using].cursor() as cursor:
             if hasattr(cursor, "mogrify"):
-                return _together(cursor, questions, alone=not connections[using].in_atomic_block)
+                return _together(cursor, questions, alone=alone)
     except DatabaseError as error:
         cut_details(error)
         raise
-    with committed(using):
+    with committed(using) if alone else nullcontext():
         return [fetch(using, statement, **parameters) for statement, parameters in questions]
 
 
@@ -70,13 +94,13 @@ def _begin(using: str, question: Question) -> None:
         if hasattr(cursor, "mogrify"):
             _together(cursor, [question], alone=True)
             return
-    run(using, statement("read_committed"))
+    run(using, _READ_COMMITTED)
     fetch_each(using, question)
 
 
 def _together(cursor: Any, questions: Sequence[Question], *, alone: bool) -> list[Rows]:
     asked = [cursor.mogrify(statement.text, parameters) for statement, parameters in questions]
-    cursor.execute(";\n".join([statement("read_committed").text, *asked] if alone else asked))
+    cursor.execute(";\n".join([_READ_COMMITTED.text, *asked] if alone else asked))
     answers: list[Rows] = []
     while not alone or cursor.nextset():
         alone = True  # from the first answer on
@@ -133,8 +157,13 @@ def passes_by_itself(error: BaseException) -> bool:
     return is_lost(error) or state(error) in RETRIED_STATES
 
 
+# Row-level security that applies to this role would hide rows, and what isn't seen would be taken for gone: events
+# passed over, deliveries deleted. With this PostgreSQL refuses the statement instead; where no row can be hidden it
+# changes nothing. It is for our transactions only: in those of handlers, a site's own tables keep their policies.
+SEES_ALL = {"row_security": "off"}
+
 # Who looks at long tables wants a few rows by index, whatever the planner believes of them.
-BY_INDEX = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
+BY_INDEX = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off", **SEES_ALL}
 
 # The buffer is empty one moment and holds a million events the next, so its statistics are always old.
 # A sequential scan chosen by them reads every dead row that an old snapshot keeps, and the costs that
@@ -191,12 +220,14 @@ def _vanished_after() -> str:
 def committed(using: str, **settings: str) -> Iterator[None]:
     """A transaction in which each statement sees what was committed before it, whatever the site's default is.
 
-    Inside of another one it changes nothing.
+    Inside of another one it changes nothing but `SEES_ALL`, until it ends.
     """
-    nested = connections[using].in_atomic_block
+    if connections[using].in_atomic_block:
+        with _set(using, SEES_ALL):
+            yield
+        return
     with transaction.atomic(using):
-        if not nested:
-            _begin(using, locally({**vanishing(), **settings}))
+        _begin(using, locally({**SEES_ALL, **vanishing(), **settings}))
         yield
 
 

@@ -1,9 +1,12 @@
--- What is wrong with tables and indexes of ours: segments that were detached halfway, unlogged tables, invalid indexes, and
--- a log or a buffer whose primary key was dropped.
+-- What is wrong with tables and indexes of ours: segments that were detached halfway, unlogged tables, invalid indexes, a
+-- log or a buffer whose primary key was dropped, and row-level security, whether it hides rows from this role or not.
 --
+-- Of a table whose owner this role is, FORCE is what applies it.
 -- Relies on: the catalog.
 WITH ours AS MATERIALIZED (
-    SELECT c.oid, c.relname, c.relkind, c.relpersistence
+    SELECT
+        c.oid, c.relname, c.relkind, c.relpersistence, c.relrowsecurity, row_security_active(c.oid) AS hides,
+        pg_has_role(c.relowner, 'USAGE') AS is_mine
     FROM pg_class AS c
     WHERE c.relnamespace = (SELECT t.relnamespace FROM pg_class AS t WHERE t.oid = to_regclass('django_events_topic'))
         AND starts_with(c.relname, 'django_events_')
@@ -16,6 +19,12 @@ JOIN ours AS log ON log.oid = link.inhparent
 WHERE link.inhdetachpending
 UNION ALL
 SELECT 'unlogged', ours.relname::text, '' FROM ours WHERE ours.relpersistence = 'u'
+UNION ALL
+SELECT
+    CASE WHEN ours.hides THEN 'hidden' ELSE 'secured' END, ours.relname::text,
+    CASE WHEN ours.is_mine THEN 'NO FORCE ROW LEVEL SECURITY' ELSE 'DISABLE ROW LEVEL SECURITY' END
+FROM ours
+WHERE ours.relrowsecurity
 UNION ALL
 SELECT 'invalid', x.relname::text, ours.relname::text
 FROM ours

@@ -6,7 +6,8 @@
 -- handled, failed, discarded, dead_lettered (how many more), attempted, attempts, pause (an interval
 -- until the next attempt, or null), careful_until, stopped, error (null to leave it),
 -- release, hold (whether to take the lock of hold.sql, by which a frozen settler is found).
--- Answers with where the row is now, and whether the transaction is still the one that began with hold.sql.
+-- Answers with where the row is now, whether the transaction is still the one that began with hold.sql, and whether that
+-- lock was had, null if it was not asked for. Without it nothing must be committed: somebody takes over now.
 -- Relies on: the row's place, or the primary key of django_events_position.
 UPDATE django_events_position
 SET
@@ -29,4 +30,4 @@ WHERE ctid = coalesce(%(place)s::tid, ctid) AND id = %(position_id)s AND token =
 RETURNING
     ctid::text,
     current_setting('django_events.token', true) = %(token)s::text,
-    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s)::text END
+    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s) END

@@ -7,7 +7,8 @@
 -- instead of being handled), history (whether the consumer's history, if it keeps one, is told), failed (an id, or null), attempts, pause (an interval), error (of the
 -- failed one), released (ids), ends (whether nothing is in hand any more), hold (whether to take the lock of
 -- hold.sql, by which a frozen settler is found).
--- Answers with how many were deleted, and whether the transaction is still the one that began with hold.sql.
+-- Answers with how many were deleted, whether the transaction is still the one that began with hold.sql, and whether
+-- that lock was had, null if it was not asked for. Without it nothing must be committed: somebody takes over now.
 -- Relies on: the primary keys of django_events_deliverylease, django_events_delivery and django_events_consumer, django_events_deadletter
 -- (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 WITH mine AS MATERIALIZED (
@@ -63,5 +64,5 @@ ended AS (
 SELECT
     (SELECT count(*) FROM done),
     current_setting('django_events.token', true) = %(token)s::text,
-    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s)::text END
+    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s) END
 FROM mine

@@ -7,5 +7,6 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL lock_timeout = '2s';
 SET LOCAL statement_timeout = 0;
 SET LOCAL jit = off;
+SET LOCAL row_security = off;
 SET LOCAL idle_in_transaction_session_timeout = {vanished_after};
 SET LOCAL tcp_user_timeout = {vanished_after}

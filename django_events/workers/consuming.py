@@ -23,10 +23,11 @@ from django_events.consuming.hands import Hand
 from django_events.consuming.held import Held
 from django_events.consuming.leases import Lease, claim, give_up
 from django_events.consuming.queues import QueueServer
-from django_events.consuming.setbacks import Setbacks, sets_aside
+from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.streams import serve as serve_partition
 from django_events.consuming.subscriptions import Subscription, subscriptions
-from django_events.exceptions import HandlerNotFound, LeaseLost
+from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
+from django_events.log.setbacks import Failing
 from django_events.log.transfer import LOG_CHANNEL, LONGEST_PAYLOAD
 from django_events.workers.bell import Bell
 from django_events.workers.keeping import Keeper
@@ -71,7 +72,7 @@ class ConsumerWorker:
                 pool.bell.ring()
             try:
                 lease = self._claim(due)
-            except DatabaseError as error:
+            except (DatabaseError, EventsMissing) as error:
                 if not self._set_aside(due, error):
                     raise
                 continue
@@ -99,7 +100,7 @@ class ConsumerWorker:
                     self._unsettled.append(lease)
                 pool.proven.discard(due.position_id)
                 self._give_up_if_reachable()
-                if not isinstance(error, DatabaseError) or not self._set_aside(due, error):
+                if not isinstance(error, DatabaseError | EventsMissing) or not self._set_aside(due, error):
                     raise
             finally:
                 pool.agenda.served(due.position_id, until=until)
@@ -126,7 +127,7 @@ class ConsumerWorker:
             pool.agenda.in_vain(due.position_id, *in_vain)
         return hand
 
-    def _set_aside(self, due: Due, error: DatabaseError) -> bool:
+    def _set_aside(self, due: Due, error: Failing) -> bool:
         """Leave a consumer alone for a while, if the error is about its log or its filter; others go on."""
         if not sets_aside(self.using, error):
             return False
@@ -221,7 +222,7 @@ class ConsumerPool:
         self.handlers: dict[str, BoundHandler] = {}
         self.broken: list[HandlerNotFound] = []
         self.bell = Bell()
-        self.setbacks = Setbacks(using)
+        self.setbacks = ConsumerSetbacks(using)
         self.proven: set[int] = set()  # positions, see ConsumerWorker._claim
         self._consumers = consumers
         self._listener = listener

@@ -89,7 +89,7 @@ class Drain:
         while (moved := self._transfer.move()) or self._transfer.left:
             total += moved
             self._wait(moved, "moving events, because it holds a lock on their topic")
-        self._transfer.raise_setback()
+        self._transfer.setbacks.raise_first()
         return total
 
     def _serve(self) -> Counter[str]:

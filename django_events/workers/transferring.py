@@ -1,7 +1,7 @@
 """The transfer as a worker: `manage.py run_transfer` runs it."""
 
 from django_events.conf import settings
-from django_events.log.setbacks import Setbacks
+from django_events.log.setbacks import TopicSetbacks
 from django_events.log.transfer import Transfer
 from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener
@@ -39,7 +39,7 @@ class TransferWorker:
         return self._transfer.left
 
     @property
-    def setbacks(self) -> Setbacks:
+    def setbacks(self) -> TopicSetbacks:
         """The topics whose events can't be moved."""
         return self._transfer.setbacks
 

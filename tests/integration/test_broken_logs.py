@@ -111,7 +111,7 @@ def test_others_are_moved_in_the_same_look_and_it_recovers(make_topic, broken, c
     assert log_values(free) == ["before", "beside it"]
     for _ in range(2):
         go_on(worker)
-    assert [setback.topic for setback in worker.setbacks] == ["broken"]
+    assert [setback.name for setback in worker.setbacks] == ["broken"]
     assert caplog.text.count("Topic 'broken' can't be moved") == 1
     assert says.format(**names) in caplog.text
     [trouble] = told()
@@ -172,7 +172,7 @@ def test_a_topic_that_another_transfer_has_moved_is_nobodys_setback(broken):
     go_on(second)
     first.move()
     assert not first.setbacks
-    first.raise_setback()
+    first.setbacks.raise_first()
 
 
 @pytest.mark.requirement("E6")
@@ -211,7 +211,7 @@ def test_what_a_site_adds_to_all_logs_stops_only_those_that_need_a_segment(make_
         publish(free, "has room")
         worker.move()
         assert log_values(free) == ["has room"]
-        assert [setback.topic for setback in worker.setbacks] == ["broken"]
+        assert [setback.name for setback in worker.setbacks] == ["broken"]
     finally:
         run(f"ALTER TABLE django_events_event {takes_back}")
     go_on(worker)

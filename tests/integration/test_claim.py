@@ -230,6 +230,21 @@ def test_a_lease_is_as_long_as_one_says(queue):
         assert timedelta(minutes=9) < left() < timedelta(minutes=11)
 
 
+DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("lease", [timedelta(0), SECOND * 0.999, DAY + SECOND, timedelta.max, -DAY])
+def test_a_lease_that_is_too_short_or_too_long_is_refused(queue, lease):
+    """Before, the server refused it by a constraint of a table, or it was over when it began."""
+    expected = "has lease=.*, expected a timedelta from 1 second to 1 day"
+    with pytest.raises(ValueError, match=rf"^claim\(\) {expected}"), claim("queue", lease=lease):
+        pass
+    with claim("queue", lease=DAY) as claimed:
+        with pytest.raises(ValueError, match=rf"^extend\(\) {expected}"):
+            claimed.extend(lease)
+        claimed.ack(*claimed)
+
+
 @pytest.mark.requirement("D4")
 @pytest.mark.parametrize("ordered", [False, True])
 def test_only_what_was_received_in_a_window(things, make_queue, ordered):

@@ -10,11 +10,16 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 from django_events import Backoff, Draft, publish, publish_many
-from django_events.consuming import streams
+from django_events.consuming import held, streams
 from django_events.consuming.dead_letters import redrive
+from django_events.consuming.filling import fill_some
+from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import give_up
+from django_events.consuming.queues import serve_hand
 from django_events.consuming.redriving import next_redrive
 from django_events.exceptions import LeaseLost
+from django_events.models import Delivery
 from django_events.models.functions import ClockTimestamp
 from django_events.workers import keeping
 from django_events.workers.keeping import Keeper
@@ -37,6 +42,7 @@ from tests.fix_consumers import (
     write_order,
     written,
 )
+from tests.fix_queues import queue_of
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -1044,3 +1050,91 @@ def test_without_a_timeout_a_handler_may_take_as_long_as_it_wants(things, make_c
     assert served.result(SOON) == 1
     assert keeper.ended == []
     assert position_of(reader).failed == 0
+
+
+# The lock by which others find a worker that froze before its COMMIT
+
+
+def in_a_transaction_of_others(session):
+    return session.execute(
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND xact_start IS NOT NULL AND query LIKE '%pg_locks%'"
+    ).fetchall()
+
+
+def test_a_session_that_is_about_to_end_is_waited_for(things, make_consumer, connect, in_thread):
+    """After a handler closed its connection, the server has yet to notice: that is no other worker's lease."""
+    reader = make_consumer(things, handler=write_down)
+    fill(things, 1, 2)
+    lease = lease_of(reader)
+    closed = connect(autocommit=True)
+    closed.execute("SELECT pg_advisory_lock(%s)", [lease.token])
+    served = in_thread(serve_lease, lease)
+    wait_until(lambda: in_a_transaction_of_others(closed), seconds=SOON)
+    closed.close()
+    assert served.result(SOON) == 2
+    assert written() == ["1", "2"]
+
+
+def test_a_session_that_does_not_end_is_named(things, make_consumer, connect, monkeypatch):
+    monkeypatch.setattr(held, "PATIENCE", 0.05)
+    reader = make_consumer(things, handler=write_down)
+    fill(things, 1)
+    lease = lease_of(reader)
+    frozen = connect(autocommit=True)
+    frozen.execute("SELECT pg_advisory_lock(%s)", [lease.token])
+    with pytest.raises(LeaseLost, match=f"lost its lease of partition 0: the session {frozen.info.backend_pid}, which"):
+        serve_lease(lease)
+    assert reached(reader) == [0]
+    frozen.close()
+    assert take_over(reader) is not None
+
+
+def test_a_handler_that_closes_its_connection_is_no_lost_lease(things, make_consumer, caplog):
+    calls = []
+
+    def close_once(event):
+        calls.append((event.value, event.attempt))
+        write_order(event.value)
+        if event.attempt == 1:
+            connection.close()
+
+    reader = make_consumer(things, handler=close_once, retry=THREE_AT_ONCE)
+    fill(things, *range(20))
+    exhaust(reader)
+    assert [value for value, attempt in calls if attempt == 2] == [*range(20)]
+    assert written() == [str(n) for n in range(20)]
+    assert "lost its lease" not in caplog.text
+    assert caplog.text.count("The handler closed its connection") >= 20
+
+
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_who_can_not_be_found_settles_nothing(things, make_consumer, connect, mode):
+    """A worker that takes over has the lock of a lease, to wait for its holder: to settle now could freeze unseen."""
+    reader = make_consumer(things, handler=write_down, transactional=False, mode=mode)
+    if mode == "queue":
+        while fill_some(queue_of(reader).subscription):
+            pass
+    fill(things, 1)
+
+    def have():
+        return lease_of(reader) if mode == "stream" else queue_of(reader).claim(1)
+
+    def serve(lease):
+        if mode == "stream":
+            return serve_lease(lease)
+        return serve_hand(lease, BoundHandler(reader), on_failure=log_failure(lease))
+
+    lease, other = have(), connect()
+    other.execute("SELECT pg_advisory_xact_lock_shared(%s)", [lease.token])
+    with pytest.raises(LeaseLost, match="taken over"):
+        serve(lease)
+    assert positions(reader).get().handled == 0
+    if mode == "stream":
+        assert reached(reader) == [0]
+    else:
+        assert Delivery.objects.filter(consumer__name=reader.name).exists()
+    other.rollback()
+    give_up("default", [lease.token])
+    assert serve(have()) == 1
+    assert written() == ["1", "1"], "a handler beside the transaction may come twice"

@@ -14,7 +14,8 @@ from django.test import override_settings
 from django_events import Draft, models, publish, publish_many
 from django_events.consuming.lag import standings
 from django_events.consuming.troubles import troubles
-from django_events.log import segments
+from django_events.doctoring.examining import examine
+from django_events.log import retention, segments
 from django_events.models import DedupKey, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
@@ -429,3 +430,24 @@ def test_a_connection_that_is_lost_while_topics_are_looked_at_one_by_one_is_told
     with pytest.raises(OperationalError):
         steps._found("default", look)
     assert [len(topics) > 1 for topics in looks] == [True, False]
+
+
+@pytest.mark.requirement("S10")
+def test_a_pause_before_the_first_run_is_no_run_that_never_ended(capsys):
+    """The row of the step is made by the pause: it says so, and nothing complains."""
+    until = retention.pause("default", timedelta(hours=1))
+    assert [row.name for row in MaintenanceStep.objects.all()] == ["retention"]
+    [seen] = [one for one in examine("default") if one.examination == "maintenance"]
+    assert (seen.verdict, seen.what) == ("unknown", "It never ran here.")
+    call_command("events", "maintain", "--list", "--format", "json")
+    [listed] = [one for one in json.loads(capsys.readouterr().out) if one["step"] == "retention"]
+    assert (listed["finished_at"], listed["error"], listed["failing_since"]) == (None, "", None)
+    assert [one for one in troubles("default", [], None, standings("default")) if one.kind == "maintenance"] == []
+
+    [outcome] = run_steps("default", [step for step in STEPS if step.name == "retention"])
+    assert not outcome.error
+    row = MaintenanceStep.objects.get(name="retention")
+    assert row.finished_at is not None
+    assert row.paused_until == until, "the first run leaves the pause"
+    [seen] = [one for one in examine("default") if one.examination == "maintenance"]
+    assert seen.verdict == "ok"

@@ -291,7 +291,7 @@ def test_what_a_rule_of_the_site_refuses_is_raised_and_stays_and_others_go_on(ma
         for worker in (Transfer("default"), Transfer("default", batch_size=1)):
             worker.move()
             with pytest.raises(DatabaseError, match=refusal) as raised:
-                worker.raise_setback()
+                worker.setbacks.raise_first()
             assert "Failing row" not in "".join(traceback.format_exception(raised.value))
         assert log_values(free) == ([] if alone else [0, 1, 2])
         assert BufferedEvent.objects.count() == 1

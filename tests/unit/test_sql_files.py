@@ -14,7 +14,7 @@ from django_events.publishing.encoding import Row
 PACKAGE = Path(sql.__file__).parents[1]
 FILES = sorted(path.stem for path in (PACKAGE / "sql").glob("*.sql"))
 
-FETCHING = {"fetch", "bounded"}  # both take a statement, and its parameters by name
+FETCHING = {"fetch", "fetch_whole", "bounded"}  # all take a statement, and its parameters by name
 PARAMETER = re.compile(r"%\((\w+)\)s")
 IDENTIFIER = re.compile(r"\{(\w+)\}")
 WRITES = {"INSERT", "UPDATE", "DELETE"}

@@ -50,7 +50,7 @@ class Command(WorkerCommand):
         if verbosity:
             self.stdout.write(f"Events handled: {handled}.")
         if once:
-            self.refuse_setbacks(using, consumers=pool.setbacks.consumers)
+            self.refuse_setbacks(using, consumers=pool.setbacks)
         if pool.broken:
             sys.exit(Exit.FAILED)
 

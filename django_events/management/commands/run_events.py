@@ -67,7 +67,7 @@ class Command(WorkerCommand):
                 self.say_whether_it_polls(using)
             done = _run(crew, stop, once=once)
         if once:
-            self.refuse_setbacks(using, crew.transfer.setbacks, crew.pool.setbacks.consumers)
+            self.refuse_setbacks(using, crew.transfer.setbacks, crew.pool.setbacks)
         if verbosity:
             self.stdout.write(f"Events moved into the log: {done.moved}. Events handled: {done.handled}.")
         if crew.pool.broken:

@@ -1,5 +1,7 @@
 """Handlers that prepare the transaction that they run in: a failed event, and nobody waits for it."""
 
+import json
+
 import psycopg
 import pytest
 
@@ -42,3 +44,45 @@ def test_the_doctor_names_a_prepared_transaction_that_holds_a_position(processes
         assert said
     finally:
         ledger.tell("ROLLBACK PREPARED 'forgotten'")
+
+
+@pytest.mark.requirement("E6")
+@pytest.mark.parametrize("holds", ["position", "deliverylease", "topichead"])
+def test_status_names_a_prepared_transaction_that_is_in_the_way(processes: Processes, ledger: Ledger, holds: str):
+    """With its remedy, and the consumer that waits for it; before it had only a name in the doctor's report."""
+    with psycopg.connect(processes.url) as somebody:
+        [[consumer_id]] = somebody.execute(
+            "SELECT c.id FROM django_events_consumer c JOIN django_events_topic t ON t.id = c.topic_id"
+            " WHERE c.name = 'queued' AND t.name = 'stock'"
+        ).fetchall()
+        if holds == "position":
+            somebody.execute("SELECT FROM django_events_position WHERE consumer_id = %s FOR UPDATE", [consumer_id])
+        elif holds == "deliverylease":
+            somebody.execute(
+                "INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)"
+                " VALUES (7, %s, now(), 'x', '[]')",
+                [consumer_id],
+            )
+            somebody.commit()
+            somebody.execute("SELECT FROM django_events_deliverylease WHERE token = 7 FOR UPDATE")
+        else:
+            somebody.execute("SELECT FROM django_events_topichead FOR UPDATE")
+        somebody.execute("PREPARE TRANSACTION 'it''s forgotten'")
+    try:
+
+        def told() -> list[dict[str, str]]:
+            report = json.loads(processes.run("events", "status", "--format", "json").stdout)
+            return [one for one in report["troubles"] if one["kind"] == "prepared"]
+
+        processes.wait_until(told, what="a trouble that names it")
+        [trouble] = told()
+        of = ("queued", "stock") if holds != "topichead" else (None, None)
+        assert (trouble["consumer"], trouble["topic"]) == of
+        assert trouble["what"].startswith('The prepared transaction "it\'s forgotten" of ')
+        assert f"has held rows of django_events_{holds} for " in trouble["what"]
+        assert trouble["remedy"] == (
+            "If a handler prepared it, undo it: ROLLBACK PREPARED 'it''s forgotten'. "
+            "Otherwise as its owner wants: COMMIT PREPARED 'it''s forgotten'"
+        )
+    finally:
+        ledger.tell("ROLLBACK PREPARED 'it''s forgotten'")
