@@ -41,7 +41,8 @@ from tests.spark.test_export import exported, run, url
 
 pytestmark = [
     pytest.mark.usefixtures("transactional_db", "spark"),
-    pytest.mark.timeout(600),
+    # Deadlines only end a test that hangs: five commands that each start Spark take minutes on a busy machine.
+    pytest.mark.timeout(1_200),
 ]
 
 HOME = Path(pyspark.__file__).parent
@@ -229,7 +230,7 @@ def manage(environment: dict[str, str], *words: Any) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
