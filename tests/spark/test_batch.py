@@ -448,7 +448,7 @@ def test_a_log_that_is_emptied_while_it_is_looked_for_ends_where_it_did(
     log: Callable[..., Any], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
-    really = topics.fetch
+    really = topics.fetch_whole
 
     def emptying(used: Connection, asked: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
         rows = really(used, asked, **parameters)
@@ -458,7 +458,7 @@ def test_a_log_that_is_emptied_while_it_is_looked_for_ends_where_it_did(
             TopicHead.objects.filter(topic__name="things").update(id_floor=250)
         return rows
 
-    monkeypatch.setattr(topics, "fetch", emptying)
+    monkeypatch.setattr(topics, "fetch_whole", emptying)
     with Dsn(dsn).connected() as used:
         [found] = topics.find(used, Subscription(names=("things",)))
 
