@@ -36,23 +36,23 @@ _HOMES = {
     "capture": "django_events.publishing.capture",
     "claim": "django_events.consuming.claiming",
     "consumer": "django_events.declarations",
-    "discard": "django_events.consuming.dead_letters",
-    "erase": "django_events.erasing.api",
+    "discard": "django_events.operating.dead_letters",
+    "erase": "django_events.operating.erasing.api",
     "event_context": "django_events.publishing.telling",
-    "lag": "django_events.consuming.lag",
+    "lag": "django_events.observing.lag",
     "outbox": "django_events.publishing.outbox",
-    "pause": "django_events.consuming.replay",
+    "pause": "django_events.operating.replay",
     "publish": "django_events.publishing.api",
     "publish_again": "django_events.publishing.again",
     "publish_many": "django_events.publishing.api",
-    "redrive": "django_events.consuming.dead_letters",
-    "resume": "django_events.consuming.replay",
-    "retry": "django_events.consuming.retrying",
-    "rewind": "django_events.consuming.replay",
-    "skip": "django_events.consuming.skipping",
+    "redrive": "django_events.operating.dead_letters",
+    "resume": "django_events.operating.replay",
+    "retry": "django_events.operating.retrying",
+    "rewind": "django_events.operating.replay",
+    "skip": "django_events.operating.skipping",
     "suppress": "django_events.publishing.telling",
     "topic": "django_events.declarations",
-    "unregister": "django_events.consuming.replay",
+    "unregister": "django_events.operating.replay",
 }
 
 __all__ = [
@@ -96,17 +96,17 @@ __all__ = [
 
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
-    from django_events.consuming.dead_letters import discard, redrive
-    from django_events.consuming.lag import lag
     from django_events.consuming.received import ReceivedEvent
-    from django_events.consuming.replay import pause, resume, rewind, unregister
-    from django_events.consuming.retrying import retry
-    from django_events.consuming.skipping import skip
     from django_events.declarations import Consumer, Topic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
-    from django_events.erasing.api import erase
     from django_events.exceptions import EventsError
     from django_events.migrating import CreateTopic
+    from django_events.observing.lag import lag
+    from django_events.operating.dead_letters import discard, redrive
+    from django_events.operating.erasing.api import erase
+    from django_events.operating.replay import pause, resume, rewind, unregister
+    from django_events.operating.retrying import retry
+    from django_events.operating.skipping import skip
     from django_events.publishing.again import publish_again
     from django_events.publishing.api import (
         apublish,

@@ -21,8 +21,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_events import declarations, sql
 from django_events.exceptions import rights_missing, rows_hidden
-from django_events.machines import for_machines
 from django_events.models import BufferedEvent
+from django_events.observing.machines import for_machines
 from django_events.phrases import duration
 from django_events.sql.limited import limited
 

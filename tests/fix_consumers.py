@@ -12,7 +12,6 @@ from django.db.models import QuerySet
 
 from django_events import declarations
 from django_events.consuming import registration, streams
-from django_events.consuming.agenda import Agenda, Due
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import Lease, claim
@@ -31,6 +30,7 @@ from django_events.models import (
 )
 from django_events.models.functions import ClockTimestamp
 from django_events.workers import keeping
+from django_events.workers.agenda import Agenda, Due
 from django_events.workers.consuming import ConsumerPool
 from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
-from django_events.consuming.samples import per_second
+from django_events.observing.samples import per_second
 
 WIDTH, HEIGHT = 600, 120
 GAP = 2.5  # times the usual distance of two points

@@ -21,10 +21,10 @@ from django_events.admin import addresses
 from django_events.admin.forms import RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows
-from django_events.consuming.lag import importance, progress, standings
-from django_events.consuming.pace import Pace
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
+from django_events.observing.lag import importance, progress, standings
+from django_events.observing.pace import Pace
 
 LISTED = 100
 LEASED = 10_000  # events in hand that are looked up

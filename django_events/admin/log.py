@@ -13,9 +13,9 @@ from django.utils.translation import gettext_lazy as _
 from django_events import sql
 from django_events.admin.payloads import at_a_glance, glance
 from django_events.consuming import places
-from django_events.consuming.lag import ends_of
 from django_events.models import Event, Topic
 from django_events.models.functions import Stored
+from django_events.observing.lag import ends_of
 from django_events.statements import log_table
 
 SIZE = 50

@@ -13,11 +13,11 @@ from django_events.admin import addresses
 from django_events.admin.charts import Chart, Line, Point, chart, rates
 from django_events.admin.pages import Pages, may
 from django_events.admin.rows import consumer_rows, topic_rows
-from django_events.consuming import samples
-from django_events.consuming.lag import Standing, importance, standings
-from django_events.consuming.pace import Pace, now
-from django_events.consuming.troubles import Trouble, troubles
 from django_events.log.inventory import Log, logs, next_scheduled, waiting
+from django_events.observing import samples
+from django_events.observing.lag import Standing, importance, standings
+from django_events.observing.pace import Pace, now
+from django_events.observing.troubles import Trouble, troubles
 
 SHOWN = 20
 CHARTED = 5  # consumers whose lag has a line

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import NamedTuple
 
-from django_events.consuming.lag import Standing, oldest_waits
-from django_events.consuming.pace import Pace
 from django_events.log.inventory import Log, Waiting
+from django_events.observing.lag import Standing, oldest_waits
+from django_events.observing.pace import Pace
 
 
 class TopicRow(NamedTuple):

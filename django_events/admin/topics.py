@@ -16,12 +16,12 @@ from django_events.admin import addresses, log, payloads
 from django_events.admin.forms import OnceForm
 from django_events.admin.pages import Pages, may
 from django_events.admin.rows import consumer_rows, topic_rows
-from django_events.consuming.lag import importance, standings
-from django_events.consuming.pace import Pace
-from django_events.consuming.statuses import statuses
 from django_events.exceptions import EventsError
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
+from django_events.observing.lag import importance, standings
+from django_events.observing.pace import Pace
+from django_events.observing.statuses import statuses
 
 LISTED = 100
 # How a status is called, and the class of its colour.

@@ -18,9 +18,9 @@ from django.db.utils import OperationalError, ProgrammingError
 
 from django_events import declarations, models, sql
 from django_events.consuming import registration
-from django_events.consuming.orphans import forget_orphans
 from django_events.exceptions import BenchRefused
 from django_events.log import dropping, topics
+from django_events.operating.orphans import forget_orphans
 
 NAME = re.compile(r"events-bench\.[0-9a-f]{12}")
 PLACE = "manage.py events bench"  # where it is declared, as far as messages say it

@@ -5,7 +5,7 @@ text(read_all())
 
 from collections.abc import Iterable
 
-from django_events.metrics.state import STATE_METRICS, Sample
+from django_events.observing.state import STATE_METRICS, Sample
 from django_events.telemetry import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

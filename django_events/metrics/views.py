@@ -11,9 +11,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
 
 from django_events.conf import settings
-from django_events.machines import for_machines
 from django_events.metrics.exposition import CONTENT_TYPE, text
-from django_events.metrics.state import read, read_all
+from django_events.observing.machines import for_machines
+from django_events.observing.state import read, read_all
 
 PERMISSIONS = ("django_events.view_topic", "django_events.view_consumer")
 

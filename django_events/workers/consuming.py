@@ -15,7 +15,6 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import declarations, sql, telemetry
 from django_events.conf import settings
-from django_events.consuming.agenda import Agenda, Due
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
@@ -29,6 +28,7 @@ from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
 from django_events.log.setbacks import Failing
 from django_events.log.transfer import LOG_CHANNEL, LONGEST_PAYLOAD
+from django_events.workers.agenda import Agenda, Due
 from django_events.workers.bell import Bell
 from django_events.workers.keeping import Keeper
 from django_events.workers.listening import Listener

@@ -9,15 +9,15 @@ from django.db import connection
 
 from django_events import models, sql
 from django_events.benching.percentiles import percentile
-from django_events.consuming.expiring import expire
-from django_events.consuming.lag import oldest_waits, standings
 from django_events.declarations import Topic
 from django_events.log import retention, segments
 from django_events.log.transfer import Transfer
+from django_events.maintaining import steps
+from django_events.maintaining.expiring import expire
 from django_events.management.events.status import status
-from django_events.metrics import state
+from django_events.observing import state
+from django_events.observing.lag import oldest_waits, standings
 from django_events.statements import log_table
-from django_events.workers import steps
 from tests.benchmarks.consuming import a_consumer, registered
 from tests.benchmarks.database import count, settle, truncate
 from tests.benchmarks.end_to_end import RATE, cast

@@ -24,7 +24,7 @@ from django.db import connection, transaction  # noqa: E402
 
 from django_events import ReceivedEvent, declarations, publish, publish_many  # noqa: E402
 from django_events.declarations import Consumer, Topic  # noqa: E402
-from django_events.workers import steps  # noqa: E402
+from django_events.maintaining import steps  # noqa: E402
 from django_events.workers.consuming import ConsumerPool  # noqa: E402
 from django_events.workers.listening import Listener  # noqa: E402
 from django_events.workers.stopping import Stop, stop_on_signals  # noqa: E402

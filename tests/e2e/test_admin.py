@@ -7,9 +7,9 @@ import pytest
 from playwright.sync_api import expect
 
 from django_events import Backoff, Draft
-from django_events.consuming import samples
 from django_events.models import Consumer, DeadLetter, Sample
 from django_events.models.functions import ClockTimestamp
+from django_events.observing import samples
 from django_events.testing import drain
 from tests.e2e.people import superuser, viewer
 from tests.e2e.pictures import picture

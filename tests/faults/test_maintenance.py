@@ -19,7 +19,7 @@ django.setup()
 from django_events import Draft, publish_many
 from django_events.log.transfer import Transfer
 from django_events.workers.maintaining import run_steps
-from django_events.workers.steps import STEPS
+from django_events.maintaining.steps import STEPS
 transfer, steps = Transfer("default"), [step for step in STEPS if step.name in ("segments", "retention")]
 while True:
     publish_many("stock", [Draft(value=n) for n in range(100)])

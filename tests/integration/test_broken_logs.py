@@ -7,12 +7,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_events import Draft, publish, publish_many
-from django_events.consuming.lag import standings
-from django_events.consuming.troubles import Trouble, troubles
 from django_events.log.inventory import waiting
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import Topic, TopicHead
+from django_events.observing.lag import standings
+from django_events.observing.troubles import Trouble, troubles
 from django_events.statements import log_table
 from tests.conftest import assert_dense, log_values
 

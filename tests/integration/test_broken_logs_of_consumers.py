@@ -8,12 +8,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_events import Draft, publish_many
-from django_events.consuming.lag import standings
-from django_events.consuming.troubles import Trouble, troubles
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.log.transfer import Transfer
 from django_events.models import Consumer, DeadLetter, Topic
+from django_events.observing.lag import standings
+from django_events.observing.troubles import Trouble, troubles
 from django_events.statements import log_table
 from tests.fix_consumers import working
 from tests.processes import wait_until

@@ -10,9 +10,9 @@ from django.test import override_settings
 
 from django_events import Draft, publish, publish_many
 from django_events.exceptions import InvalidEvent, TopicNotReady
+from django_events.maintaining import dedup
+from django_events.maintaining.dedup import forget_expired
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
-from django_events.publishing import dedup
-from django_events.publishing.dedup import forget_expired
 from tests.conftest import log_values, transfer_all
 from tests.processes import wait_until
 

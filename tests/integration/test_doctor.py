@@ -16,16 +16,16 @@ from django.db import OperationalError, connection, connections
 from django.test import override_settings
 
 from django_events import Draft, declarations, publish, publish_many
-from django_events.consuming import dead_rows, troubles
-from django_events.consuming.replay import pause
-from django_events.doctoring import cleaning, logs, reach, schema, server, site
-from django_events.doctoring import processes as keepers
-from django_events.doctoring.examining import ALL, examine
-from django_events.doctoring.findings import Answer, Finding
-from django_events.doctoring.patient import Patient
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.observing import dead_rows, troubles
+from django_events.observing.doctoring import cleaning, logs, reach, schema, server, site
+from django_events.observing.doctoring import processes as keepers
+from django_events.observing.doctoring.examining import ALL, examine
+from django_events.observing.doctoring.findings import Answer, Finding
+from django_events.observing.doctoring.patient import Patient
+from django_events.operating.replay import pause
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from django_events.workers.wakeups import LOCK
@@ -170,7 +170,8 @@ def test_an_examination_that_fails_is_unknown_and_the_others_go_on(well, monkeyp
 
 
 def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connect):
-    monkeypatch.setattr("django_events.doctoring.examining.LIMITS", {"statement_timeout": "5s", "lock_timeout": "50ms"})
+    limits = {"statement_timeout": "5s", "lock_timeout": "50ms"}
+    monkeypatch.setattr("django_events.observing.doctoring.examining.LIMITS", limits)
     somebody = connect()
     somebody.execute("LOCK TABLE django_events_maintenancestep")
     [finding] = found("maintenance")

@@ -26,11 +26,11 @@ from django_events import (
     rewind,
     skip,
 )
-from django_events.erasing import traces, waiting
-from django_events.erasing.erasure import Erasure
 from django_events.exceptions import EraseRefused, InvalidEvent
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Intervention
+from django_events.operating.erasing import traces, waiting
+from django_events.operating.erasing.erasure import Erasure
 from django_events.statements import log_table
 from tests.conftest import assert_dense, transfer_all
 from tests.fix_consumers import dead_letters, run_once, working

@@ -14,8 +14,6 @@ from django.core.management.base import CommandError
 from django.db import connection, connections
 
 from django_events import Backoff, Draft, declarations, publish, publish_many
-from django_events.consuming import troubles
-from django_events.consuming.replay import pause
 from django_events.log import inventory
 from django_events.management.commands.events import Command
 from django_events.management.events import ALL, peeking, status
@@ -30,6 +28,8 @@ from django_events.models import (
     Topic,
 )
 from django_events.models.functions import ClockTimestamp
+from django_events.observing import troubles
+from django_events.operating.replay import pause
 from django_events.statements import log_table
 from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, lease_of, position_of, positions, reached, run_once, serve_due
@@ -249,7 +249,7 @@ def test_a_consumer_whose_worker_is_at_it_is_no_trouble(events: Run, things, mak
 
 def test_status_counts_up_to_a_bound(events: Run, lanes, things, make_consumer, monkeypatch) -> None:
     monkeypatch.setattr(inventory, "COUNTED", 6)
-    monkeypatch.setattr("django_events.consuming.lag.COUNTED", 2)
+    monkeypatch.setattr("django_events.observing.lag.COUNTED", 2)
     burying = make_consumer(lanes, handler=fail, retry=ONE_ATTEMPT)
     fill(lanes, 1, 2, 3)
     serve_due(burying)

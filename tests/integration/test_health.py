@@ -20,10 +20,10 @@ from django.urls import path
 
 from django_events import health, publish
 from django_events.consuming.filling import fill_some
-from django_events.consuming.replay import pause
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.operating.replay import pause
 from django_events.sql.limited import limited
 from django_events.statements import log_table
 from testproject.private_postgres.server import Server
@@ -398,7 +398,7 @@ def test_health_of_somebody_unknown_and_of_nowhere(events):
 
 def test_a_limit_is_seen_to_be_exceeded_however_far_is_counted_otherwise(events, make_topic, make_queue, monkeypatch):
     """A backlog of a million was healthy: no more than thousands were ever counted."""
-    monkeypatch.setattr("django_events.consuming.lag.COUNTED", 3)
+    monkeypatch.setattr("django_events.observing.lag.COUNTED", 3)
     monkeypatch.setattr("django_events.log.inventory.COUNTED", 3)
     busy, quiet = make_topic("busy"), make_topic("quiet")
     queue = make_queue(busy)

@@ -11,7 +11,6 @@ from django.db.models import F
 
 from django_events import Backoff, Draft, publish, publish_many
 from django_events.consuming import held, streams
-from django_events.consuming.dead_letters import redrive
 from django_events.consuming.filling import fill_some
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
@@ -21,6 +20,7 @@ from django_events.consuming.redriving import next_redrive
 from django_events.exceptions import LeaseLost
 from django_events.models import Delivery
 from django_events.models.functions import ClockTimestamp
+from django_events.operating.dead_letters import redrive
 from django_events.workers import keeping
 from django_events.workers.keeping import Keeper
 from testproject.shop.models import Product

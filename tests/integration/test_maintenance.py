@@ -12,17 +12,18 @@ from django.db import DatabaseError, OperationalError, connection, transaction
 from django.test import override_settings
 
 from django_events import Draft, models, publish, publish_many
-from django_events.consuming.lag import standings
-from django_events.consuming.troubles import troubles
-from django_events.doctoring.examining import examine
 from django_events.log import retention, segments
+from django_events.maintaining import steps
+from django_events.maintaining.steps import STEPS, Step
 from django_events.models import DedupKey, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.observing.doctoring.examining import examine
+from django_events.observing.lag import standings
+from django_events.observing.troubles import troubles
 from django_events.statements import log_table
-from django_events.workers import maintaining, steps
+from django_events.workers import maintaining
 from django_events.workers.background import in_background
 from django_events.workers.maintaining import LEASE, Maintenance, run_due, run_steps
-from django_events.workers.steps import STEPS, Step
 from django_events.workers.stopping import Stop
 from tests.conftest import transfer_all
 from tests.fix_processes import wait_until

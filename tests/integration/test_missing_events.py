@@ -10,14 +10,14 @@ from django_events import Draft, publish_many, skip
 from django_events.consuming import handling
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.lag import standings
 from django_events.consuming.queues import serve_hand
 from django_events.consuming.reading import ALL
-from django_events.consuming.troubles import troubles
 from django_events.exceptions import EventsMissing, LeaseLost, SkipRefused
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.models import DeadLetter, Intervention, Topic, TopicHead
+from django_events.observing.lag import standings
+from django_events.observing.troubles import troubles
 from django_events.statements import log_table
 from tests.conftest import transfer_all
 from tests.fix_consumers import (

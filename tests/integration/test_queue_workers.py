@@ -26,13 +26,13 @@ from django_events import (
     unregister,
 )
 from django_events.consuming.filling import fill_some
-from django_events.consuming.histories import prune_histories
-from django_events.consuming.lag import standings
 from django_events.consuming.queues import QueueServer
-from django_events.consuming.troubles import troubles
 from django_events.exceptions import ConsumerChangeRefused, ConsumerInUse, RedriveRefused
 from django_events.log.transfer import Transfer
+from django_events.maintaining.histories import prune_histories
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, PastDelivery
+from django_events.observing.lag import standings
+from django_events.observing.troubles import troubles
 from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, position_of, run_once, working, write_order, written
 from tests.fix_queues import (
@@ -510,7 +510,7 @@ def test_resume_tries_again_what_waits(things, make):
 
 @pytest.mark.requirement("E12")
 def test_unregistering_leaves_nothing_behind(things, make_queue, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.orphans.AT_ONCE", 4)
+    monkeypatch.setattr("django_events.operating.orphans.AT_ONCE", 4)
     queue, other = make_queue(things), make_queue(things, name="other", history=timedelta(days=1))
     fill_topic(things, *range(10))
     hand = queue.claim(1)
@@ -669,7 +669,7 @@ def test_the_history_tells_who_handled_what_and_how_long_it_took(things, make):
 
 
 def test_what_is_older_than_the_history_is_deleted(things, make, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.histories.AT_ONCE", 2)
+    monkeypatch.setattr("django_events.maintaining.histories.AT_ONCE", 2)
     consumer = make(history=timedelta(days=7))
     fill_topic(things, *range(6))
     run_once(consumer)

@@ -9,13 +9,13 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, lag, models, pause, publish_again, publish_many, redrive, rewind, unregister
-from django_events.consuming import leaving_behind
-from django_events.consuming.expiring import expire
 from django_events.exceptions import EventExpired, PositionRefused
 from django_events.log import retention, segments
 from django_events.log.inventory import sizes
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
+from django_events.maintaining import leaving_behind
+from django_events.maintaining.expiring import expire
 from django_events.models import Event, Intervention, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
 from django_events.signals import events_expired
@@ -384,7 +384,7 @@ def test_what_a_queue_was_not_filled_with_is_left_out_and_told(make_topic, make_
 
 
 def test_what_is_in_hand_is_waited_for(make_topic, make_consumer, monkeypatch, told):
-    monkeypatch.setattr("django_events.consuming.leaving_behind.PATIENCE", timedelta(0))
+    monkeypatch.setattr("django_events.maintaining.leaving_behind.PATIENCE", timedelta(0))
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     seen = []
     reader = make_consumer(topic, handler=lambda event: seen.append(event.value), batch_size=None)

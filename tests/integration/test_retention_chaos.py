@@ -12,10 +12,10 @@ from django.core.management import call_command
 from django.db import OperationalError
 
 from django_events import Backoff, Draft, publish, publish_many, rewind
-from django_events.consuming.expiring import expire
 from django_events.exceptions import ConsumerInUse
 from django_events.log import retention
 from django_events.log.transfer import Transfer
+from django_events.maintaining.expiring import expire
 from django_events.models import Consumer, Event, Intervention, Topic, TopicHead
 from django_events.signals import events_expired
 from testproject.shop.models import Order
@@ -151,7 +151,7 @@ def test_whoever_keeps_up_gets_everything_once_while_the_log_is_dropped_behind_h
 
 
 def test_what_was_left_behind_and_what_was_handled_are_everything(make_topic, make_consumer, in_thread, monkeypatch):
-    monkeypatch.setattr("django_events.consuming.leaving_behind.PATIENCE", timedelta(seconds=2))
+    monkeypatch.setattr("django_events.maintaining.leaving_behind.PATIENCE", timedelta(seconds=2))
     topic = make_topic(segment_size=100, retention_events=150, keep_unread=False, partitions=2)
     lost = Counter()
 

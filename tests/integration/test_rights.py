@@ -29,11 +29,11 @@ from django_events import (
     unregister,
 )
 from django_events import sql as statements
-from django_events.doctoring.examining import examine
 from django_events.exceptions import RightsMissing
 from django_events.management.events import grants as command
 from django_events.metrics.views import metrics
 from django_events.models import Event
+from django_events.observing.doctoring.examining import examine
 from testproject.shop.models import Product
 from tests.conftest import login, transfer_all
 from tests.fix_queues import fill_topic

@@ -25,14 +25,14 @@ from psycopg import sql as compose
 from django_events import BufferedWriter, Draft, declarations, publish, publish_again, publish_many, rewind
 from django_events import sql as statements
 from django_events.checks import check_trust
-from django_events.consuming.troubles import troubles
-from django_events.doctoring.patient import Patient
-from django_events.doctoring.schema import trust
 from django_events.log.inventory import waiting
 from django_events.log.retention import writing
 from django_events.log.segments import cut
 from django_events.management.granting import blocks
 from django_events.models import Event, Topic
+from django_events.observing.doctoring.patient import Patient
+from django_events.observing.doctoring.schema import trust
+from django_events.observing.troubles import troubles
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
 from testproject.shop.models import Product

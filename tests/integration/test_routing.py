@@ -26,9 +26,9 @@ from django_events import (
 )
 from django_events.consuming import registration
 from django_events.models import DeadLetter, Position
+from django_events.observing.verifying.proving import verify
 from django_events.syncing import sync
 from django_events.testing import drain
-from django_events.verifying.proving import verify
 from django_events.workers.maintaining import run_steps
 from tests.conftest import drop_topics, login, transfer_all
 from tests.fix_consumers import run_once

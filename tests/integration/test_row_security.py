@@ -8,20 +8,20 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 
 from django_events import Draft, declarations, erase, publish_many, rewind
-from django_events.consuming.lag import standings
-from django_events.consuming.troubles import Trouble, troubles
-from django_events.doctoring.examining import examine
 from django_events.exceptions import RightsMissing
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.log.transfer import Transfer
+from django_events.maintaining.steps import StepFailed, apply_retention
 from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Topic
+from django_events.observing.doctoring.examining import examine
+from django_events.observing.lag import standings
+from django_events.observing.troubles import Trouble, troubles
+from django_events.observing.verifying.proving import verify
 from django_events.spark.dsn import Dsn
 from django_events.spark.options import Subscription
 from django_events.spark.topics import find
 from django_events.statements import log_table
-from django_events.verifying.proving import verify
-from django_events.workers.steps import StepFailed, apply_retention
 from testproject.shop.models import Product
 from tests.conftest import log_values, transfer_all
 from tests.fix_consumers import run_once, working

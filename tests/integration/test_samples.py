@@ -10,9 +10,9 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_events import Backoff, Draft, publish_many
-from django_events.consuming import samples
-from django_events.consuming.samples import OfConsumer, OfTopic, Total, latest, of_consumer, take, totals
 from django_events.models import Consumer, Event, Sample, Topic
+from django_events.observing import samples
+from django_events.observing.samples import OfConsumer, OfTopic, Total, latest, of_consumer, take, totals
 from tests.conftest import transfer_all
 from tests.fix_consumers import serve_due
 from tests.fix_queues import fill_topic

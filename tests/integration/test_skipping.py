@@ -21,9 +21,9 @@ from django_events import (
     skip,
     unregister,
 )
-from django_events.consuming import retrying, skipping
 from django_events.consuming.filling import fill_some
 from django_events.exceptions import ConsumerInUse, LeaseLost, RetryRefused, SkipRefused, UnknownConsumer
+from django_events.operating import retrying, skipping
 from django_events.statements import log_table
 from tests.conftest import transfer_all
 from tests.fix_consumers import (

@@ -14,11 +14,11 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from django_events import Backoff, Discard, Draft, Retry, publish, publish_many
 from django_events.consuming import leases, streams, subscriptions
-from django_events.consuming.dead_letters import redrive
-from django_events.consuming.replay import pause, resume
 from django_events.log.segments import segments
 from django_events.models import Event, Position, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.operating.dead_letters import redrive
+from django_events.operating.replay import pause, resume
 from testproject.shop.models import Payment, Product
 from tests.conftest import log_values, transfer_all
 from tests.fix_consumers import (
@@ -1061,8 +1061,8 @@ def test_a_worker_that_waits_for_a_batch_knows_when_to_look_again(things, make_c
 
 
 def streams_agenda(consumer):
-    from django_events.consuming.agenda import Agenda
     from django_events.consuming.subscriptions import subscriptions as all_subscriptions
+    from django_events.workers.agenda import Agenda
 
     return Agenda("default", all_subscriptions("default", [consumer]))
 
@@ -1089,7 +1089,7 @@ def test_only_what_matches_counts_for_a_batch(things, make_consumer):
 @pytest.mark.parametrize("place", [0, 7, 29])
 def test_waiting_among_many_events_that_do_not_match_is_no_spinning(things, make_consumer, monkeypatch, place):
     """More than a worker looks at, and one among them that waits for others."""
-    monkeypatch.setattr("django_events.consuming.agenda.MOST_LOOKED_AT", 10)
+    monkeypatch.setattr("django_events.workers.agenda.MOST_LOOKED_AT", 10)
     handler = Flaky()
     reader = make_consumer(
         things, handler=handler, types=["a"], batch_size=10, min_batch=2, max_wait=timedelta(hours=1)

@@ -11,11 +11,11 @@ from django.db.backends.signals import connection_created
 
 from django_events import Backoff, Draft, discard, publish_many, redrive
 from django_events.consuming import streams
-from django_events.consuming.agenda import Agenda
 from django_events.consuming.leases import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter
+from django_events.workers.agenda import Agenda
 from tests.conftest import transfer_all
 from tests.fix_consumers import (
     dead_letters,

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Draft, publish, publish_many, sql
-from django_events.consuming import lag
-from django_events.consuming.lag import standings
 from django_events.log import inventory, retention, transfer
 from django_events.log.segments import segments
 from django_events.log.transfer import LOG_CHANNEL, Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
+from django_events.observing import lag
+from django_events.observing.lag import standings
 from django_events.statements import log_table
 from tests.conftest import assert_dense, log_values, transfer_all
 

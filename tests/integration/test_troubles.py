@@ -8,14 +8,14 @@ import pytest
 from django.db import connection
 
 from django_events import declarations, publish, sql
-from django_events.consuming import counted, dead_rows, troubles
-from django_events.consuming.dead_rows import Holder
-from django_events.consuming.lag import standings
-from django_events.consuming.replay import pause
 from django_events.log.inventory import waiting
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Consumer, Position, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.observing import counted, dead_rows, troubles
+from django_events.observing.dead_rows import Holder
+from django_events.observing.lag import standings
+from django_events.operating.replay import pause
 from django_events.phrases import count
 from django_events.statements import log_table
 from testproject.private_postgres.server import Server

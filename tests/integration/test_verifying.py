@@ -10,8 +10,6 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_events import Backoff, Draft, declarations, erase, publish_many
-from django_events.consuming.dead_letters import redrive
-from django_events.consuming.replay import rewind
 from django_events.log.transfer import Transfer
 from django_events.models import (
     BufferedEvent,
@@ -26,10 +24,12 @@ from django_events.models import (
     Topic,
     TopicHead,
 )
+from django_events.observing.verifying import deliveries, proving, walking
+from django_events.observing.verifying.findings import Finding
+from django_events.observing.verifying.proving import Verified, verify
+from django_events.operating.dead_letters import redrive
+from django_events.operating.replay import rewind
 from django_events.statements import log_table
-from django_events.verifying import deliveries, proving, walking
-from django_events.verifying.findings import Finding
-from django_events.verifying.proving import Verified, verify
 from tests.conftest import transfer_all
 from tests.fix_consumers import run_once, serve_due, working
 from tests.fix_queues import fill_topic, finish

@@ -11,11 +11,8 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_events import Backoff, Draft, declarations, erase, publish, publish_many
-from django_events.consuming.dead_letters import discard, redrive
 from django_events.consuming.filling import fill_some
 from django_events.consuming.registration import register
-from django_events.consuming.replay import rewind
-from django_events.consuming.skipping import skip
 from django_events.models import (
     BufferedEvent,
     Consumer,
@@ -28,9 +25,12 @@ from django_events.models import (
     Position,
     Topic,
 )
-from django_events.verifying import dead_letters, deliveries
-from django_events.verifying.findings import Finding
-from django_events.verifying.proving import Verified, verify
+from django_events.observing.verifying import dead_letters, deliveries
+from django_events.observing.verifying.findings import Finding
+from django_events.observing.verifying.proving import Verified, verify
+from django_events.operating.dead_letters import discard, redrive
+from django_events.operating.replay import rewind
+from django_events.operating.skipping import skip
 from tests.conftest import transfer_all
 from tests.fix_consumers import serve_due
 from tests.fix_queues import deliveries as deliveries_of

@@ -10,14 +10,14 @@ from django.db import connection
 
 from django_events import models, skip
 from django_events.consuming import leases, reading
-from django_events.consuming.dead_letters import redrive
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.hands import Hand
 from django_events.consuming.leases import Lease
 from django_events.consuming.queues import QueueServer
-from django_events.consuming.replay import resume
 from django_events.exceptions import EventsMissing
+from django_events.operating.dead_letters import redrive
+from django_events.operating.replay import resume
 from django_events.statements import log_table
 from tests import worst_values
 from tests.conftest import transfer_all

@@ -4,12 +4,12 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, consumer, declarations, publish_many, sql
-from django_events.consuming.agenda import Agenda
 from django_events.consuming.leases import claim
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.models import Position
 from django_events.statements import log_table
 from django_events.syncing import sync
+from django_events.workers.agenda import Agenda
 from tests.conftest import transfer_all
 from tests.plans.test_plans import explain, scans
 

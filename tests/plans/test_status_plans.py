@@ -9,11 +9,10 @@ from django.db import connection
 from django.utils import timezone
 
 from django_events import models, sql
-from django_events.consuming import lag, samples
 from django_events.log import inventory
-from django_events.metrics import state
 from django_events.models import Consumer, DeadLetter, Position, Sample, Topic
 from django_events.models.functions import ClockTimestamp
+from django_events.observing import lag, samples, state
 from django_events.statements import log_table
 from tests.plans.test_plans import explain, large, scans, statistics
 

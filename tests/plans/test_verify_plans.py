@@ -7,8 +7,8 @@ from django.db import connection
 
 from django_events import models, sql
 from django_events.matching import condition
+from django_events.observing.verifying.findings import SHOWN
 from django_events.statements import log_table
-from django_events.verifying.findings import SHOWN
 from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries
 from tests.plans.test_plans import explain, nodes, scans
 

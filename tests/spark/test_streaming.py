@@ -11,9 +11,9 @@ from django.db import connection, transaction
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from django_events import Draft, rewind
-from django_events.consuming.lag import lag
 from django_events.exceptions import ConsumerChangeRefused, DataLost, EventsError
 from django_events.models import Consumer, Intervention, Position, Topic
+from django_events.observing.lag import lag
 from django_events.spark import streaming
 from django_events.spark.dsn import Dsn
 from django_events.spark.following import Follower

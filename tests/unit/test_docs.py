@@ -21,10 +21,10 @@ from django.dispatch import Signal
 import django_events
 from django_events import checks, conf, exceptions, models, pytest_plugin, signals, testing
 from django_events.management import commands
-from django_events.metrics.state import STATE_METRICS
 from django_events.models.consumers import DeadLetterQuerySet
 from django_events.models.deliveries import DeliveryQuerySet, OfConsumers, PastDeliveryQuerySet
 from django_events.models.events import EventQuerySet
+from django_events.observing.state import STATE_METRICS
 from django_events.telemetry import INSTRUMENTS
 from django_events.workers.loop import Exit
 

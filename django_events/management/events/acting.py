@@ -6,13 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events import declarations
-from django_events.consuming.lag import standings
 from django_events.consuming.registered import registered
-from django_events.consuming.replay import Move
-from django_events.consuming.replay import pause as pause_consumer
-from django_events.consuming.replay import resume as resume_consumer
-from django_events.consuming.replay import rewind as rewind_consumer
-from django_events.consuming.replay import unregister as unregister_consumer
 from django_events.management.events.status import lag_of, state_of
 from django_events.management.events.subcommand import (
     DRY_RUN,
@@ -27,6 +21,12 @@ from django_events.management.events.subcommand import (
 )
 from django_events.management.reporting import Report, table
 from django_events.models import Consumer, Position
+from django_events.observing.lag import standings
+from django_events.operating.replay import Move
+from django_events.operating.replay import pause as pause_consumer
+from django_events.operating.replay import resume as resume_consumer
+from django_events.operating.replay import rewind as rewind_consumer
+from django_events.operating.replay import unregister as unregister_consumer
 
 
 def pause(using: str, *, name: str, topic: str | None, by: str | None, **options: Any) -> Report:

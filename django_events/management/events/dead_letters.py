@@ -6,8 +6,6 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
-from django_events.consuming.dead_letters import discard as discard_letters
-from django_events.consuming.dead_letters import redrive as redrive_letters
 from django_events.consuming.registered import registered
 from django_events.management.events.payloads import payload, payload_data, shown
 from django_events.management.events.peeking import described
@@ -26,6 +24,8 @@ from django_events.management.events.subcommand import (
 )
 from django_events.management.reporting import Report, fields, printable_lines, table
 from django_events.models import DeadLetter
+from django_events.operating.dead_letters import discard as discard_letters
+from django_events.operating.dead_letters import redrive as redrive_letters
 from django_events.phrases import count
 
 SHOWN = 20

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from django_events.doctoring.examining import examine
-from django_events.doctoring.findings import WORST_FIRST, Finding
 from django_events.management.events.subcommand import Subcommand
 from django_events.management.reporting import WIDTH, Report, printable
+from django_events.observing.doctoring.examining import examine
+from django_events.observing.doctoring.findings import WORST_FIRST, Finding
 from django_events.phrases import count
 from django_events.workers.loop import Exit
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_events.erasing.api import erase as erase_events
-from django_events.erasing.erasure import Erased
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -18,6 +16,8 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report, fields
+from django_events.operating.erasing.api import erase as erase_events
+from django_events.operating.erasing.erasure import Erased
 from django_events.workers.loop import Exit
 
 PLACES = {

@@ -5,8 +5,6 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events.consuming.registered import registered
-from django_events.consuming.retrying import retry as retry_now
-from django_events.consuming.skipping import skip as skip_event
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Address,
@@ -19,6 +17,8 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report
+from django_events.operating.retrying import retry as retry_now
+from django_events.operating.skipping import skip as skip_event
 from django_events.phrases import count
 
 

@@ -8,11 +8,11 @@ from django.core.management.base import CommandParser
 from django.db import OperationalError
 
 from django_events import health, sql
-from django_events.consuming import lag
 from django_events.consuming.registered import registered
 from django_events.log import inventory
 from django_events.management.events.subcommand import Subcommand, whole_number
 from django_events.management.reporting import Report
+from django_events.observing import lag
 from django_events.phrases import count, duration
 from django_events.sql.limited import limited
 from django_events.workers.loop import Exit, Unreachable

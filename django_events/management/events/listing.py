@@ -5,12 +5,12 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events import declarations, models
-from django_events.consuming.lag import progress, standings
 from django_events.consuming.registered import registered
 from django_events.log.inventory import logs, sizes
 from django_events.management.events.status import dead_letters_of, lag_of, state_of
 from django_events.management.events.subcommand import Subcommand, add_topic, at_least_one
 from django_events.management.reporting import Report, table
+from django_events.observing.lag import progress, standings
 from django_events.phrases import duration
 
 

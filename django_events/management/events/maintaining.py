@@ -12,12 +12,12 @@ from django.db import connections
 from django_events import models
 from django_events.exceptions import did_you_mean
 from django_events.log import retention
+from django_events.maintaining.steps import STEPS, Step
 from django_events.management.events.subcommand import Subcommand, wrong_usage
 from django_events.management.reporting import Report, table
 from django_events.phrases import moment
 from django_events.workers.loop import Exit, connect_for_work
 from django_events.workers.maintaining import run_steps
-from django_events.workers.steps import STEPS, Step
 
 LONGEST_PAUSE = timedelta(days=7)
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}

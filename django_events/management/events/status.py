@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import CommandParser
 
-from django_events.consuming.lag import Progress, Standing, importance, oldest_waits, standings
-from django_events.consuming.pace import Pace, now
 from django_events.consuming.registered import registered
-from django_events.consuming.troubles import Trouble, troubles
 from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
 from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import WIDTH, Report, printable, table
+from django_events.observing.lag import Progress, Standing, importance, oldest_waits, standings
+from django_events.observing.pace import Pace, now
+from django_events.observing.troubles import Trouble, troubles
 from django_events.phrases import count, duration, moment
 
 SHOWN = 20

@@ -12,10 +12,10 @@ from django_events.log.inventory import existing
 from django_events.management.events.subcommand import Subcommand, at_least_one, wrong_usage
 from django_events.management.reporting import Report, printable, table
 from django_events.models import Position
+from django_events.observing.verifying.findings import Finding, Findings
+from django_events.observing.verifying.proving import Proved, Verified
+from django_events.observing.verifying.proving import verify as verify_database
 from django_events.phrases import count, duration
-from django_events.verifying.findings import Finding, Findings
-from django_events.verifying.proving import Proved, Verified
-from django_events.verifying.proving import verify as verify_database
 from django_events.workers.loop import Exit
 
 EVERY = 5.0  # seconds

@@ -8,8 +8,8 @@ import pytest
 from django_events import Backoff, Discard, Draft, rewind
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
-from django_events.consuming.statuses import statuses
 from django_events.models import Consumer, DeadLetter, Topic
+from django_events.observing.statuses import statuses
 from django_events.testing import drain
 from tests.conftest import transfer_all
 from tests.integration.admin.conftest import address, consumer_of, topic_of

@@ -9,8 +9,8 @@ from django.utils import translation
 
 from django_events import Backoff
 from django_events.admin import overview
-from django_events.consuming import samples, troubles
 from django_events.models import Consumer, DeadLetter, Topic
+from django_events.observing import samples, troubles
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
 

@@ -12,9 +12,9 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 
 from django_events import lag, redrive
-from django_events.consuming.lag import Progress, progress
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
+from django_events.observing.lag import Progress, progress
 from django_events.workers.crew import Done
 from django_events.workers.stopping import stop_on_signals
 from testproject.shop import events

@@ -1,0 +1,87 @@
+"""Retention beside consumers: what nobody needs any more goes, or what somebody needs if he was told that it may.
+
+    expire(using, topic)      # drops what the topic need not keep, oldest first
+
+A consumer keeps what it has not handled, paused or not, until it is unregistered; unless the topic is declared with
+keep_unread=False, see leaving_behind.py.
+"""
+
+import time
+from dataclasses import dataclass
+
+from django.db import OperationalError
+
+from django_events import models, sql
+from django_events.log import retention
+from django_events.log.retention import Outlived, Paused
+from django_events.maintaining.leaving_behind import LogLocked, NotNow, leave_behind
+
+TRIES, PAUSE = 5, 0.1  # a reader of the log is done soon
+A_LOCK = "somebody who holds a lock on the log"
+
+
+@dataclass
+class Expired:
+    """What retention removed from a topic's log, and what keeps it from removing more, if anything does."""
+
+    segments: int = 0
+    events: int = 0
+    bytes: int = 0
+    kept_for: str | None = None
+    waits_for: str | None = None
+
+    def add(self, old: Outlived) -> None:
+        """One more segment is gone."""
+        self.segments += 1
+        self.events += old.events
+        self.bytes += old.bytes
+
+
+def expire(using: str, topic: models.Topic, *, seconds: float = 10.0) -> Expired:
+    """Drop the segments that the topic need not keep, each in a transaction of its own, for so long.
+
+    Repeating it goes on where it stopped. Publishing depends on none of it; the transfer leaves the topic for some
+    milliseconds.
+    """
+    done, tries, deadline = Expired(), 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if not _drop_oldest(using, topic.pk, done, deadline):
+                break
+            tries = 0
+        except Paused as paused:
+            done.waits_for = str(paused)
+            break
+        except (OperationalError, LogLocked) as error:
+            if isinstance(error, OperationalError) and sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                raise
+            tries += 1
+            if tries == TRIES:
+                done.waits_for = A_LOCK
+                break
+            time.sleep(PAUSE)
+    return done
+
+
+def _drop_oldest(using: str, topic_id: int, done: Expired, deadline: float) -> bool:
+    """Drop one segment; False if there is nothing to drop, or something that is still needed."""
+    with retention.writing(using, topic_id) as topic:
+        if topic is None or (old := retention.outlived(using, topic)) is None:
+            return False
+        behind = retention.behind(using, topic, old)
+        if not behind:
+            retention.remove(using, topic, old)
+        elif topic.keep_unread:
+            done.kept_for = behind[0].consumer
+            return False
+        else:
+            retention.refuse_paused(using)  # before deliveries are deleted of what isn't going to be dropped
+    if behind:
+        try:
+            if not leave_behind(using, topic, old, behind, deadline=deadline):
+                return True  # something changed meanwhile: look again
+        except NotNow as error:
+            done.waits_for = str(error)
+            return False
+    done.add(old)
+    return True

@@ -1,0 +1,188 @@
+"""Told not to wait: a segment is dropped that consumers still needed, and they are moved on and told.
+
+A consumer stands still for as long as its position moves, in the transaction that drops the events. What is in hand of
+these events is waited for: who handles them long enough keeps them for as long.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import NamedTuple
+
+from django.db import OperationalError
+
+from django_events import models, sql
+from django_events.consuming import places
+from django_events.exceptions import ConsumerInUse
+from django_events.log import retention
+from django_events.log.retention import Need, Outlived
+from django_events.operating.interventions import record
+from django_events.operating.standing import lock, standing_still
+from django_events.signals import events_expired
+
+logger = logging.getLogger("django_events.maintenance")
+
+BY = "retention"
+ALL = models.Position.ALL
+PATIENCE = timedelta(seconds=5)
+AT_ONCE = 5_000  # deliveries
+
+
+class NotNow(Exception):
+    """It has to wait, for whom it says."""
+
+
+class LogLocked(Exception):
+    """Somebody holds a lock on the log, and has nothing to do with the consumers."""
+
+
+class _Changed(Exception):
+    """Things are not as they were."""
+
+
+class Loss(NamedTuple):
+    """So many events of a partition of a consumer, between two ids, that it was moved over without handling them."""
+
+    partition: int
+    first: int
+    last: int
+    events: int
+
+
+def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequence[Need], *, deadline: float) -> bool:
+    """Drop a segment, and move those on who are behind it; False if things are not as they were, so look again.
+
+    NotNow and LogLocked say that the segment is still there. What deliveries of it were free may be gone then, which
+    their consumers are told in any case.
+    """
+    ids = {need.consumer_id for need in behind}
+    rows = list(models.Consumer.objects.using(using).select_related("topic").filter(pk__in=ids).order_by("pk"))
+    queues, streams = [[row for row in rows if row.mode == mode] for mode in ("queue", "stream")]
+    for row in queues:
+        _refuse_in_hand(using, row, old)
+    for row in queues:
+        _forget_free(using, row, old, deadline)
+    movable = [*streams, *(row for row in queues if _has_left(using, row, old))]
+    moved: list[tuple[models.Consumer, Loss]] = []
+    try:
+        with _still(using, movable, old), retention.writing(using, topic.pk) as now:
+            if now is None or now.keep_unread or retention.outlived(using, now) != old:
+                raise _Changed
+            if {need.consumer_id for need in retention.behind(using, now, old)} - ids:
+                raise _Changed
+            for row in rows:
+                moved += [(row, loss) for loss in _moved(using, row, now, old, still=row in movable)]
+            if {need.mode for need in retention.behind(using, now, old)} - {"spark"}:
+                raise _Changed  # a delivery was given back in this moment
+            _remove(using, now, old)
+    except _Changed:  # with what was moved rolled back
+        return False
+    except ConsumerInUse as error:
+        raise NotNow(f"consumer {movable[0]}, which has events in hand, or somebody who holds a lock on it") from error
+    for row, loss in moved:
+        _tell(using, row, loss)
+    return True
+
+
+def _refuse_in_hand(using: str, row: models.Consumer, old: Outlived) -> None:
+    if holders := sql.fetch(using, sql.statement("in_hand_up_to"), consumer_id=row.pk, last=old.last_id):
+        raise NotNow(f"consumer {row}, which has some of these events in hand, by {holders[0][0]}")
+
+
+def _has_left(using: str, row: models.Consumer, old: Outlived) -> bool:
+    """Whether there are still deliveries of these events: then they are in the hand of somebody who died."""
+    return row.deliveries.using(using).filter(event_id__lte=old.last_id, token__isnull=False).exists()
+
+
+def _still(using: str, rows: Sequence[models.Consumer], old: Outlived) -> AbstractContextManager[None]:
+    """Those who are behind, and only the one partition if it is one."""
+    if not rows:
+        return nullcontext()
+    positions = models.Position.objects.using(using).filter(consumer__in=rows, position__lt=old.last_id)
+    partitions = set(positions.values_list("partition", flat=True))
+    return standing_still(using, rows, partitions.pop() if len(partitions) == 1 else None, PATIENCE, verb="retention")
+
+
+def _remove(using: str, topic: models.Topic, old: Outlived) -> None:
+    try:
+        retention.remove(using, topic, old)
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+        raise LogLocked from error
+
+
+def _forget_free(using: str, row: models.Consumer, old: Outlived, deadline: float) -> None:
+    """Delete what waits for a queue consumer, in small transactions: there may be a million. Each is told."""
+    while True:
+        stand_still = sql.statement("stand_still"), {"consumer_ids": [row.pk]}
+        with sql.committed(using), sql.batch(using, stand_still, **sql.UNHURRIED):
+            losses = list(_recorded(using, row, _forgotten(using, row, old)))
+        for loss in losses:
+            _tell(using, row, loss)
+        if not losses:
+            return
+        if time.monotonic() >= deadline:
+            raise NotNow(f"consumer {row}, of which {loss.events:,} deliveries and more were deleted: the rest is next")
+
+
+def _forgotten(using: str, row: models.Consumer, old: Outlived) -> Iterator[Loss]:
+    forget = sql.statement("forget_deliveries")
+    rows = sql.fetch(using, forget, consumer_id=row.pk, last=old.last_id, most=AT_ONCE)
+    if rows:
+        ids = [event_id for (event_id,) in rows]
+        yield Loss(ALL, min(ids), max(ids), len(ids))
+
+
+def _recorded(using: str, row: models.Consumer, losses: Iterator[Loss]) -> Iterator[Loss]:
+    for loss in losses:
+        record(using, row, "expire", by=BY, **loss._asdict())
+        yield loss
+
+
+def _moved(using: str, row: models.Consumer, topic: models.Topic, old: Outlived, *, still: bool) -> Iterator[Loss]:
+    """Let a consumer go on behind a segment, and write it down."""
+    moved = _moved_queue(using, row, old, still) if row.mode == "queue" else _moved_positions(using, row, topic, old)
+    return _recorded(using, row, moved)
+
+
+def _moved_queue(using: str, row: models.Consumer, old: Outlived, still: bool) -> Iterator[Loss]:
+    if still:  # otherwise a claim could pass over what is deleted here, and it may be there again
+        yield from _forgotten(using, row, old)
+    lock(using, row)
+    if not row.live and row.filled_until < old.last_id:
+        yield Loss(ALL, row.filled_until + 1, old.last_id, old.last_id - row.filled_until)
+        models.Consumer.objects.using(using).filter(pk=row.pk).update(filled_until=old.last_id)
+
+
+def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old: Outlived) -> Iterator[Loss]:
+    for position in row.positions.using(using).filter(position__lt=old.last_id).order_by("partition"):
+        if row.mode == "spark":  # its checkpoint decides, and the query says what it lost; up to the floor it was told
+            told = max(position.position, topic.head.id_floor)
+            yield Loss(position.partition, told + 1, old.last_id, old.last_id - told)
+            continue
+        number = places.number_at(using, topic, position.partition, old.last_id)
+        if number <= position.number:
+            continue  # nothing there was for it
+        yield Loss(position.partition, position.position + 1, old.last_id, number - position.number)
+        position.position, position.number = old.last_id, number
+        if position.attempted is None or position.attempted <= old.last_id:  # what it failed at, or stopped before
+            position.attempted, position.attempts, position.retry_at = None, 0, None
+            position.stopped_at, position.error = None, ""
+        fields = ["position", "number", "attempted", "attempts", "retry_at", "stopped_at", "error"]
+        position.save(using=using, update_fields=fields)
+
+
+def _tell(using: str, row: models.Consumer, loss: Loss) -> None:
+    """Say it, when it is committed."""
+    logger.warning(
+        "Consumer %s, partition %d: %d events, up to %s/%d, expired before they were handled.",
+        row,
+        loss.partition,
+        loss.events,
+        row.topic.name,
+        loss.last,
+    )
+    events_expired.send_robust(sender=row.name, consumer=row.name, topic=row.topic.name, using=using, **loss._asdict())

@@ -1,0 +1,195 @@
+"""The steps of maintenance: what has to be done in a database again and again, each in short transactions."""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import DatabaseError
+
+from django_events import models, sql
+from django_events.log import retention, segments
+from django_events.log.inventory import logs
+from django_events.maintaining.dedup import forget_expired
+from django_events.maintaining.expiring import A_LOCK, expire
+from django_events.maintaining.histories import prune_histories
+from django_events.maintaining.staging import forget_staged
+from django_events.observing.dead_rows import piles
+from django_events.observing.samples import take
+from django_events.operating.orphans import forget_orphans
+
+MINUTE = timedelta(minutes=1)
+SECONDS = 20.0  # for which a step may go on beginning something; what is left is done the next time
+
+Result = dict[str, Any]
+Until = Callable[[], bool]
+Topics = Sequence[models.Topic]
+
+
+class StepFailed(Exception):
+    """Some topics could not be served; the others were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Something to do in each period of time, by one process. It may be repeated, and ended in the middle.
+
+    It is asked with a function that says whether to stop.
+    """
+
+    name: str
+    help: str
+    run: Callable[[str, Until], Result]
+    every: timedelta = MINUTE
+
+
+def make_segments(using: str, until: Until) -> Result:
+    """Room ahead in each topic; and a segment that has its part of what a topic keeps ends there."""
+    result: Result = {"made": 0, "divided": 0, "waits_for": {}}
+
+    def make(topic: models.Topic) -> None:
+        result["made"] += segments.ensure(using, topic.pk, events=1) > 0
+
+    def divide(topic: models.Topic) -> None:
+        with retention.writing(using, topic.pk) as now:
+            result["divided"] += now is not None and retention.divide(using, now)
+
+    failed = _each(_found(using, _without_room), make, until, result["waits_for"])
+    failed |= _each(_found(using, _divisible), divide, until, result["waits_for"])
+    return _told(result, failed)
+
+
+def apply_retention(using: str, until: Until) -> Result:
+    """What topics need not keep is dropped, unless a consumer needs it."""
+    result: Result = {"segments": 0, "events": 0, "bytes": 0, "kept_for": {}, "waits_for": {}}
+
+    def drop(topic: models.Topic) -> None:
+        done = expire(using, topic)
+        for name in ("segments", "events", "bytes"):
+            result[name] += getattr(done, name)
+        for name in ("kept_for", "waits_for"):
+            if reason := getattr(done, name):
+                result[name][topic.name] = reason
+
+    topics = _found(using, _with_outlived)
+    # Those where somebody may have to be waited for come last.
+    return _told(result, _each(sorted(topics, key=lambda t: not t.keep_unread), drop, until, result["waits_for"]))
+
+
+def watch_dead_rows(using: str, until: Until) -> Result:
+    """Tables with more dead rows than autovacuum should leave."""
+    return {"tables": {pile.table: pile.dead for pile in piles(using)}}
+
+
+STEPS = (
+    Step(name="segments", help="Segments are made ahead of need.", run=make_segments),
+    Step(name="retention", help="What topics need not keep is dropped.", run=apply_retention),
+    Step(
+        name="history",
+        help="What queue consumers processed is forgotten when it is old.",
+        run=lambda using, until: {"deleted": prune_histories(using, seconds=SECONDS)},
+        every=10 * MINUTE,
+    ),
+    Step(
+        name="dedup",
+        help="Dedup keys whose window is over are forgotten.",
+        run=lambda using, until: {"deleted": _repeat(lambda: forget_expired(using), until)},
+        every=10 * MINUTE,
+    ),
+    Step(
+        name="staging",
+        help="What Spark staged and never published is forgotten.",
+        run=lambda using, until: {"deleted": _repeat(lambda: forget_staged(using), until)},
+        every=10 * MINUTE,
+    ),
+    Step(
+        name="orphans",
+        help="What is left of unregistered consumers is deleted.",
+        run=lambda using, until: {"deleted": forget_orphans(using, seconds=SECONDS)},
+        every=10 * MINUTE,
+    ),
+    Step(name="bloat", help="Tables that are not vacuumed are found.", run=watch_dead_rows, every=10 * MINUTE),
+    Step(name="samples", help="A sample for charts is taken.", run=lambda using, until: {"taken": int(take(using))}),
+)
+
+
+def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> list[models.Topic]:
+    """The topics that have something to do, in any order, so that each comes first some time.
+
+    Where a log is locked, or dropped in this moment, the others are found all the same.
+    """
+    with sql.batch(using, **sql.UNHURRIED):
+        topics = list(models.Topic.objects.using(using).select_related("head"))
+    random.shuffle(topics)
+    try:
+        with sql.batch(using, **sql.UNHURRIED):
+            return look(using, topics)
+    except DatabaseError as error:
+        if sql.is_lost(error):
+            raise
+    found = []
+    for topic in _until_late(topics, lambda: False):
+        try:
+            with sql.batch(using, **sql.UNHURRIED):
+                found += look(using, [topic])
+        except DatabaseError as error:
+            if sql.is_lost(error):
+                raise
+    return found
+
+
+def _without_room(using: str, topics: Topics) -> list[models.Topic]:
+    rooms = segments.rooms(using, [topic.pk for topic in topics])
+    return [log.topic for log in logs(using, topics) if rooms[log.topic.pk] <= log.last_id]
+
+
+def _divisible(using: str, topics: Topics) -> list[models.Topic]:
+    return [log.topic for log in retention.divisible(using, logs(using, topics))]
+
+
+def _with_outlived(using: str, topics: Topics) -> list[models.Topic]:
+    old = retention.outlived_of(using, topics)
+    return [topic for topic in topics if topic.pk in old]
+
+
+def _each(
+    topics: Topics, act: Callable[[models.Topic], None], until: Until, waits_for: dict[str, str]
+) -> dict[str, str]:
+    """Do something with each topic; what goes wrong with one, by its name, stops no other."""
+    failed = {}
+    for topic in _until_late(topics, until):
+        try:
+            act(topic)
+        except DatabaseError as error:
+            if sql.is_lost(error):
+                raise
+            if sql.state(error) == sql.LOCK_NOT_AVAILABLE:
+                waits_for[topic.name] = A_LOCK
+            else:
+                failed[topic.name] = sql.said(error)
+    return failed
+
+
+def _told(result: Result, failed: dict[str, str]) -> Result:
+    if failed:
+        raise StepFailed("; ".join(f"{topic}: {error}" for topic, error in sorted(failed.items())))
+    return result
+
+
+def _until_late(topics: Iterable[models.Topic], until: Until) -> Iterator[models.Topic]:
+    """As many of them as there is time for."""
+    deadline = time.monotonic() + SECONDS
+    for topic in topics:
+        if until() or time.monotonic() >= deadline:
+            return
+        yield topic
+
+
+def _repeat(some: Callable[[], int], until: Until) -> int:
+    """As long as there is more, and time; how much it was."""
+    deadline, done = time.monotonic() + SECONDS, 0
+    while not until() and time.monotonic() < deadline and (more := some()):
+        done += more
+    return done

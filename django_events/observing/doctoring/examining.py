@@ -1,0 +1,74 @@
+"""All examinations, one after the other. One that fails is unknown, and says why; the others go on."""
+
+from collections.abc import Callable, Iterator
+
+from django.db import DatabaseError, InterfaceError
+
+from django_events import sql
+from django_events.exceptions import tables_missing
+from django_events.observing.doctoring import cleaning, logs, processes, reach, schema, server, site, troubled
+from django_events.observing.doctoring.findings import WORST_FIRST, Answer, Finding, unknown
+from django_events.observing.doctoring.patient import LIMITS, Patient
+
+Examination = Callable[[Patient], Iterator[Answer]]
+
+MAY_LOOK = "To see it, use a role of readers or operators: manage.py events grants --role reader"
+
+ALL: dict[str, Examination] = {
+    "migrations": schema.migrations,
+    "functions": schema.functions,
+    "triggers": schema.triggers,
+    "rights": schema.rights,
+    "trust": schema.trust,
+    "topics": site.topics,
+    "consumers": site.consumers,
+    "settings": site.settings,
+    "transfer": processes.transfer,
+    "workers": processes.workers,
+    "maintenance": processes.maintenance,
+    "segments": logs.room,
+    "tables": logs.tables,
+    "locks": logs.locks,
+    "snapshots": cleaning.snapshots,
+    "autovacuum": cleaning.autovacuum,
+    "bloat": cleaning.bloat,
+    "wraparound": cleaning.wraparound,
+    "version": server.version,
+    "writable": server.writable,
+    "durability": server.durability,
+    "limits": server.limits,
+    "capacity": server.capacity,
+    "disk": server.disk,
+    "clock": reach.clock,
+    "pooler": reach.pooler,
+    "status": troubled.others,
+}
+
+
+def examine(using: str) -> list[Finding]:
+    """Look at one database and at this process; the worst comes first. Nothing is written.
+
+    Each examination is a short transaction of its own. A database that goes away raises.
+    """
+    patient = Patient(using)
+    found = [Finding(name, *answer) for name, examination in ALL.items() for answer in _answers(examination, patient)]
+    return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
+
+
+def _answers(examination: Examination, patient: Patient) -> list[Answer]:
+    try:
+        with sql.batch(patient.using, **LIMITS):
+            return [*examination(patient)]
+    except Exception as error:
+        if isinstance(error, DatabaseError | InterfaceError) and sql.is_lost(error):
+            raise
+        if isinstance(error, DatabaseError) and sql.state(error) == sql.UNDEFINED_TABLE:
+            return [unknown(tables_missing(patient.using))]
+        if isinstance(error, DatabaseError) and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
+            return [unknown("Somebody has locked what it looks at: see locks.")]
+        if isinstance(error, DatabaseError) and sql.hides_rows(error):
+            return [unknown(f"Row-level security hides rows of it from this role: {sql.said(error).splitlines()[0]}.")]
+        if isinstance(error, DatabaseError) and sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+            return [unknown(f"This role may not look: {sql.said(error).splitlines()[0]}.", MAY_LOOK)]
+        said = sql.said(error).splitlines() or [""]
+        return [unknown(f"It failed: {type(error).__name__}: {said[0]}")]

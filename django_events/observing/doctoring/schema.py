@@ -1,0 +1,148 @@
+"""What the migrations made: are they applied, are functions and triggers there, may this role use them?"""
+
+from collections.abc import Iterator
+from hashlib import md5
+from typing import Any
+
+import pgtrigger
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from django_events import models, sql
+from django_events.observing.doctoring.findings import Answer, ok, problem, warning
+from django_events.observing.doctoring.patient import Patient
+from django_events.phrases import count
+from django_events.publishing.capture import Capture
+
+# What publishing goes through, with the MD5 of what the migrations of this version made of it.
+FUNCTIONS = {
+    "django_events_open(text, boolean)": "a31b64f355951657f604fb3b33e5517a",
+    "django_events_checked(jsonb)": "186ac7152a6e8e9d9a8d31693a6b8925",
+    "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)": (
+        "82add90f5932a002e18deae69a2bb93a"
+    ),
+    "django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean)": (
+        "f72cc6637e72cd7ab2393f23129d6808"
+    ),
+    "django_events_is_new(text, text, interval)": "58357dacee760cc5af6a7f77b06a056a",
+}
+
+# By which segments come and go: those that a role calls, which have the rights of their owner and no text of their own,
+# and those that they call.
+SEGMENT_FUNCTIONS = (
+    "django_events_make_segment(integer, bigint, bigint)",
+    "django_events_cut_segment(integer, bigint, bigint)",
+    "django_events_drop_segment(integer, bigint)",
+)
+INNER_FUNCTIONS = {
+    "django_events_log_of(regclass, integer)": "10159afce0d43d4e003be5a3b8f9434a",
+    "django_events_make_segment_of(regclass, bigint, bigint)": "604d8e6479692fdc6e13e2bdefe93c10",
+    "django_events_cut_segment_of(regclass, bigint, bigint)": "ebc52295cf0bb6320694450e2d4f244d",
+    "django_events_drop_segment_of(regclass, bigint)": "8b383d246054738934153aa25e055f6c",
+}
+OF_SEGMENTS = {**dict.fromkeys(SEGMENT_FUNCTIONS, md5(b"", usedforsecurity=False).hexdigest()), **INNER_FUNCTIONS}
+
+PURPOSES = ("publish", "transfer", "read", "handle", "make segments")
+
+
+def migrations(patient: Patient) -> Iterator[Answer]:
+    """Are those of this version applied?"""
+    executor = MigrationExecutor(connections[patient.using])
+    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "django_events"]
+    missing = [migration.name for migration, _ in executor.migration_plan(targets)]
+    ours = sorted(name for app, name in executor.loader.applied_migrations if app == "django_events")
+    if not targets:
+        yield ok("Django was told to do without them (MIGRATION_MODULES): they ran by themselves.", applied=[])
+    elif missing:
+        what = f"Not applied: {', '.join(missing)}."
+        yield problem(what, f"manage.py migrate --database {patient.using}", missing=missing)
+    else:
+        yield ok(f"All are applied, {ours[-1]} is the last one.", applied=ours)
+
+
+def functions(patient: Patient) -> Iterator[Answer]:
+    """Is what publishing and segments go through there, as this version made it?"""
+    wrong = sql.fetch(
+        patient.using,
+        sql.statement("wrong_functions"),
+        signatures=[*FUNCTIONS, *OF_SEGMENTS],
+        digests=[*FUNCTIONS.values(), *OF_SEGMENTS.values()],
+        called=list(FUNCTIONS),
+    )
+    for signature, there, may_call in wrong:
+        seen = {"function": signature}
+        if not there:
+            what = f"The function {signature} is not there."
+            remedy = "Restore it from a backup of the schema; migration 0001 of django_events has it."
+            yield problem(what, remedy, **seen)
+        elif not may_call:
+            what = f"This role may not call {signature}."
+            yield problem(what, f"GRANT EXECUTE ON FUNCTION {signature} TO …", **seen)
+        else:
+            what = f"The function {signature} is not the one of this version."
+            remedy = f"manage.py migrate --database {patient.using}; if that changes nothing, somebody replaced it."
+            yield warning(what, remedy, **seen)
+    if not wrong:
+        yield ok(f"{count(len(FUNCTIONS) + len(OF_SEGMENTS), 'function')}, all there.")
+
+
+def triggers(patient: Patient) -> Iterator[Answer]:
+    """Are those of the log, and those that capture() declares, installed and enabled?"""
+    registered: Any = pgtrigger.registered()
+    ours = [(model, one) for model, one in registered if model is models.Event or isinstance(one, Capture)]
+    good = 0
+    for model, trigger in ours:
+        table = model._meta.db_table
+        status, enabled = trigger.get_installation_status(model, database=patient.using)
+        seen = {"table": table, "trigger": trigger.name}
+        if status == "UNINSTALLED":
+            what = f"Trigger {trigger.name} of {table} is not there: {_lost(model)}."
+            yield problem(what, f"manage.py pgtrigger install {trigger.get_uri(model)}", **seen)
+        elif not enabled and status in ("INSTALLED", "OUTDATED"):
+            what = f"Trigger {trigger.name} of {table} is disabled: {_lost(model)}."
+            yield problem(what, f"manage.py pgtrigger enable {trigger.get_uri(model)}", **seen)
+        elif status == "OUTDATED":
+            what = f"Trigger {trigger.name} of {table} is not the one that is declared."
+            yield warning(what, f"manage.py migrate --database {patient.using}", **seen)
+        else:
+            good += 1
+    if good == len(ours):
+        yield ok(f"{count(good, 'trigger')}, all installed and enabled.", triggers=good)
+
+
+def _lost(model: type[Any]) -> str:
+    if model is models.Event:
+        return "queues get no deliveries, or the log can be changed"
+    return "changes of the table publish nothing"
+
+
+def rights(patient: Patient) -> Iterator[Answer]:
+    """May the role of this process do what processes do? One that does one thing need not be able to do the rest."""
+    missing = sql.fetch(patient.using, sql.statement("missing_rights"), segment_functions=list(SEGMENT_FUNCTIONS))
+    by_purpose: dict[str, list[str]] = {}
+    for purpose, name, privilege in missing:
+        by_purpose.setdefault(purpose, []).append(f"{privilege} of {name}")
+    role = connections[patient.using].settings_dict["USER"] or "this role"
+    can = [purpose for purpose in PURPOSES if purpose not in by_purpose]
+    for purpose, lacks in by_purpose.items():
+        more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
+        what = f"{role} can't {purpose}: it lacks {', '.join(lacks[:3])}{more}."
+        seen = {"role": role, "lacks": lacks, "can": can}
+        if can:
+            remedy = f"Fine, unless processes of this role are to do that: it can {' and '.join(can)}."
+            yield warning(what, remedy, **seen)
+        else:
+            remedy = "Grant it, or use another role: manage.py events grants tells what each kind of process needs."
+            yield problem(what, remedy, **seen)
+    if not missing:
+        yield ok(f"{role} can publish, transfer, handle and make segments.", role=role)
+
+
+def trust(patient: Patient) -> Iterator[Answer]:
+    """Is there a role that could have its code run by all others?"""
+    found = sql.fetch(patient.using, sql.statement("untrusted"))
+    for kind, what, remedy in found:
+        known = "If you know what it does, leave it. Otherwise: " if kind == "code" else ""
+        yield warning(f"{what}: its code is run by all who use events.", f"{known}{remedy}", kind=kind)
+    if not found:
+        yield ok("Only the owner of the tables decides what code is run.")

@@ -1,0 +1,149 @@
+"""Samples for charts: how far everything was, once a minute. The transfer takes them, and keeps them for a while.
+
+take(using)                              # the sample of this minute, unless there is one
+totals(using, timedelta(hours=6))        # everything added up, at most some 240 points
+of_consumer(using, 7, timedelta(days=1))
+"""
+
+import json
+import math
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django_events import models, sql
+from django_events.conf import settings
+from django_events.log.inventory import waiting
+from django_events.observing.lag import ends_of, standings
+
+COUNTED = 10_000  # deliveries and dead letters of a consumer; more are not counted,
+COUNTED_OF_QUEUES = 200_000  # nor more deliveries of all of them together: a second counts some million
+POINTS = 240  # of a chart: more would not be seen
+MINUTE = timedelta(minutes=1)
+FRESH = timedelta(seconds=30)  # what is younger tells no rate
+FORGOTTEN_AT_ONCE = 1_000
+# Events wait meanwhile, so it is short, and a minute without a sample is no harm; nor is one that a crash takes back.
+LIMITS = {"statement_timeout": "1s", "synchronous_commit": "off"}
+
+
+class Total(NamedTuple):
+    """Everything added up: the last ids of all topics, what was handled or discarded, and what was to be done."""
+
+    at: datetime
+    published: int
+    handled: int
+    lag: int
+    buffered: int
+
+
+class OfTopic(NamedTuple):
+    """How far a topic was."""
+
+    at: datetime
+    last_id: int
+    buffered: int
+
+
+class OfConsumer(NamedTuple):
+    """How far a consumer was on a topic: what it had handled or discarded, failed attempts, and dead letters there."""
+
+    at: datetime
+    lag: int
+    handled: int
+    failed: int
+    dead: int
+
+
+class Whole(NamedTuple):
+    """A whole sample: topics and consumers by the ids of their rows."""
+
+    total: Total
+    topics: dict[int, OfTopic]
+    consumers: dict[int, OfConsumer]
+
+
+def take(using: str) -> bool:
+    """Store the sample of this minute unless there is one, and delete some that are too old; returns whether it did.
+
+    Two short transactions, the first of which only reads. Any number of processes may call it, as often as they like.
+    """
+    if settings.SAMPLES_KEPT is None:
+        return False
+    with sql.batch(using, (sql.statement("sampled"), {}), **LIMITS) as [[[there]]]:
+        if there:
+            return False
+        topics, consumers = _seen(using)
+    taken: sql.Question = (
+        sql.statement("take_sample"),
+        {
+            "published": sum(last_id for last_id, _ in topics.values()),
+            "handled": sum(handled for _, handled, *_ in consumers.values()),
+            "lag": sum(lag for lag, *_ in consumers.values()),
+            "buffered": sum(buffered for _, buffered in topics.values()),
+            "topics": json.dumps(topics),
+            "consumers": json.dumps(consumers),
+        },
+    )
+    forgotten: sql.Question = (
+        sql.statement("forget_samples"),
+        {"age": settings.SAMPLES_KEPT, "limit": FORGOTTEN_AT_ONCE},
+    )
+    with sql.batch(using, taken, forgotten, **LIMITS) as [rows, _]:
+        return bool(rows)
+
+
+def totals(using: str, period: timedelta) -> list[Total]:
+    """Everything in the last while, in order of time."""
+    return [Total._make(row) for row in sql.fetch(using, sql.statement("totals"), period=period, step=_step(period))]
+
+
+def of_consumer(using: str, consumer_id: int, period: timedelta) -> list[OfConsumer]:
+    """A consumer on a topic in the last while, in order of time."""
+    asked = sql.statement("samples_of_consumer")
+    rows = sql.fetch(using, asked, consumer_id=consumer_id, period=period, step=_step(period))
+    return [OfConsumer._make(row) for row in rows]
+
+
+def latest(using: str) -> Whole | None:
+    """The newest sample that is old enough to tell, from then till now, how fast something goes; None without one."""
+    rows = sql.fetch(using, sql.statement("latest_sample"), age=FRESH)
+    if not rows:
+        return None
+    [[*total, topics, consumers]] = rows
+    whole = Total._make(total)
+    return Whole(
+        whole,
+        {int(topic_id): OfTopic(whole.at, *counts) for topic_id, counts in json.loads(topics).items()},
+        {int(consumer_id): OfConsumer(whole.at, *counts) for consumer_id, counts in json.loads(consumers).items()},
+    )
+
+
+def per_second(earlier: float, later: float, took: timedelta) -> float:
+    """How fast a counter rose. One that went back was begun anew, as that of a topic that was made anew."""
+    return max(later - earlier, 0) / took.total_seconds() if took > timedelta(0) else 0.0
+
+
+def _step(period: timedelta) -> timedelta:
+    """Whole minutes between two points, so that a chart that is drawn again has the same points."""
+    return max(math.ceil(period / POINTS / MINUTE), 1) * MINUTE
+
+
+def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Topics and consumers as they are now, by the ids of their rows."""
+    buffered = {one.topic_id: one.events for one in waiting(using, **LIMITS)}
+    ends = ends_of(using, list(models.Topic.objects.using(using).select_related("head")))
+    topics = {
+        topic_id: [end, buffered.get(topic_id, 0)]
+        for (topic_id, partition), end in ends.items()
+        if partition == models.Position.ALL
+    }
+    consumers = {
+        one.consumer_id: [one.lag, one.handled + one.discarded, one.failed, one.dead_letters]
+        for one in standings(using, counted=_share(using), known=ends)
+    }
+    return topics, consumers
+
+
+def _share(using: str) -> int:
+    """Up to how many deliveries of each queue are counted."""
+    queues = models.Consumer.objects.using(using).filter(mode="queue").count()
+    return max(min(COUNTED, COUNTED_OF_QUEUES // max(queues, 1)), 1)

@@ -1,0 +1,176 @@
+"""What the database knows of how everything is: the same numbers, whichever process reads them.
+
+    for metric, labels, value in read("default"):
+        ...
+
+It costs some statements and a look by index for each consumer and partition, however many events are behind.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import NamedTuple
+
+from django.db import DatabaseError, connections, router
+
+from django_events import models, sql
+from django_events.exceptions import rights_missing, rows_hidden
+from django_events.log.inventory import logs, next_scheduled, sizes, waiting
+from django_events.models.functions import ClockTimestamp
+from django_events.observing.lag import Standing, ends_of, oldest_waits, standings
+from django_events.observing.troubles import troubles
+from django_events.telemetry import OF_CONSUMER, Kind, Metric
+
+logger = logging.getLogger("django_events.metrics")
+
+COUNTED, COUNTED_OF_ALL = 10_000, 100_000  # dead letters and deliveries, of one consumer and of all together
+NO_TIME = timedelta(0)
+LIMITS = {"statement_timeout": "5s", "lock_timeout": "500ms"}
+OF_TOPIC = ("database", "topic")
+
+
+class Sample(NamedTuple):
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+def _metric(name: str, help: str, *, labels: tuple[str, ...], unit: str = "", kind: Kind = "gauge") -> Metric:
+    return Metric(name=name, kind=kind, help=help, labels=labels, unit=unit)
+
+
+UP = _metric("up", "Whether the state of the database could be read.", labels=("database",))
+READING = _metric("read", "How long reading the state took.", labels=("database",), unit="seconds")
+FIRST_ID = _metric("topic_first_id", "The id of the oldest event in the log.", labels=OF_TOPIC)
+LAST_ID = _metric("topic_last_id", "The id of the newest event, so how many there ever were.", labels=OF_TOPIC)
+EVENTS = _metric("topic_events", "Events in the log.", labels=OF_TOPIC, unit="events")
+SEGMENTS = _metric("topic_segments", "Tables of the log.", labels=OF_TOPIC)
+SIZE = _metric("topic_log", "Bytes of the log on disk, indexes included.", labels=OF_TOPIC, unit="bytes")
+BUFFERED = _metric("buffer_events", "Events that wait for the transfer, counted up to 10,000.", labels=OF_TOPIC)
+WAITING = _metric("buffer_oldest", "For how long the oldest of them waits.", labels=OF_TOPIC, unit="seconds")
+OVERDUE = _metric(
+    "scheduled_overdue", "For how long a scheduled event is due already.", labels=("database",), unit="seconds"
+)
+LAG = _metric("consumer_lag_events", "Events that were not passed yet; of a queue, counted.", labels=OF_CONSUMER)
+BEHIND = _metric(
+    "consumer_lag", "For how long the oldest of them is in the log; 0 without one.", labels=OF_CONSUMER, unit="seconds"
+)
+HANDLED = _metric("consumer_handled", "Events that were handled.", labels=OF_CONSUMER, kind="counter")
+FAILED = _metric("consumer_failed", "Attempts that failed.", labels=OF_CONSUMER, kind="counter")
+DISCARDED = _metric("consumer_discarded", "Events that were discarded.", labels=OF_CONSUMER, kind="counter")
+DEAD_LETTERED = _metric("consumer_dead_lettered", "Events that died.", labels=OF_CONSUMER, kind="counter")
+DEAD = _metric("consumer_dead_letters", "Dead letters that are there, counted.", labels=OF_CONSUMER)
+STATE = _metric(
+    "consumer_state",
+    "How many partitions are in the worst state: stopped, retrying, lost, paused, handling or idle.",
+    labels=(*OF_CONSUMER, "state"),
+)
+PAUSED = _metric("consumer_paused", "Whether somebody paused it.", labels=OF_CONSUMER)
+OF_STEP = ("database", "step")
+MAINTAINED = _metric(
+    "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
+)
+FAILING = _metric("maintenance_failing", "Whether the last run of the step failed.", labels=OF_STEP)
+TROUBLES = _metric("troubles", "What needs somebody's attention, by kind.", labels=("database", "kind"))
+
+STATE_METRICS = tuple(one for one in vars().copy().values() if isinstance(one, Metric))
+
+
+def databases() -> list[str]:
+    """The aliases that hold topics."""
+    return [
+        alias
+        for alias in connections
+        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.Topic)
+    ]
+
+
+def read_all() -> list[Sample]:
+    """The state of every database. One that can't be read is not up, and the others are told all the same."""
+    return [sample for using in databases() for sample in read(using)]
+
+
+def read(using: str) -> list[Sample]:
+    """The state of a database, in a transaction that only reads."""
+    began = time.monotonic()
+    try:
+        with sql.batch(using, **LIMITS):
+            found = list(_of_database(using))
+    except Exception as error:  # also what a site's own way to connect raises
+        logger.warning("The state of the database %r can't be read. %s", using, _said(using, error))
+        _leave_usable(using)
+        return [Sample(UP, (using,), 0)]
+    return [Sample(UP, (using,), 1), Sample(READING, (using,), time.monotonic() - began), *found]
+
+
+def _said(using: str, error: Exception) -> str:
+    if sql.hides_rows(error):
+        return rows_hidden(connections[using].settings_dict["USER"], error)
+    if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:  # the site publishes, and may read nothing
+        return rights_missing(connections[using].settings_dict["USER"], error, kind="reader")
+    return sql.said(error)
+
+
+def _of_database(using: str) -> Iterator[Sample]:
+    topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
+    buffered, scheduled = waiting(using, **LIMITS), next_scheduled(using)
+    ends = ends_of(using, topics)
+    consumers = models.Consumer.objects.using(using).count()
+    found = standings(using, counted=max(min(COUNTED, COUNTED_OF_ALL // max(consumers, 1)), 1), known=ends)
+    waits = {one.topic_id: (one.events, one.age.total_seconds()) for one in buffered}
+    for log in logs(using, topics):
+        of = using, log.topic.name
+        events, age = waits.get(log.topic.pk, (0, 0.0))
+        yield Sample(FIRST_ID, of, log.first_id)
+        yield Sample(LAST_ID, of, log.last_id)
+        yield Sample(EVENTS, of, log.events)
+        yield Sample(BUFFERED, of, events)
+        yield Sample(WAITING, of, max(age, 0.0))
+    yield from _sizes(using, topics)
+    yield Sample(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
+    yield from _of_consumers(using, found)
+    for step in models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"):
+        if step.finished_at is not None:
+            yield Sample(MAINTAINED, (using, step.name), (step.now - step.finished_at).total_seconds())
+        yield Sample(FAILING, (using, step.name), bool(step.error))
+    kinds = [trouble.kind for trouble in troubles(using, buffered, scheduled, found)]
+    for kind in sorted(set(kinds)):
+        yield Sample(TROUBLES, (using, kind), kinds.count(kind))
+
+
+def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Sample]:
+    """Somebody who rebuilds a segment holds this up: then the rest is told without it."""
+    try:
+        with sql.batch(using, **LIMITS):
+            found = sizes(using, topics)
+    except DatabaseError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+        return
+    for topic, (segments, size) in found.items():
+        yield Sample(SEGMENTS, (using, topic), segments)
+        yield Sample(SIZE, (using, topic), size)
+
+
+def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Sample]:
+    found = list(found)
+    waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
+    for one in found:
+        of = using, one.consumer, one.topic
+        yield Sample(LAG, of, one.lag)
+        yield Sample(BEHIND, of, max(waits.get(one.consumer_id, NO_TIME), NO_TIME).total_seconds())
+        yield Sample(HANDLED, of, one.handled)
+        yield Sample(FAILED, of, one.failed)
+        yield Sample(DISCARDED, of, one.discarded)
+        yield Sample(DEAD_LETTERED, of, one.dead_lettered)
+        yield Sample(DEAD, of, one.dead_letters)
+        yield Sample(STATE, (*of, one.state), one.in_state)
+        yield Sample(PAUSED, of, one.paused_at is not None)
+
+
+def _leave_usable(using: str) -> None:
+    """What is broken must not wait for the next one who reads."""
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        connection.close()

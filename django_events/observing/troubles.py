@@ -1,0 +1,441 @@
+"""What needs somebody's attention, most important first, each with what to do about it.
+
+`what` and `remedy` are in the language of whoever reads, commands in them are not. A `kind` is a name.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from django.utils.translation import gettext
+
+from django_events import declarations, models, sql
+from django_events.log.holders import Holder as LockHolder
+from django_events.log.holders import holders as lock_holders
+from django_events.log.inventory import NextScheduled, Waiting
+from django_events.log.setbacks import HEADLESS, HIDDEN, MISSING
+from django_events.models.functions import ClockTimestamp
+from django_events.observing import counted
+from django_events.observing.dead_rows import Holder, Pile, holders, piles
+from django_events.observing.lag import Standing, oldest_waits
+from django_events.phrases import duration, moment
+from django_events.statements import literal, log_table
+
+LATE = timedelta(seconds=10)
+UNSERVED = timedelta(seconds=60)
+HELD = timedelta(hours=1)  # an old snapshot
+UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
+TOLD_FOR = timedelta(days=1)  # what expired before it was handled
+UNMAINTAINED = timedelta(minutes=15)
+LOOKED_INTO = 20  # consumers; where so many are in trouble, one more tells nothing new
+
+Declared = set[tuple[str, str]]
+
+
+class Trouble(NamedTuple):
+    """What is wrong, with which consumer or topic if it is about one, and the way out."""
+
+    kind: str
+    consumer: str | None
+    topic: str | None
+    partition: int | None
+    what: str
+    remedy: str
+
+
+def troubles(
+    using: str, waiting: Iterable[Waiting], scheduled: NextScheduled | None, standings: list[Standing]
+) -> list[Trouble]:
+    """Judge what was seen in the buffer, among the scheduled events and of the consumers, and look at dead rows."""
+    declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
+    return [
+        *_late(using, list(waiting)),
+        *_overdue(scheduled),
+        *_stopped(standings),
+        *_set_aside(using),
+        *_prepared(using),
+        *_unserved(using, declared, standings),
+        *_retrying(standings),
+        *_dead(standings),
+        *_held_back(using),
+        *_bloated(using),
+        *_unregistered(using, declared, standings),
+        *_undeclared(declared, standings),
+        *_expired(using),
+        *_behind_retention(using, declared, standings),
+        *_maintenance(using),
+        *_paused(standings),
+    ]
+
+
+def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Trouble]:
+    """What waits for a transfer, for whoever holds a lock, or for the repair of a log."""
+    ids = [one.topic_id for one in waiting]
+    failing = {row.pk: row for row in models.Topic.objects.using(using).filter(pk__in=ids).exclude(failure="")}
+    late = [one for one in waiting if one.age > LATE and one.topic_id not in failing]
+    held: dict[int, LockHolder] = {}
+    for holder in lock_holders(using, [one.topic_id for one in late[:LOOKED_INTO]]) if late else []:
+        held.setdefault(holder.topic_id, holder)
+    for one in waiting:
+        events, age = counted.events(one.events, more=one.more), duration(one.age)
+        facts: dict[str, object] = {"events": events, "time": age}
+        if one.topic_id in failing:
+            yield _failing(failing[one.topic_id], facts)
+        elif one.topic_id in held:
+            yield _held(one, held[one.topic_id], facts)
+        elif one.age > LATE:
+            what = gettext("%(events)s in the buffer, the oldest for %(time)s: no transfer moves them.") % facts
+            yield Trouble("transfer", None, one.topic, None, what, _is_running("run_transfer"))
+
+
+def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Trouble:
+    if holder.kind == "headless":
+        row = models.Topic(pk=one.topic_id, name=one.topic, failure=HEADLESS)
+        what = gettext("%(events)s in the buffer, the oldest for %(time)s: the topic has lost its head.") % facts
+        return Trouble("transfer", None, one.topic, None, what, _repair(row))
+    what = gettext("%(events)s in the buffer, the oldest for %(time)s: %(holder)s.") % {**facts, "holder": holder}
+    remedy = gettext("End it, or its session: %(command)s") % {"command": holder.ending}
+    return Trouble("transfer", None, one.topic, None, what, remedy)
+
+
+def _failing(row: models.Topic, facts: dict[str, object]) -> Trouble:
+    what = gettext("%(events)s in the buffer, the oldest for %(time)s: its log takes none since %(moment)s.") % {
+        **facts,
+        "moment": moment(row.failing_since) if row.failing_since else "",
+    }
+    return Trouble("transfer", None, row.name, None, f"{what} {row.error}", _repair(row))
+
+
+def _repair(row: models.Topic) -> str:
+    """What makes a log take events again, by what the server said. The transfer then finds out by itself."""
+    log = log_table(row.pk)
+    if row.failure == HEADLESS:
+        return gettext("Make the row again, see %(page)s") % {"page": "docs/how-to/repair.md"}
+    if row.failure == HIDDEN:
+        return _seeing_all()
+    if row.failure == "42P07":
+        return gettext(
+            "A table has the name of the next segment of %(log)s. Attach it, if it is one that was detached; otherwise "
+            "rename it or drop it."
+        ) % {"log": log}
+    if row.failure == "42P01":
+        return gettext("Was its log dropped? Restore it, or make a new one: %(command)s") % {
+            "command": "manage.py migrate"
+        }
+    if row.failure == "42501":
+        return gettext("Give %(log)s its owner and rights back: %(command)s") % {
+            "log": log,
+            "command": _events("grants", "--role operator"),
+        }
+    if row.failure == "53100":
+        return gettext("Make room on the disk where %(log)s is.") % {"log": log}
+    return gettext("Take back what was added to %(log)s or its segments: constraints, columns, triggers, policies.") % {
+        "log": log
+    }
+
+
+def _overdue(scheduled: NextScheduled | None) -> Iterator[Trouble]:
+    if scheduled is not None and scheduled.overdue > LATE:
+        what = gettext("A scheduled event is due since %(time)s: no transfer publishes it.") % {
+            "time": duration(scheduled.overdue)
+        }
+        yield Trouble("transfer", None, scheduled.topic, None, what, _is_running("run_transfer"))
+
+
+def _stopped(standings: list[Standing]) -> Iterator[Trouble]:
+    for one in standings:
+        if one.state == "stopped":
+            remedy = gettext("Repair the cause, then: %(command)s") % {"command": _events("resume", one.consumer)}
+            yield _of_partition(one, "stopped", f"{_where_it_stopped(one)} {one.error}", remedy)
+
+
+def _where_it_stopped(one: Standing) -> str:
+    facts = {
+        "event": f"{one.topic}/{one.attempted}",
+        "position": f"{one.topic}/{one.position}",
+        "attempts": counted.attempts(one.attempts),
+    }
+    if one.attempted and one.attempts:
+        return gettext("stopped at %(event)s after %(attempts)s.") % facts
+    if one.attempted:
+        return gettext("stopped at %(event)s.") % facts
+    if one.attempts:
+        return gettext("stopped behind %(position)s after %(attempts)s.") % facts
+    return gettext("stopped behind %(position)s.") % facts
+
+
+def _set_aside(using: str) -> Iterator[Trouble]:
+    """Those that workers can't serve, because their log can't be read or their filter fails."""
+    rows = models.Consumer.objects.using(using).exclude(failure="").filter(paused_at=None).select_related("topic")
+    for row in rows.order_by("name", "topic__name"):
+        what = gettext("can't be served since %(moment)s.") % {
+            "moment": moment(row.failing_since) if row.failing_since else ""
+        }
+        yield Trouble("set aside", row.name, row.topic.name, None, f"{what} {row.error}", _repair_for(row))
+
+
+def _repair_for(row: models.Consumer) -> str:
+    """What lets a consumer be served again, by what the server said. Its workers then find out by themselves."""
+    if row.failure == HIDDEN:
+        return _seeing_all()
+    if row.failure == MISSING:
+        return _beyond(row)
+    if row.failure == sql.UNDEFINED_TABLE:
+        return _repair(models.Topic(pk=row.topic_id, failure=row.failure))
+    if row.failure == sql.INSUFFICIENT_PRIVILEGE:
+        return gettext("Give %(log)s its owner and rights back: %(command)s") % {
+            "log": log_table(row.topic_id),
+            "command": _events("grants", "--role consumer"),
+        }
+    return gettext("Repair %(log)s, if it was changed by hand, or the filter of the consumer.") % {
+        "log": log_table(row.topic_id)
+    }
+
+
+def _seeing_all() -> str:
+    command = "ALTER TABLE … DISABLE ROW LEVEL SECURITY"
+    return gettext("Let its role see all rows: %(command)s (of its owner: NO FORCE), or ALTER ROLE … BYPASSRLS") % {
+        "command": command
+    }
+
+
+def _beyond(row: models.Consumer) -> str:
+    """How a consumer gets over an event that is missing, once that is known to be gone for good."""
+    skip, rewind = ("skip", row.name, f"{row.topic.name}/ID", "--reason …"), ("rewind", row.name, "--to ID")
+    return gettext("Find out what is missing: %(verify)s. If it is gone for good, go on without it: %(going_on)s") % {
+        "verify": _events("verify", "--topic", row.topic.name),
+        "going_on": _events(*(skip if row.mode == "queue" else rewind)),
+    }
+
+
+def _prepared(using: str) -> Iterator[Trouble]:
+    """What was prepared and forgotten, and holds rows that workers or transfers write."""
+    for name, role, table, age, consumer, topic in sql.fetch(using, sql.statement("prepared"), age=LATE):
+        what = gettext("The prepared transaction %(name)s of %(role)s has held rows of %(table)s for %(time)s.") % {
+            "name": repr(name),
+            "role": role,
+            "table": table,
+            "time": duration(age),
+        }
+        quoted = literal(name).as_string()
+        remedy = gettext(
+            "If a handler prepared it, undo it: %(rollback)s. Otherwise as its owner wants: %(commit)s"
+        ) % {
+            "rollback": f"ROLLBACK PREPARED {quoted}",
+            "commit": f"COMMIT PREPARED {quoted}",
+        }
+        yield Trouble("prepared", consumer, topic, None, what, remedy)
+
+
+def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+    """Those that have something to do, and nobody who does it. An event that came just now is nobody's fault."""
+    candidates = []
+    failing = set(models.Consumer.objects.using(using).exclude(failure="").values_list("pk", flat=True))
+    for one in standings:
+        if one.consumer_id in failing:  # they are set aside, and there are workers
+            continue
+        if not one.lag or one.state not in ("idle", "lost", "retrying") or (one.consumer, one.topic) not in declared:
+            continue
+        if one.paused_at is not None or (one.unserved_for is not None and one.unserved_for <= UNSERVED):
+            continue
+        candidates.append(one)
+    candidates = candidates[:LOOKED_INTO]
+    waits = oldest_waits(using, [one.consumer_id for one in candidates])
+    for one in candidates:
+        age = waits.get(one.consumer_id)
+        patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)
+        if age is not None and age > UNSERVED + patience:
+            what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % {
+                "events": _lag(one),
+                "time": duration(age),
+            }
+            yield _of_all(one, "unserved", what, _is_running(f"run_consumer {one.consumer}"))
+
+
+def _retrying(standings: list[Standing]) -> Iterator[Trouble]:
+    for one in standings:
+        if one.state == "retrying" and one.retry_at is not None:
+            what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % {
+                "event": f"{one.topic}/{one.attempted}",
+                "times": counted.times(one.attempts),
+                "moment": moment(one.retry_at),
+            }
+            remedy = gettext("To try again now: %(command)s") % {"command": _events("retry", one.consumer)}
+            yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
+
+
+def _dead(standings: list[Standing]) -> Iterator[Trouble]:
+    for one in standings:
+        if one.dead_letters:
+            what = f"{counted.dead_letters(one.dead_letters, more=one.more_dead_letters)}."
+            yield _of_all(one, "dead letters", what, _events("dead-letters", one.consumer))
+
+
+def _held_back(using: str) -> Iterator[Trouble]:
+    for holder in holders(using, age=HELD, most=LOOKED_INTO):
+        what = gettext("%(holder)s: dead rows pile up, and every look gets slower.") % {"holder": _holder(holder)}
+        yield Trouble("snapshot", None, None, None, what, _end_of(holder))
+
+
+def _bloated(using: str) -> Iterator[Trouble]:
+    """A table that is busy has dead rows of the last minutes, which are nobody's fault."""
+    for pile in piles(using):
+        facts = {"table": pile.table, "dead": f"{pile.dead:,}", "live": f"{pile.live:,}"}
+        if pile.cleaned_at is None or pile.cleaned_before is None:
+            what = gettext("%(table)s has %(dead)s dead rows, %(live)s live ones, and was never vacuumed.")
+            yield _uncleaned(pile, what % facts)
+        elif pile.cleaned_before > UNCLEANED:
+            what = gettext("%(table)s has %(dead)s dead rows, %(live)s live ones: no vacuum came since %(moment)s.")
+            yield _uncleaned(pile, what % {**facts, "moment": moment(pile.cleaned_at)})
+        else:
+            for holder in holders(using, age=UNCLEANED, most=1):
+                what = gettext("%(table)s has %(dead)s dead rows, %(live)s live ones: no vacuum can help. %(holder)s.")
+                yield Trouble("bloat", None, None, None, what % {**facts, "holder": _holder(holder)}, _end_of(holder))
+
+
+def _uncleaned(pile: Pile, what: str) -> Trouble:
+    remedy = gettext("VACUUM %(table)s. Is autovacuum on, and free to come? SHOW autovacuum") % {"table": pile.table}
+    return Trouble("bloat", None, None, None, what, remedy)
+
+
+def _unregistered(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+    for consumer, topic in sorted(declared - {(one.consumer, one.topic) for one in standings}):
+        what = gettext("declared at %(place)s, and not registered in the database %(database)s.") % {
+            "place": declarations.consumers.get(consumer).declared_at,
+            "database": repr(using),
+        }
+        yield Trouble("not registered", consumer, topic, None, what, f"manage.py migrate --database {using}")
+
+
+def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+    for one in standings:
+        if one.mode != "spark" and (one.consumer, one.topic) not in declared:
+            what = gettext("no installed app declares it: nobody handles its events, and %(topic)s is kept for it.") % {
+                "topic": one.topic
+            }
+            yield _of_all(one, "undeclared", what, _unregister(one))
+
+
+def _behind_retention(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+    """Those who keep events in the log for longer than their topic does. A long lag is looked into first."""
+    kept = dict(models.Topic.objects.using(using).exclude(retention=None).values_list("name", "retention"))
+    behind = [one for one in standings if one.lag and one.topic in kept]
+    behind = sorted(behind, key=lambda one: one.lag, reverse=True)[:LOOKED_INTO]
+    waits = oldest_waits(using, [one.consumer_id for one in behind])
+    for one in behind:
+        age, retention = waits.get(one.consumer_id), kept[one.topic]
+        if age is not None and retention is not None and age > retention:
+            what = gettext(
+                "%(events)s behind, the oldest for %(time)s: %(topic)s keeps events for %(retention)s, these longer."
+            ) % {"events": _lag(one), "time": duration(age), "topic": one.topic, "retention": duration(retention)}
+            yield _of_all(one, "behind retention", what, _catch_up(one, declared))
+
+
+def _expired(using: str) -> Iterator[Trouble]:
+    """Who was left behind by retention lately, as somebody allowed."""
+    lately = models.Intervention.objects.using(using).filter(action="expire", at__gt=ClockTimestamp() - TOLD_FOR)
+    by_consumer: dict[tuple[str, str], list[models.Intervention]] = {}
+    for one in lately.order_by("-pk")[:LOOKED_INTO]:
+        by_consumer.setdefault((one.consumer, one.topic), []).append(one)
+    for (consumer, topic), times in by_consumer.items():
+        what = gettext("%(events)s, up to %(event)s, expired before they were handled, at %(moment)s.") % {
+            "events": counted.events(sum(one.details["events"] for one in times)),
+            "event": f"{topic}/{max(one.details['last'] for one in times)}",
+            "moment": moment(times[0].at),
+        }
+        remedy = gettext("Is it slow? More workers, or keep what is unread: topic(…, keep_unread=True)")
+        yield Trouble("expired", consumer, topic, None, what, remedy)
+
+
+def _maintenance(using: str) -> Iterator[Trouble]:
+    """Steps that fail, and none that were run lately; where none ever was, whoever begins is not bothered."""
+    steps = list(models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"))
+    for step in steps:
+        if step.error and step.failing_since is not None:
+            what = gettext("the step %(step)s fails since %(moment)s. %(error)s") % {
+                "step": step.name,
+                "moment": moment(step.failing_since),
+                "error": step.error,
+            }
+            yield Trouble("maintenance", None, None, None, what, _events("maintain", step.name))
+    ended = [(step.now - step.finished_at, step.finished_at) for step in steps if step.finished_at is not None]
+    if ended and min(ended)[0] > UNMAINTAINED:
+        what = gettext("none since %(moment)s.") % {"moment": moment(min(ended)[1])}
+        yield Trouble("maintenance", None, None, None, what, _is_running("run_transfer"))
+
+
+def _catch_up(one: Standing, declared: Declared) -> str:
+    if (one.consumer, one.topic) not in declared:
+        return _unregister(one)
+    if one.paused_at is not None or one.state == "stopped":
+        return gettext("Let it go on: %(resume)s, or leave them out: %(rewind)s") % {
+            "resume": _events("resume", one.consumer),
+            "rewind": _events("rewind", one.consumer, "--to end"),
+        }
+    return gettext("Is it slow? More workers, or leave them out: %(rewind)s") % {
+        "rewind": _events("rewind", one.consumer, "--to end")
+    }
+
+
+def _paused(standings: list[Standing]) -> Iterator[Trouble]:
+    for one in standings:
+        if one.paused_at is not None:
+            what = gettext("paused since %(moment)s, %(events)s behind.") % {
+                "moment": moment(one.paused_at),
+                "events": _lag(one),
+            }
+            yield _of_all(one, "paused", what, _events("resume", one.consumer))
+
+
+def _lag(one: Standing) -> str:
+    return counted.events(one.lag, more=one.more_lag)
+
+
+def _events(*words: str) -> str:
+    return " ".join(("manage.py events", *words))
+
+
+def _is_running(command: str) -> str:
+    return gettext("Is one running? %(command)s") % {"command": f"manage.py {command}"}
+
+
+def _unregister(one: Standing) -> str:
+    command = _events("unregister", one.consumer, "--topic", one.topic)
+    return gettext("If it is gone for good: %(command)s") % {"command": command}
+
+
+def _holder(one: Holder) -> str:
+    facts = {**one._asdict(), "moment": moment(one.since) if one.since else ""}
+    if one.kind == "slot":
+        return gettext("Replication slot %(name)s needs rows that are dead for long") % facts
+    if one.kind == "prepared":
+        return gettext("Prepared transaction %(name)s of %(role)s is open since %(moment)s") % facts
+    if one.application:
+        return gettext("Session %(name)s of %(role)s (%(application)s) has a transaction open since %(moment)s") % facts
+    return gettext("Session %(name)s of %(role)s has a transaction open since %(moment)s") % facts
+
+
+def _end_of(one: Holder) -> str:
+    """What ends it, in SQL."""
+    name = literal(one.name).as_string()
+    if one.kind == "slot":
+        command = f"SELECT pg_drop_replication_slot({name})"
+        return gettext("Let its reader go on, or if it is gone for good: %(command)s") % {"command": command}
+    if one.kind == "prepared":
+        commands = {"commit": f"COMMIT PREPARED {name}", "rollback": f"ROLLBACK PREPARED {name}"}
+        return gettext("%(commit)s, or %(rollback)s") % commands
+    return gettext("End it, or its session: %(command)s") % {"command": f"SELECT pg_terminate_backend({one.name})"}
+
+
+def _of_all(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
+    return Trouble(kind, one.consumer, one.topic, None, what, remedy)
+
+
+def _of_partition(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
+    what = what.strip()
+    facts = {"partition": one.partition, "what": what, "others": counted.others(one.in_state - 1)}
+    if one.partition != models.Position.ALL and one.in_state > 1:
+        what = gettext("partition %(partition)s and %(others)s: %(what)s") % facts
+    elif one.partition != models.Position.ALL:
+        what = gettext("partition %(partition)s: %(what)s") % facts
+    return Trouble(kind, one.consumer, one.topic, one.partition, what, remedy)

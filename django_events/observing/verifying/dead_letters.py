@@ -1,0 +1,65 @@
+"""Dead letters: copies of events of the log, at or below the position of a stream."""
+
+from django_events import models, sql
+from django_events.observing.verifying.findings import ERASED, SHOWN, Findings
+from django_events.observing.verifying.snapshot import Seen
+
+AT_ONCE = 5_000  # dead letters
+
+
+def verify_dead_letters(seen: Seen, findings: Findings) -> None:
+    """Each is of an event that is, or was, in the log, and nobody is going to handle it again unasked."""
+    statement = sql.statement("verify_dead_letters").on(log=seen.log, topic_id=seen.topic.pk)
+    rows = sql.fetch(seen.using, statement, last_id=seen.last_id, most=SHOWN)
+    for _, fault, consumer, event_id, partition, number, logged_in, logged_as, position in rows:
+        remedy = f"manage.py events discard {consumer} {seen.topic}/{event_id} --reason … --execute"
+        if fault == "beyond":
+            what = f"A dead letter of an event that the log doesn't have: its last id is {seen.last_id:,}."
+            expected = "Copies of events that are, or were, in the log. The topic was made anew."
+        elif fault == "ahead":
+            what = f"A dead letter ahead of the position {position:,}."
+            expected = f"A position of {event_id:,} or more: the stream handles it again though it was given up."
+            remedy = (
+                f"Go on behind it: manage.py events rewind {consumer} --topic {seen.topic} --to {event_id + 1} "
+                f"--execute, if all before it was handled; or have it handled again: {remedy}"
+            )
+        else:
+            what = f"The dead letter is number {number:,} in partition {partition}."
+            expected = f"Number {logged_as:,} in partition {logged_in}, as in the log: it is of another event."
+        texts = (what, expected, remedy)
+        findings.add("dead letter", seen.topic.name, *texts, consumer=consumer, partition=partition, id=event_id)
+    findings.count_unlisted("dead letter", [("", row[0]) for row in rows])
+
+
+def verify_copies(seen: Seen, first_id: int, findings: Findings) -> None:
+    """What they keep is what the event is: by ranges outside of the snapshot, for only an erasure changes either."""
+    using, topic = seen.using, seen.topic
+    for consumer in models.Consumer.objects.using(using).filter(topic=topic).only("name").order_by("name"):
+        after = first_id - 1
+        while (upper := _next_dead_letters(using, consumer, after, seen.last_id)) is not None:
+            statement = sql.statement("verify_copies").on(
+                log=seen.log, topic_id=topic.pk, consumer_id=consumer.pk, after=after, upper=upper
+            )
+            with sql.batch(using):
+                rows = sql.fetch(using, statement, erased=ERASED, most=SHOWN)
+            for _, event_id, partition, column in rows:
+                findings.add(
+                    "dead letter",
+                    topic.name,
+                    consumer=consumer.name,
+                    partition=partition,
+                    id=event_id,
+                    what=f"Its {column} is not that of the event.",
+                    expected="A copy of the event: that is what is handled when it is redriven.",
+                    remedy="Find out who wrote into the table. To have the event itself handled, and those behind it: "
+                    f"manage.py events rewind {consumer.name} --topic {topic} --to {event_id} --execute",
+                )
+            findings.count_unlisted("dead letter", [("", row[0]) for row in rows])
+            after = upper
+
+
+def _next_dead_letters(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:
+    ahead = sql.statement("next_dead_letters").on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
+    with sql.batch(using):
+        [[upper]] = sql.fetch(using, ahead)
+    return None if upper is None else int(upper)

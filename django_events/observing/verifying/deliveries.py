@@ -1,0 +1,196 @@
+"""Deliveries of queues, open and past: of events that the log has, in one place, under a lease that names them."""
+
+from typing import Any
+
+from django.db import DatabaseError
+
+from django_events import models, sql
+from django_events.matching import condition
+from django_events.observing.verifying.findings import ERASED, MIGRATE, SHOWN, Findings
+from django_events.observing.verifying.snapshot import Seen
+
+AT_ONCE = 50_000  # deliveries
+
+FAULTS = {
+    "beyond": (
+        "A delivery of an event that the log doesn't have: its last id is {last_id:,}.",
+        "Deliveries come with their events. The topic was made anew, or restored without its log.",
+        MIGRATE,
+    ),
+    "dead": (
+        "It is a delivery and a dead letter, which nobody asked to handle again.",
+        "One of both: it would be handled though it was given up.",
+        "manage.py events redrive {consumer} {address} --execute, or discard it.",
+    ),
+    "passed": (
+        "A delivery at or below the position {position:,}.",
+        "A position below the oldest delivery: nobody looks before it.",
+        "Have it come again: manage.py events rewind {consumer} --topic {topic} --to {id} --execute",
+    ),
+    "unleased": (
+        "A delivery under a lease that doesn't exist.",
+        "A row in django_events_deliverylease: nobody else can claim it.",
+        "When its workers are stopped, UPDATE django_events_delivery SET token = NULL for it.",
+    ),
+    "unnamed": (
+        "A delivery under a lease that doesn't name it.",
+        "Its id in the lease's event_ids: else nobody takes it over when a worker dies.",
+        "When its workers are stopped, UPDATE django_events_delivery SET token = NULL for it.",
+    ),
+}
+
+
+def verify_deliveries(seen: Seen, findings: Findings, notes: list[str]) -> None:
+    """Those that are not settled."""
+    rows = sql.fetch(
+        seen.using,
+        sql.statement("verify_deliveries"),
+        topic_id=seen.topic.pk,
+        last_id=seen.last_id,
+        id_floor=seen.head.id_floor,
+        most=SHOWN,
+    )
+    removed = {consumer: total for total, fault, consumer, *_ in rows if fault == "removed"}
+    for consumer, total in removed.items():
+        notes.append(
+            f"Consumer {consumer} of {seen.topic}: {total:,} deliveries of events that retention removed. "
+            "It gets nothing for them, and says so in its log."
+        )
+    wrong = [row for row in rows if row[1] != "removed"]
+    for _, fault, consumer, event_id, position in wrong:
+        known: dict[str, Any] = {
+            "address": f"{seen.topic}/{event_id}",
+            "consumer": consumer,
+            "id": event_id,
+            "last_id": seen.last_id,
+            "position": position or 0,
+            "topic": seen.topic,
+        }
+        texts = [text.format(**known) for text in FAULTS[fault]]
+        findings.add("delivery", seen.topic.name, *texts, consumer=consumer, id=event_id)
+    findings.count_unlisted("delivery", [((fault, consumer), total) for total, fault, consumer, *_ in wrong])
+
+
+def verify_hands(seen: Seen, findings: Findings, notes: list[str]) -> None:
+    """Leases of deliveries: of events that the log has, or had."""
+    statement = sql.statement("verify_hands")
+    rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
+    for total, fault, consumer, _, holder, _ in rows:
+        if fault == "empty":
+            notes.append(
+                f"Consumer {consumer} of {seen.topic}: {total:,} leases whose time is over, the first of {holder}, "
+                "with no delivery under them. Its workers delete them when they look."
+            )
+            break
+    strange = [row for row in rows if row[1] == "strange"]
+    for _, _, consumer, token, holder, event_id in strange:
+        findings.add(
+            "lease",
+            seen.topic.name,
+            consumer=consumer,
+            what=f"The lease {token}, of {holder}, names {event_id or 'nothing'}, which is no event of the log.",
+            expected=f"Deliveries of a queue, of events from 1 to {seen.last_id:,}.",
+            remedy="When that worker is gone, delete it from django_events_deliverylease.",
+        )
+    findings.count_unlisted("lease", [("", row[0]) for row in strange])
+
+
+def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str]) -> None:
+    """Each event that is for a queue came to it, as far as its history tells: by ranges outside of the snapshot."""
+    using, topic = seen.using, seen.topic
+    keeping = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", history__isnull=False)
+    for consumer in keeping.only("name", "types", "keys", "where").order_by("name"):
+        after = first_id - 1
+        while after < seen.last_id:
+            upper = min(after + AT_ONCE, seen.last_id)
+            statement = sql.statement("verify_absent").on(
+                log=seen.log,
+                topic_id=topic.pk,
+                consumer_id=consumer.pk,
+                after=after,
+                upper=upper,
+                match=condition(consumer),
+            )
+            try:
+                with sql.batch(using):
+                    rows = sql.fetch(using, statement, most=SHOWN)
+            except DatabaseError as error:
+                if sql.passes_by_itself(error):
+                    raise
+                notes.append(
+                    f"Consumer {consumer.name} of {topic}: its filter fails on an event from {after + 1:,} to "
+                    f"{upper:,}, so it isn't proved that it got those that are for it. {sql.said(error)}"
+                )
+                rows = []
+            for _, event_id in rows:
+                findings.add(
+                    "delivery",
+                    topic.name,
+                    consumer=consumer.name,
+                    id=event_id,
+                    what="The event is for it, and it has no delivery, no history and no dead letter of it.",
+                    expected="One of them: so it is never handled.",
+                    remedy="Have it come, with those behind it: manage.py events rewind "
+                    f"{consumer.name} --topic {topic} --to {event_id} --execute",
+                )
+            findings.count_unlisted("delivery", [("", row[0]) for row in rows])
+            after = upper
+
+
+def verify_history(seen: Seen, findings: Findings) -> None:
+    """Those that are past."""
+    statement = sql.statement("verify_history")
+    rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
+    for _, consumer, event_id in rows:
+        findings.add(
+            "history",
+            seen.topic.name,
+            consumer=consumer,
+            id=event_id,
+            what="Its history has an event that the log doesn't have.",
+            expected=f"Events up to {seen.last_id:,}. The topic was made anew.",
+            remedy="Delete what is of the former topic from django_events_pastdelivery.",
+        )
+    findings.count_unlisted("history", [("", row[0]) for row in rows])
+
+
+def verify_keys(seen: Seen, first_id: int, findings: Findings) -> None:
+    """Of ordered queues, beside the log: by ranges outside of the snapshot, for only an erasure changes a key."""
+    using, topic = seen.using, seen.topic
+    ordered = (
+        models.Consumer.objects.using(using)
+        .filter(topic=topic, mode="queue", ordered=True)
+        .only("name")
+        .order_by("name")
+    )
+    for consumer in ordered:
+        after = first_id - 1
+        while (upper := _next_deliveries(using, consumer, after, seen.last_id)) is not None:
+            statement = sql.statement("verify_keys").on(
+                log=seen.log, topic_id=topic.pk, consumer_id=consumer.pk, after=after, upper=upper
+            )
+            with sql.batch(using):
+                rows = sql.fetch(using, statement, erased=ERASED, most=SHOWN)
+            for _, event_id, key, key_of_event in rows:
+                findings.add(
+                    "delivery",
+                    topic.name,
+                    consumer=consumer.name,
+                    id=event_id,
+                    what=f"A delivery with {_named(key)}.",
+                    expected=f"One with {_named(key_of_event)}, as its event: it is handled in the order of its key.",
+                    remedy="When its workers are stopped, UPDATE django_events_delivery SET key to that of the event.",
+                )
+            findings.count_unlisted("delivery", [("", row[0]) for row in rows])
+            after = upper
+
+
+def _next_deliveries(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:
+    ahead = sql.statement("next_deliveries").on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
+    with sql.batch(using):
+        [[upper]] = sql.fetch(using, ahead)
+    return None if upper is None else int(upper)
+
+
+def _named(key: str | None) -> str:
+    return "no key" if key is None else f"the key {key!r}"

@@ -1,0 +1,45 @@
+"""What is wrong with an event of a log beside the one before it: a gap, its time, its partition, its number."""
+
+from django_events import models, sql
+from django_events.observing.verifying.findings import SHOWN, Findings
+from django_events.phrases import moment
+
+
+def report(topic: models.Topic, rows: sql.Rows, findings: Findings) -> None:
+    """What a close look at a range of ids answered with."""
+    shown: dict[str, int] = {}
+    for fault, total, event_id, partition, number, before_id, before_number, logged_at, before_at in rows:
+        shown[fault] = shown.get(fault, 0) + 1
+        if fault == "gap":
+            report_gap(topic, findings, before=before_id, id=event_id)
+        else:
+            if fault == "time":
+                what = f"It was logged at {moment(logged_at)}, before the event before it."
+                expected = f"{moment(before_at)} or later: a time is looked for by halving."
+                remedy = "Don't rewind or read by time around it; by id, everything works."
+            elif fault == "partition":
+                what = f"It is in partition {partition}, which the topic doesn't have."
+                expected = f"One of 0 to {topic.partitions - 1}."
+                remedy = "No partitioned stream reads it. Publish it again: manage.py events publish."
+            else:
+                it_has = f"It has the number {number:,} in partition {partition}"
+                what = f"{it_has}, and the one before it {before_number:,}."
+                expected = f"{before_number + 1:,}: the lag of a partition is a subtraction of numbers."
+                remedy = "Lags of this partition are wrong by the difference. Find out who wrote into the table."
+            findings.add(fault, topic.name, what, expected, remedy, partition=partition, id=event_id)
+        if shown[fault] == SHOWN:
+            findings.count(fault, total - SHOWN)
+
+
+def report_gap(topic: models.Topic, findings: Findings, *, before: int, id: int) -> None:
+    """Nothing between two ids."""
+    missing = id - before - 1
+    which = f"{before + 1:,}" if missing == 1 else f"{before + 1:,} to {id - 1:,}, {missing:,} events,"
+    findings.add(
+        "gap",
+        topic.name,
+        id=before + 1,
+        what=f"{which} {'is' if missing == 1 else 'are'} missing.",
+        expected="Ids without a gap, from the first one to the last.",
+        remedy="Somebody deleted them, or a backup is incomplete: restore the segment from a backup.",
+    )

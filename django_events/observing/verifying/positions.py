@@ -1,0 +1,80 @@
+"""How far consumers are: positions within the log and right, queues filled no further than it goes."""
+
+from django_events import models, sql
+from django_events.observing.verifying.findings import MIGRATE, SHOWN, Findings
+from django_events.observing.verifying.snapshot import Seen
+
+
+def verify_positions(seen: Seen, findings: Findings) -> None:
+    """A position for each partition, at an event or at the end, with the number that the log has there."""
+    rows = sql.fetch(
+        seen.using,
+        sql.statement("verify_positions").on(log=seen.log, topic_id=seen.topic.pk, partitions=seen.topic.partitions),
+        last_id=seen.last_id,
+        id_floor=seen.head.id_floor,
+        floors=seen.head.number_floors,
+        most=SHOWN,
+    )
+    for _, fault, consumer, partition, position, number, expected_number in rows:
+        rewind = f"manage.py events rewind {consumer} --topic {seen.topic} --to ID"
+        texts = {
+            "missing": ("It has no position there.", "One for each partition: nobody reads it otherwise.", MIGRATE),
+            "partition": (
+                "A position in a partition that it doesn't read by itself.",
+                "Positions in the topic's partitions, or one of all of them together.",
+                MIGRATE,
+            ),
+            "beyond": (
+                f"Its position is {position or 0:,}, beyond the end of the log.",
+                f"At most {seen.last_id:,}: it leaves out what comes until then.",
+                f"{MIGRATE}, or say where it goes on: {rewind}",
+            ),
+            "number": (
+                f"At the position {position or 0:,} it has the number {number or 0:,}.",
+                f"{expected_number or 0:,}, as the log has it: its lag is wrong by the difference.",
+                f"Have it set anew: {rewind}, with the event behind its position.",
+            ),
+        }[fault]
+        findings.add("position", seen.topic.name, *texts, consumer=consumer, partition=partition, id=position)
+    findings.count_unlisted("position", [("", row[0]) for row in rows])
+
+
+def verify_attempts(seen: Seen, findings: Findings) -> None:
+    """What streams try, and what they handle one by one, are events of theirs."""
+    rows = sql.fetch(
+        seen.using,
+        sql.statement("verify_attempts").on(log=seen.log, topic_id=seen.topic.pk),
+        last_id=seen.last_id,
+        id_floor=seen.head.id_floor,
+        most=SHOWN,
+    )
+    for _, fault, consumer, partition, event_id in rows:
+        where = "the topic" if partition == models.Position.ALL else f"partition {partition}"
+        what = "Attempts are counted for" if fault == "attempted" else "Events are handled one by one until"
+        findings.add(
+            "position",
+            seen.topic.name,
+            consumer=consumer,
+            partition=partition,
+            id=event_id,
+            what=f"{what} {event_id:,}, which is no event of {where}.",
+            expected=f"An event of {where}: the attempts of a worker that ends with its event are counted by it.",
+            remedy=f"Have it set anew: manage.py events rewind {consumer} --topic {seen.topic} --to ID, with the event "
+            "behind its position.",
+        )
+    findings.count_unlisted("position", [("", row[0]) for row in rows])
+
+
+def verify_filling(seen: Seen, findings: Findings) -> None:
+    """Of queues that are not live."""
+    rows = sql.fetch(seen.using, sql.statement("verify_filling"), topic_id=seen.topic.pk, last_id=seen.last_id)
+    for consumer, filled_until in rows:
+        findings.add(
+            "filling",
+            seen.topic.name,
+            consumer=consumer,
+            id=filled_until,
+            what=f"It is filled until {filled_until:,}, beyond the end of the log.",
+            expected=f"At most {seen.last_id:,}: events until then would be left out.",
+            remedy=f"Say where it goes on: manage.py events rewind {consumer} --topic {seen.topic} --to ID",
+        )

@@ -1,0 +1,134 @@
+"""Walking a log: every event beside the one before it, so that what is missing or out of order is found.
+
+    walked = walk(seen, last=None, findings=findings, on_progress=print)
+
+A statement for each range of ids, which reads only that: however long the log is, nobody waits for it, and it keeps
+no old snapshot. What is in the log never changes, so these need no common one. Only retention removes something
+meanwhile, the oldest, and says so in the topic's head.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from django_events import models, sql
+from django_events.observing.verifying import neighbours
+from django_events.observing.verifying.findings import SHOWN, Findings
+from django_events.observing.verifying.snapshot import Head, Seen, head_of
+from django_events.statements import log_table
+
+AT_ONCE = 50_000  # ids
+SETTINGS = {"work_mem": "64MB"}  # a range is sorted by partition: not on disk
+
+
+class Lane(NamedTuple):
+    """The last event of a partition that the walk met, and how many events it had met by then."""
+
+    id: int
+    number: int
+    place: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """How far a walk is, and what it has met."""
+
+    after: int
+    before_id: int | None
+    lanes: dict[int, Lane]
+    before_at: datetime | None = None
+    events: int = 0
+    elsewhere: int = 0
+
+
+def walk(seen: Seen, *, last: int | None, findings: Findings, on_progress: Callable[[int], None]) -> Walk:
+    """Walk the log up to where it ended: all of it, or the last so many ids."""
+    using, topic, head, first_id, last_id, _ = seen
+    at = _from_floor(topic, head)
+    if first_id is not None and first_id <= head.id_floor:  # an offence of the head, for whoever read both together
+        at = _from_unknown(topic, first_id - 1)
+    if last is not None and last_id - last > at.after:
+        at = _from_unknown(topic, last_id - last)
+    while at.after < last_id:
+        upper = min(at.after + AT_ONCE, last_id)
+        rows = _look(using, topic, at, upper)
+        if any(wrong for *_, wrong in rows) or sum(row[1] for row in rows) < upper - at.after:
+            now = head_of(using, topic.pk)
+            if now is not None and now.id_floor > max(at.after, head.id_floor):  # retention was faster
+                head, events, elsewhere = now, at.events, at.elsewhere
+                at = _from_floor(topic, head)
+                at.events, at.elsewhere = events, elsewhere
+                at.lanes = {lane: known._replace(place=events) for lane, known in at.lanes.items()}
+                continue
+            neighbours.report(topic, _look_closely(using, topic, at, upper), findings)
+        _go_on(at, rows, upper)
+        on_progress(at.events)
+    if at.before_id is not None and at.before_id < last_id:
+        neighbours.report_gap(topic, findings, before=at.before_id, id=last_id + 1)
+    return at
+
+
+def _from_floor(topic: models.Topic, head: Head) -> Walk:
+    """From the first event that retention left, with all that is known by then."""
+    floors = dict(enumerate(head.number_floors))
+    lanes = {lane: Lane(head.id_floor, floors.get(lane, 0), 0) for lane in range(topic.partitions)}
+    return Walk(head.id_floor, head.id_floor, lanes)
+
+
+def _from_unknown(topic: models.Topic, after: int) -> Walk:
+    """From somewhere in the log: the first event of each partition is believed, unless ids tell its number."""
+    if after == 0 or topic.partitions == 1:
+        return Walk(after, after, {lane: Lane(after, after, 0) for lane in range(topic.partitions)})
+    return Walk(after, after, {})
+
+
+def _go_on(at: Walk, rows: sql.Rows, upper: int) -> None:
+    for partition, events, last_id, number, place, logged_at, elsewhere, _ in rows:
+        at.lanes[partition] = Lane(last_id, number, place)
+        at.events += events
+        at.elsewhere += elsewhere
+        if last_id > (at.before_id or 0):
+            at.before_id, at.before_at = last_id, logged_at
+    at.after = upper
+
+
+def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
+    statement = sql.statement("walk").on(
+        walked=sql.statement("walked").on(
+            log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
+        )
+    )
+    with sql.batch(using, **SETTINGS):
+        return sql.fetch(
+            using,
+            statement,
+            before_id=at.before_id,
+            before_at=at.before_at,
+            walked=at.events,
+            lanes=list(at.lanes),
+            lane_ids=[lane.id for lane in at.lanes.values()],
+            numbers=[lane.number for lane in at.lanes.values()],
+            places=[lane.place for lane in at.lanes.values()],
+        )
+
+
+def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
+    statement = sql.statement("walk_closely").on(
+        walked=sql.statement("walked").on(
+            log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
+        )
+    )
+    with sql.batch(using, **SETTINGS):
+        return sql.fetch(
+            using,
+            statement,
+            most=SHOWN,
+            before_id=at.before_id,
+            before_at=at.before_at,
+            walked=at.events,
+            lanes=list(at.lanes),
+            lane_ids=[lane.id for lane in at.lanes.values()],
+            numbers=[lane.number for lane in at.lanes.values()],
+            places=[lane.place for lane in at.lanes.values()],
+        )

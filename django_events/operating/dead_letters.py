@@ -1,0 +1,108 @@
+"""What becomes of dead letters: handled again by their consumer, or discarded.
+
+redrive(DeadLetter.objects.of("billing"))
+discard(DeadLetter.objects.of("billing").filter(key="7"), reason="a test order")
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+
+from django.db import router
+from django.db.models import QuerySet
+
+from django_events import sql
+from django_events.exceptions import ConsumerInUse, RedriveRefused
+from django_events.models import DeadLetter
+from django_events.models.functions import ClockTimestamp
+from django_events.operating.interventions import record
+
+Letters = DeadLetter | Iterable[DeadLetter]
+NAMED = 100  # events that an intervention lists; more are only counted
+
+
+def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = False) -> int:
+    """Let their consumers handle these events again, oldest first; returns how many.
+
+    In one transaction, all or none. The workers do it, where keys are in order never beside another event of
+    the same key; attempts are counted anew. RedriveRefused says that an older dead letter of the
+    same key has to come first. Repeating it before they are handled changes nothing.
+    """
+    with _locked(dead_letters) as (using, letters):
+        _refuse_before_older(using, letters)
+        if not dry_run:
+            ids = [letter.pk for letter in letters]
+            DeadLetter.objects.using(using).filter(pk__in=ids, redrive_at__isnull=True).update(
+                redrive_at=ClockTimestamp(), attempts=0
+            )
+            _record(using, letters, "redrive", by=by)
+    return len(letters)
+
+
+def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_run: bool = False) -> int:
+    """Delete these dead letters; what is left of them is the record with the reason. Returns how many.
+
+    In one transaction, all or none. ConsumerInUse says that a worker handles one of them again in this moment.
+    """
+    if not reason.strip():
+        raise ValueError("A dead letter is discarded for a reason: reason is empty.")
+    with _locked(dead_letters) as (using, letters):
+        if not dry_run:
+            _refuse_in_hand(using, letters)
+            _record(using, letters, "discard", by=by, reason=reason)
+            _drop_deliveries(using, letters)
+            DeadLetter.objects.using(using).filter(pk__in=[letter.pk for letter in letters]).delete()
+    return len(letters)
+
+
+@contextmanager
+def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
+    """A transaction that holds these rows, in a fixed order; those that are gone already are left out."""
+    given = [dead_letters] if isinstance(dead_letters, DeadLetter) else dead_letters
+    if isinstance(given, QuerySet):
+        using, ids = given.db, list(given.values_list("pk", flat=True))
+    else:
+        given = list(given)
+        using = (given[0]._state.db if given else None) or router.db_for_write(DeadLetter)
+        ids = [letter.pk for letter in given]
+    with sql.committed(using):
+        sql.fetch(using, sql.statement("lock_redriven"), ids=ids)
+        letters = DeadLetter.objects.using(using).filter(pk__in=ids).select_related("consumer__topic")
+        # Without its payload: there may be a hundred thousand of them.
+        letters = letters.defer("value", "body", "metadata", "error", "traceback")
+        yield using, list(letters.order_by("consumer_id", "event_id").select_for_update(of=["self"]))
+
+
+def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
+    ids = [letter.pk for letter in letters]
+    for letter_id, older_id in sql.fetch(using, sql.statement("older_dead_letter"), ids=ids):
+        letter = next(letter for letter in letters if letter.pk == letter_id)
+        raise RedriveRefused(
+            f"The dead letter {letter} of consumer {letter.consumer.name!r} can't be handled before "
+            f"{letter.consumer.topic}/{older_id}, which is older and has the same key {letter.key!r}. "
+            "Nothing was changed. Redrive that one too, or discard it."
+        )
+
+
+def _refuse_in_hand(using: str, letters: list[DeadLetter]) -> None:
+    """Its delivery may have been made a moment ago: by now the letters are locked, so there is no waiting for it."""
+    redriven = sql.fetch(using, sql.statement("redriven_now"), ids=[letter.pk for letter in letters])
+    if in_hand := [event_id for event_id, free in redriven if not free]:
+        raise ConsumerInUse(
+            f"The dead letter of event {in_hand[0]} is being handled again in this moment. Nothing was changed. "
+            "Try again when that is over."
+        )
+
+
+def _drop_deliveries(using: str, letters: list[DeadLetter]) -> None:
+    """Those of queue consumers may be on their way again."""
+    for consumer, of_consumer in groupby(letters, key=lambda letter: letter.consumer):
+        if consumer.mode == "queue":
+            ids = [letter.event_id for letter in of_consumer if letter.redrive_at is not None]
+            consumer.deliveries.using(using).filter(event_id__in=ids).delete()
+
+
+def _record(using: str, letters: list[DeadLetter], action: str, *, by: str | None, **details: str) -> None:
+    for consumer, of_consumer in groupby(letters, key=lambda letter: letter.consumer):
+        events = [letter.event_id for letter in of_consumer]
+        record(using, consumer, action, by=by, count=len(events), events=events[:NAMED], **details)

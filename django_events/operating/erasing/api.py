@@ -1,0 +1,138 @@
+"""Erasure of personal data: the payloads of a key are blanked wherever they are, and the log stays as dense as it was.
+
+    erase("orders", key="customer-7", reason="asked for on 2026-11-20", dry_run=True)
+
+It goes along the path of an event: staged, scheduled, buffer, log, and then what consumers keep. What leaves one place
+while it is looked through is found in the next, so nobody has to stand still: no head is held, and no transaction is
+longer than a batch.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.utils.crypto import salted_hmac
+
+from django_events import declarations, models
+from django_events.consuming.registered import writable
+from django_events.log.inventory import existing
+from django_events.operating.erasing import log, traces, waiting
+from django_events.operating.erasing.erasure import Erased, Erasure
+from django_events.operating.erasing.refusals import refuse, refuse_unknown, refuse_unreadable
+from django_events.operating.interventions import this_user
+from django_events.operating.orphans import forget_orphans
+
+logger = logging.getLogger("django_events.erasure")
+
+NAMED = 100  # events that the record lists; more are only counted
+
+
+def erase(
+    topic: declarations.Topic | str,
+    *,
+    key: str | None = None,
+    ids: Iterable[int] | None = None,
+    reason: str,
+    forget_key: bool = False,
+    by: str | None = None,
+    wait: timedelta = timedelta(seconds=10),
+    dry_run: bool = False,
+    using: str | None = None,
+) -> Erased:
+    """Blank the payloads of a key, or of some events, in a topic and in all that its consumers keep.
+
+    Value, body and metadata go, with the errors that may tell of them; id, partition, number, type and times stay.
+    `forget_key` puts a pseudonym in the place of the key, too. In small transactions of its own: what was committed
+    before the call is erased when it returns. Workers may have such events in hand: they are waited for, and `in_hand`
+    names those that took longer. Repeating it finishes what was interrupted, and otherwise changes nothing. Each
+    call is recorded as an intervention, without the key.
+    """
+    using = writable(using)
+    ids = list(ids or ())
+    refuse(using, key, ids, reason=reason, forget_key=forget_key, dry_run=dry_run)
+    refuse_unreadable(ids, texts={"key": key, "reason": reason, "by": by})
+    ids = sorted(set(ids))
+    row = existing(using, topic)
+    refuse_unknown(using, row, ids)
+    known_as = None if key is None else _known_as(using, row.name, key)
+    new_key = f"erased-{known_as[:32]}" if known_as is not None and forget_key else None
+    erasure = Erasure(
+        using=using,
+        topic=row,
+        key=key,
+        new_key=new_key,
+        ids=ids,
+        dry_run=dry_run,
+        erased=Erased(topic=row.name, key=known_as, new_key=new_key),
+    )
+    if dry_run:
+        _erase(erasure)
+        return erasure.erased
+    record = _begin(erasure, by or this_user(), reason)
+    _erase(erasure)
+    traces.after_those_in_hand(erasure, wait)
+    forget_orphans(using)  # of a consumer whose unregistering was interrupted: errors, and keys
+    _finish(erasure, record)
+    return erasure.erased
+
+
+def _known_as(using: str, topic: str, key: str) -> str:
+    """What a key is called in records and pseudonyms: the same each time, until its secret is in the settings no more.
+
+    Without a secret of the site nobody can find the key by trying. A key that was erased before keeps the name that it
+    got then, as long as SECRET_KEY_FALLBACKS has the secret of that time.
+    """
+    names = [_digest(secret, topic, key) for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+    records = models.Intervention.objects.using(using).filter(action="erase", topic=topic, details__key__in=names)
+    return next(iter(records.order_by("pk").values_list("details__key", flat=True)[:1]), names[0])
+
+
+def _digest(secret: str | bytes, topic: str, key: str) -> str:
+    return salted_hmac("django_events.erase", f"{topic}\0{key}", secret=secret, algorithm="sha256").hexdigest()
+
+
+def _erase(erasure: Erasure) -> None:
+    """First all payloads, then all keys: those that have the key yet don't wait for those that had it."""
+    if erasure.new_key is not None and not erasure.dry_run:
+        _everywhere(replace(erasure, new_key=None, keys_follow=True))
+    _everywhere(erasure)
+
+
+def _everywhere(erasure: Erasure) -> None:
+    """All places, in the order in which an event passes them."""
+    if erasure.key is not None:
+        waiting.blank(erasure)
+    for ids in log.find(erasure):
+        if not erasure.dry_run:
+            log.blank(erasure, ids)
+            traces.of_events(erasure, ids)
+    traces.of_consumers(erasure)
+    if erasure.new_key is not None:
+        traces.of_dedup_keys(erasure)
+
+
+def _begin(erasure: Erasure, by: str, reason: str) -> models.Intervention:
+    """Written down first, so that an erasure that was interrupted is on record as well."""
+    return models.Intervention.objects.using(erasure.using).create(
+        by=by[:200],
+        action="erase",
+        consumer="",
+        topic=erasure.topic.name,
+        details={**_said(erasure), "reason": reason, "finished": False},
+    )
+
+
+def _said(erasure: Erasure) -> dict[str, Any]:
+    if erasure.key is None:
+        return {"events_named": list(erasure.ids[:NAMED]), "count": len(erasure.ids)}
+    return {"key": erasure.erased.key, "new_key": erasure.new_key}
+
+
+def _finish(erasure: Erasure, record: models.Intervention) -> None:
+    counts = {name: value for name, value in asdict(erasure.erased).items() if isinstance(value, int)}
+    record.details |= {**counts, "finished": not erasure.erased.in_hand}
+    record.save(using=erasure.using, update_fields=["details"])
+    logger.info("Erased events of topic %r: %d rows, by %s.", erasure.topic.name, erasure.erased.rows, record.by)

@@ -1,0 +1,82 @@
+"""What waits for its next attempt, or stopped, is tried again now.
+
+retry("search")
+retry("search", event_id=1204)
+"""
+
+from typing import NamedTuple
+
+from django_events import declarations, models, sql
+from django_events.consuming.registered import Named, refuse_several, registered, writable
+from django_events.exceptions import RetryRefused
+from django_events.operating.interventions import record
+from django_events.operating.standing import lock, refuse_queries
+
+
+class Retried(NamedTuple):
+    """A topic of a consumer, and how many partitions of it, or deliveries of a queue, are tried again now."""
+
+    topic: str
+    partitions: int
+    deliveries: int
+
+
+def retry(
+    consumer: Named,
+    *,
+    topic: declarations.Topic | str | None = None,
+    event_id: int | None = None,
+    by: str | None = None,
+    using: str | None = None,
+) -> list[Retried]:
+    """Let a consumer try again now what waits for its next attempt, or stopped: all of it, or one event.
+
+    In one transaction, all or none. Attempts are counted anew. Returns the topics in which something waited; where
+    nothing did, nothing is changed and nothing is written down. So repeating it changes nothing.
+    """
+    using = writable(using)
+    retried = []
+    with sql.committed(using):
+        rows = registered(using, consumer, topic=topic)
+        refuse_queries(rows)
+        _refuse(rows, event_id)
+        for row in rows:
+            again = try_again(using, row, event_id=event_id)
+            if any(again.values()):
+                event = {} if event_id is None else {"event": event_id}
+                record(using, row, "retry", by=by, **event, **again)
+                retried.append(Retried(row.topic.name, again["partitions"], again.get("deliveries", 0)))
+    return retried
+
+
+def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) -> dict[str, int]:
+    """Forget the attempts and the pauses of what nobody has in hand, in the caller's transaction.
+
+    Returns how many partitions those are, and how many deliveries of a queue.
+    """
+    if row.mode == "queue":
+        lock(using, row)
+    positions = row.positions.using(using).filter(token__isnull=True)
+    waiting = positions.exclude(stopped_at__isnull=True, retry_at__isnull=True)
+    if event_id is not None:
+        waiting = waiting.filter(attempted=event_id)
+    # Locked in the order of all who lock several; one that begins to wait after that is left alone, or it would come
+    # behind others.
+    locked = list(waiting.order_by("partition").select_for_update().values_list("pk", flat=True))
+    found = positions.filter(pk__in=locked)
+    again = {"partitions": found.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
+    if row.mode == "queue":
+        deliveries = sql.statement("retry_deliveries")
+        [[again["deliveries"]]] = sql.fetch(using, deliveries, consumer_id=row.pk, event_id=event_id)
+    return again
+
+
+def _refuse(rows: list[models.Consumer], event_id: int | None) -> None:
+    if event_id is not None:
+        refuse_several(rows, event_id, RetryRefused)
+    for row in rows:
+        if row.paused_at is not None:
+            raise RetryRefused(
+                f"Consumer {row} is paused, so nothing of it is tried now. Nothing was changed. Let it go on, which "
+                f"tries again all that waits: manage.py events resume {row.name}"
+            )

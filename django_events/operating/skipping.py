@@ -1,0 +1,345 @@
+"""A consumer gives up on one event now, because somebody says so. The event becomes a dead letter, and nothing is lost.
+
+    skip("billing", 1042, reason="a test order, ticket 77")
+
+Workers may run meanwhile.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple
+
+from django.db import DatabaseError, OperationalError, transaction
+from django.db.models import F
+
+from django_events import declarations, models, sql
+from django_events.consuming import places
+from django_events.consuming.failures import LONGEST_ERROR, storable
+from django_events.consuming.leases import end_holder
+from django_events.consuming.registered import Named, refuse_several, registered, writable
+from django_events.exceptions import SkipRefused
+from django_events.matching import condition
+from django_events.models.functions import ClockTimestamp
+from django_events.operating.interventions import record, this_user
+from django_events.operating.standing import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still
+from django_events.statements import log_table
+
+MISSING = models.Position.ALL  # in the place of the partition of an event that is missing from the log
+
+
+class Skipped(NamedTuple):
+    """An event that a consumer gave up on by hand, how often it was attempted before, and the last error of that.
+
+    Its partition is -1 if the event is missing from the log.
+    """
+
+    topic: str
+    event_id: int
+    partition: int
+    attempts: int
+    error: str
+
+
+class _Skip(NamedTuple):
+    """What is to be done: a consumer, an event in its log, and who says so."""
+
+    using: str
+    row: models.Consumer
+    event_id: int
+    partition: int
+    who: str
+    reason: str
+    wait: timedelta
+    dry_run: bool
+
+    @property
+    def address(self) -> str:
+        return f"{self.row.topic.name}/{self.event_id}"
+
+    @property
+    def log(self) -> str:
+        return log_table(self.row.topic_id)
+
+
+def skip(
+    consumer: Named,
+    event_id: int,
+    *,
+    topic: declarations.Topic | str | None = None,
+    reason: str,
+    by: str | None = None,
+    wait: timedelta = timedelta(seconds=10),
+    dry_run: bool = False,
+    using: str | None = None,
+) -> Skipped:
+    """Let a consumer give up on one event now: it becomes a dead letter, which can be redriven later.
+
+    Of a stream, the event that its partition is at, failing, stopped or not begun; of a queue, any that waits, also one
+    that is missing from the log: only then there is nothing for a dead letter to keep. In a transaction of its own.
+    Workers may run: it waits for who has the event in hand, and ConsumerInUse says that it took longer. SkipRefused
+    says why any other event is none to skip, and so for who repeats it.
+    """
+    if not reason.strip():
+        raise ValueError("An event is skipped for a reason: reason is empty.")
+    using = writable(using)
+    rows = registered(using, consumer, topic=topic)
+    refuse_queries(rows)
+    refuse_several(rows, event_id, SkipRefused)
+    [row] = rows
+    partition = _partition(using, row, event_id)
+    asked = _Skip(using, row, event_id, partition, by or this_user(), storable(reason), wait, dry_run)
+    return _of_queue(asked) if row.mode == "queue" else _of_stream(asked)
+
+
+def _partition(using: str, row: models.Consumer, event_id: int) -> int:
+    """Of the event. Without it there is nothing that could be kept, and a queue has no more than its delivery."""
+    found = models.Event.objects.using(using).of(row.topic.name).filter(id=event_id)
+    partition = found.values_list("partition", flat=True).first()
+    if partition is not None:
+        return partition
+    if row.deliveries.using(using).filter(event_id=event_id).exists():
+        return MISSING
+    raise SkipRefused(
+        f"There is no event {row.topic}/{event_id} in the log. Nothing was changed. If a stream is to go on behind it: "
+        f"manage.py events rewind {row.name} --to {event_id + 1}"
+    )
+
+
+def _of_stream(asked: _Skip) -> Skipped:
+    """The position moves to the event, under the lock by which workers claim and settle."""
+    using, row, event_id = asked.using, asked.row, asked.event_id
+    partition = asked.partition if row.partitioned else models.Position.ALL
+    if not asked.dry_run:
+        _of_stream(asked._replace(dry_run=True))  # who is refused keeps no worker waiting
+    with _stream_standing_still(asked, partition):
+        position = row.positions.using(using).filter(partition=partition).first()
+        if position is None:
+            raise gone(row)
+        _refuse_dead_letter(asked)
+        _refuse_unless_next(asked, position)
+        attempted = position.attempted == event_id
+        attempts, error = (position.attempts, position.error) if attempted else (0, "")
+        skipped = Skipped(row.topic.name, event_id, asked.partition, attempts, error or _stopped_by(position))
+        if not asked.dry_run:
+            _bury(asked, skipped)
+            position.position = event_id
+            position.number = places.number_at(using, row.topic, partition, event_id)
+            position.attempted, position.attempts, position.error = None, 0, ""
+            position.retry_at = position.stopped_at = None
+            if position.token is not None:
+                # Somebody died or froze with it. Nobody settles under that token any more, and that there is one still
+                # tells whoever claims next to handle what was in hand beside this event one by one.
+                position.token = secrets.randbits(63)
+            position.dead_lettered += 1
+            position.save(using=using)
+            _record(asked, skipped)
+    return skipped
+
+
+@contextmanager
+def _stream_standing_still(asked: _Skip, partition: int) -> Iterator[None]:
+    if asked.dry_run:
+        with _looking(asked):
+            yield
+        return
+    with standing_still(asked.using, [asked.row], partition, asked.wait, verb="skip", with_topics=False):
+        yield
+
+
+@contextmanager
+def _looking(asked: _Skip) -> Iterator[None]:
+    """A transaction that waits for nobody for long."""
+    try:
+        with sql.committed(asked.using), sql.batch(asked.using):
+            yield
+    except OperationalError as error:
+        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            raise
+        raise locked(asked.row) from error
+
+
+def _stopped_by(position: models.Position) -> str:
+    """Where what follows can't be read, it stopped before any attempt."""
+    return "" if position.stopped_at is None else position.error
+
+
+def _refuse_unless_next(asked: _Skip, position: models.Position) -> None:
+    """A stream gives up on the event that it is at: to leave out more is to move it, and that is another verb."""
+    row, event_id = asked.row, asked.event_id
+    if event_id <= position.position:
+        raise SkipRefused(
+            f"Consumer {row} passed {asked.address} already: it is behind {row.topic}/{position.position}. Nothing was "
+            f"changed. To have it handled again: manage.py events rewind {row.name} --to {event_id}"
+        )
+    if earlier := _next(asked, position.position, event_id - 1):
+        raise SkipRefused(
+            f"Consumer {row} is at {row.topic}/{earlier}, which comes before {asked.address}. Nothing was changed. "
+            f"Skip that one, or leave out all that come before an event: manage.py events rewind {row.name} --to ID"
+        )
+    if _next(asked, event_id - 1, event_id) is None:
+        raise SkipRefused(
+            f"Event {asked.address} is not for consumer {row}: its filter leaves it out. Nothing was changed."
+        )
+
+
+def _next(asked: _Skip, after: int, upper: int) -> int | None:
+    """The event that the consumer is at, behind a place: the first that matches, or on which its filter fails."""
+    found, fails = _tried(asked, after, upper)
+    while fails and upper - after > 1:
+        middle = (after + upper) // 2
+        found, fails_before = _tried(asked, after, middle)
+        if found is not None:
+            return found
+        if fails_before:
+            upper = middle
+        else:
+            after = middle
+    return upper if fails else found
+
+
+def _tried(asked: _Skip, after: int, upper: int) -> tuple[int | None, bool]:
+    """The first match, and whether the filter fails before one is found."""
+    try:
+        with transaction.atomic(asked.using):
+            return _first_match(asked, after, upper), False
+    except DatabaseError as error:
+        if not sql.is_of_data(error):
+            raise
+        return None, True
+
+
+def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
+    """The first event for the consumer behind a place, in the partition of the one that is meant."""
+    row = asked.row
+    if row.partitioned and row.topic.partitions > 1:
+        events = sql.statement("in_partition").on(partition=asked.partition)
+    else:
+        events = sql.statement("in_topic").on(topic_id=row.topic_id)
+    statement = sql.statement("batch_end").on(
+        log=asked.log, events=events, match=condition(row), after=after, upper=upper, most=1
+    )
+    [[found]] = sql.fetch(asked.using, statement)
+    return None if found is None else int(found)
+
+
+def _of_queue(asked: _Skip) -> Skipped:
+    """The delivery goes, under the locks of who fills, claims and settles, in their order."""
+    if asked.dry_run:
+        with _looking(asked):
+            delivery = asked.row.deliveries.using(asked.using).filter(event_id=asked.event_id).first()
+            _refuse_unless_waiting(asked, there=delivery is not None)
+            attempts, error = (0, "") if delivery is None else (delivery.attempts, delivery.error)
+            return Skipped(asked.row.topic.name, asked.event_id, asked.partition, attempts, error)
+    with Patience(asked.using, [asked.row], asked.wait, verb="skip") as patience:
+        while True:
+            _end_lapsed(asked)
+            try:
+                with sql.committed(asked.using), sql.batch(asked.using):
+                    return _skip_delivery(asked)
+            except _InHandError as held:
+                busy = held.holder
+            except OperationalError as error:
+                if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                    raise
+                busy = SOMEBODY
+            patience.hold()
+            patience.wait_for(busy)
+
+
+class _InHandError(Exception):
+    """A worker has the delivery: the transaction is undone, for its locks are in the way of others."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+def _skip_delivery(asked: _Skip) -> Skipped:
+    """One try, in the caller's transaction."""
+    using, row = asked.using, asked.row
+    lock(using, row)
+    list(row.positions.using(using).select_for_update(no_key=True))
+    found = sql.fetch(using, sql.statement("lock_delivery"), consumer_id=row.pk, event_id=asked.event_id)
+    _refuse_unless_waiting(asked, there=bool(found))
+    [[free, holder, attempts, error]] = found
+    if not free:
+        raise _InHandError(holder or "a worker")
+    skipped = Skipped(row.topic.name, asked.event_id, asked.partition, attempts, error)
+    # What else was in the hand of somebody who died stays there, to be handled one by one by who takes it over.
+    sql.fetch(
+        using,
+        sql.statement("skip_delivery"),
+        consumer_id=row.pk,
+        event_id=asked.event_id,
+        history=row.history is not None,
+        worker=asked.who[:200],
+    )
+    if asked.partition != MISSING:
+        _bury(asked, skipped)
+        row.positions.using(using).update(dead_lettered=F("dead_lettered") + 1)
+    _record(asked, skipped)
+    return skipped
+
+
+def _end_lapsed(asked: _Skip) -> None:
+    """Who died or froze with the event in hand is ended, so that it holds no lock."""
+    held = asked.row.deliveries.using(asked.using).filter(event_id=asked.event_id, token__isnull=False)
+    leases = models.DeliveryLease.objects.using(asked.using).filter(token__in=held.values("token"))
+    for lease in leases.filter(leased_until__lte=ClockTimestamp()):
+        end_holder(asked.using, lease.token)
+
+
+def _refuse_unless_waiting(asked: _Skip, *, there: bool) -> None:
+    row, event_id = asked.row, asked.event_id
+    _refuse_dead_letter(asked)
+    if not row.live and event_id > row.filled_until:  # and if it has a delivery: it would be made again
+        position = row.positions.using(asked.using).first()
+        if position is not None and position.stopped_at is not None:
+            raise SkipRefused(
+                f"Consumer {row} is not at {asked.address}: it was given what is up to {row.topic}/{row.filled_until}, "
+                f"and stopped there. {position.error} Nothing was changed. Repair the cause, then: manage.py events "
+                f"resume {row.name}. Or leave the event out: manage.py events rewind {row.name} --to {event_id + 1}"
+            )
+        raise SkipRefused(
+            f"Consumer {row} is not at {asked.address} yet: it catches up, and was given what is up to "
+            f"{row.topic}/{row.filled_until}. Nothing was changed. Try again when it is there."
+        )
+    if not there:
+        raise SkipRefused(
+            f"No delivery of {asked.address} waits for consumer {row}: it handled the event, or its filter leaves it "
+            f"out. Nothing was changed. To have it handled again: manage.py events rewind {row.name} --to {event_id}"
+        )
+
+
+def _refuse_dead_letter(asked: _Skip) -> None:
+    letter = asked.row.dead_letters.using(asked.using).filter(event_id=asked.event_id)
+    found = letter.values_list("redrive_at", flat=True)
+    if not found:
+        return
+    [redrive_at] = found
+    how = "is a dead letter" if redrive_at is None else "is a dead letter, and waits to be handled again,"
+    way = "To be done with it" if redrive_at is None else "To have it not handled"
+    raise SkipRefused(
+        f"Event {asked.address} {how} of consumer {asked.row} already. Nothing was changed. {way}, discard it: "
+        f"manage.py events discard {asked.row.name} {asked.address}"
+    )
+
+
+def _bury(asked: _Skip, skipped: Skipped) -> None:
+    rows = sql.fetch(
+        asked.using,
+        sql.statement("bury_from_log").on(log=asked.log, topic_id=asked.row.topic_id, event_id=asked.event_id),
+        consumer_id=asked.row.pk,
+        attempts=skipped.attempts,
+        error=storable(f"Skipped by {asked.who}: {asked.reason}")[:LONGEST_ERROR],
+        traceback=skipped.error,
+    )
+    if not rows:
+        raise SkipRefused(f"There is no event {asked.address} in the log any more. Nothing was changed.")
+
+
+def _record(asked: _Skip, skipped: Skipped) -> None:
+    details = {"event": skipped.event_id, "partition": skipped.partition, "attempts": skipped.attempts}
+    record(asked.using, asked.row, "skip", by=asked.who, **details, reason=asked.reason, error=skipped.error)
