@@ -38,19 +38,19 @@ _HOMES = {
     "consumer": "django_events.declarations",
     "discard": "django_events.operating.dead_letters",
     "erase": "django_events.operating.erasing.api",
-    "event_context": "django_events.publishing.telling",
+    "event_context": "django_events.publishing.session_settings",
     "lag": "django_events.observing.lag",
     "outbox": "django_events.publishing.outbox",
     "pause": "django_events.operating.replay",
     "publish": "django_events.publishing.api",
-    "publish_again": "django_events.publishing.again",
+    "publish_again": "django_events.publishing.republish",
     "publish_many": "django_events.publishing.api",
     "redrive": "django_events.operating.dead_letters",
     "resume": "django_events.operating.replay",
     "retry": "django_events.operating.retrying",
     "rewind": "django_events.operating.replay",
     "skip": "django_events.operating.skipping",
-    "suppress": "django_events.publishing.telling",
+    "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
     "unregister": "django_events.operating.replay",
 }
@@ -107,7 +107,6 @@ if TYPE_CHECKING:
     from django_events.operating.replay import pause, resume, rewind, unregister
     from django_events.operating.retrying import retry
     from django_events.operating.skipping import skip
-    from django_events.publishing.again import publish_again
     from django_events.publishing.api import (
         apublish,
         apublish_many,
@@ -117,7 +116,8 @@ if TYPE_CHECKING:
     )
     from django_events.publishing.capture import capture
     from django_events.publishing.outbox import outbox
-    from django_events.publishing.telling import event_context, suppress
+    from django_events.publishing.republish import publish_again
+    from django_events.publishing.session_settings import event_context, suppress
     from django_events.publishing.writer import BufferedWriter
     from django_events.retries import Backoff, Discard, Retry
 

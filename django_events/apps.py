@@ -25,8 +25,8 @@ class DjangoEventsConfig(AppConfig):
         from django_events.fixtures import refuse_fixtures
         from django_events.metrics.installing import install
         from django_events.migrating import teach_makemigrations
-        from django_events.publishing.changes import connect_relations
-        from django_events.publishing.telling import listen_for_writes
+        from django_events.publishing.model_signals import connect_relations
+        from django_events.publishing.session_settings import listen_for_writes
         from django_events.syncing import sync_after_migrate, sync_topics_before_migrate
 
         autodiscover_modules(events_module())

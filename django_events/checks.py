@@ -21,7 +21,7 @@ from django_events.declarations import consumers, registry
 from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
 from django_events.phrases import moment
 from django_events.publishing.capture import Capture
-from django_events.publishing.changes import publishers
+from django_events.publishing.model_signals import publishers
 
 # 14.0 lists a prepared transaction under another name than before, which the transfer relies on.
 OLDEST_POSTGRESQL = 140_001

@@ -29,9 +29,9 @@ from django_events.models import (
     Sample,
 )
 from django_events.models.functions import ClockTimestamp
-from django_events.workers import keeping
-from django_events.workers.agenda import Agenda, Due
+from django_events.workers import lease_renewal
 from django_events.workers.consuming import ConsumerPool
+from django_events.workers.due_partitions import Agenda, Due
 from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop
 from testproject.shop.models import Order, Product, SearchEntry
@@ -47,7 +47,7 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
     What a test makes by the fixtures here and in conftest.py is removed; what else stays fails the test. A module
     puts it in the place of `transactional_db`, which pytest-django and other fixtures look for.
     """
-    monkeypatch.setattr(keeping, "TICK", 0.01)  # what a worker waits for when it ends
+    monkeypatch.setattr(lease_renewal, "TICK", 0.01)  # what a worker waits for when it ends
     for time_that_may_be_up in ("TURN", "TRANSACTION"):  # not because a test runs on a busy machine
         monkeypatch.setattr(streams, time_that_may_be_up, 3_600.0)
     with django_db_blocker.unblock():

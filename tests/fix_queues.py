@@ -9,9 +9,9 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from django_events import Backoff, Draft, declarations, models, publish_many
+from django_events.consuming.claimed_deliveries import Hand
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.filling import fill_some
-from django_events.consuming.hands import Hand
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models.functions import ClockTimestamp

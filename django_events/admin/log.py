@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import sql
 from django_events.admin.payloads import at_a_glance, glance
-from django_events.consuming import places
+from django_events.consuming import log_positions
 from django_events.models import Event, Topic
 from django_events.models.functions import Stored
 from django_events.observing.lag import ends_of
@@ -113,14 +113,14 @@ def partitions(using: str, topic: Topic) -> list[tuple[int, int]]:
 
 def ends(using: str, topic: Topic) -> tuple[int, int]:
     """The first id that is there, and the one that comes next."""
-    return places.find(using, topic, "beginning"), places.find(using, topic, "end")
+    return log_positions.find(using, topic, "beginning"), log_positions.find(using, topic, "end")
 
 
 def id_at(using: str, topic: Topic, moment: datetime) -> int:
     """The first event that was logged at a time or after it."""
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment)
-    return places.find(using, topic, moment)
+    return log_positions.find(using, topic, moment)
 
 
 def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int | None]:

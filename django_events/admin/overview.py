@@ -17,7 +17,7 @@ from django_events.log.inventory import Log, logs, next_scheduled, waiting
 from django_events.observing import samples
 from django_events.observing.lag import Standing, importance, standings
 from django_events.observing.pace import Pace, now
-from django_events.observing.troubles import Trouble, troubles
+from django_events.observing.problems import Trouble, troubles
 
 SHOWN = 20
 CHARTED = 5  # consumers whose lag has a line

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from django.db import connections
 
 from django_events import declarations, sql
-from django_events.benching.ground import Ground, ground
 from django_events.benching.load import Load
 from django_events.benching.moving import TransferOfOne
 from django_events.benching.percentiles import SHARES, Summary
 from django_events.benching.publishers import Publishers
-from django_events.benching.tally import Tally, clock
+from django_events.benching.scratch_topic import Ground, ground
+from django_events.benching.timings import Tally, clock
 from django_events.consuming.received import ReceivedEvent
 from django_events.log import inventory
 from django_events.statements import log_table

@@ -8,7 +8,7 @@ from contextlib import closing
 from django.db import transaction
 
 from django_events.benching.load import TYPE, Load
-from django_events.benching.tally import Tally, clock
+from django_events.benching.timings import Tally, clock
 from django_events.declarations import Topic
 from django_events.publishing.api import publish, publish_many
 from django_events.publishing.writer import BufferedWriter

@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Any
 
 from django_events import models, sql
-from django_events.benching.ground import Ground, ground
 from django_events.benching.load import MOST_BYTES, OF_A_ROW
 from django_events.benching.percentiles import Summary
-from django_events.benching.tally import clock
+from django_events.benching.scratch_topic import Ground, ground
+from django_events.benching.timings import clock
 from django_events.drafts import Draft
 from django_events.exceptions import BenchRefused
 from django_events.log import inventory

@@ -18,10 +18,10 @@ from functools import partial
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import declarations, sql
+from django_events.consuming.claimed_deliveries import Hand, Settled
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure, Verdict
 from django_events.consuming.handling import begin, log_failure, no_attempt_left
-from django_events.consuming.hands import Hand, Settled
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import Named, writable

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from django_events import sql
-from django_events.consuming.hands import Hand, hand_of
+from django_events.consuming.claimed_deliveries import Hand, hand_of
 from django_events.consuming.leases import end_holder
 from django_events.consuming.now_and_then import NowAndThen
 from django_events.consuming.subscriptions import Subscription

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import DatabaseError, transaction
 
 from django_events import declarations, models, sql
-from django_events.consuming import places
+from django_events.consuming import log_positions
 from django_events.exceptions import (
     ConsumerChangeRefused,
     ConsumerInUse,
@@ -93,12 +93,12 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
     row = rows.filter(name=declared.name, topic=topic).first()
     if row is None:
         _refuse_name_of_query(using, declared, topic)
-        start = places.begin(using, topic, declared.start)
+        start = log_positions.begin(using, topic, declared.start)
         row = models.Consumer(
             name=declared.name, topic=topic, mode=declared.mode, partitioned=declared.partitioned, **described
         )
         row.filled_until = start - 1
-        row.live = declared.mode == "queue" and start == places.find(using, topic, "end")
+        row.live = declared.mode == "queue" and start == log_positions.find(using, topic, "end")
         row.save(using=using)
         _set_positions(using, row, dict.fromkeys(partitions_of(declared, topic), start - 1))
         return [f"Consumer {row}: registered, begins at {start}."]
@@ -118,7 +118,7 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
             changes.append(f"partitioned {row.partitioned} → {declared.partitioned}")
         else:
             changes.append(f"partitions {len(positions)} → {topic.partitions}")
-    end = places.find(using, topic, "end")
+    end = log_positions.find(using, topic, "end")
     if row.deliveries.using(using).filter(event_id__gte=end).exists():
         _forget_deliveries(using, row)
     if beyond := [p.pk for p in row.positions.using(using) if p.position >= end]:
@@ -206,7 +206,7 @@ def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) 
             consumer_id=row.pk,
             partition=partition,
             position=position,
-            number=places.number_at(using, row.topic, partition, position),
+            number=log_positions.number_at(using, row.topic, partition, position),
         )
         for partition, position in positions.items()
         if partition not in kept

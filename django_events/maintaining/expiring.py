@@ -14,7 +14,7 @@ from django.db import OperationalError
 from django_events import models, sql
 from django_events.log import retention
 from django_events.log.retention import Outlived, Paused
-from django_events.maintaining.leaving_behind import LogLocked, NotNow, leave_behind
+from django_events.maintaining.drop_unread import LogLocked, NotNow, leave_behind
 
 TRIES, PAUSE = 5, 0.1  # a reader of the log is done soon
 A_LOCK = "somebody who holds a lock on the log"

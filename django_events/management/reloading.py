@@ -23,9 +23,9 @@ from django.apps import apps
 from django.utils import autoreload
 
 from django_events.exceptions import ConsumerNotReady
-from django_events.workers.bell import Bell
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
+from django_events.workers.wakeup_flag import Bell
 
 FINISHES = 5.0  # seconds for what is in hand, before it is handed back
 ENDS = FINISHES + 5.0  # seconds for the process, before it is killed

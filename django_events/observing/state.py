@@ -19,7 +19,7 @@ from django_events.exceptions import rights_missing, rows_hidden
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import Standing, ends_of, oldest_waits, standings
-from django_events.observing.troubles import troubles
+from django_events.observing.problems import troubles
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
 
 logger = logging.getLogger("django_events.metrics")

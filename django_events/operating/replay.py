@@ -14,15 +14,15 @@ from typing import NamedTuple
 from django.db.models import QuerySet
 
 from django_events import declarations, models, sql
-from django_events.consuming import places
+from django_events.consuming import log_positions
 from django_events.consuming.registered import Named, refuse_several, registered, writable
 from django_events.consuming.registration import refuse_in_use
 from django_events.exceptions import ConsumerInUse, PositionRefused
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
 from django_events.operating.orphans import forget_orphans
+from django_events.operating.quiesce import lock, refuse_queries, standing_still
 from django_events.operating.retrying import try_again
-from django_events.operating.standing import lock, refuse_queries, standing_still
 
 
 class Move(NamedTuple):
@@ -199,7 +199,7 @@ def _moves(
         positions = [position for position in positions if position.partition == partition]
         if not positions:
             raise PositionRefused(f"Consumer {row} has no position in partition {partition}. Nothing was changed.")
-    place = places.find(using, row.topic, to)
+    place = log_positions.find(using, row.topic, to)
     if row.mode == "queue":
         [position] = positions
         move = _move_of_queue(using, row, place)
@@ -208,7 +208,7 @@ def _moves(
     moves = []
     for position in positions:
         before, number = position.position + 1, position.number
-        _set_anew(position, place - 1, places.number_at(using, row.topic, position.partition, place - 1))
+        _set_anew(position, place - 1, log_positions.number_at(using, row.topic, position.partition, place - 1))
         move = Move(row.topic.name, position.partition, before, place, 0, number - position.number)
         moves.append((move._replace(dead_letters=_dead_letters(using, position, move).count()), position))
     return moves
@@ -233,12 +233,12 @@ def _move_of_queue(using: str, row: models.Consumer, place: int) -> Move:
 
 def _given(using: str, row: models.Consumer) -> int:
     """The id up to which a queue consumer was given its events."""
-    return places.find(using, row.topic, "end") - 1 if row.live else row.filled_until
+    return log_positions.find(using, row.topic, "end") - 1 if row.live else row.filled_until
 
 
 def _refill(using: str, row: models.Consumer, move: Move) -> None:
     """Behind the place, events come from the log again; where there is none behind it, they come with the transfer."""
-    end = places.find(using, row.topic, "end")
+    end = log_positions.find(using, row.topic, "end")
     filled_until = move.after - 1 if move.events > 0 or move.after > row.filled_until else row.filled_until
     live = move.after == end or (row.live and move.events <= 0)
     sql.fetch(

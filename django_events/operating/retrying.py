@@ -10,7 +10,7 @@ from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, refuse_several, registered, writable
 from django_events.exceptions import RetryRefused
 from django_events.operating.interventions import record
-from django_events.operating.standing import lock, refuse_queries
+from django_events.operating.quiesce import lock, refuse_queries
 
 
 class Retried(NamedTuple):

@@ -15,7 +15,7 @@ from django.db import DatabaseError, OperationalError, transaction
 from django.db.models import F
 
 from django_events import declarations, models, sql
-from django_events.consuming import places
+from django_events.consuming import log_positions
 from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, refuse_several, registered, writable
@@ -23,7 +23,7 @@ from django_events.exceptions import SkipRefused
 from django_events.matching import condition
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record, this_user
-from django_events.operating.standing import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still
+from django_events.operating.quiesce import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still
 from django_events.statements import log_table
 
 MISSING = models.Position.ALL  # in the place of the partition of an event that is missing from the log
@@ -125,7 +125,7 @@ def _of_stream(asked: _Skip) -> Skipped:
         if not asked.dry_run:
             _bury(asked, skipped)
             position.position = event_id
-            position.number = places.number_at(using, row.topic, partition, event_id)
+            position.number = log_positions.number_at(using, row.topic, partition, event_id)
             position.attempted, position.attempts, position.error = None, 0, ""
             position.retry_at = position.stopped_at = None
             if position.token is not None:

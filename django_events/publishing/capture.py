@@ -35,7 +35,7 @@ from django_events.publishing.fields import (
     problem_of_names,
     problems_of_keys,
 )
-from django_events.publishing.telling import names_of
+from django_events.publishing.session_settings import names_of
 
 MASKED = "***"
 LONGEST_NAME = 39  # pgtrigger allows for 47 characters, and _updated is behind them

@@ -15,7 +15,6 @@ from django.db.models import ManyToManyField, Model
 
 from django_events import declarations
 from django_events.drafts import UNSET, Unset
-from django_events.publishing.changes import connect, declared
 from django_events.publishing.fields import (
     Concrete,
     chosen,
@@ -25,6 +24,7 @@ from django_events.publishing.fields import (
     problem_of_names,
     problems_of_keys,
 )
+from django_events.publishing.model_signals import connect, declared
 
 M = TypeVar("M", bound=type[Model])
 TooLarge = Literal["refuse", "omit"]

@@ -21,7 +21,7 @@ from django_events.exceptions import NotWritten, WriterClosed, WriterFull
 from django_events.models import BufferedEvent
 from django_events.publishing import open_writers
 from django_events.publishing.encoding import Conditional, Encoded, encode
-from django_events.publishing.lanes import Item, Lane, Limits, one_line, settle
+from django_events.publishing.writer_threads import Item, Lane, Limits, one_line, settle
 
 MAX_ITEMS = 100_000
 MAX_BYTES = 1 << 30

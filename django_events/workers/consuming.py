@@ -15,10 +15,10 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import declarations, sql, telemetry
 from django_events.conf import settings
+from django_events.consuming.claimed_deliveries import Hand
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.hands import Hand
 from django_events.consuming.held import Held
 from django_events.consuming.leases import Lease, claim, give_up
 from django_events.consuming.queues import QueueServer
@@ -28,12 +28,12 @@ from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
 from django_events.log.setbacks import Failing
 from django_events.log.transfer import LOG_CHANNEL, LONGEST_PAYLOAD
-from django_events.workers.agenda import Agenda, Due
-from django_events.workers.bell import Bell
-from django_events.workers.keeping import Keeper
+from django_events.workers.due_partitions import Agenda, Due
+from django_events.workers.lease_renewal import Keeper
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work, run
 from django_events.workers.stopping import Stop
+from django_events.workers.wakeup_flag import Bell
 
 logger = logging.getLogger("django_events.consumer")
 

@@ -14,11 +14,11 @@ from datetime import timedelta
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import declarations, models, sql
+from django_events.consuming.claimed_deliveries import Hand
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, broken
 from django_events.consuming.handling import OnFailure, log_failure
-from django_events.consuming.hands import Hand
 from django_events.consuming.held import Held
 from django_events.consuming.leases import Lease, claim
 from django_events.consuming.queues import QueueServer
@@ -29,7 +29,7 @@ from django_events.exceptions import ConsumerNotReady, LeaseLost, NeverDrained
 from django_events.log.transfer import Transfer
 from django_events.retries import Discard, Retry
 from django_events.syncing import sync
-from django_events.workers.agenda import Agenda, Due
+from django_events.workers.due_partitions import Agenda, Due
 
 HOLDER = "drain"
 WAIT, MOST_WAITS = 0.05, 100  # seconds, for another session to finish

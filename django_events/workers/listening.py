@@ -20,9 +20,9 @@ from psycopg import sql
 from django_events.conf import settings
 from django_events.phrases import without_details
 from django_events.sql.direct import is_pooled, noticing_the_client, parameters
-from django_events.workers.bell import Bell
 from django_events.workers.loop import LONGEST_RETRY, pause_after
 from django_events.workers.stopping import Stop
+from django_events.workers.wakeup_flag import Bell
 
 logger = logging.getLogger("django_events.wakeups")
 

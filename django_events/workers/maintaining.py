@@ -20,7 +20,7 @@ from django.db import Error, connections
 
 from django_events import sql
 from django_events.maintaining.steps import STEPS, Result, Step, StepFailed
-from django_events.workers.keeping import unpooled
+from django_events.workers.lease_renewal import unpooled
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 

@@ -3,10 +3,10 @@
 from django_events.conf import settings
 from django_events.log.setbacks import TopicSetbacks
 from django_events.log.transfer import Transfer
-from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
+from django_events.workers.wakeup_flag import Bell
 from django_events.workers.wakeups import WakeUps
 
 

@@ -16,9 +16,9 @@ import psycopg
 
 from django_events import sql
 from django_events.conf import settings
-from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
+from django_events.workers.wakeup_flag import Bell
 
 CHANNEL = "django_events"
 LOCK = 7235707310506407027  # as in django_events_open(): 'djevents' in ASCII

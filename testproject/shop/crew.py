@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 from django_events.declarations import Consumer
-from django_events.workers.crew import Crew, Done
+from django_events.workers.all_in_one import Crew, Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from django_events import Backoff
 from django_events.models import BufferedEvent, DeadLetter
-from django_events.workers.crew import Done
+from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events, guest, orders
 from testproject.shop.crew import crew_at_work

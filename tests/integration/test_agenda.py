@@ -11,7 +11,7 @@ from django_events import Draft, publish_many
 from django_events.consuming.leases import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models import Topic
-from django_events.workers.agenda import Agenda
+from django_events.workers.due_partitions import Agenda
 from django_events.workers.stopping import Stop
 from tests.conftest import transfer_all
 from tests.fix_consumers import pool_of, position_of, positions, serve_lease, working, write_order, written

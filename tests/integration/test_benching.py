@@ -11,9 +11,9 @@ from django.db import connection, transaction
 
 from django_events import declarations, publish
 from django_events.benching import flow, timeline
-from django_events.benching.ground import _holding, drop, ground, leftovers
 from django_events.benching.load import Load
 from django_events.benching.publishers import Publishers
+from django_events.benching.scratch_topic import _holding, drop, ground, leftovers
 from django_events.exceptions import BenchRefused
 from django_events.log import dropping
 from django_events.log.topics import create

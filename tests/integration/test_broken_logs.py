@@ -12,7 +12,7 @@ from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import Topic, TopicHead
 from django_events.observing.lag import standings
-from django_events.observing.troubles import Trouble, troubles
+from django_events.observing.problems import Trouble, troubles
 from django_events.statements import log_table
 from tests.conftest import assert_dense, log_values
 

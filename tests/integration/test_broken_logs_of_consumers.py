@@ -13,7 +13,7 @@ from django_events.log.inventory import waiting
 from django_events.log.transfer import Transfer
 from django_events.models import Consumer, DeadLetter, Topic
 from django_events.observing.lag import standings
-from django_events.observing.troubles import Trouble, troubles
+from django_events.observing.problems import Trouble, troubles
 from django_events.statements import log_table
 from tests.fix_consumers import working
 from tests.processes import wait_until

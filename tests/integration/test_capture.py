@@ -609,7 +609,7 @@ def test_what_others_tell_in_front_of_a_statement_does_not_hide_it(within, other
 
 
 def test_the_first_word_of_a_statement_is_found_behind_comments_in_no_time():
-    from django_events.publishing.telling import _first_word
+    from django_events.publishing.session_settings import _first_word
 
     assert _first_word("/*a*/" * 50_000 + " -- b\n (SELECT 1)") == "select"
     assert _first_word("  InSeRt INTO x") == "insert"

@@ -19,12 +19,12 @@ from django_events import Draft, declarations, publish, publish_many
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import dead_rows, troubles
+from django_events.observing import dead_rows, problems
 from django_events.observing.doctoring import cleaning, logs, reach, schema, server, site
 from django_events.observing.doctoring import processes as keepers
 from django_events.observing.doctoring.examining import ALL, examine
 from django_events.observing.doctoring.findings import Answer, Finding
-from django_events.observing.doctoring.patient import Patient
+from django_events.observing.doctoring.subject import Patient
 from django_events.operating.replay import pause
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
@@ -277,7 +277,7 @@ def test_maintenance_that_never_ran_fails_or_is_late():
 
 
 def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
-    monkeypatch.setattr(troubles, "HELD", timedelta(0))
+    monkeypatch.setattr(problems, "HELD", timedelta(0))
     somebody = connect(application_name="a report")
     somebody.execute("CREATE TEMPORARY TABLE mine (id int)")
     pid = somebody.info.backend_pid
@@ -290,7 +290,7 @@ def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
 def test_a_table_full_of_dead_rows_is_a_problem(monkeypatch):
     monkeypatch.setattr(dead_rows, "LEAST", 0)
     monkeypatch.setattr(dead_rows, "TIMES_LIVE", 0)
-    monkeypatch.setattr(troubles, "UNCLEANED", timedelta(hours=-1))
+    monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
     answers = [*cleaning.bloat(Patient("default"))]
 
     assert {answer.verdict for answer in answers} == {"problem"}

@@ -28,7 +28,7 @@ from django_events.models import (
     Topic,
 )
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import troubles
+from django_events.observing import problems
 from django_events.operating.replay import pause
 from django_events.statements import log_table
 from tests.conftest import transfer_all
@@ -280,7 +280,7 @@ def test_status_shows_a_screenful_and_json_all(events: Run, things, make_consume
 
 
 def test_status_looks_closely_at_a_few_only(events: Run, things, make_consumer, monkeypatch) -> None:
-    monkeypatch.setattr(troubles, "LOOKED_INTO", 1)
+    monkeypatch.setattr(problems, "LOOKED_INTO", 1)
     for i in range(3):
         make_consumer(things, handler=take, name=f"reader-{i}")
     fill(things, 1)

@@ -21,8 +21,8 @@ from django_events.exceptions import LeaseLost
 from django_events.models import Delivery
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.dead_letters import redrive
-from django_events.workers import keeping
-from django_events.workers.keeping import Keeper
+from django_events.workers import lease_renewal
+from django_events.workers.lease_renewal import Keeper
 from testproject.shop.models import Product
 from tests.conftest import transfer_all
 from tests.fix_consumers import (
@@ -965,7 +965,7 @@ def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
 def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
     lanes, make_consumer, keeper, in_thread, monkeypatch
 ):
-    monkeypatch.setattr(keeping, "OTHERS_FINISH", SOON)
+    monkeypatch.setattr(lease_renewal, "OTHERS_FINISH", SOON)
     stuck, busy = threading.Event(), threading.Event()
 
     def handler(event):
@@ -1002,7 +1002,7 @@ def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
 def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go_to_others(
     lanes, make_consumer, keeper, in_thread, monkeypatch
 ):
-    monkeypatch.setattr(keeping, "OTHERS_FINISH", 0.05)
+    monkeypatch.setattr(lease_renewal, "OTHERS_FINISH", 0.05)
     go_on = threading.Event()
 
     def handler(event):

@@ -19,7 +19,7 @@ from django_events.models import DedupKey, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.doctoring.examining import examine
 from django_events.observing.lag import standings
-from django_events.observing.troubles import troubles
+from django_events.observing.problems import troubles
 from django_events.statements import log_table
 from django_events.workers import maintaining
 from django_events.workers.background import in_background

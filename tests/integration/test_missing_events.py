@@ -17,7 +17,7 @@ from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.models import DeadLetter, Intervention, Topic, TopicHead
 from django_events.observing.lag import standings
-from django_events.observing.troubles import troubles
+from django_events.observing.problems import troubles
 from django_events.statements import log_table
 from tests.conftest import transfer_all
 from tests.fix_consumers import (

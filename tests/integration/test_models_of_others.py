@@ -9,7 +9,7 @@ from django.db.models.fields.related import ManyToManyRel, RelatedField
 from django.test.utils import isolate_apps
 
 from django_events import capture, outbox, suppress
-from django_events.publishing import changes
+from django_events.publishing import model_signals
 from django_events.publishing.outbox import Outbox
 from django_events.testing import published
 
@@ -17,14 +17,14 @@ from django_events.testing import published
 @pytest.fixture
 def forget_outboxes():
     """What a test declares is connected for good: take it back."""
-    known, publishers = list(changes.declared), dict(changes._publishers)
+    known, publishers = list(model_signals.declared), dict(model_signals._publishers)
     yield
-    for one in set(changes.declared) - set(known):
-        for name in ("save_base", "_save_table", changes._WRAPPED):
+    for one in set(model_signals.declared) - set(known):
+        for name in ("save_base", "_save_table", model_signals._WRAPPED):
             delattr(one.model, name)
-    changes.declared[:] = known
-    changes._publishers.clear()
-    changes._publishers.update(publishers)
+    model_signals.declared[:] = known
+    model_signals._publishers.clear()
+    model_signals._publishers.update(publishers)
 
 
 class TagField(RelatedField):
@@ -56,8 +56,8 @@ def test_a_relation_that_is_no_many_to_many_field_is_a_message_of_check(forget_o
         class Meta:
             app_label = "publishing_app"
 
-    changes.connect_relations()
-    [publisher] = [one for one in changes.publishers() if one.model is Article]
+    model_signals.connect_relations()
+    [publisher] = [one for one in model_signals.publishers() if one.model is Article]
 
     assert list(publisher.outbox.problems(Article)) == [
         "@outbox('library') of publishing_app.Article has 'tags' in m2m, which is a TagField and no ManyToManyField: "
@@ -99,7 +99,7 @@ def told(topic):
 def test_users_and_their_groups_by_an_outbox(forget_outboxes):
     fields = ["username", "is_active", "is_staff"]
     outbox("library", fields=fields, watch=["is_active", "is_staff"], m2m=["groups"])(User)
-    changes.connect_relations()
+    model_signals.connect_relations()
     editors = Group.objects.create(name="editors")
 
     ada = User.objects.create_user("ada", password="a secret")

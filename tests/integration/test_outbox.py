@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from django_events import declarations, event_context, outbox, suppress
 from django_events.exceptions import InvalidEvent, UnknownTopic
 from django_events.models import BufferedEvent
-from django_events.publishing import changes
+from django_events.publishing import model_signals
 from django_events.testing import published
 from tests.conftest import assert_dense, transfer_all
 from tests.processes import wait_until
@@ -221,15 +221,15 @@ class TagSerializer:
 @pytest.fixture
 def declare():
     """Give models outboxes for one test."""
-    before, publishers = list(changes.declared), {k: list(v) for k, v in changes._publishers.items()}
+    before, publishers = list(model_signals.declared), {k: list(v) for k, v in model_signals._publishers.items()}
 
     def connect(model, *args, **options):
         return outbox(*args, **options)(model)
 
     yield connect
-    changes.declared[:] = before
-    changes._publishers.clear()
-    changes._publishers.update(publishers)
+    model_signals.declared[:] = before
+    model_signals._publishers.clear()
+    model_signals._publishers.update(publishers)
 
 
 @rolled_back
@@ -580,7 +580,7 @@ def test_relations_that_are_changed_from_the_other_side_are_those_of_each_row():
 def test_a_function_sees_relations_as_they_are_after_the_change(declare):
     declare(Book, "drafts", value=lambda book: {"tags": [tag.name for tag in book.tags.all()]}, m2m=["tags"])
     book, novel = Book.objects.create(title="Emma"), Tag.objects.create(name="novel")
-    changes.connect_relations()
+    model_signals.connect_relations()
     forget()
     book.tags.add(novel)
     book.tags.remove(novel)
@@ -935,7 +935,7 @@ def test_wrong_declarations_are_found(declare):
 
     def problems(**options):
         declare(Thing, "library", **options)
-        return list(changes.declared[-1].problems(Thing))
+        return list(model_signals.declared[-1].problems(Thing))
 
     assert problems() == []
     assert problems(key=None, m2m=["other"], fields="name", watch=["name"]) == []

@@ -16,7 +16,7 @@ from django.db.models import F
 from django_events import event_context, outbox, suppress
 from django_events.exceptions import InvalidEvent, UnknownTopic
 from django_events.models import BufferedEvent
-from django_events.publishing import changes as changes_of_models
+from django_events.publishing import model_signals as changes_of_models
 from django_events.publishing.fields import written
 from django_events.testing import published
 from tests.processes import wait_until
@@ -564,7 +564,7 @@ def test_an_outbox_without_a_topic_or_a_model_says_so():
 
 
 def test_a_key_that_is_hidden_and_an_outbox_that_is_there_twice_are_found():
-    from django_events.publishing import changes
+    from django_events.publishing import model_signals
     from django_events.publishing.outbox import Outbox
 
     def problems(**options):
@@ -592,8 +592,8 @@ def test_a_key_that_is_hidden_and_an_outbox_that_is_there_twice_are_found():
     assert "hides 'id', which is its key" in problems(exclude=("id",))[1][0]
     first, _ = problems()
     second, _ = problems()
-    changes.declared += [first, second]
+    model_signals.declared += [first, second]
     try:
         assert [len(list(one.problems(Tag))) for one in (first, second)] == [1, 0]
     finally:
-        del changes.declared[-2:]
+        del model_signals.declared[-2:]

@@ -38,9 +38,9 @@ from django_events import (
 )
 from django_events.consuming import deliveries as claims
 from django_events.consuming import filling
+from django_events.consuming.claimed_deliveries import Hand
 from django_events.consuming.filling import fill_some
 from django_events.consuming.handling import no_attempt_left
-from django_events.consuming.hands import Hand
 from django_events.consuming.queues import redrive_some
 from django_events.exceptions import ConsumerInUse, LeaseLost, RedriveRefused, SkipRefused
 from django_events.models.functions import ClockTimestamp

@@ -32,7 +32,7 @@ from django_events.log.transfer import Transfer
 from django_events.maintaining.histories import prune_histories
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, PastDelivery
 from django_events.observing.lag import standings
-from django_events.observing.troubles import troubles
+from django_events.observing.problems import troubles
 from tests.conftest import transfer_all
 from tests.fix_consumers import dead_letters, position_of, run_once, working, write_order, written
 from tests.fix_queues import (

@@ -14,7 +14,7 @@ from django_events.log import retention, segments
 from django_events.log.inventory import sizes
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
-from django_events.maintaining import leaving_behind
+from django_events.maintaining import drop_unread
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Intervention, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
@@ -384,7 +384,7 @@ def test_what_a_queue_was_not_filled_with_is_left_out_and_told(make_topic, make_
 
 
 def test_what_is_in_hand_is_waited_for(make_topic, make_consumer, monkeypatch, told):
-    monkeypatch.setattr("django_events.maintaining.leaving_behind.PATIENCE", timedelta(0))
+    monkeypatch.setattr("django_events.maintaining.drop_unread.PATIENCE", timedelta(0))
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     seen = []
     reader = make_consumer(topic, handler=lambda event: seen.append(event.value), batch_size=None)
@@ -705,7 +705,7 @@ def test_a_delivery_that_is_given_back_in_between_moves_nobody_before_its_turn(
     queue = make_queue(topic, name="queue")
     publish_range(topic, 150)
     hands = []
-    forget_free = leaving_behind._forget_free
+    forget_free = drop_unread._forget_free
 
     def claimed_meanwhile(using, row, old, deadline):
         forget_free(using, row, old, deadline)
@@ -713,15 +713,15 @@ def test_a_delivery_that_is_given_back_in_between_moves_nobody_before_its_turn(
             models.Delivery.objects.create(consumer_id=row.pk, event_id=50, received_at=ClockTimestamp())
             hands.append(1)
 
-    monkeypatch.setattr(leaving_behind, "_forget_free", claimed_meanwhile)
+    monkeypatch.setattr(drop_unread, "_forget_free", claimed_meanwhile)
     moves = []
-    moved_positions = leaving_behind._moved_positions
+    moved_positions = drop_unread._moved_positions
 
     def counted(*arguments):
         moves.append(position_of(reader).position)
         return moved_positions(*arguments)
 
-    monkeypatch.setattr(leaving_behind, "_moved_positions", counted)
+    monkeypatch.setattr(drop_unread, "_moved_positions", counted)
     assert expire_topic(topic)[0] == 1
 
     assert moves == [0, 0], "the first time it was rolled back"

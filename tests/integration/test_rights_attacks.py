@@ -30,9 +30,9 @@ from django_events.log.retention import writing
 from django_events.log.segments import cut
 from django_events.management.granting import blocks
 from django_events.models import Event, Topic
-from django_events.observing.doctoring.patient import Patient
 from django_events.observing.doctoring.schema import trust
-from django_events.observing.troubles import troubles
+from django_events.observing.doctoring.subject import Patient
+from django_events.observing.problems import troubles
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
 from testproject.shop.models import Product

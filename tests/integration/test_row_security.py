@@ -16,7 +16,7 @@ from django_events.maintaining.steps import StepFailed, apply_retention
 from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Topic
 from django_events.observing.doctoring.examining import examine
 from django_events.observing.lag import standings
-from django_events.observing.troubles import Trouble, troubles
+from django_events.observing.problems import Trouble, troubles
 from django_events.observing.verifying.proving import verify
 from django_events.spark.dsn import Dsn
 from django_events.spark.options import Subscription

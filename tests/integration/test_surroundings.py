@@ -15,7 +15,7 @@ from django_events.consuming.leases import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter
-from django_events.workers.agenda import Agenda
+from django_events.workers.due_partitions import Agenda
 from tests.conftest import transfer_all
 from tests.fix_consumers import (
     dead_letters,

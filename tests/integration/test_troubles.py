@@ -12,7 +12,7 @@ from django_events.log.inventory import waiting
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Consumer, Position, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.observing import counted, dead_rows, troubles
+from django_events.observing import counted, dead_rows, problems
 from django_events.observing.dead_rows import Holder
 from django_events.observing.lag import standings
 from django_events.operating.replay import pause
@@ -48,8 +48,8 @@ def run(statement: str) -> None:
         cursor.execute(statement)
 
 
-def found(kind: str) -> list[troubles.Trouble]:
-    return [one for one in troubles.troubles("default", [], None, standings("default")) if one.kind == kind]
+def found(kind: str) -> list[problems.Trouble]:
+    return [one for one in problems.troubles("default", [], None, standings("default")) if one.kind == kind]
 
 
 def delete_deliveries(number: int) -> None:
@@ -80,7 +80,7 @@ def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, caps
     pid = somebody.info.backend_pid
     assert found("snapshot") == []  # not for long yet
 
-    monkeypatch.setattr(troubles, "HELD", NOW)
+    monkeypatch.setattr(problems, "HELD", NOW)
     [trouble] = [one for one in found("snapshot") if f"Session {pid} " in one.what]
     assert (trouble.consumer, trouble.topic, trouble.partition) == (None, None, None)
     assert f"Session {pid} of {somebody.info.user} (a report) has a transaction open since 20" in trouble.what
@@ -95,7 +95,7 @@ def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, caps
 
 
 def test_a_session_that_holds_nothing_back_is_not_named(connect, monkeypatch):
-    monkeypatch.setattr(troubles, "HELD", NOW)
+    monkeypatch.setattr(problems, "HELD", NOW)
     idle = connect()
     idle.execute("SELECT 1")  # at READ COMMITTED it needs nothing between two statements
 
@@ -103,7 +103,7 @@ def test_a_session_that_holds_nothing_back_is_not_named(connect, monkeypatch):
 
 
 def test_a_writer_holds_back_what_is_older_than_its_transaction(connect, monkeypatch):
-    monkeypatch.setattr(troubles, "HELD", NOW)
+    monkeypatch.setattr(problems, "HELD", NOW)
     writer = connect()
     writer.execute("CREATE TEMPORARY TABLE mine (id int)")
 
@@ -145,7 +145,7 @@ def test_a_role_without_rights_sees_its_own_sessions_only(connect):
     ],
 )
 def test_prepared_transactions_and_slots_are_told_with_their_end(monkeypatch, holder, what, remedy):
-    monkeypatch.setattr(troubles, "holders", lambda *args, **options: [holder])
+    monkeypatch.setattr(problems, "holders", lambda *args, **options: [holder])
 
     [trouble] = found("snapshot")
     assert (trouble.what, trouble.remedy) == (what, remedy)
@@ -206,12 +206,12 @@ def test_a_table_that_vacuum_can_not_clean_is_named_with_who_keeps_it(uncleaned,
     run("VACUUM django_events_delivery")
     assert bloated() == []  # it came just now, and nobody holds it back for long
 
-    monkeypatch.setattr(troubles, "UNCLEANED", timedelta(hours=-1))
+    monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
     [trouble] = bloated()
     assert ": no vacuum came since 20" in trouble.what
 
-    monkeypatch.setattr(troubles, "holders", lambda using, age, most: dead_rows.holders(using, age=NOW, most=most))
-    monkeypatch.setattr(troubles, "UNCLEANED", timedelta(minutes=10))
+    monkeypatch.setattr(problems, "holders", lambda using, age, most: dead_rows.holders(using, age=NOW, most=most))
+    monkeypatch.setattr(problems, "UNCLEANED", timedelta(minutes=10))
     [trouble] = bloated()
     pid = somebody.info.backend_pid
     assert trouble.what.startswith(
@@ -261,7 +261,7 @@ def test_a_consumer_that_keeps_the_log_longer_than_its_topic_is_named(make_topic
 
 
 def test_those_that_are_the_furthest_behind_are_looked_into(make_topic, make_consumer, monkeypatch):
-    monkeypatch.setattr(troubles, "LOOKED_INTO", 1)
+    monkeypatch.setattr(problems, "LOOKED_INTO", 1)
     short = make_topic("short", retention=DAY)
     make_consumer(short, handler=print, name="a-little")
     make_consumer(short, handler=print, name="much")
@@ -296,13 +296,13 @@ def test_what_is_counted_reads_in_english_as_in_tables(number):
 
 
 def test_what_is_wrong_and_what_to_do_are_translated_and_the_kind_is_not(things, make_consumer, monkeypatch):
-    monkeypatch.setattr(troubles, "gettext", lambda sentence: f"«{sentence}»")
+    monkeypatch.setattr(problems, "gettext", lambda sentence: f"«{sentence}»")
     make_consumer(things, handler=print)
     fill_topic(things, 1)
     pause("reader")
     publish(things, 2)
     BufferedEvent.objects.update(published_at=ClockTimestamp() - timedelta(minutes=3))
-    told = {one.kind: one for one in troubles.troubles("default", waiting("default"), None, standings("default"))}
+    told = {one.kind: one for one in problems.troubles("default", waiting("default"), None, standings("default"))}
 
     assert told["transfer"].what == "«1 event in the buffer, the oldest for 3 min: no transfer moves them.»"
     assert told["transfer"].remedy == "«Is one running? manage.py run_transfer»"

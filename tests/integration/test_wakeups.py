@@ -13,11 +13,11 @@ from django.db import connections, transaction
 from django_events import Draft, publish, publish_many
 from django_events.models import BufferedEvent, Event
 from django_events.workers.background import in_background
-from django_events.workers.bell import Bell
 from django_events.workers.listening import Listener
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
+from django_events.workers.wakeup_flag import Bell
 from django_events.workers.wakeups import CHANNEL, LOCK, WakeUps, why_polling
 from tests.conftest import Connect, Session
 from tests.processes import wait_until

@@ -10,9 +10,9 @@ from django.db import connection
 
 from django_events import models, skip
 from django_events.consuming import leases, reading
+from django_events.consuming.claimed_deliveries import Hand
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.hands import Hand
 from django_events.consuming.leases import Lease
 from django_events.consuming.queues import QueueServer
 from django_events.exceptions import EventsMissing

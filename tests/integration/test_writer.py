@@ -22,7 +22,7 @@ from psycopg import IsolationLevel
 from django_events import UNSET, BufferedWriter, declarations, publish
 from django_events.exceptions import InvalidEvent, NotWritten, TopicNotReady, UnknownTopic, WriterClosed, WriterFull
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
-from django_events.publishing import lanes as lanes_module
+from django_events.publishing import writer_threads as lanes_module
 from tests.conftest import assert_dense, log_values, transfer_all
 from tests.faults.proxies import CuttingProxy
 from tests.processes import wait_until

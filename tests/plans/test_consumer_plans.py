@@ -9,7 +9,7 @@ from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.models import Position
 from django_events.statements import log_table
 from django_events.syncing import sync
-from django_events.workers.agenda import Agenda
+from django_events.workers.due_partitions import Agenda
 from tests.conftest import transfer_all
 from tests.plans.test_plans import explain, scans
 

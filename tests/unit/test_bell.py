@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_events.workers import bell as module
-from django_events.workers.bell import Bell
+from django_events.workers import wakeup_flag as module
 from django_events.workers.stopping import Stop
+from django_events.workers.wakeup_flag import Bell
 from tests.processes import wait_until
 
 FOR_EVER = 3_600.0

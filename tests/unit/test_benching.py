@@ -7,8 +7,8 @@ import pytest
 
 from django_events.benching.load import MOST_BYTES, Load
 from django_events.benching.percentiles import Summary, percentile
-from django_events.benching.tally import Tally
 from django_events.benching.timeline import MOST_EVENTS, Resources, problems
+from django_events.benching.timings import Tally
 from django_events.models import Event
 
 
@@ -115,7 +115,7 @@ def test_an_event_of_another_tenant_is_told():
 @pytest.mark.requirement("E14")
 def test_an_event_that_waits_for_a_late_publisher_is_counted_from_when_it_was_due(monkeypatch):
     now = 100.0
-    monkeypatch.setattr("django_events.benching.tally.clock", lambda: now)
+    monkeypatch.setattr("django_events.benching.timings.clock", lambda: now)
     tally = Tally(3, 1)
     for n in tally.take(2):
         tally.note_due([n], 100.0 + n)

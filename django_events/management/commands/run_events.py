@@ -12,7 +12,7 @@ from django_events import declarations
 from django_events.management import reloading
 from django_events.management.databases import explained
 from django_events.management.worker import WorkerCommand, log_handled, log_moved
-from django_events.workers.crew import Crew, Done
+from django_events.workers.all_in_one import Crew, Done
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop
 

@@ -12,9 +12,9 @@ from django.core.management.base import CommandParser
 from django.db import connections
 
 from django_events.benching import flow, timeline
-from django_events.benching.ground import Leftover, drop_leftover, leftovers
 from django_events.benching.load import MOST_SECONDS, Load
 from django_events.benching.percentiles import Summary
+from django_events.benching.scratch_topic import Leftover, drop_leftover, leftovers
 from django_events.benching.timeline import MOST_SAMPLES, Resources
 from django_events.exceptions import tables_missing
 from django_events.management.events.subcommand import (

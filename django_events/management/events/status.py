@@ -13,7 +13,7 @@ from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import WIDTH, Report, printable, table
 from django_events.observing.lag import Progress, Standing, importance, oldest_waits, standings
 from django_events.observing.pace import Pace, now
-from django_events.observing.troubles import Trouble, troubles
+from django_events.observing.problems import Trouble, troubles
 from django_events.phrases import count, duration, moment
 
 SHOWN = 20

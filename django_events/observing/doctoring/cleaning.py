@@ -5,8 +5,8 @@ from datetime import datetime
 
 from django_events import sql
 from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.patient import Patient
-from django_events.observing.doctoring.troubled import of_kinds
+from django_events.observing.doctoring.from_status import of_kinds
+from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import moment
 
 # What the migration gives to tables whose rows come and go, as far as a change of it hurts.

@@ -6,9 +6,9 @@ from django.db import DatabaseError, InterfaceError
 
 from django_events import sql
 from django_events.exceptions import tables_missing
-from django_events.observing.doctoring import cleaning, logs, processes, reach, schema, server, site, troubled
+from django_events.observing.doctoring import cleaning, from_status, logs, processes, reach, schema, server, site
 from django_events.observing.doctoring.findings import WORST_FIRST, Answer, Finding, unknown
-from django_events.observing.doctoring.patient import LIMITS, Patient
+from django_events.observing.doctoring.subject import LIMITS, Patient
 
 Examination = Callable[[Patient], Iterator[Answer]]
 
@@ -41,7 +41,7 @@ ALL: dict[str, Examination] = {
     "disk": server.disk,
     "clock": reach.clock,
     "pooler": reach.pooler,
-    "status": troubled.others,
+    "status": from_status.others,
 }
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from django_events import sql
 from django_events.log.segments import segments
 from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.patient import Patient
+from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count, duration
 
 HELD = timedelta(seconds=10)

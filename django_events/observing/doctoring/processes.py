@@ -14,8 +14,8 @@ from django_events.conf import settings
 from django_events.models.functions import ClockTimestamp
 from django_events.models.maintenance import NEVER
 from django_events.observing.doctoring.findings import Answer, ok, problem, unknown, warning
-from django_events.observing.doctoring.patient import Patient
-from django_events.observing.doctoring.troubled import of_kinds
+from django_events.observing.doctoring.from_status import of_kinds
+from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count, duration
 from django_events.workers.wakeups import LOCK
 

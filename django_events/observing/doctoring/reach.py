@@ -9,7 +9,7 @@ from django.db import connections
 from django_events import sql
 from django_events.conf import settings
 from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.patient import Patient
+from django_events.observing.doctoring.subject import Patient
 from django_events.sql.direct import is_pooled
 
 TRIES = 3  # the shortest way there and back tells most

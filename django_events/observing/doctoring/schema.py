@@ -10,7 +10,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from django_events import models, sql
 from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.patient import Patient
+from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count
 from django_events.publishing.capture import Capture
 

@@ -12,7 +12,7 @@ from django_events.checks import OLDEST_POSTGRESQL
 from django_events.conf import settings
 from django_events.log.inventory import sizes
 from django_events.observing.doctoring.findings import Answer, ok, problem, unknown, warning
-from django_events.observing.doctoring.patient import Patient
+from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count, duration
 
 FORGOTTEN = timedelta(minutes=10)

@@ -6,8 +6,8 @@ from django.core.checks import ERROR, CheckMessage
 
 from django_events import checks, declarations
 from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.patient import Patient
-from django_events.observing.doctoring.troubled import of_kinds
+from django_events.observing.doctoring.from_status import of_kinds
+from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count
 
 TOLD_BY_TROUBLES = "django_events.W003"  # a consumer that stopped

@@ -15,7 +15,7 @@ import pytest
 from django.db import DatabaseError, InterfaceError, connection, connections, transaction
 
 from django_events import Backoff, BufferedWriter, declarations, publish, sql
-from django_events.publishing import lanes
+from django_events.publishing import writer_threads
 from django_events.workers import loop
 from django_events.workers.consuming import ConsumerPool
 from django_events.workers.listening import Listener
@@ -111,7 +111,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.Topic):
 
 
 def test_a_buffered_writer(proxy: ByteProxy, things: declarations.Topic, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lanes, "PAUSES", Backoff(base=timedelta(milliseconds=5)))
+    monkeypatch.setattr(writer_threads, "PAUSES", Backoff(base=timedelta(milliseconds=5)))
     with BufferedWriter(things, using="wired") as writer:
         for place, cut in enumerate(CUTS_OF_ANSWER):
             proxy.cut(cut, behind=MARKED)

@@ -10,7 +10,7 @@ from django.utils import translation
 from django_events import Backoff
 from django_events.admin import overview
 from django_events.models import Consumer, DeadLetter, Topic
-from django_events.observing import samples, troubles
+from django_events.observing import problems, samples
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
 
@@ -106,7 +106,7 @@ def test_every_word_is_translated(olga, things, make_consumer, brackets, monkeyp
 
 
 def test_every_kind_of_trouble_has_a_name():
-    source = Path(troubles.__file__).read_text(encoding="utf-8")
+    source = Path(problems.__file__).read_text(encoding="utf-8")
     named = set(re.findall(r'(?:Trouble\(|_of_all\(one, |_of_partition\(one, )"([^"]+)"', source))
 
     assert named == set(overview.KINDS)

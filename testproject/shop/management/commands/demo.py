@@ -15,7 +15,7 @@ from django_events import lag, redrive
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
 from django_events.observing.lag import Progress, progress
-from django_events.workers.crew import Done
+from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import stop_on_signals
 from testproject.shop import events
 from testproject.shop.crew import CONSUMERS, crew_at_work

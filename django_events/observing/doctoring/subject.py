@@ -4,7 +4,7 @@ from functools import cached_property
 
 from django_events.log.inventory import Log, Waiting, logs, next_scheduled, waiting
 from django_events.observing.lag import Standing, standings
-from django_events.observing.troubles import Trouble, troubles
+from django_events.observing.problems import Trouble, troubles
 
 # An examination that takes longer is worth less than what it disturbs.
 LIMITS = {"statement_timeout": "5s", "lock_timeout": "1s"}

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from django_events.observing.doctoring.findings import Answer, Verdict, ok
-from django_events.observing.doctoring.patient import Patient
-from django_events.observing.troubles import Trouble
+from django_events.observing.doctoring.subject import Patient
+from django_events.observing.problems import Trouble
 
 VERDICTS: dict[str, Verdict] = {
     "transfer": "problem",

@@ -21,7 +21,7 @@ from django_events.publishing.api import publish
 from django_events.publishing.fields import CHANGED, Concrete, key_fields, pk_fields, written
 from django_events.publishing.fitting import fitting
 from django_events.publishing.relations import Relation, relations_of
-from django_events.publishing.telling import is_suppressed
+from django_events.publishing.session_settings import is_suppressed
 
 if TYPE_CHECKING:
     from django_events.publishing.outbox import Outbox, What

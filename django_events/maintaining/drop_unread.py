@@ -14,12 +14,12 @@ from typing import NamedTuple
 from django.db import OperationalError
 
 from django_events import models, sql
-from django_events.consuming import places
+from django_events.consuming import log_positions
 from django_events.exceptions import ConsumerInUse
 from django_events.log import retention
 from django_events.log.retention import Need, Outlived
 from django_events.operating.interventions import record
-from django_events.operating.standing import lock, standing_still
+from django_events.operating.quiesce import lock, standing_still
 from django_events.signals import events_expired
 
 logger = logging.getLogger("django_events.maintenance")
@@ -163,7 +163,7 @@ def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old:
             told = max(position.position, topic.head.id_floor)
             yield Loss(position.partition, told + 1, old.last_id, old.last_id - told)
             continue
-        number = places.number_at(using, topic, position.partition, old.last_id)
+        number = log_positions.number_at(using, topic, position.partition, old.last_id)
         if number <= position.number:
             continue  # nothing there was for it
         yield Loss(position.partition, position.position + 1, old.last_id, number - position.number)
