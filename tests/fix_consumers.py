@@ -17,7 +17,7 @@ from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import Lease, claim
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import subscriptions
-from django_events.log.transfer import LOG_CHANNEL
+from django_events.log import channel
 from django_events.models import (
     BufferedEvent,
     Consumer,
@@ -240,4 +240,4 @@ def pool_of(consumers: Sequence[declarations.Consumer], threads: int = 1) -> Ite
 def tell_workers() -> None:
     """Let workers look everywhere: something was changed by hand."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [LOG_CHANNEL])
+        cursor.execute("SELECT pg_notify(%s, '')", [channel.LOG])

@@ -11,8 +11,7 @@ import time
 from datetime import timedelta
 
 from django_events import sql
-
-LOCK = 7235707310506407028  # the one next to that of the wake-ups: whoever has it publishes what is due
+from django_events.log import channel
 
 # What is scheduled by a transaction that ends after the time it names is behind what was published already. The way
 # there may be long while an old snapshot keeps dead rows, so it is not gone each time.
@@ -71,7 +70,7 @@ class Schedule:
         """
         question = (
             sql.statement("publish_due"),
-            {"lock": LOCK, "scheduled_from": self._from_when, "ahead": self._ahead, "limit": limit},
+            {"lock": channel.PUBLISHING_DUE, "scheduled_from": self._from_when, "ahead": self._ahead, "limit": limit},
         )
         with sql.batch(self.using, question) as [[(events, passed)]]:
             pass

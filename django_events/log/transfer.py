@@ -20,7 +20,7 @@ from django.db import DatabaseError, connections
 
 from django_events import sql, telemetry
 from django_events.conf import settings
-from django_events.log import segments
+from django_events.log import channel, segments
 from django_events.log.holders import holders
 from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.mark import Horizon
@@ -37,11 +37,6 @@ NOTE_EVERY_SECONDS = 1.0
 
 MOST_UNPLACED = 5
 ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
-
-# Told with every batch, for whoever reads the log: the partitions that got events, as in "7:0,7:3,9:0" with the ids
-# of the topics. A mere "7" is all of a topic, nothing is everything.
-LOG_CHANNEL = "django_events_log"
-LONGEST_PAYLOAD = 7_000  # PostgreSQL takes less than 8,000 bytes
 
 
 class Pending(NamedTuple):
@@ -425,8 +420,8 @@ class Transfer:
             number_topic_ids=[topic_id for topic_id, _, _ in numbers],
             number_partitions=[partition for _, partition, _ in numbers],
             numbers=[number for _, _, number in numbers],
-            channel=LOG_CHANNEL,
-            longest=LONGEST_PAYLOAD,
+            channel=channel.LOG,
+            longest=channel.LONGEST_PAYLOAD,
         )
         return [Moved(*row[:4]) for row in rows]
 

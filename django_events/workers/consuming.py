@@ -26,8 +26,8 @@ from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.streams import serve as serve_partition
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
+from django_events.log import channel
 from django_events.log.setbacks import Failing
-from django_events.log.transfer import LOG_CHANNEL, LONGEST_PAYLOAD
 from django_events.workers.due_partitions import Agenda, Due
 from django_events.workers.lease_renewal import Keeper
 from django_events.workers.listening import Listener
@@ -188,7 +188,7 @@ class ConsumerWorker:
         if connection.connection is None or connection.in_atomic_block:
             return
         try:
-            sql.fetch(self.using, sql.statement("notify"), channel=LOG_CHANNEL, payload=self._pool.topic_ids)
+            sql.fetch(self.using, sql.statement("notify"), channel=channel.LOG, payload=self._pool.topic_ids)
         except (DatabaseError, InterfaceError) as error:
             logger.debug("Other workers are not told of what is left. %s", error)
 
@@ -244,10 +244,10 @@ class ConsumerPool:
         served = self._subscriptions()
         self.agenda = Agenda(self.using, served, setbacks=self.setbacks)
         topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
-        self.topic_ids = topic_ids if len(topic_ids) <= LONGEST_PAYLOAD else ""
+        self.topic_ids = topic_ids if len(topic_ids) <= channel.LONGEST_PAYLOAD else ""
         self.keeper = Keeper(self.using, stop=stop.request)
         if not once:  # nobody waits then
-            self._listener.on(LOG_CHANNEL, self._notified)
+            self._listener.on(channel.LOG, self._notified)
             self._listener.start()
         totals: list[int] = []
         finished = Stop()
@@ -312,10 +312,10 @@ class ConsumerPool:
                 connections[self.using].close()  # this thread only waits from now on
 
     def _notified(self, payload: str) -> None:
-        """Something came or happened; the payload says where, see LOG_CHANNEL."""
-        places = [place.partition(":") for place in payload.split(",")]
-        self.agenda.came((int(topic_id), int(partition)) for topic_id, _, partition in places if partition)
-        self.agenda.happened(int(topic_id) for topic_id, _, partition in places if topic_id and not partition)
-        if not payload:
+        """Something came or happened, in some places or everywhere."""
+        news = channel.read(payload)
+        self.agenda.came(news.partitions)
+        self.agenda.happened(news.topic_ids)
+        if news.everywhere:
             self.agenda.notice_all()
         self.bell.ring()

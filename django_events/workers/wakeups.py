@@ -16,12 +16,11 @@ import psycopg
 
 from django_events import sql
 from django_events.conf import settings
+from django_events.log import channel
 from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import Bell
 
-CHANNEL = "django_events"
-LOCK = 7235707310506407027  # as in django_events_open(): 'djevents' in ASCII
 SHORTEST_PAUSE = 0.001
 SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
 TO_SLEEP = "SELECT current_setting('max_prepared_transactions') WHERE pg_try_advisory_lock(%s)"
@@ -52,7 +51,7 @@ class WakeUps:
         self._locked: Session | None = None  # the session that holds the lock: with it, the lock is gone
         self._all_ring = False
         self._pause = SHORTEST_PAUSE
-        listener.on(CHANNEL, lambda payload: bell.ring())
+        listener.on(channel.WAKE_UP, lambda payload: bell.ring())
 
     @property
     def asleep(self) -> bool:
@@ -89,7 +88,7 @@ class WakeUps:
         elif self._locked is session:
             # All that is left to find is what was inserted without a word.
             self._bell.wait(stop, min(max(self.poll, SOON) if self._all_ring else self.poll, limit))
-        elif (prepared := session.ask(TO_SLEEP, LOCK)) is not None:
+        elif (prepared := session.ask(TO_SLEEP, channel.ASLEEP)) is not None:
             self._locked = session  # now publishers notify; who came before is seen by looking once more
             self._all_ring = prepared == "0" and settings.WAKE_UPS is not False
         elif self._somebody_else_sleeps(session):
@@ -102,9 +101,9 @@ class WakeUps:
 
     def _somebody_else_sleeps(self, session: Session) -> bool:
         """Only another transfer holds the lock alone; publishers share it, also with us."""
-        if not session.ask("SELECT pg_try_advisory_lock_shared(%s)", LOCK):
+        if not session.ask("SELECT pg_try_advisory_lock_shared(%s)", channel.ASLEEP):
             return True
-        session.ask("SELECT pg_advisory_unlock_shared(%s)", LOCK)
+        session.ask("SELECT pg_advisory_unlock_shared(%s)", channel.ASLEEP)
         return False
 
     def _unlock(self) -> None:
@@ -112,4 +111,4 @@ class WakeUps:
         self._locked = None
         if session is not None:
             with suppress(psycopg.Error):  # then the session ends, and the lock with it
-                session.ask("SELECT pg_advisory_unlock(%s)", LOCK)
+                session.ask("SELECT pg_advisory_unlock(%s)", channel.ASLEEP)

@@ -16,6 +16,7 @@ from django.db import OperationalError, connection, connections
 from django.test import override_settings
 
 from django_events import Draft, declarations, publish, publish_many
+from django_events.log import channel
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
@@ -28,7 +29,6 @@ from django_events.observing.doctoring.subject import Patient
 from django_events.operating.replay import pause
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
-from django_events.workers.wakeups import LOCK
 from testproject.private_postgres.server import Server
 from tests.conftest import alias, transfer_all
 from tests.fix_queues import fill_topic
@@ -102,7 +102,7 @@ def well(connect: Any) -> None:
     for (table,) in cleaner.execute("SELECT relname FROM pg_stat_user_tables WHERE n_dead_tup > 0").fetchall():
         cleaner.execute(f"VACUUM {table}")
     sleeper = connect(autocommit=True, application_name="the transfer")
-    sleeper.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+    sleeper.execute("SELECT pg_advisory_lock(%s)", [channel.ASLEEP])
     step("segments", finished=timedelta(minutes=5))
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from django_events import Draft, cancel, publish, publish_many, sql
 from django_events.exceptions import InvalidEvent, UnknownTopic
+from django_events.log import channel
 from django_events.log.inventory import next_scheduled
-from django_events.log.schedule import LOCK, Schedule
+from django_events.log.schedule import Schedule
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, ScheduledEvent
 from django_events.models.functions import ClockTimestamp
@@ -163,7 +164,7 @@ def test_a_transfer_does_not_wait_for_who_cancels_one_and_publishes_it_if_that_r
 def test_one_transfer_at_a_time_publishes_what_is_due(things, connect):
     publish(things, "due", publish_at=now() - HOUR)
     other = connect()
-    other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    other.execute("SELECT pg_advisory_xact_lock(%s)", [channel.PUBLISHING_DUE])
     transfer = Transfer("default")
     assert transfer.move() == 0
     assert transfer.schedule.pause is None, "it would look again and again"
@@ -298,7 +299,11 @@ def test_looking_for_the_next_one_and_taking_what_is_due_read_the_index(things):
             sql.statement("pending"), topic_ids=[], marks=[], only=None, batch_size=10, scheduled_from="-infinity"
         )
         taking = explain(
-            sql.statement("publish_due"), lock=LOCK, scheduled_from="-infinity", ahead=timedelta(0), limit=100
+            sql.statement("publish_due"),
+            lock=channel.PUBLISHING_DUE,
+            scheduled_from="-infinity",
+            ahead=timedelta(0),
+            limit=100,
         )
     for plan in (looking, taking):
         how = {way for way, table in scans(plan) if table == "django_events_scheduledevent"}

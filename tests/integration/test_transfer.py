@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Draft, publish, publish_many, sql
-from django_events.log import inventory, retention, transfer
+from django_events.log import channel, inventory, retention, transfer
 from django_events.log.segments import segments
-from django_events.log.transfer import LOG_CHANNEL, Transfer
+from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
 from django_events.observing import lag
 from django_events.observing.lag import standings
@@ -621,7 +621,7 @@ def test_a_site_without_time_zones_keeps_times_in_order(settings, connect, thing
 def reader(connect):
     """Somebody who is told when events come into the log."""
     session = connect(autocommit=True)
-    session.execute(f"LISTEN {LOG_CHANNEL}")
+    session.execute(f"LISTEN {channel.LOG}")
     return session
 
 
@@ -674,8 +674,8 @@ def test_a_batch_of_very_many_topics_tells_readers_to_look_at_all(things, reader
 
 def test_the_longest_payload_is_one_that_the_server_takes(reader):
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [LOG_CHANNEL, "1" * transfer.LONGEST_PAYLOAD])
-    assert told(reader) == ["1" * transfer.LONGEST_PAYLOAD]
+        cursor.execute("SELECT pg_notify(%s, %s)", [channel.LOG, "1" * channel.LONGEST_PAYLOAD])
+    assert told(reader) == ["1" * channel.LONGEST_PAYLOAD]
 
 
 def locks() -> int:
