@@ -36,6 +36,11 @@ MAX_PARTITIONS = 1_000
 MIN_SEGMENT_SIZE = 100
 
 
+def _publishing() -> Any:
+    """The room above that publishes. Declarations are read before Django is set up, so it is entered with a call."""
+    return import_module("django_events.publishing.api")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topic:
     """A named log, as an app declares it. Its row in the database is `models.Topic`."""
@@ -55,21 +60,18 @@ class Topic:
 
     def publish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
         """Publish one event here; see `django_events.publish`."""
-        from django_events import publish
-
-        return publish(self, value, **fields)
+        receipt: Receipt = _publishing().publish(self, value, **fields)
+        return receipt
 
     async def apublish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
         """Publish one event here from async code; see `django_events.publish`."""
-        from django_events import apublish
-
-        return await apublish(self, value, **fields)
+        receipt: Receipt = await _publishing().apublish(self, value, **fields)
+        return receipt
 
     def publish_many(self, drafts: Iterable[Draft], *, using: str | None = None) -> int:
         """Publish many events here at once; see `django_events.publish_many`."""
-        from django_events import publish_many
-
-        return publish_many(self, drafts, using=using)
+        published: int = _publishing().publish_many(self, drafts, using=using)
+        return published
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each reason why this can't be a topic."""
