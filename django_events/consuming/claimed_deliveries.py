@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError
 
 from django_events import models, sql
-from django_events.consuming.burial import bury
-from django_events.consuming.failures import Failure, Verdict, judge
+from django_events.consuming.failures import Failure, Verdict, bury, judge
 from django_events.consuming.held import Held
 from django_events.consuming.missing import floors, missing
 from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded

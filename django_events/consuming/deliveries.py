@@ -19,7 +19,6 @@ from django.db import connections
 from django_events import sql
 from django_events.consuming.claimed_deliveries import Hand, hand_of
 from django_events.consuming.leases import end_holder
-from django_events.consuming.now_and_then import NowAndThen
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
@@ -274,3 +273,18 @@ class Queue:
             return hand
         hand.release()
         return None
+
+
+class NowAndThen:
+    """True once in so many seconds, counted from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._last = time.monotonic()
+
+    def __bool__(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from django_events import declarations
-from django_events.consuming.received import ReceivedEvent
+from django_events import declarations, sql
+from django_events.consuming.received import ReceivedEvent, UnreadEvent
+from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import UnreadableEvent
 from django_events.retries import Discard, Retry
 
@@ -90,3 +91,42 @@ def summary_of(error: BaseException) -> str:
 def storable(text: str) -> str:
     """Any text as one that PostgreSQL takes: an error must not be kept from the books by what it says."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def bury(subscription: Subscription, failure: Failure) -> None:
+    """Keep a full copy of the event with its error. In the caller's transaction; again replaces the error."""
+    if isinstance(failure.event, UnreadEvent) and _bury_unread(subscription, failure):
+        return
+    event_id, partition, number, kind, key, value, body, metadata, published_at, logged_at = failure.event.columns
+    sql.fetch(
+        subscription.using,
+        sql.statement("bury"),
+        consumer_id=subscription.consumer_id,
+        event_id=event_id,
+        partition=partition,
+        number=number,
+        type=kind,
+        key=key,
+        value=value,
+        body=body,
+        metadata="{}" if metadata is None else metadata,
+        published_at=published_at,
+        logged_at=logged_at,
+        attempts=failure.event.attempt,
+        error=failure.summary,
+        traceback=failure.traceback,
+    )
+
+
+def _bury_unread(of: Subscription, failure: Failure) -> bool:
+    """False where the log has dropped it, and there is no copy: then a dead letter says at least that it was."""
+    statement = sql.statement("bury_unread").on(log=of.log, topic_id=of.topic_id, event_id=failure.event.id)
+    rows = sql.fetch(
+        of.using,
+        statement,
+        consumer_id=of.consumer_id,
+        attempts=failure.event.attempt,
+        error=failure.summary,
+        traceback=failure.traceback,
+    )
+    return bool(rows)

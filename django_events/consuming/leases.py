@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, connections, transaction
 
 from django_events import sql
-from django_events.consuming.burial import bury
-from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, judge
+from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
 from django_events.consuming.held import Held
 from django_events.consuming.missing import floors, missing
 from django_events.consuming.reading import ALL, NOTHING, ReadIncomplete, bounded, loaded

@@ -13,11 +13,10 @@ from django.db import OperationalError
 from django_events import sql
 from django_events.consuming import streams
 from django_events.consuming.claimed_deliveries import Hand
-from django_events.consuming.deliveries import Queue
+from django_events.consuming.deliveries import NowAndThen, Queue
 from django_events.consuming.filling import fill
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.now_and_then import NowAndThen
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 

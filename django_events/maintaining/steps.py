@@ -12,10 +12,8 @@ from django.db import DatabaseError
 from django_events import models, sql
 from django_events.log import retention, segments
 from django_events.log.inventory import logs
-from django_events.maintaining.dedup import forget_expired
 from django_events.maintaining.expiring import A_LOCK, expire
-from django_events.maintaining.histories import prune_histories
-from django_events.maintaining.staging import forget_staged
+from django_events.maintaining.pruning import forget_dedup_keys, forget_staged, prune_histories
 from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
 from django_events.operating.orphans import forget_orphans
@@ -95,7 +93,7 @@ STEPS = (
     Step(
         name="dedup",
         help="Dedup keys whose window is over are forgotten.",
-        run=lambda using, until: {"deleted": _repeat(lambda: forget_expired(using), until)},
+        run=lambda using, until: {"deleted": _repeat(lambda: forget_dedup_keys(using), until)},
         every=10 * MINUTE,
     ),
     Step(

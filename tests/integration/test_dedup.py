@@ -10,8 +10,8 @@ from django.test import override_settings
 
 from django_events import Draft, publish, publish_many
 from django_events.exceptions import InvalidEvent, TopicNotReady
-from django_events.maintaining import dedup
-from django_events.maintaining.dedup import forget_expired
+from django_events.maintaining import pruning
+from django_events.maintaining.pruning import forget_dedup_keys
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from tests.conftest import log_values, transfer_all
 from tests.processes import wait_until
@@ -238,7 +238,7 @@ def test_keys_are_forgotten_when_their_window_is_over_and_those_in_use_are_left(
     DedupKey.objects.exclude(key="going on").update(expires_at=connection_time() - DAY)
     session = connect()
     session.execute("SELECT django_events_is_new('things', 'in use', interval '1 day')")
-    assert forget_expired("default") == 1
+    assert forget_dedup_keys("default") == 1
     session.commit()
 
     assert sorted(DedupKey.objects.values_list("key", flat=True)) == ["going on", "in use"]
@@ -246,9 +246,9 @@ def test_keys_are_forgotten_when_their_window_is_over_and_those_in_use_are_left(
 
 @rolled_back
 def test_keys_are_forgotten_in_small_steps(things, monkeypatch):
-    monkeypatch.setattr(dedup, "AT_ONCE", 2)
+    monkeypatch.setattr(pruning, "AT_ONCE", 2)
     publish_many(things, [Draft(value=n, dedup_key=str(n)) for n in range(5)])
     DedupKey.objects.update(expires_at=connection_time() - DAY)
 
-    assert [forget_expired("default") for _ in range(3)] == [2, 2, 1]
+    assert [forget_dedup_keys("default") for _ in range(3)] == [2, 2, 1]
     assert not DedupKey.objects.exists()

@@ -29,7 +29,7 @@ from django_events.consuming.filling import fill_some
 from django_events.consuming.queues import QueueServer
 from django_events.exceptions import ConsumerChangeRefused, ConsumerInUse, RedriveRefused
 from django_events.log.transfer import Transfer
-from django_events.maintaining.histories import prune_histories
+from django_events.maintaining.pruning import prune_histories
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, PastDelivery
 from django_events.observing.lag import standings
 from django_events.observing.problems import troubles

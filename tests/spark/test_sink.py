@@ -422,7 +422,7 @@ def test_staged_rows_that_are_gone_are_missed(spark: Any, dsn: str, make_topic: 
 
 
 def test_what_nobody_publishes_is_forgotten(dsn: str, make_topic: Any) -> None:
-    from django_events.maintaining.staging import forget_staged
+    from django_events.maintaining.pruning import forget_staged
 
     make_topic()
     for age in ("8 days", "6 days"):
