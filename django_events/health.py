@@ -27,6 +27,7 @@ from django_events.phrases import duration
 from django_events.sql.limited import limited
 
 logger = logging.getLogger("django_events.health")
+SQL = sql.beside(__name__)
 
 SECONDS = 2  # for the connection, and for each answer
 
@@ -50,7 +51,7 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     try:
         if connections[using].vendor != "postgresql":
             return Fault("database", f"The database {using!r} is no PostgreSQL.")
-        with limited(using, seconds=SECONDS), sql.batch(using, (sql.statement("ready"), {}), **limits) as [[ready]]:
+        with limited(using, seconds=SECONDS), sql.batch(using, (SQL.ready, {}), **limits) as [[ready]]:
             return _fault(using, max_age, *ready)
     except ImproperlyConfigured as error:
         return Fault("database", f"The database {using!r} can't be used. {error}")
@@ -68,13 +69,13 @@ def _fault(using: str, max_age: timedelta | None, read_only: str, migrated: bool
         return Fault("read-only", f"The database {using!r} is a standby, or read-only by default.")
     if not migrated:
         return Fault("migrations", f"The database {using!r} is not migrated: manage.py migrate --database {using}")
-    known = {name for (name,) in sql.fetch(using, sql.statement("names_of_topics"))}
+    known = {name for (name,) in sql.fetch(using, SQL.names_of_topics)}
     missing = sorted({topic.name for topic in declarations.registry} - known)
     if missing:
         told = f"The database {using!r} has no {', '.join(missing)}: manage.py migrate --database {using}"
         return Fault("topics", told)
     if max_age is not None:
-        [[age]] = sql.fetch(using, sql.statement("oldest_waiting"))
+        [[age]] = sql.fetch(using, SQL.oldest_waiting)
         if age is not None and float(age) > max_age.total_seconds():
             waited = duration(timedelta(seconds=float(age)))
             return Fault("transfer", f"An event has been in the buffer of {using!r} for {waited}.")

@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from django_events.statements import Statement, all_of, literal, statement
+from django_events.statements import Statement, all_of, beside, literal
+
+SQL = beside(__name__)
 
 ONE, REST = "*", ">"
 
@@ -33,16 +35,16 @@ def condition(consumer: Filter) -> Statement:
             continue
         if any(map(is_pattern, patterns)):
             expressions = literal([expression(pattern) for pattern in patterns])
-            conditions.append(statement("match_pattern").on(column=column, expressions=expressions))
+            conditions.append(SQL.match_pattern.on(column=column, expressions=expressions))
         else:
-            conditions.append(statement("match_text").on(column=column, texts=literal(list(patterns))))
+            conditions.append(SQL.match_text.on(column=column, texts=literal(list(patterns))))
     if consumer.where is not None:
-        conditions.append(statement("match_value").on(where=literal(consumer.where)))
+        conditions.append(SQL.match_value.on(where=literal(consumer.where)))
     return all_of(conditions)
 
 
 def decides(where: str, answers: Sequence[tuple[bool | None]]) -> bool:
-    """Whether a predicate is true or false for some value, by what try_predicate.sql says; a strict one may be."""
+    """Whether a predicate is true or false for some value, by what `try_predicate` says; a strict one may be."""
     return any(answer is not None for (answer,) in answers) or where.lstrip().startswith("strict")
 
 

@@ -24,6 +24,8 @@ from django_events import declarations, models, sql
 from django_events.exceptions import EventsError, NotReady
 from django_events.log import topics
 
+SQL = sql.beside(__name__)
+
 LABEL = "django_events"
 PUBLISHES = "django_events_open("  # every trigger of a capture() calls it
 TABLES = {model._meta.db_table for model in vars(models).values() if hasattr(model, "_meta")}
@@ -176,7 +178,7 @@ def are_there(using: str) -> bool:
 
 def were_made_without_migrations(using: str) -> bool:
     """Whether Django made the tables from the models alone, as tests without migrations do: then the log is a table."""
-    [[is_plain]] = sql.fetch(using, sql.statement("log_is_plain"))
+    [[is_plain]] = sql.fetch(using, SQL.log_is_plain)
     return bool(is_plain)
 
 

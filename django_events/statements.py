@@ -1,10 +1,12 @@
-"""The statements in `sql/`, one file each, asked for by name; whoever runs them brings a connection.
+"""The statements in SQL files, each beside the module that asks for them; whoever runs them brings a connection.
+
+    SQL = beside(__name__)
+    SQL.claim.on(log="django_events_event_7").text
 
 Parameters are named. Identifiers are composed here and nowhere else, and quoted. Django is not needed for it.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 
 from psycopg import sql
@@ -16,7 +18,7 @@ SMALL = 4_000  # bytes of JSON, whose text is not worth a closer look for progra
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a file in `sql/`. Only these reach a cursor, so no f-string does."""
+    """A statement of an SQL file. Only these reach a cursor, so no f-string does."""
 
     name: str
     text: str
@@ -45,13 +47,41 @@ def _composed(name: "str | int | sql.Literal | Statement") -> sql.Composable:
     return sql.SQL(quoted.as_string().replace("%", "%%"))
 
 
-@cache
-def statement(name: str) -> Statement:
-    """The statement in `<name>.sql`, without its header."""
-    # Not a resource of the package `sql`, which is for Django: it would be imported.
-    text = resources.files("django_events").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return Statement(name, "\n".join(lines).strip())
+class Statements:
+    """The statements of one file, by name: `-- name: claim` begins one, and lines of comments are left out.
+
+    The file is read when the first of them is asked for.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Statement:
+        if name.startswith("__") or "_path" not in self.__dict__:
+            raise AttributeError(name)
+        known = vars(self)
+        known.update(_read(self._path))
+        if name not in known:
+            raise AttributeError(f"{self._path} has no statement {name!r}.")
+        return known[name]  # type: ignore[no-any-return]
+
+
+def _read(path: str) -> dict[str, Statement]:
+    text = resources.files("django_events").joinpath(*path.split("/")).read_text(encoding="utf-8")
+    found = {}
+    for block in text.split("-- name: ")[1:]:
+        name, _, rest = block.partition("\n")
+        lines = (line for line in rest.splitlines() if not line.lstrip().startswith("--"))
+        found[name] = Statement(name, "\n".join(lines).strip())
+    return found
+
+
+def beside(module: str) -> Statements:
+    """The statements of the file beside a module: for `consuming/leases.py` they are in `consuming/leases.sql`."""
+    return Statements(module.partition(".")[2].replace(".", "/") + ".sql")
+
+
+shared = Statements("sql/shared.sql")  # what several modules ask for
 
 
 def union_all(statements: list[Statement]) -> Statement:
@@ -71,9 +101,7 @@ def listed(expressions: list[Statement]) -> Statement:
 
 def as_text(column: str, *, small: int) -> Statement:
     """A JSON column as text, or null where that could take gigabytes; what is small is not looked at closely."""
-    return statement("as_text_if_readable").on(
-        json=Statement("column", column), small=small, too_deep=literal(TOO_DEEP)
-    )
+    return shared.as_text_if_readable.on(json=Statement("column", column), small=small, too_deep=literal(TOO_DEEP))
 
 
 def log_table(topic_id: int) -> str:

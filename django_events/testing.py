@@ -31,6 +31,8 @@ from django_events.matching import condition
 from django_events.publishing.encoding import Row, encode, to_json
 from django_events.workers.draining import Drain, HandlerRaised
 
+SQL = sql.beside(__name__)
+
 __all__ = ["PublishedEvent", "assert_published", "deliver", "drain", "isolate_declarations", "published"]
 
 SHOWN = 5  # events in a message
@@ -316,9 +318,7 @@ def _refuse_filtered(using: str, consumer: declarations.Consumer, event: Receive
     if not consumer.filtered:
         return
     value = None if event.body is not None else to_json("value", event.value)
-    [[fits]] = sql.fetch(
-        using, sql.statement("matches").on(match=condition(consumer)), type=event.type, key=event.key, value=value
-    )
+    [[fits]] = sql.fetch(using, SQL.matches.on(match=condition(consumer)), type=event.type, key=event.key, value=value)
     if not fits:
         filters = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
         named = ", ".join(f"{name}={wanted!r}" for name, wanted in filters.items() if wanted is not None)

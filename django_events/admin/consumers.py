@@ -26,6 +26,8 @@ from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, 
 from django_events.observing.lag import importance, progress, standings
 from django_events.observing.pace import Pace
 
+SQL = sql.beside(__name__)
+
 LISTED = 100
 LEASED = 10_000  # events in hand that are looked up
 IN_HAND = ("event_id", "received_at", "visible_at", "token", "attempts", "delivered", "error")  # in that order
@@ -294,7 +296,7 @@ def _listed(using: str, row: Consumer, state: str, after: int) -> list[Delivery]
     rows: QuerySet[Delivery] = Delivery.objects.using(using).filter(consumer=row)
     if state == "leased":
         ids = sorted(one for lease in leases(using, row) for one in lease.event_ids if one > after)
-        in_hand = sql.statement("deliveries_in_hand")
+        in_hand = SQL.deliveries_in_hand
         found = sql.fetch(using, in_hand, consumer_id=row.pk, event_ids=ids[:LEASED], limit=LISTED + 1)
         return [Delivery(consumer_id=row.pk, **dict(zip(IN_HAND, one, strict=True))) for one in found]
     if state == "waiting":

@@ -18,6 +18,8 @@ from django_events.models.functions import Stored
 from django_events.observing.lag import ends_of
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 SIZE = 50
 SEARCHED = 100_000  # events that are read for a filter without an index, before one has to ask for more
 
@@ -128,7 +130,7 @@ def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int 
     if event.key is None:
         return None, None
     if topic.timeline:
-        statement = sql.statement("neighbours").on(log=log_table(topic.pk))
+        statement = SQL.neighbours.on(log=log_table(topic.pk))
         with sql.by_index(using):
             [[earlier, later]] = sql.fetch(using, statement, key=event.key, event_id=event.id)
         return earlier, later
@@ -143,7 +145,7 @@ def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int 
 def _ids(using: str, topic: Topic, filters: dict[str, Any], place: int, *, up: bool) -> list[int]:
     """The events of a key or of a partition next to an id, one more than a page has."""
     [(column, value)] = filters.items()
-    statement = sql.statement("ids_after" if up else "ids_before").on(log=log_table(topic.pk), of=column)
+    statement = (SQL.ids_after if up else SQL.ids_before).on(log=log_table(topic.pk), of=column)
     with sql.by_index(using):
         return [found for (found,) in sql.fetch(using, statement, value=value, id=place, limit=SIZE + 1)]
 

@@ -19,6 +19,8 @@ from django_events.observing.lag import Standing, importance, standings
 from django_events.observing.pace import Pace, now
 from django_events.observing.problems import Trouble, troubles
 
+SQL = sql.beside(__name__)
+
 SHOWN = 20
 CHARTED = 5  # consumers whose lag has a line
 PERIODS = {
@@ -123,7 +125,7 @@ class OverviewAdmin(Pages):
 
 def oldest_lease(using: str) -> tuple[str, datetime] | None:
     """Who has events in hand for longest, as far as leases tell: the one that ends first, and when."""
-    rows = sql.fetch(using, sql.statement("oldest_lease"))
+    rows = sql.fetch(using, SQL.oldest_lease)
     return (rows[0][0], rows[0][1]) if rows else None
 
 

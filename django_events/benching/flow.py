@@ -27,6 +27,8 @@ from django_events.workers.consuming import ConsumerPool
 from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop
 
+SQL = sql.beside(__name__)
+
 LOOK_EVERY = 0.05  # seconds
 LEAST_WAITING = 10.0  # seconds, for what is published to be handled
 
@@ -141,7 +143,7 @@ class Flow:
         tally, topic = self._tally, self._made.topic
         [log] = inventory.logs(self.using, [topic])
         [(_, average, shares)] = sql.fetch(
-            self.using, sql.statement("log_latencies").on(log=log_table(topic.pk)), shares=list(SHARES)
+            self.using, SQL.log_latencies.on(log=log_table(topic.pk)), shares=list(SHARES)
         )
         latencies = {"due → committed": Summary.of(tally.to_commit())}
         if shares:

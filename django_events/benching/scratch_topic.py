@@ -22,6 +22,8 @@ from django_events.exceptions import BenchRefused
 from django_events.log import dropping, topics
 from django_events.operating.orphans import forget_orphans
 
+SQL = sql.beside(__name__)
+
 NAME = re.compile(r"events-bench\.[0-9a-f]{12}")
 PLACE = "manage.py events bench"  # where it is declared, as far as messages say it
 
@@ -85,7 +87,7 @@ def drop_leftover(using: str, topic: models.Topic) -> bool:
 def drop(using: str, topic: models.Topic) -> None:
     """Drop a ground: its consumers with their deliveries, then the topic. Repeating it does what is left."""
     with sql.committed(using):
-        sql.fetch(using, sql.statement("lock_head"), topic_id=topic.pk)  # no delivery comes in meanwhile
+        sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)  # no delivery comes in meanwhile
         models.Consumer.objects.using(using).filter(topic=topic).delete()
     forget_orphans(using)
     try:
@@ -139,7 +141,7 @@ def _holding(using: str, name: str) -> Iterator[bool]:
         connection.set_autocommit(False)
         with connection.cursor() as cursor:
             timeouts = sql.locally({"idle_in_transaction_session_timeout": "0"})
-            for statement, parameters in (timeouts, (sql.statement("hold_ground"), {"name": name})):
+            for statement, parameters in (timeouts, (SQL.hold_ground, {"name": name})):
                 cursor.execute(statement.text, parameters)
                 [row] = cursor.fetchall()
         yield bool(row[0])

@@ -28,6 +28,8 @@ from django_events.statements import log_table
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 
+SQL = sql.beside(__name__)
+
 MOST_EVENTS = 20_000_000
 MOST_SAMPLES = 100_000
 OF_A_VALUE = 100  # bytes of a value and its key
@@ -118,7 +120,7 @@ def run(
         took: list[float] = []
         wrong: list[str] = []
         if complete:
-            sql.run(using, sql.statement("analyze_log").on(log=log))
+            sql.run(using, SQL.analyze_log.on(log=log))
             say(f"Reading {samples:,} timelines.")
             for tenant, resource in islice(_places(resources), samples):
                 if stop.requested or clock() > until:

@@ -31,6 +31,7 @@ from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
 
 logger = logging.getLogger("django_events.consumer")
+SQL = sql.beside(__name__)
 
 OUTCOMES = {Verdict.DISCARD: models.PastDelivery.DISCARDED, Verdict.DEAD_LETTER: models.PastDelivery.DEAD}
 
@@ -134,7 +135,7 @@ class Hand(Held):
     def _rows(self, event_ids: Sequence[int], most_bytes: int | None = None) -> Rows:
         """Of the log, or, where that dropped them, of dead letters that are handled again; in order."""
         of = self.subscription
-        log = sql.statement("read_deliveries").on(log=of.log, first=min(event_ids), last=max(event_ids))
+        log = SQL.read_deliveries.on(log=of.log, first=min(event_ids), last=max(event_ids))
         rows, cut = bounded(
             self.using,
             log,
@@ -147,7 +148,7 @@ class Hand(Held):
             there = {row[0] for row in rows}
             missing = [o for o in event_ids if o not in there and (cut is None or o < cut[0])]
             if missing:
-                buried = sql.statement("read_dead_letters")
+                buried = sql.shared.read_dead_letters
                 found = bounded(
                     self.using,
                     buried,
@@ -178,7 +179,7 @@ class Hand(Held):
         """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
         rows = sql.fetch(
             self.using,
-            sql.statement("count_delivery_attempt"),
+            SQL.count_delivery_attempt,
             consumer_id=self.subscription.consumer_id,
             event_id=event.id,
             token=self.token,
@@ -244,7 +245,7 @@ class Hand(Held):
 
     def extend(self, lease: timedelta) -> None:
         """Have so much time from now on. LeaseLost says that somebody else has it."""
-        if not sql.fetch(self.using, sql.statement("extend_hand"), token=self.token, lease=lease):
+        if not sql.fetch(self.using, SQL.extend_hand, token=self.token, lease=lease):
             raise self.lose()
 
     def release(self) -> None:
@@ -296,7 +297,7 @@ class Hand(Held):
         """Returns how many were deleted, and whether it is still the transaction that began with `hold`."""
         rows = sql.fetch(
             self.using,
-            sql.statement("settle_deliveries"),
+            SQL.settle_deliveries,
             consumer_id=self.subscription.consumer_id,
             token=self.token,
             done=list(done),

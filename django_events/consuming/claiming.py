@@ -30,6 +30,8 @@ from django_events.declarations import LONGEST_LEASE, SHORTEST_LEASE
 from django_events.exceptions import ClaimRefused, LeaseLost
 from django_events.retries import Discard, Retry
 
+SQL = sql.beside(__name__)
+
 
 class Claimed:
     """Events of a queue consumer that are nobody else's until they are settled, or the lease is over.
@@ -227,7 +229,7 @@ def _queues(using: str, declared: declarations.Consumer, topic: declarations.Top
 
 def _refuse_old_snapshot(using: str) -> None:
     """What others have in hand is seen only by who looks at what is committed now."""
-    [[level]] = sql.fetch(using, sql.statement("isolation"))
+    [[level]] = sql.fetch(using, SQL.isolation)
     if level != "read committed":
         raise ClaimRefused(
             f"claim() is called in a transaction at {level.upper()}, which doesn't see what others claim meanwhile. "
@@ -261,7 +263,7 @@ def in_hand(hand: Hand) -> set[int]:
     """The ids of what is under the hand's token still."""
     rows = sql.fetch(
         hand.using,
-        sql.statement("in_hand"),
+        SQL.in_hand,
         consumer_id=hand.subscription.consumer_id,
         token=hand.token,
         event_ids=list(hand.attempts),
@@ -271,12 +273,12 @@ def in_hand(hand: Hand) -> set[int]:
 
 def _note(hand: Hand, settlement: Settled) -> None:
     event_ids = "".join(f"{event_id}," for event_id in settlement.out)
-    sql.fetch(hand.using, sql.statement("note_settled"), token=hand.token, event_ids=event_ids)
+    sql.fetch(hand.using, SQL.note_settled, token=hand.token, event_ids=event_ids)
 
 
 def _noted(hand: Hand) -> set[int]:
     """What is settled in the transaction that goes on."""
-    [[noted]] = sql.fetch(hand.using, sql.statement("noted_as_settled"), token=hand.token)
+    [[noted]] = sql.fetch(hand.using, SQL.noted_as_settled, token=hand.token)
     return {int(event_id) for event_id in noted.split(",") if event_id}
 
 

@@ -22,6 +22,7 @@ from django_events.consuming.leases import end_holder
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
+SQL = sql.beside(__name__)
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 200, 20_000  # deliveries
 # Of millions of deliveries a few are read, by index; the planner's idea of it would be worth compiling, or a scan.
@@ -101,11 +102,11 @@ class Queue:
             return
         with sql.committed(self.using):
             consumer_id = self.subscription.consumer_id
-            if not sql.fetch(self.using, sql.statement("lock_position"), consumer_id=consumer_id):
+            if not sql.fetch(self.using, SQL.lock_position, consumer_id=consumer_id):
                 return  # somebody else is at it: next time
             sql.fetch(
                 self.using,
-                sql.statement("move_up"),
+                SQL.move_up,
                 consumer_id=consumer_id,
                 handled=self.counts["handled"],
                 failed=self.counts["failed"],
@@ -119,7 +120,7 @@ class Queue:
         if +self.counts:
             sql.fetch(
                 self.using,
-                sql.statement("add_counts"),
+                SQL.add_counts,
                 consumer_id=self.subscription.consumer_id,
                 handled=self.counts["handled"],
                 failed=self.counts["failed"],
@@ -158,7 +159,7 @@ class Queue:
         if not self._slow:
             return 0
         of = self.subscription
-        end = sql.statement("place_of_end").on(log=of.log, topic_id=of.topic_id, after=self._after)
+        end = SQL.place_of_end.on(log=of.log, topic_id=of.topic_id, after=self._after)
         rows = sql.fetch(self.using, end, consumer_id=of.consumer_id)
         return int(rows[0][0]) if rows else 0
 
@@ -166,7 +167,7 @@ class Queue:
         """End who froze just before its COMMIT, with its lease locked; returns whether there was anybody."""
         overdue = sql.fetch(
             self.using,
-            sql.statement("overdue_hands"),
+            SQL.overdue_hands,
             consumer_id=self.subscription.consumer_id,
             ours=list(ours),
         )
@@ -180,7 +181,7 @@ class Queue:
         while True:
             token = secrets.randbits(63)
             questions = (
-                (sql.statement("enter"), {"consumer_id": self.subscription.consumer_id}),
+                (SQL.enter, {"consumer_id": self.subscription.consumer_id}),
                 self._take_over(token, ours),
                 self._next(token, most, hurry=hurry and not nested),
             )
@@ -208,7 +209,7 @@ class Queue:
         self._window = SMALLEST_WINDOW if claimed or not self._after else min(2 * self._window, LARGEST_WINDOW)
 
     def _take_over(self, token: int, ours: Collection[int]) -> sql.Question:
-        return sql.statement("take_over"), {
+        return SQL.take_over, {
             "consumer_id": self.subscription.consumer_id,
             "token": token,
             "lease": self.lease,
@@ -218,9 +219,7 @@ class Queue:
 
     def _next(self, token: int, most: int, *, hurry: bool) -> sql.Question:
         if self.ordered:
-            return sql.statement("claim_ordered").on(
-                open=sql.statement("open_to_claims"), leasing=sql.statement("lease_picked")
-            ), {
+            return SQL.claim_ordered.on(open=SQL.open_to_claims, leasing=SQL.lease_picked), {
                 "consumer_id": self.subscription.consumer_id,
                 "token": token,
                 "lease": self.lease,
@@ -232,9 +231,7 @@ class Queue:
                 "since": self.since,
                 "until": self.until,
             }
-        return sql.statement("claim_unordered").on(
-            open=sql.statement("open_to_claims"), leasing=sql.statement("lease_picked")
-        ), {
+        return SQL.claim_unordered.on(open=SQL.open_to_claims, leasing=SQL.lease_picked), {
             "consumer_id": self.subscription.consumer_id,
             "token": token,
             "lease": self.lease,

@@ -11,6 +11,8 @@ from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import UnreadableEvent
 from django_events.retries import Discard, Retry
 
+SQL = sql.beside(__name__)
+
 LONGEST_ERROR = 2_000
 LONGEST_TRACEBACK = 20_000
 
@@ -100,7 +102,7 @@ def bury(subscription: Subscription, failure: Failure) -> None:
     event_id, partition, number, kind, key, value, body, metadata, published_at, logged_at = failure.event.columns
     sql.fetch(
         subscription.using,
-        sql.statement("bury"),
+        SQL.bury,
         consumer_id=subscription.consumer_id,
         event_id=event_id,
         partition=partition,
@@ -120,7 +122,7 @@ def bury(subscription: Subscription, failure: Failure) -> None:
 
 def _bury_unread(of: Subscription, failure: Failure) -> bool:
     """False where the log has dropped it, and there is no copy: then a dead letter says at least that it was."""
-    statement = sql.statement("bury_unread").on(log=of.log, topic_id=of.topic_id, event_id=failure.event.id)
+    statement = SQL.bury_unread.on(log=of.log, topic_id=of.topic_id, event_id=failure.event.id)
     rows = sql.fetch(
         of.using,
         statement,

@@ -15,6 +15,8 @@ from django_events.consuming.subscriptions import Subscription
 from django_events.log.quarantine import quarantine
 from django_events.matching import condition
 
+SQL = sql.beside(__name__)
+
 AT_ONCE = 5_000  # ids of the log
 LONGEST = 0.2  # seconds: then it is seen whether there is something else to do
 LOCK_TIMEOUT = "500ms"  # as a batch of the transfer
@@ -83,8 +85,8 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
     """One transaction. Nothing if the consumer is live, stopped, has no room, or is somebody else's."""
     with sql.committed(of.using, lock_timeout=LOCK_TIMEOUT):
         if to_the_end:
-            sql.fetch(of.using, sql.statement("lock_head"), topic_id=of.topic_id)
-        rows = sql.fetch(of.using, sql.statement("lock_filling"), consumer_id=of.consumer_id)
+            sql.fetch(of.using, sql.shared.lock_head, topic_id=of.topic_id)
+        rows = sql.fetch(of.using, SQL.lock_filling, consumer_id=of.consumer_id)
         if not rows:
             return None
         after, max_pending = rows[0]
@@ -93,7 +95,7 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
         if upper == after < last:
             return None
         row = models.Consumer.objects.using(of.using).get(pk=of.consumer_id)
-        statement = sql.statement("fill").on(
+        statement = SQL.fill.on(
             consumer_id=of.consumer_id,
             topic_id=of.topic_id,
             log=of.log,
@@ -103,7 +105,7 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
         )
         [[made]] = sql.fetch(of.using, statement)
         live = to_the_end and upper == last
-        sql.fetch(of.using, sql.statement("filled"), consumer_id=of.consumer_id, filled_until=upper, live=live)
+        sql.fetch(of.using, SQL.filled, consumer_id=of.consumer_id, filled_until=upper, live=live)
     return Filled(made, last - upper)
 
 
@@ -111,12 +113,12 @@ def _room(of: Subscription, max_pending: int | None) -> int:
     """How many deliveries more it may have. Half of them are made room for before more are made: not one by one."""
     if max_pending is None:
         return AT_ONCE
-    pending = sql.statement("pending_deliveries")
+    pending = SQL.pending_deliveries
     [[there]] = sql.fetch(of.using, pending, consumer_id=of.consumer_id, most=max_pending)
     room = max_pending - int(there)
     return room if room >= (max_pending + 1) // 2 else 0
 
 
 def _end(of: Subscription, filled: int) -> int:
-    rows = sql.fetch(of.using, sql.statement("horizon").on(log=of.log, topic_id=of.topic_id, after=filled))
+    rows = sql.fetch(of.using, sql.shared.horizon.on(log=of.log, topic_id=of.topic_id, after=filled))
     return int(rows[0][0]) if rows else filled

@@ -10,6 +10,8 @@ from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
 
+SQL = sql.beside(__name__)
+
 PATIENCE, PAUSE = 5.0, 0.01  # seconds: for a session of this process that is about to end
 
 
@@ -79,18 +81,16 @@ class Held:
             raise self.lose()
 
     def _try_hold(self) -> bool:
-        [[had, *_]] = sql.fetch(self.using, sql.statement("hold"), token=self.token)
+        [[had, *_]] = sql.fetch(self.using, SQL.hold, token=self.token)
         return bool(had)
 
     def _is_ours(self) -> bool:
-        held = sql.fetch(
-            self.using, sql.statement("held"), consumer_ids=[self.subscription.consumer_id], partition=None
-        )
+        held = sql.fetch(self.using, sql.shared.held, consumer_ids=[self.subscription.consumer_id], partition=None)
         return any(token == self.token for token, *_ in held)
 
     def _held_elsewhere(self, *, late: bool) -> str | None:
         """What has the lock and won't let it go soon: a prepared transaction never does by itself."""
-        for pid, prepared in sql.fetch(self.using, sql.statement("holder_of_lease"), token=self.token):
+        for pid, prepared in sql.fetch(self.using, SQL.holder_of_lease, token=self.token):
             if pid is None:
                 end = f"ROLLBACK PREPARED {sql.literal(prepared).as_string()}"
                 return f"the prepared transaction {prepared!r} has its lock. If a handler prepared it, undo it: {end}"

@@ -30,6 +30,7 @@ from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
+SQL = sql.beside(__name__)
 
 # How many ids one read looks at, at least, for a consumer that may have few events among them.
 RANGE = 10_000
@@ -125,7 +126,7 @@ class Lease(Held):
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
         """An unread event, with its payload; None if that can't be read."""
         after = event.id - 1
-        statement = sql.statement("read").on(
+        statement = SQL.read.on(
             log=self.subscription.log,
             events=self._events(),
             match=sql.all_of([]),
@@ -139,7 +140,7 @@ class Lease(Held):
         of = self.subscription
         if self.position >= self.horizon:
             rows = sql.fetch_whole(
-                self.using, sql.statement("horizon").on(log=of.log, topic_id=of.topic_id, after=self.position)
+                self.using, sql.shared.horizon.on(log=of.log, topic_id=of.topic_id, after=self.position)
             )
             if not rows:
                 self.suspicious = False  # there was nothing in hand
@@ -151,7 +152,7 @@ class Lease(Held):
         most = 1 if self.position < self.careful_until else min(of.most, self.fitting)
         reach = most if of.is_dense else max(RANGE, 2 * most * of.partitions)
         upper = min(self.horizon, self.position + reach)
-        statement = sql.statement("read").on(
+        statement = SQL.read.on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
         )
         rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
@@ -191,7 +192,7 @@ class Lease(Held):
         """ReadIncomplete if the log has more events up to an id than were read."""
         of = self.subscription
         for last in [*(event_id - 1 for event_id in read), upper]:
-            statement = sql.statement("batch_end").on(
+            statement = sql.shared.batch_end.on(
                 log=of.log, events=self._events(), match=of.match, after=after, upper=last, most=1
             )
             [[there]] = sql.fetch_whole(self.using, statement)
@@ -215,7 +216,7 @@ class Lease(Held):
     def _suspect(self) -> int | None:
         """Somebody died or froze with the next batch in hand: one of its events may be why. Returns where it ends."""
         of = self.subscription
-        statement = sql.statement("batch_end").on(
+        statement = sql.shared.batch_end.on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=self.horizon, most=of.most
         )
         [[end]] = sql.fetch_whole(self.using, statement)
@@ -247,7 +248,7 @@ class Lease(Held):
         """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
         rows = sql.fetch(
             self.using,
-            sql.statement("count_attempt"),
+            SQL.count_attempt,
             position_id=self.position_id,
             token=self.token,
             event_id=event.id,
@@ -343,7 +344,7 @@ class Lease(Held):
         for place in [self.place, None] if self.place else [None]:
             rows = sql.fetch(
                 self.using,
-                sql.statement("settle"),
+                SQL.settle,
                 position_id=self.position_id,
                 token=self.token,
                 place=place,
@@ -380,8 +381,8 @@ class Lease(Held):
     def _events(self) -> sql.Statement:
         of = self.subscription
         if of.whole:
-            return sql.statement("in_topic").on(topic_id=of.topic_id)
-        return sql.statement("in_partition").on(partition=self.partition)
+            return sql.shared.in_topic.on(topic_id=of.topic_id)
+        return sql.shared.in_partition.on(partition=self.partition)
 
     def _number_of(self, event: ReceivedEvent) -> int:
         return event.id if self.subscription.whole else event.number
@@ -392,7 +393,7 @@ class Lease(Held):
             return upper
         if of.consumer.filtered:
             after = events[-1].id if events else self.position
-            statement = sql.statement("number_at").on(log=of.log, partition=self.partition, after=after, upper=upper)
+            statement = sql.shared.number_at.on(log=of.log, partition=self.partition, after=after, upper=upper)
             if rows := sql.fetch_whole(self.using, statement):
                 return int(rows[0][0])
         return events[-1].number if events else self.number
@@ -412,8 +413,8 @@ def claim(
     for _ in range(2):
         rows = sql.fetch_whole(
             subscription.using,
-            sql.statement("claim").on(
-                redrive_due=sql.statement("redrive_due"),
+            SQL.claim.on(
+                redrive_due=sql.shared.redrive_due,
                 log=subscription.log,
                 topic_id=subscription.topic_id,
                 floor=floor,
@@ -457,7 +458,7 @@ def give_up(using: str, tokens: Sequence[int]) -> set[int]:
     """
     if not tokens:
         return set()
-    return {token for (token,) in sql.fetch(using, sql.statement("give_up"), tokens=list(tokens))}
+    return {token for (token,) in sql.fetch(using, SQL.give_up, tokens=list(tokens))}
 
 
 def end_holder(using: str, token: int) -> None:
@@ -468,10 +469,10 @@ def end_holder(using: str, token: int) -> None:
     with sql.batch(using, lock_timeout=END_HOLDER_TIMEOUT):
         try:
             with transaction.atomic(using):
-                for pid, told in sql.fetch(using, sql.statement("end_holder"), token=token):
+                for pid, told in sql.fetch(using, sql.shared.end_holder, token=token):
                     done = "is ended" if told else "is gone"
                     logger.warning("The frozen worker's connection, pid %d, %s.", pid, done)
-                sql.fetch(using, sql.statement("wait_for_holder"), token=token)
+                sql.fetch(using, SQL.wait_for_holder, token=token)
         except DatabaseError as error:
             if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
                 raise
@@ -480,7 +481,7 @@ def end_holder(using: str, token: int) -> None:
 
 def _end_frozen_settler(using: str, position_id: int) -> bool:
     """End whoever holds a position's row behind the end of its lease; returns whether there was one."""
-    rows = sql.fetch(using, sql.statement("overdue"), position_id=position_id)
+    rows = sql.fetch(using, SQL.overdue, position_id=position_id)
     for (token,) in rows:
         end_holder(using, token)
     return bool(rows)

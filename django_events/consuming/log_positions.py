@@ -10,6 +10,8 @@ from django_events import declarations, models, sql
 from django_events.exceptions import PositionRefused
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 
 def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
     """The id that is meant; PositionRefused if the log has no such place."""
@@ -52,10 +54,10 @@ def number_at(using: str, topic: models.Topic, partition: int, position: int) ->
     """How many events a partition had up to a position; of all partitions it is the position itself."""
     if partition == models.Position.ALL or topic.partitions == 1:
         return position
-    statement = sql.statement("number_at").on(log=log_table(topic.pk), partition=partition, after=0, upper=position)
+    statement = sql.shared.number_at.on(log=log_table(topic.pk), partition=partition, after=0, upper=position)
     if rows := sql.fetch(using, statement):
         return int(rows[0][0])
-    behind = sql.statement("next_number").on(log=log_table(topic.pk), partition=partition, after=position)
+    behind = SQL.next_number.on(log=log_table(topic.pk), partition=partition, after=position)
     if rows := sql.fetch(using, behind):  # retention's floor is one less, unless the beginning was removed by hand
         return int(rows[0][0]) - 1
     floors = topic.head.number_floors
@@ -65,8 +67,8 @@ def number_at(using: str, topic: models.Topic, partition: int, position: int) ->
 def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
     """The first id that is there, and the one that comes next."""
     log, floor = log_table(topic.pk), topic.head.id_floor
-    [[first]] = sql.fetch(using, sql.statement("first_id").on(log=log, topic_id=topic.pk))
-    [[last]] = sql.fetch(using, sql.statement("last_id").on(log=log, topic_id=topic.pk, floor=floor))
+    [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
+    [[last]] = sql.fetch(using, sql.shared.last_id.on(log=log, topic_id=topic.pk, floor=floor))
     return (floor + 1 if first is None else first), last + 1
 
 
@@ -77,9 +79,7 @@ def _first_since(using: str, topic: models.Topic, moment: datetime, first: int, 
     log = log_table(topic.pk)
     while first < end:
         middle = (first + end) // 2
-        [[before]] = sql.fetch(
-            using, sql.statement("logged_before").on(log=log, topic_id=topic.pk, id=middle), moment=moment
-        )
+        [[before]] = sql.fetch(using, sql.shared.logged_before.on(log=log, topic_id=topic.pk, id=middle), moment=moment)
         if before:
             first = middle + 1
         else:

@@ -24,7 +24,7 @@ class Floors(NamedTuple):
 
 def floors(of: Subscription) -> Floors:
     """As they are now. Without the topic's head nothing is known to be dropped."""
-    rows = sql.fetch_whole(of.using, sql.statement("head_of_topic"), topic_id=of.topic_id)
+    rows = sql.fetch_whole(of.using, sql.shared.head_of_topic, topic_id=of.topic_id)
     return Floors(*rows[0]) if rows else Floors(0, [])
 
 

@@ -20,6 +20,8 @@ from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 
+SQL = sql.beside(__name__)
+
 REDRIVE_EVERY = 1.0  # seconds
 SHORT_WAIT = "50ms"  # meanwhile, nobody claims
 MOST_AT_ONCE = 1_000  # events in hand; a batch may be larger
@@ -96,13 +98,13 @@ def redrive_some(of: Subscription) -> bool:
     Where keys are in order, those wait whose key is in somebody's hand. All wait while somebody claims in a transaction
     that goes on.
     """
-    part = sql.statement("redrive_of_queue")
-    if not sql.fetch(of.using, sql.statement("redrives").on(redrive=part), consumer_id=of.consumer_id):
+    part = sql.shared.redrive_of_queue
+    if not sql.fetch(of.using, SQL.redrives.on(redrive=part), consumer_id=of.consumer_id):
         return False
     try:
-        stand_still = sql.statement("stand_still"), {"consumer_ids": [of.consumer_id]}
+        stand_still = sql.shared.stand_still, {"consumer_ids": [of.consumer_id]}
         with sql.batch(of.using, stand_still, lock_timeout=SHORT_WAIT):
-            rows = sql.fetch(of.using, sql.statement("redrive_deliveries").on(redrive=part), consumer_id=of.consumer_id)
+            rows = sql.fetch(of.using, SQL.redrive_deliveries.on(redrive=part), consumer_id=of.consumer_id)
     except OperationalError as error:
         if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
             raise

@@ -17,6 +17,8 @@ from django_events.conf import settings
 from django_events.consuming.received import COLUMNS, ReceivedEvent
 from django_events.statements import SMALL, as_text
 
+SQL = sql.beside(__name__)
+
 # Nothing but the next event, without its payload: none has less than this. And one event, however large it is.
 NOTHING, ALL = 0, 1 << 50
 LIGHT = 4_000  # bytes of an event that is read without weighing it, where so many of that size are not too much
@@ -66,21 +68,17 @@ def bounded(
 
 @cache
 def _light(most_bytes: int) -> str:
-    return sql.statement("light").on(chosen=sql.Statement("chosen", _HERE), bytes=most_bytes).text
+    return SQL.light.on(chosen=sql.Statement("chosen", _HERE), bytes=most_bytes).text
 
 
 @cache
 def _around(most_bytes: int) -> str:
-    return (
-        sql.statement("bounded")
-        .on(
-            chosen=sql.Statement("chosen", _HERE),
-            bytes=most_bytes,
-            value=as_text("e.value", small=SMALL),
-            metadata=as_text("e.metadata", small=SMALL),
-        )
-        .text
-    )
+    return SQL.bounded.on(
+        chosen=sql.Statement("chosen", _HERE),
+        bytes=most_bytes,
+        value=as_text("e.value", small=SMALL),
+        metadata=as_text("e.metadata", small=SMALL),
+    ).text
 
 
 def loaded(rows: Rows, event: ReceivedEvent) -> ReceivedEvent | None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from django_events.conf import settings
 from django_events.exceptions import UnreadableEvent
 
-# The columns of a stored event, in the order of read.sql.
+# The columns of a stored event, in the order of `read`.
 COLUMNS = (
     "id",
     "partition",

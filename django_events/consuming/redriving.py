@@ -13,6 +13,8 @@ from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
 
+SQL = sql.beside(__name__)
+
 
 @dataclass(slots=True)
 class Redrive:
@@ -39,7 +41,7 @@ class Redrive:
     def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
         rows = sql.fetch(
             self.lease.using,
-            sql.statement("count_redrive"),
+            SQL.count_redrive,
             dead_letter_id=self.dead_letter_id,
             position_id=self.lease.position_id,
             token=self.lease.token,
@@ -57,11 +59,11 @@ class Redrive:
     ) -> Settlement:
         """Delete it if it was handled or discarded; write its new error down if not."""
         if failure is None or failure.verdict is Verdict.DISCARD:
-            rows = sql.fetch(self.lease.using, sql.statement("drop_dead_letter"), dead_letter_id=self.dead_letter_id)
+            rows = sql.fetch(self.lease.using, SQL.drop_dead_letter, dead_letter_id=self.dead_letter_id)
         else:
             rows = sql.fetch(
                 self.lease.using,
-                sql.statement("settle_redrive"),
+                SQL.settle_redrive,
                 dead_letter_id=self.dead_letter_id,
                 pause=failure.pause if failure.verdict is Verdict.RETRY else None,
                 error=failure.summary,
@@ -85,7 +87,7 @@ def next_redrive(lease: Lease) -> Redrive | None:
     """The next dead letter of a leased partition to handle again, in the order of their ids."""
     rows = sql.fetch(
         lease.using,
-        sql.statement("next_redrive").on(redrive_due=sql.statement("redrive_due")),
+        SQL.next_redrive.on(redrive_due=sql.shared.redrive_due),
         position_id=lease.position_id,
     )
     if not rows:
@@ -105,5 +107,5 @@ def next_redrive(lease: Lease) -> Redrive | None:
 
 def _rows(lease: Lease, event_id: int, *, most_bytes: int | None = None) -> Rows:
     consumer_id = lease.subscription.consumer_id
-    letter = sql.statement("read_dead_letters")
+    letter = sql.shared.read_dead_letters
     return bounded(lease.using, letter, most_bytes=most_bytes, consumer_id=consumer_id, event_ids=[event_id])

@@ -22,6 +22,8 @@ from django_events.matching import decides, expression, is_pattern
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 ALL = models.Position.ALL
 PROVEN_BY_HISTORY = {"types", "keys", "where", "history"}  # see models.Consumer.changed_at
 
@@ -60,7 +62,7 @@ def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Ite
                 f"Consumer {declared} is declared for topic {name!r}, at {declared.declared_at}, and the database "
                 f"{using!r} has no such topic. {did_you_mean(name, known)}"
             )
-        sql.fetch(using, sql.statement("lock_head"), topic_id=topic.pk)
+        sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
         yield topics.select_related("head").get(pk=topic.pk)
 
 
@@ -71,7 +73,7 @@ def check_filter(using: str, declared: declarations.Consumer) -> None:
     where = f"Consumer {declared}, declared at {declared.declared_at}, has where={declared.where!r}, which"
     try:
         with transaction.atomic(using):
-            answers = sql.fetch(using, sql.statement("try_predicate"), where=declared.where)
+            answers = sql.fetch(using, sql.shared.try_predicate, where=declared.where)
     except DatabaseError as error:
         problem = sql.said(error).splitlines()[0]
         raise InvalidConsumer(f"{where} PostgreSQL can't use as a jsonpath predicate: {problem}.") from error
@@ -182,9 +184,9 @@ def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: mo
 def _change_order(using: str, row: models.Consumer, declared: declarations.Consumer) -> None:
     """Its workers have to start again, so its position becomes another one."""
     refuse_in_use(using, row)
-    sql.fetch(using, sql.statement("free_hands"), consumer_id=row.pk)
+    sql.fetch(using, sql.shared.free_hands, consumer_id=row.pk)
     if declared.ordered:  # what it has was made without keys
-        sql.fetch(using, sql.statement("add_keys").on(log=log_table(row.topic_id)), consumer_id=row.pk)
+        sql.fetch(using, SQL.add_keys.on(log=log_table(row.topic_id)), consumer_id=row.pk)
     for position in row.positions.using(using):
         position.delete(using=using)
         position.pk = None
@@ -242,7 +244,7 @@ def _changed_positions(
 def _has_unread(using: str, topic: models.Topic, position: models.Position, upper: int) -> bool:
     if topic.partitions == 1:
         return position.position < upper
-    statement = sql.statement("unread_between").on(
+    statement = SQL.unread_between.on(
         log=log_table(topic.pk), partition=position.partition, after=position.position, upper=upper
     )
     [[unread]] = sql.fetch(using, statement)
@@ -251,11 +253,11 @@ def _has_unread(using: str, topic: models.Topic, position: models.Position, uppe
 
 def refuse_in_use(using: str, row: models.Consumer) -> None:
     """Raise ConsumerInUse while somebody handles events of it, or claims some."""
-    if row.mode == "queue" and not sql.fetch(using, sql.statement("stand_still_now"), consumer_id=row.pk)[0][0]:
+    if row.mode == "queue" and not sql.fetch(using, SQL.stand_still_now, consumer_id=row.pk)[0][0]:
         raise ConsumerInUse(
             f"Somebody claims deliveries of consumer {row} now. Nothing was changed. Stop its workers and try again."
         )
-    if held := sql.fetch(using, sql.statement("held_positions"), consumer_id=row.pk):
+    if held := sql.fetch(using, SQL.held_positions, consumer_id=row.pk):
         partition, holder = held[0]
         where = "" if partition == ALL else f"in partition {partition} "
         raise ConsumerInUse(

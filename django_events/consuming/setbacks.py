@@ -19,6 +19,7 @@ from django_events.exceptions import EventsMissing
 from django_events.log.setbacks import AT_MOST, LONGEST_ERROR, Cause, Failing, Setbacks, cause_of, code_of
 
 logger = logging.getLogger("django_events.consumer")
+SQL = sql.beside(__name__)
 
 
 def sets_aside(using: str, error: BaseException) -> bool:
@@ -98,7 +99,7 @@ class ConsumerSetbacks(Setbacks):
 
     def _tell(self, of: Subscription, failure: str, error: str) -> None:
         question = (
-            sql.statement("note_consumer_failure"),
+            SQL.note_consumer_failure,
             {"consumer_id": of.consumer_id, "failure": failure, "error": error[:LONGEST_ERROR]},
         )
         if failed := self._write(question):

@@ -12,6 +12,8 @@ from django_events.log import segments
 from django_events.log.topics import changing_topics
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 LOCK_TIMEOUT = "100ms"  # who waits for the lock keeps out everybody who comes later
 PATIENCE = 60.0  # seconds
 PAUSE = 0.2
@@ -37,8 +39,8 @@ def _drop_rest(using: str, topic: models.Topic, *, sure: bool) -> bool:
     """The log's table and the rows, or nothing; returns whether they are gone."""
     try:
         with changing_topics(using), sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-            sql.fetch(using, sql.statement("lock_head"), topic_id=topic.pk)
-            sql.run(using, sql.statement("drop_table").on(table=log_table(topic.pk)))
+            sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
+            sql.run(using, SQL.drop_table.on(table=log_table(topic.pk)))
             models.TopicHead.objects.using(using).filter(pk=topic.pk).delete()
             models.Topic.objects.using(using).filter(pk=topic.pk).delete()
     except OperationalError as error:
@@ -53,7 +55,7 @@ def _drop_table(using: str, table: str) -> None:
     while True:
         try:
             with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-                sql.run(using, sql.statement("drop_table").on(table=table))
+                sql.run(using, SQL.drop_table.on(table=table))
                 return
         except OperationalError as error:
             if time.monotonic() > until or sql.state(error) not in sql.RETRIED_STATES:
@@ -62,5 +64,5 @@ def _drop_table(using: str, table: str) -> None:
 
 
 def _empty_buffer(using: str, topic_id: int) -> None:
-    while sql.fetch(using, sql.statement("drop_buffered"), topic_id=topic_id, most=BUFFERED_AT_ONCE)[0][0]:
+    while sql.fetch(using, SQL.drop_buffered, topic_id=topic_id, most=BUFFERED_AT_ONCE)[0][0]:
         pass

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from django_events import sql
 from django_events.phrases import moment
 
+SQL = sql.beside(__name__)
+
 
 class Holder(NamedTuple):
     """A session or a prepared transaction that has locked a table, or a topic's head; or that there is no head.
@@ -60,4 +62,4 @@ class Holder(NamedTuple):
 
 def holders(using: str, topic_ids: Collection[int]) -> list[Holder]:
     """Those in the way of these topics, the longest first."""
-    return [Holder(*row) for row in sql.fetch(using, sql.statement("holders"), topic_ids=list(topic_ids))]
+    return [Holder(*row) for row in sql.fetch(using, SQL.holders, topic_ids=list(topic_ids))]

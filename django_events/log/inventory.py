@@ -9,6 +9,8 @@ from django_events.exceptions import UnknownTopic, did_you_mean
 from django_events.log.segments import segments
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 COUNTED = 10_000  # events in the buffer; more are not counted
 SEGMENTS = 50  # of a topic, the newest ones, that are looked into
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
@@ -68,20 +70,20 @@ class Buffered(NamedTuple):
 def buffered(using: str, *, counted: int, **settings: str) -> Buffered:
     """What the transfer has not moved yet, of all topics together; `settings` are those of `sql.batch`."""
     with sql.batch(using, **settings):
-        [(events, age)] = sql.fetch(using, sql.statement("buffered"), most=counted)
+        [(events, age)] = sql.fetch(using, SQL.buffered, most=counted)
     return Buffered(min(events, counted), events > counted, age or timedelta(0))
 
 
 def waiting(using: str, **settings: str) -> list[Waiting]:
     """What the transfer has not moved yet, the topic that waits longest first; `settings` are those of `sql.batch`."""
     with sql.batch(using, **settings):
-        return [Waiting._make(row) for row in sql.fetch(using, sql.statement("waiting"), most=COUNTED)]
+        return [Waiting._make(row) for row in sql.fetch(using, SQL.waiting, most=COUNTED)]
 
 
 def next_scheduled(using: str) -> NextScheduled | None:
     """What the transfer will publish next."""
     with sql.batch(using):
-        rows = sql.fetch(using, sql.statement("next_scheduled"))
+        rows = sql.fetch(using, SQL.next_scheduled)
     return NextScheduled._make(rows[0]) if rows else None
 
 
@@ -103,7 +105,7 @@ def logs(using: str, topics: Sequence[models.Topic] | None = None) -> list[Log]:
     extents: dict[int, tuple[int | None, int | None, datetime | None]] = {}
     for start in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[start : start + TOPICS_AT_ONCE]
-        statements = [sql.statement("extent").on(topic_id=topic.pk, log=log_table(topic.pk)) for topic in some]
+        statements = [SQL.extent.on(topic_id=topic.pk, log=log_table(topic.pk)) for topic in some]
         with sql.unlocked(using):
             extents |= {topic_id: (*extent,) for topic_id, *extent in sql.fetch(using, sql.union_all(statements))}
     return [_log(topic, *extents[topic.pk]) for topic in topics]
@@ -120,9 +122,7 @@ def extents(using: str, topic: models.Topic) -> list[Extent]:
     found = segments(using, topic.pk)[-SEGMENTS:]
     if not found:
         return []
-    statements = [
-        sql.statement("extent_of_segment").on(segment=one.table, name=sql.literal(one.table)) for one in found
-    ]
+    statements = [sql.shared.extent_of_segment.on(segment=one.table, name=sql.literal(one.table)) for one in found]
     told = {row[0]: row[1:] for row in sql.fetch(using, sql.union_all(statements))}
     return [Extent(one.table, one.first, one.end - 1, *told[one.table]) for one in reversed(found)]
 
@@ -130,5 +130,5 @@ def extents(using: str, topic: models.Topic) -> list[Extent]:
 def sizes(using: str, topics: Sequence[models.Topic]) -> dict[str, tuple[int, int]]:
     """How many segments each topic has, and how many bytes."""
     names = {log_table(topic.pk): topic.name for topic in topics}
-    rows = sql.fetch(using, sql.statement("sizes"), logs=list(names))
+    rows = sql.fetch(using, SQL.sizes, logs=list(names))
     return {names[log]: (segments, size) for log, segments, size in rows}

@@ -8,6 +8,7 @@ from django.db import DatabaseError, OperationalError, transaction
 from django_events import sql
 
 logger = logging.getLogger("django_events.consumer")
+SQL = sql.beside(__name__)
 
 LONGEST_ERROR = 1_000
 
@@ -27,7 +28,7 @@ def quarantine(
     )
     sql.fetch(
         using,
-        sql.statement("quarantine"),
+        SQL.quarantine,
         consumer_id=consumer_id,
         last_id=last_id,
         error=f"Its filter fails on {where}. {problem}"[:LONGEST_ERROR],
@@ -40,7 +41,7 @@ def quarantine_failing(using: str, last_ids: Mapping[int, int], move: Callable[[
     In a transaction that holds the heads of the topics, whose last ids are given. `move` is tried in savepoints that
     are undone: without any of them, and then with one half and the other, until each one that fails is found.
     """
-    found = sql.fetch(using, sql.statement("live_consumers"), topic_ids=list(last_ids))
+    found = sql.fetch(using, SQL.live_consumers, topic_ids=list(last_ids))
     topics = {consumer_id: (topic_id, topic, name) for consumer_id, topic_id, topic, name in found}
     if not topics or _error(using, [], move) is not None:
         return False
@@ -69,7 +70,7 @@ def _error(using: str, consumer_ids: list[int], move: Callable[[], object]) -> D
     """How moving fails with these consumers alone. What it did is undone."""
     try:
         with transaction.atomic(using):
-            sql.fetch(using, sql.statement("only"), consumer_ids=consumer_ids or [0])
+            sql.fetch(using, SQL.only, consumer_ids=consumer_ids or [0])
             move()
             transaction.set_rollback(True, using)
     except OperationalError as error:

@@ -21,6 +21,8 @@ from django_events.log.segments import Segment
 from django_events.phrases import moment
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 PARTS = 10  # a segment holds about so much less than what is kept
 SMALLEST_PART = 100  # events
 MOST_PARTS = 3 * PARTS  # where there are more, what is kept is kept for somebody
@@ -75,7 +77,7 @@ def is_limited(topic: models.Topic) -> bool:
 def writing(using: str, topic_id: int) -> Iterator[models.Topic | None]:
     """A short transaction of the topic's one writer; None if there is no such topic any more."""
     with sql.committed(using), sql.batch(using, **sql.UNHURRIED):
-        sql.fetch(using, sql.statement("lock_head"), topic_id=topic_id)
+        sql.fetch(using, sql.shared.lock_head, topic_id=topic_id)
         yield models.Topic.objects.using(using).select_related("head").filter(pk=topic_id).first()
 
 
@@ -110,7 +112,7 @@ def outlived_of(using: str, topics: Sequence[models.Topic]) -> dict[int, Outlive
 def needs(using: str, topic: models.Topic) -> list[Need]:
     """Who still has something to do in the log of a topic, from which event on; the one furthest behind comes first."""
     [log] = logs(using, [topic])
-    statement = sql.statement("needs").on(log=log_table(topic.pk), topic_id=topic.pk)
+    statement = SQL.needs.on(log=log_table(topic.pk), topic_id=topic.pk)
     rows = sql.fetch(using, statement, last_id=log.last_id, whole=topic.partitions == 1)
     return [Need._make(row) for row in rows]
 
@@ -123,13 +125,13 @@ def behind(using: str, topic: models.Topic, old: Outlived) -> list[Need]:
 def pause(using: str, period: timedelta | None) -> datetime | None:
     """Drop nothing for so long, or go on with None; returns until when. What is being dropped now is waited for."""
     with sql.batch(using, lock_timeout=PATIENCE):
-        [[until]] = sql.fetch(using, sql.statement("pause_retention"), period=period)
+        [[until]] = sql.fetch(using, SQL.pause_retention, period=period)
     return until  # type: ignore[no-any-return]
 
 
 def refuse_paused(using: str) -> None:
     """Raise Paused while nothing may be dropped; nobody pauses it before this transaction ends."""
-    for (until,) in sql.fetch(using, sql.statement("paused")):
+    for (until,) in sql.fetch(using, SQL.paused):
         raise Paused(until)
 
 
@@ -141,7 +143,7 @@ def remove(using: str, topic: models.Topic, old: Outlived) -> None:
     topic.head.id_floor, topic.head.number_floors = old.last_id, floors
     sql.fetch(
         using,
-        sql.statement("raise_floors"),
+        SQL.raise_floors,
         topic_id=topic.pk,
         id_floor=old.last_id,
         number_floors=json.dumps(floors),
@@ -202,7 +204,7 @@ def _has_its_part(log: Log, tail: Segment, seen: _Seen, now: datetime) -> bool:
 
 def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Seen]:
     """Many segments in a statement, but not very many: it would lock very many tables at the same time."""
-    extent = sql.statement("extent_of_segment")
+    extent = sql.shared.extent_of_segment
     seen: dict[Segment, _Seen] = {}
     for start in range(0, len(some), TOPICS_AT_ONCE):
         part = {one.table: one for one in some[start : start + TOPICS_AT_ONCE]}
@@ -214,7 +216,7 @@ def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Seen]:
 
 def _now(using: str) -> datetime:
     """The database's clock."""
-    [[now]] = sql.fetch(using, sql.statement("clock"))
+    [[now]] = sql.fetch(using, sql.shared.clock)
     at: datetime = now
     return at
 
@@ -234,8 +236,6 @@ def _is_older(at: datetime | None, age: timedelta, now: datetime) -> bool:
 def _numbers_reached(using: str, topic: models.Topic, old: Outlived) -> list[int]:
     """The number of each partition's last event in a segment, or what it was before."""
     before = dict(enumerate(topic.head.number_floors))
-    statement = sql.statement("ends_of_partitions").on(
-        log=old.segment.table, topic_id=topic.pk, partitions=topic.partitions
-    )
+    statement = sql.shared.ends_of_partitions.on(log=old.segment.table, topic_id=topic.pk, partitions=topic.partitions)
     reached = {partition: number for _, partition, number in sql.fetch(using, statement)}
     return [reached.get(partition, before.get(partition, 0)) for partition in range(topic.partitions)]

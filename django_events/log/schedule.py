@@ -1,7 +1,7 @@
 """Scheduled events: when their time has come, the transfer moves them into the buffer, in the order of their times.
 
 schedule = Schedule(using)
-rows = sql.fetch(using, sql.statement("pending"), scheduled_from=schedule.asked(), …)
+rows = sql.fetch(using, SQL.pending, scheduled_from=schedule.asked(), …)
 schedule.answered(seconds until the next one, or None)
 if schedule.is_due:
     schedule.publish(limit=5_000)
@@ -12,6 +12,8 @@ from datetime import timedelta
 
 from django_events import sql
 from django_events.log import channel
+
+SQL = sql.beside(__name__)
 
 # What is scheduled by a transaction that ends after the time it names is behind what was published already. The way
 # there may be long while an old snapshot keeps dead rows, so it is not gone each time.
@@ -69,7 +71,7 @@ class Schedule:
         There are none if another transfer is at it, or if somebody holds a lock on them: it will be asked again.
         """
         question = (
-            sql.statement("publish_due"),
+            SQL.publish_due,
             {"lock": channel.PUBLISHING_DUE, "scheduled_from": self._from_when, "ahead": self._ahead, "limit": limit},
         )
         with sql.batch(self.using, question) as [[(events, passed)]]:

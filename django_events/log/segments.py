@@ -13,6 +13,8 @@ from django_events import sql
 from django_events.models import Topic
 from django_events.statements import LOG, log_table
 
+SQL = sql.beside(__name__)
+
 LOCK_TIMEOUT = "200ms"
 
 
@@ -33,7 +35,7 @@ def of_topics(using: str, topic_ids: Collection[int]) -> dict[int, list[Segment]
     """The attached segments of each of these topics, in order."""
     names = {log_table(topic_id): topic_id for topic_id in topic_ids}
     found: dict[int, list[Segment]] = {topic_id: [] for topic_id in topic_ids}
-    for log, *segment in sql.fetch(using, sql.statement("segments"), logs=list(names)):
+    for log, *segment in sql.fetch(using, SQL.segments, logs=list(names)):
         found[names[log]].append(Segment(*segment))
     return found
 
@@ -67,21 +69,21 @@ def _room(existing: list[Segment], *, reserve: bool = False) -> int:
 def create_log(using: str, topic: Topic) -> None:
     """Make the log of a topic with its first segments. In the caller's transaction."""
     log = log_table(topic.pk)
-    sql.run(using, sql.statement("create_log").on(log=log, name=sql.literal(topic.name)))
+    sql.run(using, SQL.create_log.on(log=log, name=sql.literal(topic.name)))
     above, table = sql.literal(LOG), sql.literal(log)
-    sql.run(using, sql.statement("as_above").on(above=above, table=table))
+    sql.run(using, SQL.as_above.on(above=above, table=table))
     create_indexes(using, topic)
     extend(using, topic, after=topic.head.id_floor, events=1)
-    sql.run(using, sql.statement("attach_log").on(log=log, topic_id=topic.pk))
+    sql.run(using, SQL.attach_log.on(log=log, topic_id=topic.pk))
 
 
 def create_indexes(using: str, topic: Topic) -> None:
     """Give the log of a topic the indexes that its declaration asks for, where they are missing."""
     log = log_table(topic.pk)
     if topic.partitions > 1:
-        sql.run(using, sql.statement("index_partition").on(log=log, index=f"{log}_partition"))
+        sql.run(using, SQL.index_partition.on(log=log, index=f"{log}_partition"))
     if topic.timeline:
-        sql.run(using, sql.statement("index_timeline").on(log=log, index=f"{log}_timeline"))
+        sql.run(using, SQL.index_timeline.on(log=log, index=f"{log}_timeline"))
 
 
 def ensure(using: str, topic_id: int, *, events: int) -> int:
@@ -92,11 +94,9 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
     """
     try:
         with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-            if sql.fetch(using, sql.statement("lock_heads"), topic_ids=[topic_id]):
+            if sql.fetch(using, sql.shared.lock_heads, topic_ids=[topic_id]):
                 topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
-                statement = sql.statement("last_id").on(
-                    log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor
-                )
+                statement = sql.shared.last_id.on(log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor)
                 [[last_id]] = sql.fetch(using, statement)
                 return extend(using, topic, after=max(last_id, topic.head.id_floor), events=events)
     except OperationalError as error:
@@ -114,14 +114,14 @@ def cut(using: str, topic: Topic, *, last_id: int) -> None:
         if segment.first > last_id:
             drop(using, topic, segment)
         elif segment.end > last_id + 1:
-            statement = sql.statement("cut_segment")
+            statement = SQL.cut_segment
             sql.fetch(using, statement, topic_id=topic.pk, first=segment.first, ends=last_id + 1)
     extend(using, topic, after=last_id, events=1)
 
 
 def drop(using: str, topic: Topic, segment: Segment) -> None:
     """Drop the oldest segment with what is in it, or an empty one. For a caller who holds the head of the topic."""
-    sql.fetch(using, sql.statement("drop_segment"), topic_id=topic.pk, first=segment.first)
+    sql.fetch(using, SQL.drop_segment, topic_id=topic.pk, first=segment.first)
 
 
 def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
@@ -137,7 +137,7 @@ def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
         if segment is None:
             end = min([first + topic.segment_size, *(s.first for s in existing if s.first > first)])
             segment = Segment(f"{log}_{first:d}", first, end)
-            sql.fetch(using, sql.statement("make_segment"), topic_id=topic.pk, first=first, ends=end)
+            sql.fetch(using, SQL.make_segment, topic_id=topic.pk, first=first, ends=end)
         if segment.first > after + events:
             return segment.first - 1
         first = segment.end

@@ -25,6 +25,7 @@ from django_events.exceptions import EventsMissing
 from django_events.phrases import duration
 
 logger = logging.getLogger("django_events.transfer")
+SQL = sql.beside(__name__)
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
 MOST_DOUBLINGS = 10  # more than enough for the longest
@@ -184,7 +185,7 @@ class TopicSetbacks(Setbacks):
 
     def _tell(self, topic_id: int, failure: str, error: str) -> None:
         question = (
-            sql.statement("note_failure"),
+            SQL.note_failure,
             {"topic_id": topic_id, "failure": failure, "error": error[:LONGEST_ERROR]},
         )
         if failed := self._write(question):

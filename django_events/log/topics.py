@@ -16,6 +16,8 @@ from django_events.exceptions import TopicChangeRefused
 from django_events.log import segments
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 OPTIONS = (
     "partitions",
     "retention",
@@ -65,7 +67,7 @@ def create_missing(using: str, wanted: Iterable[declarations.Topic], *, apps: Ap
         with changing_topics(using):
             rows = apps.get_model("django_events", "Topic")._base_manager.using(using)
             ids: dict[str, int] = dict(rows.values_list("name", "pk"))
-            logs: Logs = dict(sql.fetch(using, sql.statement("logs")))
+            logs: Logs = dict(sql.fetch(using, SQL.logs))
             if declared.name not in ids:
                 _create(using, declared, _orphans(ids.values(), logs).get(declared.name), logs, apps)
 
@@ -78,13 +80,13 @@ Logs = dict[int, str]
 def changing_topics(using: str) -> Iterator[None]:
     """A transaction of the only one who makes or changes topics now."""
     with sql.committed(using):
-        sql.run(using, sql.statement("lock_topics"))
+        sql.run(using, SQL.lock_topics)
         yield
 
 
 def _existing(using: str) -> tuple[Rows, Logs]:
     rows = models.Topic.objects.using(using).select_related("head")
-    return {topic.name: topic for topic in rows}, dict(sql.fetch(using, sql.statement("logs")))
+    return {topic.name: topic for topic in rows}, dict(sql.fetch(using, SQL.logs))
 
 
 def _orphans(owned: Collection[int], logs: Logs) -> dict[str, int]:
@@ -121,7 +123,7 @@ def _refuse(using: str, declared: declarations.Topic, rows: Rows, logs: Logs) ->
 
 def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Topic) -> None:
     log = log_table(orphan)
-    [[highest]] = sql.fetch(using, sql.statement("highest_partition").on(log=log))
+    [[highest]] = sql.fetch(using, SQL.highest_partition.on(log=log))
     if highest is not None and highest >= declared.partitions:
         raise TopicChangeRefused(
             f"Topic {declared} lost its row. Its log, {log}, has events in partition {highest}, and it is declared "
@@ -133,7 +135,7 @@ def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Top
 def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: Logs, apps: Apps = site_apps) -> str:
     """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
     if orphan is None:
-        [[topic_id]] = sql.fetch(using, sql.statement("next_topic_id"), logs=list(logs))
+        [[topic_id]] = sql.fetch(using, SQL.next_topic_id, logs=list(logs))
     model, head_model = (apps.get_model("django_events", name) for name in ("Topic", "TopicHead"))
     columns = {field.name for field in model._meta.concrete_fields}
     options = {option: getattr(declared, option) for option in OPTIONS if option in columns}
@@ -153,14 +155,14 @@ def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: 
 def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
     """What retention had removed of a log that lost its row, as far as what is left tells."""
     log = log_table(topic.pk)
-    [[first]] = sql.fetch(using, sql.statement("first_id").on(log=log, topic_id=topic.pk))
+    [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
     if first is None:
         first = min((segment.first for segment in segments.segments(using, topic.pk)), default=1)
     if first == 1:
         return 0, []
     if topic.partitions == 1:
         return first - 1, [first - 1]
-    statement = sql.statement("beginnings_of_partitions").on(log=log, partitions=topic.partitions)
+    statement = SQL.beginnings_of_partitions.on(log=log, partitions=topic.partitions)
     begins: dict[int, int] = dict(sql.fetch(using, statement))
     return first - 1, [begins.get(partition, 1) - 1 for partition in range(topic.partitions)]
 
@@ -189,8 +191,8 @@ def _adapt(using: str, row: models.Topic, declared: declarations.Topic, *, has_l
 
 
 def _refuse_with_events(using: str, row: models.Topic, declared: declarations.Topic) -> None:
-    sql.fetch(using, sql.statement("lock_head"), topic_id=row.pk)
-    [[used]] = sql.fetch(using, sql.statement("topic_used"), topic_id=row.pk)
+    sql.fetch(using, sql.shared.lock_head, topic_id=row.pk)
+    [[used]] = sql.fetch(using, SQL.topic_used, topic_id=row.pk)
     if not used:
         return
     if row.partitions != declared.partitions:

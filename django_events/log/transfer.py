@@ -30,6 +30,7 @@ from django_events.log.setbacks import Cause, TopicSetbacks, cause_of
 from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.transfer")
+SQL = sql.beside(__name__)
 
 # How often to ask who may still commit below what was seen: by events moved, and by time.
 NOTE_EVERY_EVENTS = 1_000
@@ -239,7 +240,7 @@ class Transfer:
             return self._answered(rows, only=only)
 
     def _question(self, *, only: int | None = None) -> sql.Question:
-        return sql.statement("pending"), {
+        return SQL.pending, {
             "topic_ids": list(self._known),
             "marks": [known.mark for known in self._known.values()],
             "only": self.only if only is None else only,
@@ -304,7 +305,7 @@ class Transfer:
         """Whether it was because of queue consumers' filters, which are stopped now, so that it won't come again."""
         if connections[self.using].in_atomic_block:
             return False
-        lock = sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}
+        lock = sql.shared.lock_heads, {"topic_ids": [p.topic_id for p in pending]}
         try:
             with sql.batch(self.using, lock) as [heads]:
                 [ends] = sql.fetch_each(self.using, self._ends_of(topic_id for (topic_id,) in heads)) if heads else [[]]
@@ -391,7 +392,7 @@ class Transfer:
             return self._move_locked(pending)
 
     def _move_locked(self, pending: list[Pending]) -> list[Moved]:
-        lock = sql.statement("lock_heads"), {"topic_ids": [p.topic_id for p in pending]}
+        lock = sql.shared.lock_heads, {"topic_ids": [p.topic_id for p in pending]}
         if self._blocked.isdisjoint(p.topic_id for p in pending):
             heads, ends = sql.fetch_each(self.using, lock, self._ends_of(p.topic_id for p in pending))
         else:  # reading such a log may have to wait: not for nothing
@@ -410,7 +411,7 @@ class Transfer:
         unpartitioned = all(place.partitions == 1 for place in places.values())
         rows = sql.fetch(
             self.using,
-            sql.statement("move_unpartitioned" if unpartitioned else "move"),
+            (SQL.move_unpartitioned if unpartitioned else SQL.move),
             topic_ids=[p.topic_id for p in ours],
             marks=[self._known[p.topic_id].mark for p in ours],
             events=[p.events for p in ours],
@@ -431,7 +432,7 @@ class Transfer:
 
     def _ends_of(self, topic_ids: Iterable[int]) -> sql.Question:
         ends = [
-            sql.statement("last").on(log=log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id)
+            SQL.last.on(log=log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id)
             for topic_id in topic_ids
         ]
         return sql.union_all(ends), {}
@@ -451,9 +452,7 @@ class Transfer:
             if last_id > known.last_id and partitions == 1:
                 known.numbers[0] = max(number or 0, known.numbers.get(0, 0))
             elif last_id > known.last_id:
-                statement = sql.statement("numbers").on(
-                    log=log_table(topic_id), partitions=partitions, since=known.last_id
-                )
+                statement = SQL.numbers.on(log=log_table(topic_id), partitions=partitions, since=known.last_id)
                 known.numbers.update(sql.fetch(self.using, statement))
             known.last_id = last_id
             yield Place(topic_id, partitions, last_id, logged_at)
@@ -497,7 +496,7 @@ class Transfer:
         if self._events_since_note and (
             self._events_since_note >= NOTE_EVERY_EVENTS or now - self._noted_at >= NOTE_EVERY_SECONDS
         ):
-            [[writers, counts_since]] = sql.fetch(self.using, sql.statement("writers"))
+            [[writers, counts_since]] = sql.fetch(self.using, SQL.writers)
             if self._counts_since not in (None, counts_since):  # the server crashed, and a pooler didn't say so
                 self._outdated = True
             self._counts_since = counts_since

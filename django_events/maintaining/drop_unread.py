@@ -23,6 +23,7 @@ from django_events.operating.quiesce import lock, standing_still
 from django_events.signals import events_expired
 
 logger = logging.getLogger("django_events.maintenance")
+SQL = sql.beside(__name__)
 
 BY = "retention"
 ALL = models.Position.ALL
@@ -87,7 +88,7 @@ def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequenc
 
 
 def _refuse_in_hand(using: str, row: models.Consumer, old: Outlived) -> None:
-    if holders := sql.fetch(using, sql.statement("in_hand_up_to"), consumer_id=row.pk, last=old.last_id):
+    if holders := sql.fetch(using, SQL.in_hand_up_to, consumer_id=row.pk, last=old.last_id):
         raise NotNow(f"consumer {row}, which has some of these events in hand, by {holders[0][0]}")
 
 
@@ -117,7 +118,7 @@ def _remove(using: str, topic: models.Topic, old: Outlived) -> None:
 def _forget_free(using: str, row: models.Consumer, old: Outlived, deadline: float) -> None:
     """Delete what waits for a queue consumer, in small transactions: there may be a million. Each is told."""
     while True:
-        stand_still = sql.statement("stand_still"), {"consumer_ids": [row.pk]}
+        stand_still = sql.shared.stand_still, {"consumer_ids": [row.pk]}
         with sql.committed(using), sql.batch(using, stand_still, **sql.UNHURRIED):
             losses = list(_recorded(using, row, _forgotten(using, row, old)))
         for loss in losses:
@@ -129,7 +130,7 @@ def _forget_free(using: str, row: models.Consumer, old: Outlived, deadline: floa
 
 
 def _forgotten(using: str, row: models.Consumer, old: Outlived) -> Iterator[Loss]:
-    forget = sql.statement("forget_deliveries")
+    forget = SQL.forget_deliveries
     rows = sql.fetch(using, forget, consumer_id=row.pk, last=old.last_id, most=AT_ONCE)
     if rows:
         ids = [event_id for (event_id,) in rows]

@@ -5,19 +5,21 @@ from datetime import timedelta
 
 from django_events import models, sql
 
+SQL = sql.beside(__name__)
+
 AT_ONCE = 5_000
 STAGED_KEPT = timedelta(days=7)  # what tasks of Spark staged and no driver published
 
 
 def forget_dedup_keys(using: str) -> int:
     """Delete some whose window is over; returns how many: 0 when nothing is left to delete."""
-    with sql.batch(using, (sql.statement("forget_expired"), {"limit": AT_ONCE}), **sql.UNHURRIED) as [rows]:
+    with sql.batch(using, (SQL.forget_expired, {"limit": AT_ONCE}), **sql.UNHURRIED) as [rows]:
         return len(rows)
 
 
 def forget_staged(using: str) -> int:
     """Delete some of it that is too old; returns how many rows: 0 when nothing is left to delete."""
-    question = (sql.statement("forget_staged"), {"age": STAGED_KEPT, "limit": AT_ONCE})
+    question = (SQL.forget_staged, {"age": STAGED_KEPT, "limit": AT_ONCE})
     with sql.batch(using, question, **sql.UNHURRIED) as [rows]:
         return len(rows)
 
@@ -25,7 +27,7 @@ def forget_staged(using: str) -> int:
 def prune_histories(using: str, *, seconds: float) -> int:
     """Delete what is too old of all consumers, as far as there is time; returns how many rows. Repeating it goes on."""
     deadline, pruned = time.monotonic() + seconds, 0
-    statement = sql.statement("prune_history")
+    statement = SQL.prune_history
     queues = models.Consumer.objects.using(using).filter(mode="queue").order_by("pk")
     for consumer_id in list(queues.values_list("pk", flat=True)):
         gone = AT_ONCE

@@ -15,6 +15,8 @@ from django_events import models, sql
 from django_events.exceptions import NotReady, tables_missing
 from django_events.statements import LOG, Statement
 
+SQL = sql.beside(__name__)
+
 SEQUENCE = "django_events_bufferedevent_id_seq"
 EVENT = "topic_id, partition, type, key, value, body, metadata"  # what a publisher says of an event
 
@@ -50,20 +52,20 @@ class Granting:
         return self.grant_to(self.role, rights, things)
 
     def grant_to(self, role: str, rights: str, things: str) -> Statement:
-        return sql.statement("grant").on(rights=_part(rights), things=_part(things), role=_part(_quoted(role)))
+        return SQL.grant.on(rights=_part(rights), things=_part(things), role=_part(_quoted(role)))
 
     def on_log(self, rights: str) -> Statement:
         log, name = self._log, _literal(self.role)
-        return sql.statement("grant_log").on(
+        return SQL.grant_log.on(
             rights=_part(rights), log=_part(log), name=_part(name), quote=_part(_dollars(log, name))
         )
 
     def own_log(self) -> Statement:
         log, name = self._log, _literal(self.owner)
-        return sql.statement("own_log").on(log=_part(log), name=_part(name), quote=_part(_dollars(log, name)))
+        return SQL.own_log.on(log=_part(log), name=_part(name), quote=_part(_dollars(log, name)))
 
     def revoke(self, rights: str, things: str, *roles: str) -> Statement:
-        return sql.statement("revoke").on(rights=_part(rights), things=_part(things), roles=_part(", ".join(roles)))
+        return SQL.revoke.on(rights=_part(rights), things=_part(things), roles=_part(", ".join(roles)))
 
     def schemas(self) -> list[str]:
         """Where names are looked up: the schema of the tables, and all of the search_path."""
@@ -73,7 +75,7 @@ class Granting:
         """A REVOKE of what another role gave only warns: this ends in an error then."""
         role, owner, schema = (_literal(name) for name in (self.role, self.owner, self.schema))
         path = sql.literal([self.schema, *self.path]).as_string()
-        return sql.statement("prove_rights").on(
+        return SQL.prove_rights.on(
             role=_part(role),
             owner=_part(owner),
             schema=_part(schema),
@@ -83,10 +85,10 @@ class Granting:
 
     def make(self) -> Statement:
         role, name = _quoted(self.role), _literal(self.role)
-        return sql.statement("make_role").on(role=_part(role), name=_part(name), quote=_part(_dollars(role, name)))
+        return SQL.make_role.on(role=_part(role), name=_part(name), quote=_part(_dollars(role, name)))
 
     def membership(self, role: str, *, to: str) -> Statement:
-        return sql.statement("grant_role").on(role=_part(_quoted(role)), to=_part(_quoted(to)))
+        return SQL.grant_role.on(role=_part(_quoted(role)), to=_part(_quoted(to)))
 
     def execute(self, functions: list[str]) -> Statement:
         return self.grant("EXECUTE", _functions(functions))
@@ -127,7 +129,7 @@ def _functions(signatures: list[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    return sql.statement("only_name").on(name=name).text
+    return SQL.only_name.on(name=name).text
 
 
 def _literal(text: str) -> str:
@@ -266,7 +268,7 @@ ROLES: dict[str, Callable[[Granting], Iterable[Block]]] = {
 
 def blocks(using: str, kind: str, role: str) -> list[Block]:
     """What to run so that a role can do what a process of its kind does. Nothing is run here."""
-    rows = sql.fetch(using, sql.statement("home"))
+    rows = sql.fetch(using, SQL.home)
     if not rows:
         raise NotReady(tables_missing(using))
     of = Granting(role, *rows[0])

@@ -9,6 +9,8 @@ from django_events.exceptions import EventExpired
 from django_events.models.functions import TopicId
 from django_events.models.topics import Topic, TopicHead
 
+SQL = sql.beside(__name__)
+
 
 class EventQuerySet(models.QuerySet["Event"]):
     """What is in the log of a topic. The topic is a declaration or its name."""
@@ -93,9 +95,9 @@ class Event(models.Model):
                 func="\n".join(
                     [
                         "IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN",
-                        f"{sql.statement('deliver').text};",
+                        f"{SQL.deliver.text};",
                         "IF EXISTS (SELECT FROM django_events_consumer WHERE live AND max_pending IS NOT NULL) THEN",
-                        f"{sql.statement('shed').text};",
+                        f"{SQL.shed.text};",
                         "END IF;",
                         "END IF;",
                         "RETURN NULL;",

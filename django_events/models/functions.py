@@ -47,7 +47,7 @@ class TopicId(Func):
         self.topic = str(topic)
 
     def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[int]]:  # type: ignore[override]
-        rows = sql.fetch(connection.alias, sql.statement("topic_id"), topic=self.topic)
+        rows = sql.fetch(connection.alias, sql.shared.topic_id, topic=self.topic)
         if not rows:
             raise UnknownTopic(
                 f"The database {connection.alias!r} has no topic {self.topic!r}. "

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from django_events import sql
 
+SQL = sql.beside(__name__)
+
 LEAST = 100_000  # dead rows of a table; fewer slow nothing down
 TIMES_LIVE = 4
 
@@ -35,10 +37,10 @@ class Pile(NamedTuple):
 
 def holders(using: str, *, age: timedelta, most: int) -> list[Holder]:
     """Who has held them back for longer than an age, the longest first, slots at the end."""
-    return [Holder._make(row) for row in sql.fetch(using, sql.statement("holding_back"), age=age, limit=most)]
+    return [Holder._make(row) for row in sql.fetch(using, SQL.holding_back, age=age, limit=most)]
 
 
 def piles(using: str) -> list[Pile]:
     """The tables that have too many of them, the highest first."""
-    rows = sql.fetch(using, sql.statement("dead_rows"), least=LEAST, times=TIMES_LIVE)
+    rows = sql.fetch(using, SQL.dead_rows, least=LEAST, times=TIMES_LIVE)
     return [Pile._make(row) for row in rows]

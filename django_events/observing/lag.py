@@ -17,6 +17,8 @@ from django_events.consuming.registered import Named, registered, writable
 from django_events.log.setbacks import Cause, cause_of
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 ALL = models.Position.ALL
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
 WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
@@ -113,7 +115,7 @@ def progress(
     with sql.by_index(using):
         found = sql.fetch(
             using,
-            sql.statement("progress").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
+            SQL.progress.on(lanes=SQL.lanes, state=SQL.state_of_position),
             consumer_ids=consumer_ids,
             most_pending=counted,
             topic_ids=ends.topic_ids,
@@ -141,7 +143,7 @@ def standings(
     with sql.by_index(using):
         found = sql.fetch(
             using,
-            sql.statement("standings").on(lanes=sql.statement("lanes"), state=sql.statement("state_of_position")),
+            SQL.standings.on(lanes=SQL.lanes, state=SQL.state_of_position),
             consumer_ids=consumer_ids,
             most=most,
             most_pending=most,
@@ -209,10 +211,10 @@ def _ask_logs(using: str, statements: Sequence[sql.Statement], *, by_index: bool
 
 def _statements(topic: models.Topic) -> list[sql.Statement]:
     log = log_table(topic.pk)
-    last = sql.statement("end_of_log").on(topic_id=topic.pk, log=log)
+    last = SQL.end_of_log.on(topic_id=topic.pk, log=log)
     if topic.partitions == 1:
         return [last]
-    lanes = sql.statement("ends_of_partitions").on(topic_id=topic.pk, partitions=topic.partitions, log=log)
+    lanes = sql.shared.ends_of_partitions.on(topic_id=topic.pk, partitions=topic.partitions, log=log)
     return [last, lanes]
 
 
@@ -221,7 +223,7 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
 
     One look by index for each of their partitions, in a statement for many topics.
     """
-    kinds = sql.fetch(using, sql.statement("kinds_of_consumers"), consumer_ids=list(consumer_ids))
+    kinds = sql.fetch(using, SQL.kinds_of_consumers, consumer_ids=list(consumer_ids))
     statements = [_oldest(list(consumer_ids), *kind) for kind in kinds]
     waits: dict[int, timedelta] = {}
     for start in range(0, len(statements), TOPICS_AT_ONCE):
@@ -233,13 +235,13 @@ def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta
 def _oldest(consumer_ids: list[int], topic_id: int, partitions: int, mode: str, partitioned: bool) -> sql.Statement:
     log = log_table(topic_id)
     if mode == "queue":
-        return sql.statement("oldest_pending").on(consumer_ids=sql.literal(consumer_ids), topic_id=topic_id, log=log)
+        return SQL.oldest_pending.on(consumer_ids=sql.literal(consumer_ids), topic_id=topic_id, log=log)
     whole = not partitioned or partitions == 1
-    return sql.statement("oldest_unpassed").on(
+    return SQL.oldest_unpassed.on(
         consumer_ids=sql.literal(consumer_ids),
         topic_id=topic_id,
         log=log,
         lowest=0 if partitioned else ALL,
         highest=partitions - 1 if partitioned else ALL,
-        events=sql.statement("in_topic").on(topic_id=topic_id) if whole else sql.statement("in_its_partition"),
+        events=sql.shared.in_topic.on(topic_id=topic_id) if whole else sql.shared.in_its_partition,
     )

@@ -38,6 +38,6 @@ class Pace:
 
 def now(using: str) -> datetime:
     """The database's clock."""
-    [[moment]] = sql.fetch(using, sql.statement("clock"))
+    [[moment]] = sql.fetch(using, sql.shared.clock)
     found: datetime = moment
     return found

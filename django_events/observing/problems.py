@@ -210,7 +210,7 @@ def _beyond(row: models.Consumer) -> str:
 
 def _prepared(using: str) -> Iterator[Trouble]:
     """What was prepared and forgotten, and holds rows that workers or transfers write."""
-    for name, role, table, age, consumer, topic in sql.fetch(using, sql.statement("prepared"), age=LATE):
+    for name, role, table, age, consumer, topic in sql.fetch(using, sql.shared.prepared, age=LATE):
         what = gettext("The prepared transaction %(name)s of %(role)s has held rows of %(table)s for %(time)s.") % {
             "name": repr(name),
             "role": role,

@@ -15,6 +15,8 @@ from django_events.conf import settings
 from django_events.log.inventory import waiting
 from django_events.observing.lag import ends_of, standings
 
+SQL = sql.beside(__name__)
+
 COUNTED = 10_000  # deliveries and dead letters of a consumer; more are not counted,
 COUNTED_OF_QUEUES = 200_000  # nor more deliveries of all of them together: a second counts some million
 POINTS = 240  # of a chart: more would not be seen
@@ -68,12 +70,12 @@ def take(using: str) -> bool:
     """
     if settings.SAMPLES_KEPT is None:
         return False
-    with sql.batch(using, (sql.statement("sampled"), {}), **LIMITS) as [[[there]]]:
+    with sql.batch(using, (SQL.sampled, {}), **LIMITS) as [[[there]]]:
         if there:
             return False
         topics, consumers = _seen(using)
     taken: sql.Question = (
-        sql.statement("take_sample"),
+        SQL.take_sample,
         {
             "published": sum(last_id for last_id, _ in topics.values()),
             "handled": sum(handled for _, handled, *_ in consumers.values()),
@@ -84,7 +86,7 @@ def take(using: str) -> bool:
         },
     )
     forgotten: sql.Question = (
-        sql.statement("forget_samples"),
+        SQL.forget_samples,
         {"age": settings.SAMPLES_KEPT, "limit": FORGOTTEN_AT_ONCE},
     )
     with sql.batch(using, taken, forgotten, **LIMITS) as [rows, _]:
@@ -93,19 +95,19 @@ def take(using: str) -> bool:
 
 def totals(using: str, period: timedelta) -> list[Total]:
     """Everything in the last while, in order of time."""
-    return [Total._make(row) for row in sql.fetch(using, sql.statement("totals"), period=period, step=_step(period))]
+    return [Total._make(row) for row in sql.fetch(using, SQL.totals, period=period, step=_step(period))]
 
 
 def of_consumer(using: str, consumer_id: int, period: timedelta) -> list[OfConsumer]:
     """A consumer on a topic in the last while, in order of time."""
-    asked = sql.statement("samples_of_consumer")
+    asked = SQL.samples_of_consumer
     rows = sql.fetch(using, asked, consumer_id=consumer_id, period=period, step=_step(period))
     return [OfConsumer._make(row) for row in rows]
 
 
 def latest(using: str) -> Whole | None:
     """The newest sample that is old enough to tell, from then till now, how fast something goes; None without one."""
-    rows = sql.fetch(using, sql.statement("latest_sample"), age=FRESH)
+    rows = sql.fetch(using, SQL.latest_sample, age=FRESH)
     if not rows:
         return None
     [[*total, topics, consumers]] = rows

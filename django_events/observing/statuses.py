@@ -8,6 +8,8 @@ from django.db import DatabaseError
 from django_events import models, sql
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 
 class Status(NamedTuple):
     """One consumer and one event. The state is one of those in docs/how-to/use-the-admin.md."""
@@ -27,14 +29,14 @@ def statuses(using: str, topic: models.Topic, event_id: int) -> list[Status]:
     """All consumers of the topic, by name. In one statement, that reads by the keys of the event."""
     try:
         with sql.by_index(using):
-            return _asked(using, topic, event_id, sql.statement("meets"))
+            return _asked(using, topic, event_id, SQL.meets)
     except DatabaseError as error:
         if not sql.is_of_data(error):
             raise
         # Somebody's predicate fails on this event, and its consumer is quarantined for it.
-        return _asked(using, topic, event_id, sql.statement("meets_unknown"))
+        return _asked(using, topic, event_id, SQL.meets_unknown)
 
 
 def _asked(using: str, topic: models.Topic, event_id: int, meets: sql.Statement) -> list[Status]:
-    statement = sql.statement("statuses").on(log=log_table(topic.pk), meets=meets)
+    statement = SQL.statuses.on(log=log_table(topic.pk), meets=meets)
     return [Status._make(row) for row in sql.fetch(using, statement, topic_id=topic.pk, event_id=event_id)]

@@ -17,6 +17,8 @@ from django_events.models import DeadLetter
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
 
+SQL = sql.beside(__name__)
+
 Letters = DeadLetter | Iterable[DeadLetter]
 NAMED = 100  # events that an intervention lists; more are only counted
 
@@ -66,7 +68,7 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
         using = (given[0]._state.db if given else None) or router.db_for_write(DeadLetter)
         ids = [letter.pk for letter in given]
     with sql.committed(using):
-        sql.fetch(using, sql.statement("lock_redriven"), ids=ids)
+        sql.fetch(using, SQL.lock_redriven, ids=ids)
         letters = DeadLetter.objects.using(using).filter(pk__in=ids).select_related("consumer__topic")
         # Without its payload: there may be a hundred thousand of them.
         letters = letters.defer("value", "body", "metadata", "error", "traceback")
@@ -75,7 +77,7 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
 
 def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
     ids = [letter.pk for letter in letters]
-    for letter_id, older_id in sql.fetch(using, sql.statement("older_dead_letter"), ids=ids):
+    for letter_id, older_id in sql.fetch(using, SQL.older_dead_letter, ids=ids):
         letter = next(letter for letter in letters if letter.pk == letter_id)
         raise RedriveRefused(
             f"The dead letter {letter} of consumer {letter.consumer.name!r} can't be handled before "
@@ -86,7 +88,7 @@ def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
 
 def _refuse_in_hand(using: str, letters: list[DeadLetter]) -> None:
     """Its delivery may have been made a moment ago: by now the letters are locked, so there is no waiting for it."""
-    redriven = sql.fetch(using, sql.statement("redriven_now"), ids=[letter.pk for letter in letters])
+    redriven = sql.fetch(using, SQL.redriven_now, ids=[letter.pk for letter in letters])
     if in_hand := [event_id for event_id, free in redriven if not free]:
         raise ConsumerInUse(
             f"The dead letter of event {in_hand[0]} is being handled again in this moment. Nothing was changed. "

@@ -17,7 +17,7 @@ def record(using: str, row: models.Consumer, action: str, *, by: str | None, **d
     intervention = models.Intervention.objects.using(using).create(
         by=who[:200], action=action, consumer=row.name, topic=row.topic.name, details=details
     )
-    sql.fetch(using, sql.statement("notify"), channel=channel.LOG, payload=str(row.topic_id))
+    sql.fetch(using, sql.shared.notify, channel=channel.LOG, payload=str(row.topic_id))
     logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "")
     return intervention
 

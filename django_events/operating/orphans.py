@@ -4,6 +4,8 @@ import time
 
 from django_events import models, sql
 
+SQL = sql.beside(__name__)
+
 AT_ONCE = 10_000
 
 
@@ -15,7 +17,7 @@ def forget_orphans(using: str, *, seconds: float | None = None) -> int:
     deadline = None if seconds is None else time.monotonic() + seconds
     deleted = 0
     for model in (models.Delivery, models.PastDelivery):
-        statement = sql.statement("orphaned_deliveries").on(table=model._meta.db_table)
+        statement = SQL.orphaned_deliveries.on(table=model._meta.db_table)
         while deadline is None or time.monotonic() < deadline:
             with sql.batch(using, **sql.UNHURRIED):
                 [[gone]] = sql.fetch(using, statement, most=AT_ONCE)

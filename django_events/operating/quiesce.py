@@ -93,18 +93,18 @@ def standing_still(
                     with sql.committed(using), sql.batch(using):
                         queues = [row for row in rows if row.mode == "queue"]
                         # Before the heads: who claims in a transaction may need one of them.
-                        sql.fetch(using, sql.statement("stand_still"), consumer_ids=[row.pk for row in queues])
+                        sql.fetch(using, sql.shared.stand_still, consumer_ids=[row.pk for row in queues])
                         for row in rows if with_topics else []:
-                            sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                            sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
                         for row in queues:  # nobody fills it either
                             lock(using, row)
-                        sql.fetch(using, sql.statement("lock_positions"), consumer_ids=ids, partition=partition)
-                        held = sql.fetch(using, sql.statement("held"), consumer_ids=ids, partition=partition)
+                        sql.fetch(using, sql.shared.lock_positions, consumer_ids=ids, partition=partition)
+                        held = sql.fetch(using, sql.shared.held, consumer_ids=ids, partition=partition)
                         busy = [holder for _, holder, leased in held if leased]
                         if not busy:
                             standing = True
                             for row in queues:
-                                sql.fetch(using, sql.statement("free_hands"), consumer_id=row.pk)
+                                sql.fetch(using, sql.shared.free_hands, consumer_id=row.pk)
                             yield
                             return
                 except OperationalError as error:
@@ -146,7 +146,7 @@ def refuse_queries(rows: Sequence[models.Consumer]) -> None:
 
 def _held(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:
     """Who has a lease of these positions. Those who died or froze with one are ended, so that they hold no lock."""
-    rows = sql.fetch(using, sql.statement("held"), consumer_ids=consumer_ids, partition=partition)
+    rows = sql.fetch(using, sql.shared.held, consumer_ids=consumer_ids, partition=partition)
     for token, _, leased in rows:
         if not leased:
             end_holder(using, token)

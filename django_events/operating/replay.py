@@ -24,6 +24,8 @@ from django_events.operating.orphans import forget_orphans
 from django_events.operating.quiesce import lock, refuse_queries, standing_still
 from django_events.operating.retrying import try_again
 
+SQL = sql.beside(__name__)
+
 
 class Move(NamedTuple):
     """A partition of a consumer, the next event it would have handled, and the one it handles now.
@@ -163,7 +165,7 @@ def unregister(
             _refuse_declared(row)
             if row.mode == "queue":  # nobody claims, and then no event comes in for it
                 refuse_in_use(using, row)
-                sql.fetch(using, sql.statement("lock_head"), topic_id=row.topic_id)
+                sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
                 lock(using, row)
             list(row.positions.using(using).select_for_update())
             refuse_in_use(using, row)
@@ -223,7 +225,7 @@ def _set_anew(position: models.Position, at: int, number: int) -> None:
 
 def _move_of_queue(using: str, row: models.Consumer, place: int) -> Move:
     """Of what it was given, some may be handled already and others not: those come again, and these are left out."""
-    given, around = _given(using, row), sql.statement("pending_around")
+    given, around = _given(using, row), SQL.pending_around
     [[before, behind, oldest]] = sql.fetch(using, around, consumer_id=row.pk, position=place - 1, given=given)
     again = max(given - place + 1 - behind, 0)
     left_out = before + max(place - 1 - given, 0)
@@ -243,7 +245,7 @@ def _refill(using: str, row: models.Consumer, move: Move) -> None:
     live = move.after == end or (row.live and move.events <= 0)
     sql.fetch(
         using,
-        sql.statement("refill"),
+        SQL.refill,
         consumer_id=row.pk,
         position=move.after - 1,
         filled_until=end - 1 if live else filled_until,

@@ -12,6 +12,8 @@ from django_events.exceptions import RetryRefused
 from django_events.operating.interventions import record
 from django_events.operating.quiesce import lock, refuse_queries
 
+SQL = sql.beside(__name__)
+
 
 class Retried(NamedTuple):
     """A topic of a consumer, and how many partitions of it, or deliveries of a queue, are tried again now."""
@@ -66,7 +68,7 @@ def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) 
     found = positions.filter(pk__in=locked)
     again = {"partitions": found.update(stopped_at=None, retry_at=None, attempts=0, attempted=None, error="")}
     if row.mode == "queue":
-        deliveries = sql.statement("retry_deliveries")
+        deliveries = SQL.retry_deliveries
         [[again["deliveries"]]] = sql.fetch(using, deliveries, consumer_id=row.pk, event_id=event_id)
     return again
 

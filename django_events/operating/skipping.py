@@ -26,6 +26,8 @@ from django_events.operating.interventions import record, this_user
 from django_events.operating.quiesce import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 MISSING = models.Position.ALL  # in the place of the partition of an event that is missing from the log
 
 
@@ -214,10 +216,10 @@ def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
     """The first event for the consumer behind a place, in the partition of the one that is meant."""
     row = asked.row
     if row.partitioned and row.topic.partitions > 1:
-        events = sql.statement("in_partition").on(partition=asked.partition)
+        events = sql.shared.in_partition.on(partition=asked.partition)
     else:
-        events = sql.statement("in_topic").on(topic_id=row.topic_id)
-    statement = sql.statement("batch_end").on(
+        events = sql.shared.in_topic.on(topic_id=row.topic_id)
+    statement = sql.shared.batch_end.on(
         log=asked.log, events=events, match=condition(row), after=after, upper=upper, most=1
     )
     [[found]] = sql.fetch(asked.using, statement)
@@ -261,7 +263,7 @@ def _skip_delivery(asked: _Skip) -> Skipped:
     using, row = asked.using, asked.row
     lock(using, row)
     list(row.positions.using(using).select_for_update(no_key=True))
-    found = sql.fetch(using, sql.statement("lock_delivery"), consumer_id=row.pk, event_id=asked.event_id)
+    found = sql.fetch(using, SQL.lock_delivery, consumer_id=row.pk, event_id=asked.event_id)
     _refuse_unless_waiting(asked, there=bool(found))
     [[free, holder, attempts, error]] = found
     if not free:
@@ -270,7 +272,7 @@ def _skip_delivery(asked: _Skip) -> Skipped:
     # What else was in the hand of somebody who died stays there, to be handled one by one by who takes it over.
     sql.fetch(
         using,
-        sql.statement("skip_delivery"),
+        SQL.skip_delivery,
         consumer_id=row.pk,
         event_id=asked.event_id,
         history=row.history is not None,
@@ -330,7 +332,7 @@ def _refuse_dead_letter(asked: _Skip) -> None:
 def _bury(asked: _Skip, skipped: Skipped) -> None:
     rows = sql.fetch(
         asked.using,
-        sql.statement("bury_from_log").on(log=asked.log, topic_id=asked.row.topic_id, event_id=asked.event_id),
+        SQL.bury_from_log.on(log=asked.log, topic_id=asked.row.topic_id, event_id=asked.event_id),
         consumer_id=asked.row.pk,
         attempts=skipped.attempts,
         error=storable(f"Skipped by {asked.who}: {asked.reason}")[:LONGEST_ERROR],

@@ -21,6 +21,8 @@ from django_events.models import BufferedEvent
 from django_events.publishing.encoding import Encoded, Row, encode
 from django_events.publishing.storing import copy, explained, store, store_one, writable
 
+SQL = sql.beside(__name__)
+
 FEW = 100  # drafts
 
 
@@ -93,7 +95,7 @@ def cancel(topic: Topic | str, ticket: int, *, using: str | None = None) -> bool
     declared = registry.get(topic)
     using = using or router.db_for_write(BufferedEvent)
     with explained(using, declared):
-        return bool(sql.fetch(using, sql.statement("cancel"), topic=declared.name, ticket=ticket))
+        return bool(sql.fetch(using, SQL.cancel, topic=declared.name, ticket=ticket))
 
 
 class _NotPlain(Exception):

@@ -37,6 +37,8 @@ from django_events.publishing.fields import (
 )
 from django_events.publishing.session_settings import names_of
 
+SQL = sql.beside(__name__)
+
 MASKED = "***"
 LONGEST_NAME = 39  # pgtrigger allows for 47 characters, and _updated is behind them
 
@@ -213,7 +215,7 @@ class Capture(pgtrigger.Trigger):
     def _rows(self, model: type[Model]) -> sql.Statement:
         columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
         checked, end = _checked(payload, masked)
-        return sql.statement("capture_rows").on(
+        return SQL.capture_rows.on(
             rows=_REFERENCING[self.of].get("new", "old_values"),
             type=self._type(model, self.of),
             key=_part(columns.key("r", self.declared.key)),
@@ -229,7 +231,7 @@ class Capture(pgtrigger.Trigger):
         unshown = [*payload, *chosen(model, self.declared.exclude)]
         told = [*payload, *(one for one in watched if one not in unshown)]
         checked, end = _checked(told, masked)
-        return sql.statement("capture_changes").on(
+        return SQL.capture_changes.on(
             pk=str(columns.pk[0].column),
             same=_part(columns.same()),
             created=self._type(model, "created"),

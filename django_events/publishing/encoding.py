@@ -38,7 +38,7 @@ _encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
 
 
 class Row(NamedTuple):
-    """An encoded event that is published now and each time, in the order of copy.sql."""
+    """An encoded event that is published now and each time, in the order of `copy`."""
 
     value: str | None
     type: str

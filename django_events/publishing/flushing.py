@@ -20,6 +20,8 @@ from django_events.declarations import Topic
 from django_events.publishing.encoding import Encoded
 from django_events.publishing.storing import explained, store
 
+SQL = sql.beside(__name__)
+
 # A mark is forgotten with the next batch, or this long after a process was killed. If the database is away for longer
 # after a COMMIT without an answer, the batch is written twice.
 KEEPING = timedelta(days=7)
@@ -68,7 +70,7 @@ class Flusher:
         """There is nothing more to write: forget the last batch, if the database is there."""
         if self._last_mark is not None and connections[self.using].connection is not None:
             with suppress(DatabaseError, InterfaceError):
-                sql.fetch(self.using, sql.statement("forget_mark"), topic=self.topic.name, mark=self._last_mark)
+                sql.fetch(self.using, SQL.forget_mark, topic=self.topic.name, mark=self._last_mark)
 
     def disconnect(self) -> None:
         self._on_wire(None)  # first: with a pool, the connection may be somebody else's the next moment
@@ -84,7 +86,7 @@ class Flusher:
             wrapper.set_autocommit(True)
         if self._lost:
             with transaction.atomic(self.using):
-                end_holder = sql.statement("end_holder"), {"token": self._token}
+                end_holder = sql.shared.end_holder, {"token": self._token}
                 sql.fetch_each(self.using, sql.locally(UNLIMITED), end_holder)
             self._lost = False
 
@@ -92,9 +94,9 @@ class Flusher:
         *_, [(_, new)] = sql.fetch_each(
             self.using,
             sql.locally(UNLIMITED),
-            (sql.statement("forget_mark"), {"topic": self.topic.name, "mark": self._last_mark}),
+            (SQL.forget_mark, {"topic": self.topic.name, "mark": self._last_mark}),
             (
-                sql.statement("mark_batch"),
+                SQL.mark_batch,
                 {"token": self._token, "topic": self.topic.name, "mark": self._mark, "keeping": KEEPING},
             ),
         )

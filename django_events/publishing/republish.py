@@ -13,6 +13,8 @@ from django_events.publishing.encoding import to_json, window
 from django_events.publishing.storing import announce, explained, writable
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 
 def publish_again(
     topic: declarations.Topic | str, event_id: int, *, dedup_key: str | None = None, using: str | None = None
@@ -29,7 +31,7 @@ def publish_again(
     using = writable(using)
     dedup_window = window(dedup_key)
     with explained(using, declared):
-        rows = sql.fetch(using, sql.statement("topic_id"), topic=declared.name)
+        rows = sql.fetch(using, sql.shared.topic_id, topic=declared.name)
         if not rows:
             raise TopicNotReady(
                 f"Topic {declared.name!r} is declared, but not in the database {using!r} yet. "
@@ -38,7 +40,7 @@ def publish_again(
         [[topic_id]] = rows
         found = sql.fetch(
             using,
-            sql.statement("publish_again").on(log=log_table(topic_id), topic_id=topic_id, event_id=event_id),
+            SQL.publish_again.on(log=log_table(topic_id), topic_id=topic_id, event_id=event_id),
             topic=declared.name,
             context=to_json("event_context()", current_context()),
             copy_of=f"{declared.name}/{event_id}",

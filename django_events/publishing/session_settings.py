@@ -25,6 +25,8 @@ from django_events import declarations, sql
 from django_events.publishing.context import Lazily, carrying, current_context, entered, has_context
 from django_events.publishing.encoding import to_json
 
+SQL = sql.beside(__name__)
+
 ALL = "*"
 
 _FIRST_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
@@ -216,7 +218,7 @@ def _telling(connection: BaseDatabaseWrapper) -> str:
     """The statement that tells what holds here, to be run with parameters, if only none: others may add theirs."""
     setattr(connection, _TOLD, _transaction(connection))
     context = current_context()
-    statement = sql.statement("tell").on(
+    statement = SQL.tell.on(
         context=sql.literal(to_json("event_context()", context) if context else ""),
         suppressed=sql.literal(",".join(sorted(_suppressed_names()))),
     )

@@ -29,6 +29,8 @@ from django_events.phrases import cut_details
 from django_events.publishing.encoding import PLAIN, Conditional, Encoded, Row
 from django_events.signals import event_published
 
+SQL = sql.beside(__name__)
+
 # Characters of JSON: what may have more than 4,000 bytes as jsonb, which the function would look through.
 LARGE = 2_000
 # What the SQL functions raise for a topic without a row.
@@ -65,7 +67,7 @@ def _ticket(using: str, topic: Topic, event: Encoded) -> int | None:
     if isinstance(event, Conditional):
         tickets = sql.fetch(
             using,
-            sql.statement("publish_later_or_once"),
+            SQL.publish_later_or_once,
             topic=topic.name,
             wake=wake,
             publish_at=event.publish_at,
@@ -75,14 +77,14 @@ def _ticket(using: str, topic: Topic, event: Encoded) -> int | None:
         )
     elif len(event.value or "") + len(event.metadata) > LARGE:
         row = event
-        tickets = sql.fetch(using, sql.statement("publish_large"), topic=topic.name, wake=wake, **row._asdict())
+        tickets = sql.fetch(using, SQL.publish_large, topic=topic.name, wake=wake, **row._asdict())
     elif event[3:] == PLAIN and wake is None:
         tickets = sql.fetch(
-            using, sql.statement("publish_value"), topic=topic.name, value=event.value, type=event.type, key=event.key
+            using, SQL.publish_value, topic=topic.name, value=event.value, type=event.type, key=event.key
         )
     else:
         row = event
-        tickets = sql.fetch(using, sql.statement("publish"), topic=topic.name, wake=wake, **row._asdict())
+        tickets = sql.fetch(using, SQL.publish, topic=topic.name, wake=wake, **row._asdict())
     return tickets[0][0] if tickets else None
 
 
@@ -98,7 +100,7 @@ def store(using: str, topic: Topic, events: Sequence[Encoded]) -> set[int]:
     copy(using, topic, now)
     if scheduled := [event for event in new if isinstance(event, Conditional) and _is_scheduled(event)]:
         rows = ((*event.row, event.publish_at) for event in scheduled)
-        _copy(using, sql.statement("copy_scheduled"), _open(using, topic), rows)
+        _copy(using, SQL.copy_scheduled, _open(using, topic), rows)
         _announce(using, topic, scheduled)
     return repeated
 
@@ -107,7 +109,7 @@ def copy(using: str, topic: Topic, rows: Iterable[Row]) -> None:
     """Store plain events in their order. They may be made while the server takes in those before."""
     if _is_asked_for():
         rows = list(rows)
-    _copy(using, sql.statement("copy"), _open(using, topic), rows)
+    _copy(using, SQL.copy, _open(using, topic), rows)
     _announce(using, topic, rows)
 
 
@@ -122,7 +124,7 @@ def _repeated(using: str, topic: Topic, events: Mapping[int, Conditional]) -> se
         return set()
     new = sql.fetch(
         using,
-        sql.statement("new_ones"),
+        SQL.new_ones,
         topic=topic.name,
         places=[place for _, place in keyed],
         keys=[key for key, _ in keyed],
@@ -155,7 +157,7 @@ def announce(using: str, topic: Topic, types: Iterable[str]) -> None:
 
 
 def _open(using: str, topic: Topic) -> int:
-    [[topic_id]] = sql.fetch(using, sql.statement("open"), topic=topic.name, wake=settings.WAKE_UPS)
+    [[topic_id]] = sql.fetch(using, sql.shared.open, topic=topic.name, wake=settings.WAKE_UPS)
     return int(topic_id)
 
 

@@ -13,7 +13,8 @@ ROOT = HERE.parent
 def bundle(path: Path) -> int:
     """Write the archive; returns how many files are in it."""
     found = sorted(_with_imports([*(HERE / "spark").rglob("*.py"), *(ROOT / "pyspark_django_events").rglob("*.py")]))
-    found += sorted((HERE / "sql").glob("*.sql"))
+    found += sorted({beside for module in found if (beside := module.with_suffix(".sql")).is_file()})
+    found.append(HERE / "sql" / "shared.sql")
     found += sorted(
         path for path in (HERE / "spark").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
     )

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events.exceptions import InvalidOption, NotReady, RightsMissing, rights_missing, rows_hidden
 from django_events.phrases import cut_details, hides_rows
-from django_events.statements import Statement, statement
+from django_events.statements import Statement, shared
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 # Of all that can be said, this is where the database is, and as whom. The rest may be secret.
@@ -146,6 +146,6 @@ def fetch(connection: Connection, statement: Statement, **parameters: Any) -> li
 def fetch_whole(connection: Connection, asked: Statement, **parameters: Any) -> list[tuple[Any, ...]]:
     """As `fetch`, and the statement fails where row-level security would hide rows from this role."""
     cursor = psycopg.ClientCursor(connection)
-    cursor.execute(f"{statement('see_all').text};\n{cursor.mogrify(asked.text.encode(), parameters)}".encode())
+    cursor.execute(f"{shared.see_all.text};\n{cursor.mogrify(asked.text.encode(), parameters)}".encode())
     cursor.nextset()
     return cursor.fetchall()

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 from django_events.exceptions import InvalidOption
 from django_events.spark.dsn import Connection, fetch
-from django_events.statements import statement
+from django_events.statements import beside, shared
+
+SQL = beside(__name__)
 
 
 class Follower:
@@ -26,17 +28,17 @@ class Follower:
             self._told[topic_id] = offset
 
     def _moved(self, connection: Connection, topic_id: int, offset: int) -> bool:
-        asked = statement("follow_on")
+        asked = SQL.follow_on
         return bool(fetch(connection, asked, name=self.name, topic_id=topic_id, position=offset - 1))
 
     def _register(self, connection: Connection, topic_id: int, offset: int) -> None:
         name, position = self.name, offset - 1
         with connection.transaction():
-            fetch(connection, statement("lock_head"), topic_id=topic_id)
-            [[mode]] = fetch(connection, statement("follow"), name=name, topic_id=topic_id, position=position)
+            fetch(connection, shared.lock_head, topic_id=topic_id)
+            [[mode]] = fetch(connection, SQL.follow, name=name, topic_id=topic_id, position=position)
             if mode != "spark":
                 raise InvalidOption(
                     f"Option 'consumer' is {self.name!r}, which is a {mode} consumer of Django. Take another name."
                 )
-            fetch(connection, statement("step_back"), name=name, topic_id=topic_id, position=position)
+            fetch(connection, SQL.step_back, name=name, topic_id=topic_id, position=position)
         self._moved(connection, topic_id, offset)

@@ -15,7 +15,9 @@ from psycopg.pq import ConnStatus
 from django_events.exceptions import ExportRefused
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.paths import key
-from django_events.statements import statement
+from django_events.statements import beside
+
+SQL = beside(__name__)
 
 EVERY, PATIENCE = 1.0, 30.0  # seconds: between two looks, and for the server to answer one
 
@@ -96,8 +98,8 @@ class FolderLock:
 def alone(dsn: Dsn, path: str) -> Iterator[FolderLock]:
     """The lock on a folder; ExportRefused if another command has it."""
     with dsn.connected() as connection, connection.transaction():
-        fetch(connection, statement("let_idle"))
-        [[mine]] = fetch(connection, statement("lock_export"), path=key(path))
+        fetch(connection, SQL.let_idle)
+        [[mine]] = fetch(connection, SQL.lock_export, path=key(path))
         if not mine:
             raise ExportRefused(
                 f"Another export_events or stream_events writes to {path}. Wait for it, or stop it first."

@@ -15,7 +15,7 @@ from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
 from django_events.spark.reading import RangeReader
 from django_events.spark.tables import TABLES
-from django_events.statements import statement
+from django_events.statements import shared
 
 ADDRESS = ("dsn", "databaseUrl")
 SUBSCRIPTIONS = ("subscribe", "subscribePattern")
@@ -57,7 +57,7 @@ class Filter:
         if self.where is None:
             return
         try:
-            answers = fetch(connection, statement("try_predicate"), where=self.where)
+            answers = fetch(connection, shared.try_predicate, where=self.where)
         except psycopg.DatabaseError as error:
             problem = str(error).strip().splitlines()[0]
             raise InvalidOption(

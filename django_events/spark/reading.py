@@ -22,9 +22,10 @@ from django_events.exceptions import DataLost
 from django_events.spark.columns import COLUMNS, TOPIC, Column
 from django_events.spark.dsn import Connection, Dsn, fetch_whole
 from django_events.spark.ranges import Range
-from django_events.statements import SMALL, Statement, all_of, as_text, listed, log_table, statement
+from django_events.statements import SMALL, Statement, all_of, as_text, beside, listed, log_table, shared
 
 logger = logging.getLogger("django_events.spark")
+SQL = beside(__name__)
 
 # A site's own values would change what is planned. A limit for statements is meant for pages.
 SETTINGS = {
@@ -110,7 +111,7 @@ class RangeReader:
     def _asked(self, connection: Connection, part: Range, start: int, end: int, piece: int, refused: str) -> Statement:
         """A range of events; of one that can't be sent, no payload."""
         named = _named_without_payload if refused else _named
-        return statement("copy_range").on(
+        return SQL.copy_range.on(
             log=log_table(part.topic_id),
             topic_id=part.topic_id,
             start=start,
@@ -124,7 +125,7 @@ class RangeReader:
     def _check(self, connection: Connection, part: Range, start: int, end: int, seen: int) -> None:
         """Fewer than there are ids: were they left out, or are they gone?"""
         log = log_table(part.topic_id)
-        [[first]] = fetch_whole(connection, statement("first_id").on(log=log, topic_id=part.topic_id))
+        [[first]] = fetch_whole(connection, shared.first_id.on(log=log, topic_id=part.topic_id))
         if first is not None and first <= start and (self.condition or seen == end - start):
             return
         said = f"Topic {part.topic!r} was to be read from {start} to {end - 1}, but "
@@ -185,13 +186,13 @@ def _saying(metadata: pa.Array, left_out: list[int], why: str) -> pa.Array:
 
 def read_table(connection: Connection, asked: Statement, columns: Mapping[str, Column]) -> Iterator[pa.RecordBatch]:
     """All that a statement answers with, whose columns are named like these."""
-    wanted = statement("copy_answer").on(asked=asked, gathered=_gathering(connection, columns))
+    wanted = SQL.copy_answer.on(asked=asked, gathered=_gathering(connection, columns))
     return (given.batch for given in gathered(connection, wanted, columns))
 
 
 def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Column]) -> Iterator[Gathered]:
     """A batch for each row of a binary COPY of gathered columns."""
-    settings = statement("set_locally").text.encode(), {"names": list(SETTINGS), "values": list(SETTINGS.values())}
+    settings = shared.set_locally.text.encode(), {"names": list(SETTINGS), "values": list(SETTINGS.values())}
     text = f"{psycopg.ClientCursor(connection).mogrify(*settings)};\n{asked.text.replace('%%', '%')}"
     line = connection.pgconn
     _refuse_failure(line.exec_(text.encode()), ExecStatus.COPY_OUT)  # one message, so one transaction
@@ -216,24 +217,24 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
 def _named(name: str, column: Column) -> Statement:
     if column.json:
         return _named_json(name, column, as_text(f"e.{column.source}", small=SMALL))
-    part = statement("as_text" if column.arrow == pa.string() else "as_is")
+    part = SQL.as_text if column.arrow == pa.string() else SQL.as_is
     return part.on(column=column.source, name=name)
 
 
 def _named_without_payload(name: str, column: Column) -> Statement:
     if column.json:
         json_column = Statement("column", f"e.{column.source}")
-        return _named_json(name, column, statement("as_text_if_small").on(json=json_column, small=SMALL))
-    return statement("without_bytes").on(name=name) if column.arrow == pa.binary() else _named(name, column)
+        return _named_json(name, column, SQL.as_text_if_small.on(json=json_column, small=SMALL))
+    return SQL.without_bytes.on(name=name) if column.arrow == pa.binary() else _named(name, column)
 
 
 def _named_json(name: str, column: Column, text: Statement) -> Statement:
-    return statement("as_text_if_there").on(text=text, column=column.source, name=name, there=_there(name))
+    return SQL.as_text_if_there.on(text=text, column=column.source, name=name, there=_there(name))
 
 
 def _gathering(connection: Connection, columns: Mapping[str, Column]) -> Statement:
     is_utf8 = connection.info.parameter_status("server_encoding") == "UTF8"
-    how, how_json = HOW if is_utf8 else HOW_ELSEWHERE, statement("gather_json" if is_utf8 else "gather_foreign_json")
+    how, how_json = HOW if is_utf8 else HOW_ELSEWHERE, (SQL.gather_json if is_utf8 else SQL.gather_foreign_json)
     return listed(
         [
             how_json.on(name=name, there=_there(name)) if column.json else how[column.arrow].on(name=name)
@@ -307,11 +308,11 @@ def _array(array: memoryview | None, type: "np.typing.DTypeLike") -> "np.typing.
 
 LONG = {pa.string(), pa.binary()}
 HOW = {
-    pa.string(): statement("gather_texts"),
-    pa.binary(): statement("gather_bytes"),
-    pa.int32(): statement("gather_numbers"),
-    pa.int64(): statement("gather_numbers"),
-    pa.timestamp("us", "UTC"): statement("gather_times"),
+    pa.string(): SQL.gather_texts,
+    pa.binary(): SQL.gather_bytes,
+    pa.int32(): SQL.gather_numbers,
+    pa.int64(): SQL.gather_numbers,
+    pa.timestamp("us", "UTC"): SQL.gather_times,
 }
 # Of a server that keeps texts in another encoding, the lengths would be of that one.
-HOW_ELSEWHERE = {**HOW, pa.string(): statement("gather_foreign_texts")}
+HOW_ELSEWHERE = {**HOW, pa.string(): SQL.gather_foreign_texts}

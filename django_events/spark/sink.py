@@ -22,7 +22,9 @@ from django_events.exceptions import InvalidEvent, InvalidOption, SinkRefused
 from django_events.spark import topics
 from django_events.spark.dsn import Connection, fetch
 from django_events.spark.options import SinkOptions
-from django_events.statements import statement
+from django_events.statements import beside, shared
+
+SQL = beside(__name__)
 
 TEXT, WHOLE = (StringType,), (ShortType, IntegerType, LongType)
 ACCEPTED = {
@@ -71,9 +73,9 @@ class Sink:
         """Write the rows of one task where nobody reads them yet, in their order."""
         attempt, events, used = str(uuid.uuid4()), 0, set()
         with self.options.dsn.connected() as connection:
-            ids = {name: topic_id for name, topic_id, *_ in fetch(connection, statement("topics"))}
+            ids = {name: topic_id for name, topic_id, *_ in fetch(connection, shared.topics)}
             try:
-                with connection.cursor() as cursor, cursor.copy(statement("stage").text.encode()) as copying:
+                with connection.cursor() as cursor, cursor.copy(SQL.stage.text.encode()) as copying:
                     for batch in batches:
                         for topic, *row in self._rows(batch):
                             if topic not in ids:
@@ -112,17 +114,17 @@ class Sink:
         self, connection: Connection, staged: list[Staged], sink: str | None, batch: int, *, again: bool
     ) -> None:
         limits = ["idle_in_transaction_session_timeout", "tcp_user_timeout"]
-        fetch(connection, statement("set_locally"), names=limits, values=[VANISHED_AFTER] * len(limits))
+        fetch(connection, shared.set_locally, names=limits, values=[VANISHED_AFTER] * len(limits))
         attempts = [message.attempt for message in staged]
         events = sum(message.events for message in staged)
-        fetch(connection, statement("lock_attempts"), attempts=attempts)
+        fetch(connection, SQL.lock_attempts, attempts=attempts)
         if sink is not None and self._is_published(connection, sink, batch, staged[0], events, again=again):
             _unstage(connection, staged)
             return
         for topic in sorted({topic for message in staged for topic in message.topics}):
-            fetch(connection, statement("open"), topic=topic, wake=None)
+            fetch(connection, shared.open, topic=topic, wake=None)
         try:
-            [[published]] = fetch(connection, statement("publish_staged"), attempts=attempts)
+            [[published]] = fetch(connection, SQL.publish_staged, attempts=attempts)
         except psycopg.DatabaseError as error:
             if error.sqlstate != UNREADABLE:
                 raise
@@ -141,7 +143,7 @@ class Sink:
     ) -> bool:
         """Whether this batch was published before; it is noted if it wasn't."""
         query, run = of_task.query, of_task.run
-        [[last, had, of, by]] = fetch(connection, statement("lock_sink"), sink=sink, query=query)
+        [[last, had, of, by]] = fetch(connection, SQL.lock_sink, sink=sink, query=query)
         if of != query:
             raise SinkRefused(
                 f"Sink {sink!r} belongs to {_called(of)}, not to {_called(query)}. A query with a new checkpoint "
@@ -149,7 +151,7 @@ class Sink:
                 "another one by option 'sink'. Nothing was published."
             )
         if batch > last:
-            fetch(connection, statement("note_batch"), sink=sink, batch=batch, events=events, run=run)
+            fetch(connection, SQL.note_batch, sink=sink, batch=batch, events=events, run=run)
             return False
         if batch < last:
             way_out = (
@@ -238,11 +240,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def refuse_without_rights(options: SinkOptions) -> None:
     """RightsMissing on the driver, where an error is a sentence: from a task it comes in pages of Java's."""
     with options.dsn.connected() as connection:
-        fetch(connection, statement("topics"))
-        with connection.cursor() as cursor, cursor.copy(statement("stage").text.encode()):
+        fetch(connection, shared.topics)
+        with connection.cursor() as cursor, cursor.copy(SQL.stage.text.encode()):
             pass  # no rows
-        for name in ("publish_staged", "unstage"):
-            fetch(connection, statement(name), attempts=[])
+        for one in (SQL.publish_staged, SQL.unstage):
+            fetch(connection, one, attempts=[])
 
 
 def _said(name: str) -> str:
@@ -276,7 +278,7 @@ def _of_events(messages: Messages) -> list[Staged]:
 
 
 def _unstage(connection: Connection, staged: list[Staged]) -> None:
-    fetch(connection, statement("unstage"), attempts=[message.attempt for message in staged])
+    fetch(connection, SQL.unstage, attempts=[message.attempt for message in staged])
 
 
 def _refuse_columns(schema: StructType, *, topic_given: bool) -> None:

@@ -11,7 +11,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Tim
 from django_events.spark.columns import Column
 from django_events.spark.dsn import Dsn
 from django_events.spark.reading import NOT_MADE_INTO_TEXT, read_table
-from django_events.statements import SMALL, Statement, as_text, literal, statement
+from django_events.statements import SMALL, Statement, as_text, beside, literal
+
+SQL = beside(__name__)
 
 INT, LONG, TEXT = Column(IntegerType(), ""), Column(LongType(), ""), Column(StringType(), "")
 TIME, BYTES = Column(TimestampType(), ""), Column(BinaryType(), "")
@@ -27,7 +29,7 @@ class Table:
 
 TABLES = {
     "dead_letters": Table(
-        statement("spark_dead_letters").on(
+        SQL.spark_dead_letters.on(
             value=as_text("d.value", small=SMALL),
             metadata=as_text("d.metadata", small=SMALL),
             unreadable=literal(json.dumps({"unreadable": NOT_MADE_INTO_TEXT})),
@@ -51,7 +53,7 @@ TABLES = {
         },
     ),
     "history": Table(
-        statement("spark_history"),
+        SQL.spark_history,
         {
             "consumer": TEXT,
             "topic": TEXT,
@@ -67,7 +69,7 @@ TABLES = {
         },
     ),
     "positions": Table(
-        statement("spark_positions"),
+        SQL.spark_positions,
         {
             "consumer": TEXT,
             "topic": TEXT,

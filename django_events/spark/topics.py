@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from django_events.exceptions import UnknownTopic, did_you_mean
 from django_events.spark.dsn import Connection, fetch_whole
-from django_events.statements import log_table, statement, union_all
+from django_events.statements import log_table, shared, union_all
 
 if TYPE_CHECKING:
     from django_events.spark.options import Subscription
@@ -28,7 +28,7 @@ class TopicLog:
 
     def first_since(self, moment: datetime) -> int:
         """The first event at or after a moment. Times never decrease along ids, so halving finds it."""
-        before = statement("logged_before")
+        before = shared.logged_before
 
         def has_come(id: int) -> bool:
             asked = before.on(log=log_table(self.id), topic_id=self.id, id=id)
@@ -40,7 +40,7 @@ class TopicLog:
 
 def find(connection: Connection, subscription: "Subscription", *, fail: bool = True) -> list[TopicLog]:
     """The topics that are meant, in the order of their names; UnknownTopic for a name that is none."""
-    rows = {name: row for name, *row in fetch_whole(connection, statement("topics"))}
+    rows = {name: row for name, *row in fetch_whole(connection, shared.topics)}
     if subscription.pattern is not None:
         wanted = {name for name in rows if re.fullmatch(subscription.pattern, name)}
     else:
@@ -50,9 +50,7 @@ def find(connection: Connection, subscription: "Subscription", *, fail: bool = T
     known = sorted(wanted & rows.keys())
     if not known:
         return []
-    extents = union_all(
-        [statement("bounds").on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known]
-    )
+    extents = union_all([shared.bounds.on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known])
     bounds = fetch_whole(connection, extents)
     ends = {topic_id: (first, max(last or 0, floor) + 1) for topic_id, first, last, floor in bounds}
     found = []

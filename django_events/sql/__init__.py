@@ -1,6 +1,7 @@
-"""The SQL statements: one file each, run by name.
+"""Running SQL statements, which are in a file beside the module that asks for them.
 
-    rows = sql.fetch(using, sql.statement("pending"), limit=5_000)
+    SQL = sql.beside(__name__)
+    rows = sql.fetch(using, SQL.pending, limit=5_000)
 
 Parameters are named. Identifiers are composed here and nowhere else, and quoted.
 """
@@ -15,14 +16,16 @@ from django_events.conf import settings as site
 from django_events.phrases import cut_details, without_details
 from django_events.phrases import hides_rows as hides_rows
 from django_events.statements import Statement as Statement
+from django_events.statements import Statements as Statements
 from django_events.statements import all_of as all_of
+from django_events.statements import beside as beside
 from django_events.statements import literal as literal
-from django_events.statements import statement as statement
+from django_events.statements import shared as shared
 from django_events.statements import union_all as union_all
 
 Question = tuple[Statement, dict[str, Any]]  # with its parameters
 Rows = list[tuple[Any, ...]]
-_READ_COMMITTED, _SEE_ALL = statement("read_committed"), statement("see_all")
+_READ_COMMITTED, _SEE_ALL = shared.read_committed, shared.see_all
 
 
 def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:
@@ -269,7 +272,7 @@ def snapshot(using: str) -> Iterator[None]:
     The moment is that of its first statement, or of the first behind locks that it begins with.
     """
     with transaction.atomic(using, durable=True):
-        run(using, statement("snapshot").on(vanished_after=literal(_vanished_after())))
+        run(using, shared.snapshot.on(vanished_after=literal(_vanished_after())))
         yield
 
 
@@ -296,4 +299,4 @@ def _telling_loss() -> Iterator[None]:
 
 def locally(values: dict[str, str]) -> Question:
     """Settings of the server for what comes behind it, in the same message or transaction."""
-    return statement("set_locally"), {"names": list(values), "values": list(values.values())}
+    return shared.set_locally, {"names": list(values), "values": list(values.values())}

@@ -8,7 +8,9 @@ import psycopg
 from django.db import connections
 
 from django_events.conf import settings
-from django_events.statements import statement
+from django_events.statements import beside
+
+SQL = beside(__name__)
 
 PROBES = 3  # without an answer: then the other side has vanished
 
@@ -65,5 +67,5 @@ def _probing(after: float) -> tuple[int, int]:
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:
     """Whether the backend that answers is not the one that was connected to."""
-    row = connection.execute(statement("backend").text.encode()).fetchone()
+    row = connection.execute(SQL.backend.text.encode()).fetchone()
     return row is None or row[0] != connection.info.backend_pid

@@ -188,7 +188,7 @@ class ConsumerWorker:
         if connection.connection is None or connection.in_atomic_block:
             return
         try:
-            sql.fetch(self.using, sql.statement("notify"), channel=channel.LOG, payload=self._pool.topic_ids)
+            sql.fetch(self.using, sql.shared.notify, channel=channel.LOG, payload=self._pool.topic_ids)
         except (DatabaseError, InterfaceError) as error:
             logger.debug("Other workers are not told of what is left. %s", error)
 

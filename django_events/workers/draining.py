@@ -31,6 +31,8 @@ from django_events.retries import Discard, Retry
 from django_events.syncing import sync
 from django_events.workers.due_partitions import Agenda, Due
 
+SQL = sql.beside(__name__)
+
 HOLDER = "drain"
 WAIT, MOST_WAITS = 0.05, 100  # seconds, for another session to finish
 SHALLOW = 5  # rounds that are no loop yet, however many events are in them
@@ -265,9 +267,9 @@ def _commits_left_as_they_were(using: str) -> Iterator[None]:
     if not connections[using].in_atomic_block:
         yield
         return
-    [[before]] = sql.fetch(using, sql.statement("commits"), value=None)
+    [[before]] = sql.fetch(using, SQL.commits, value=None)
     try:
         yield
     finally:
         if not broken(using) and connections[using].is_usable():
-            sql.fetch(using, sql.statement("commits"), value=before)
+            sql.fetch(using, SQL.commits, value=before)

@@ -18,6 +18,8 @@ from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import ConsumerNotReady
 from django_events.log.setbacks import Failing
 
+SQL = sql.beside(__name__)
+
 MOST_LOOKED_AT = 5_000
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
 SUBSCRIPTIONS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
@@ -245,7 +247,7 @@ class Agenda:
 
     def _see_floors(self) -> None:
         """How far each consumer is at least, so that a look opens no older segment; and whether all are still there."""
-        rows = sql.fetch_whole(self.using, sql.statement("floors"), position_ids=list(self._lanes))
+        rows = sql.fetch_whole(self.using, SQL.floors, position_ids=list(self._lanes))
         self._floors = {consumer_id: floor for consumer_id, floor, _, _ in rows}
         self.setbacks.found_failing(consumer_id for consumer_id, _, _, failing in rows if failing)
         if sum(count for _, _, count, _ in rows) < len(self._lanes):
@@ -299,29 +301,29 @@ class Agenda:
         floor = self._floors.get(of.consumer_id, 0)
         if of.is_queue:
             [[position_id, _]] = of.positions
-            return sql.statement("agenda_of_queue").on(
+            return SQL.agenda_of_queue.on(
                 consumer_id=of.consumer_id,
                 floor=self._looked_until(position_id),
-                redrive=sql.statement("redrive_of_queue"),
+                redrive=sql.shared.redrive_of_queue,
             )
-        events = sql.statement("in_topic").on(topic_id=of.topic_id) if of.whole else sql.statement("in_its_partition")
+        events = sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else sql.shared.in_its_partition
         consumer = of.consumer
         if consumer.min_batch > 1 and self.patient and consumer.max_wait is not None:
-            return sql.statement("agenda_of_batches").on(
+            return SQL.agenda_of_batches.on(
                 consumer_id=of.consumer_id,
                 floor=floor,
                 log=of.log,
                 events=events,
                 match=of.match,
-                redrive_due=sql.statement("redrive_due"),
+                redrive_due=sql.shared.redrive_due,
                 enough=consumer.min_batch,
                 most=MOST_LOOKED_AT if consumer.filtered else consumer.min_batch,
                 longest=sql.literal(consumer.max_wait.total_seconds()),
             )
-        return sql.statement("agenda").on(
+        return SQL.agenda.on(
             consumer_id=of.consumer_id,
             floor=floor,
             log=of.log,
             events=events,
-            redrive_due=sql.statement("redrive_due"),
+            redrive_due=sql.shared.redrive_due,
         )

@@ -21,6 +21,7 @@ from django_events.consuming.leases import give_up
 from django_events.workers.loop import Exit
 
 logger = logging.getLogger("django_events.consumer")
+SQL = sql.beside(__name__)
 
 TICK = 0.1
 IDLE_TICKS = 20
@@ -195,7 +196,7 @@ class Keeper:
                 token
                 for (token,) in sql.fetch(
                     self.using,
-                    sql.statement("renew"),
+                    SQL.renew,
                     position_ids=[lease.at_position for lease in leases],
                     tokens=[lease.token for lease in leases],
                     leases=[lease.subscription.consumer.lease for lease in leases],
@@ -216,7 +217,7 @@ class Keeper:
     def _end_overdue(self) -> None:
         """Where all workers wait for the locks of a frozen one, nobody is free to take over from it."""
         try:
-            for pid, told in sql.fetch(self.using, sql.statement("end_overdue")):
+            for pid, told in sql.fetch(self.using, SQL.end_overdue):
                 done = "is ended" if told else "is gone"
                 logger.warning("A frozen worker's connection, pid %d, for which others waited, %s.", pid, done)
         except (DatabaseError, InterfaceError) as error:

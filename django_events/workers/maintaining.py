@@ -25,6 +25,7 @@ from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.maintenance")
+SQL = sql.beside(__name__)
 
 LEASE = timedelta(minutes=5)  # longer than a step takes: then whoever had it has died
 LATE = 1.0  # seconds behind the full minute, so that a clock of the database that is a little late is in it too
@@ -43,7 +44,7 @@ class Outcome(NamedTuple):
 def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[Outcome]:
     """Run the steps whose time has come, and that nobody else runs. `until` is asked in between."""
     names, periods = [step.name for step in STEPS], [step.every for step in STEPS]
-    asked: sql.Question = sql.statement("due_steps"), {"names": names, "periods": periods}
+    asked: sql.Question = SQL.due_steps, {"names": names, "periods": periods}
     with sql.batch(using, asked, **sql.UNHURRIED) as [rows]:
         due = {name for (name,) in rows}
     return list(_run([step for step in STEPS if step.name in due], using, until=until, as_scheduled=True))
@@ -86,7 +87,7 @@ def _run(steps: Iterable[Step], using: str, *, until: Callable[[], bool], as_sch
 
 def _begin(using: str, step: Step, *, as_scheduled: bool) -> datetime | None:
     asked: sql.Question = (
-        sql.statement("begin_step"),
+        SQL.begin_step,
         {
             "name": step.name,
             "period": step.every if as_scheduled else None,
@@ -100,7 +101,7 @@ def _begin(using: str, step: Step, *, as_scheduled: bool) -> datetime | None:
 
 def _end(using: str, begun: datetime, outcome: Outcome) -> Outcome:
     asked: sql.Question = (
-        sql.statement("end_step"),
+        SQL.end_step,
         {
             "name": outcome.step,
             "started_at": begun,

@@ -37,7 +37,7 @@ def why_polling(using: str) -> str | None:
     poll = settings.POLL_INTERVAL.total_seconds()
     if settings.WAKE_UPS is not None:
         return None if settings.WAKE_UPS else SWITCHED_OFF.format(poll=poll)
-    rows = sql.fetch(using, sql.statement("server_settings"), names=["max_prepared_transactions"])
+    rows = sql.fetch(using, sql.shared.server_settings, names=["max_prepared_transactions"])
     return next((NO_WAKE_UPS.format(most=most, poll=poll) for _, most in rows if most != "0"), None)
 
 

@@ -114,7 +114,7 @@ sys.path.insert(0, sys.argv[1])
 import django_events
 assert django_events.__file__.startswith(sys.argv[1]), django_events.__file__
 from django_events import sql
-assert "django_events_publish" in sql.statement("publish").text
+assert "django_events_publish" in sql.beside("django_events.publishing.storing").publish.text
 """
     done = subprocess.run([sys.executable, "-I", "-c", program, tmp_path], capture_output=True, text=True)
 

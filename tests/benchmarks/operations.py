@@ -9,6 +9,7 @@ from django.db import connection
 
 from django_events import models, sql
 from django_events.benching.percentiles import percentile
+from django_events.consuming.leases import SQL as LEASES_SQL
 from django_events.declarations import Topic
 from django_events.log import retention, segments
 from django_events.log.transfer import Transfer
@@ -183,12 +184,12 @@ def planned(effort: Effort) -> Iterator[Row]:
 
     def read(topic_id: int, number: int) -> float:
         after = number * 50
-        statement = sql.statement("read").on(
+        statement = LEASES_SQL.read.on(
             log=log_table(topic_id),
             after=sql.literal(after),
             upper=sql.literal(after + 100),
             most=sql.literal(100),
-            events=sql.statement("in_topic").on(topic_id=topic_id),
+            events=sql.shared.in_topic.on(topic_id=topic_id),
             match=sql.all_of([]),
         )
         return min(timed(sql.fetch, connection.alias, statement) for _ in range(5))

@@ -5,6 +5,7 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, publish, publish_many, sql
+from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import Topic
 from tests.conftest import assert_dense, log_values, transfer_all
@@ -64,7 +65,7 @@ def test_a_prepared_transaction_is_waited_for_and_holds_up_nobody(processes: Pro
 @pytest.mark.requirement("E4")
 def test_a_prepared_transaction_holds_the_mark_of_a_worker_that_goes_on(fault_server):
     """Its lock on the buffer is listed under the same name before and after, so the mark stays below its ids."""
-    statement = sql.statement("writers").text
+    statement = TRANSFER_SQL.writers.text
     with psycopg.connect(fault_server.url, autocommit=True) as one, psycopg.connect(fault_server.url) as other:
         one.execute("DROP TABLE IF EXISTS django_events_bufferedevent")
         one.execute("CREATE TABLE django_events_bufferedevent (id int)")
@@ -140,7 +141,7 @@ def pages_of_a_look(worker: Transfer) -> int:
     publish_many("things", [Draft(value="look")])
     with sql.batch("default"), connection.cursor() as cursor:
         cursor.execute(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.statement('pending').text}",
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {TRANSFER_SQL.pending.text}",
             {
                 "topic_ids": list(worker._known),
                 "marks": [known.mark for known in worker._known.values()],

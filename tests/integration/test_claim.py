@@ -7,6 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import Backoff, Discard, Draft, claim, models, publish_many, sql
+from django_events.consuming.claiming import SQL as CLAIMING_SQL
 from django_events.exceptions import ClaimRefused, LeaseLost, UnknownConsumer
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
@@ -416,7 +417,7 @@ def test_claims_see_what_is_committed_whatever_the_default_is(queue):
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_isolation = 'repeatable read'")
     try:
-        question = (sql.statement("isolation"), {})
+        question = (CLAIMING_SQL.isolation, {})
         assert sql.fetch_each("default", question, question) == [[("read committed",)], [("read committed",)]]
         with claim("queue") as claimed:
             assert values_of(claimed) == ["a"]

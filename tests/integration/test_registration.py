@@ -542,7 +542,7 @@ def test_no_event_slips_between_the_end_of_the_log_and_a_new_consumer(things, ma
     fill(things, 3)
     other = connect()
     topic_id = Topic.objects.get(name="things").pk
-    other.execute(sql.statement("lock_head").text, {"topic_id": topic_id})
+    other.execute(sql.shared.lock_head.text, {"topic_id": topic_id})
     made = []
     thread = threading.Thread(target=lambda: made.append(registered_at_end()))
 

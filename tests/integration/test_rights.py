@@ -34,6 +34,7 @@ from django_events.management.events import grants as command
 from django_events.metrics.views import metrics
 from django_events.models import Event
 from django_events.observing.doctoring.examining import examine
+from django_events.spark.sink import SQL as SINK_SQL
 from testproject.shop.models import Product
 from tests.conftest import login, transfer_all
 from tests.fix_queues import fill_topic
@@ -202,22 +203,22 @@ def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, colum
 def test_sinks_stage_and_publish_and_read_no_other_event(make_topic, roles):
     """The statements of spark/sink.py, which has no connection of Django's."""
     topic, alias, attempts = make_topic("things"), roles["sink"], [uuid.uuid4(), uuid.uuid4()]
-    [topic_id] = [row[1] for row in statements.fetch(alias, statements.statement("topics")) if row[0] == "things"]
+    [topic_id] = [row[1] for row in statements.fetch(alias, statements.shared.topics) if row[0] == "things"]
     connections[alias].ensure_connection()
     with (
         connections[alias].connection.cursor() as cursor,
-        cursor.copy(statements.statement("stage").text.encode()) as copying,
+        cursor.copy(SINK_SQL.stage.text.encode()) as copying,
     ):
         for attempt in attempts:
             copying.write_row((str(attempt), topic_id, None, "", "a", "1", None, "{}"))
     with transaction.atomic(alias):
-        statements.fetch(alias, statements.statement("lock_attempts"), attempts=attempts)
-        statements.fetch(alias, statements.statement("lock_sink"), sink="a sink", query="")
-        statements.fetch(alias, statements.statement("open"), topic="things", wake=None)
-        published = statements.fetch(alias, statements.statement("publish_staged"), attempts=attempts[:1])
-        statements.fetch(alias, statements.statement("note_batch"), sink="a sink", batch=1, events=1, run="")
+        statements.fetch(alias, SINK_SQL.lock_attempts, attempts=attempts)
+        statements.fetch(alias, SINK_SQL.lock_sink, sink="a sink", query="")
+        statements.fetch(alias, statements.shared.open, topic="things", wake=None)
+        published = statements.fetch(alias, SINK_SQL.publish_staged, attempts=attempts[:1])
+        statements.fetch(alias, SINK_SQL.note_batch, sink="a sink", batch=1, events=1, run="")
     assert published == [(1,)]
-    assert statements.fetch(alias, statements.statement("unstage"), attempts=attempts[1:]) == [(1,)]
+    assert statements.fetch(alias, SINK_SQL.unstage, attempts=attempts[1:]) == [(1,)]
     transfer_all()
     assert Event.objects.of(topic).count() == 1
     models.SinkBatch.objects.all().delete()
@@ -374,7 +375,7 @@ def test_operators_forget_consumers(readers, roles, make_consumer):
 
 def test_operators_end_who_froze_with_a_lease(readers, roles):
     token = lock_held_by(roles["consumer"])
-    found = statements.fetch(roles["operator"], statements.statement("end_holder"), token=token)
+    found = statements.fetch(roles["operator"], statements.shared.end_holder, token=token)
     assert [ended for _, ended in found] == [True]
     connections[roles["consumer"]].close()
 

@@ -33,6 +33,7 @@ from django_events.models import Event, Topic
 from django_events.observing.doctoring.schema import trust
 from django_events.observing.doctoring.subject import Patient
 from django_events.observing.problems import troubles
+from django_events.spark.sink import SQL as SINK_SQL
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
 from testproject.shop.models import Product
@@ -466,15 +467,15 @@ def sinks(site: Site) -> None:
     connections[alias].ensure_connection()
     with (
         connections[alias].connection.cursor() as cursor,
-        cursor.copy(statements.statement("stage").text.encode()) as copying,
+        cursor.copy(SINK_SQL.stage.text.encode()) as copying,
     ):
         copying.write_row((str(attempt), 1, None, "a", "a", "1", None, "{}"))
     with transaction.atomic(alias):
-        statements.fetch(alias, statements.statement("lock_attempts"), attempts=[attempt])
-        statements.fetch(alias, statements.statement("lock_sink"), sink=f"{attempt}", query="")
-        statements.fetch(alias, statements.statement("open"), topic="things", wake=None)
-        statements.fetch(alias, statements.statement("publish_staged"), attempts=[attempt])
-        statements.fetch(alias, statements.statement("note_batch"), sink=f"{attempt}", batch=1, events=1, run="")
+        statements.fetch(alias, SINK_SQL.lock_attempts, attempts=[attempt])
+        statements.fetch(alias, SINK_SQL.lock_sink, sink=f"{attempt}", query="")
+        statements.fetch(alias, statements.shared.open, topic="things", wake=None)
+        statements.fetch(alias, SINK_SQL.publish_staged, attempts=[attempt])
+        statements.fetch(alias, SINK_SQL.note_batch, sink=f"{attempt}", batch=1, events=1, run="")
 
 
 WORK = (migrates, publishes, saves, sinks, operates, consumes, reads)

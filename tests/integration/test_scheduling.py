@@ -14,7 +14,9 @@ from django_events import Draft, cancel, publish, publish_many, sql
 from django_events.exceptions import InvalidEvent, UnknownTopic
 from django_events.log import channel
 from django_events.log.inventory import next_scheduled
+from django_events.log.schedule import SQL as SCHEDULE_SQL
 from django_events.log.schedule import Schedule
+from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, ScheduledEvent
 from django_events.models.functions import ClockTimestamp
@@ -296,10 +298,10 @@ def test_looking_for_the_next_one_and_taking_what_is_due_read_the_index(things):
         cursor.execute("ANALYZE django_events_scheduledevent")
     with sql.batch("default"):
         looking = explain(
-            sql.statement("pending"), topic_ids=[], marks=[], only=None, batch_size=10, scheduled_from="-infinity"
+            TRANSFER_SQL.pending, topic_ids=[], marks=[], only=None, batch_size=10, scheduled_from="-infinity"
         )
         taking = explain(
-            sql.statement("publish_due"),
+            SCHEDULE_SQL.publish_due,
             lock=channel.PUBLISHING_DUE,
             scheduled_from="-infinity",
             ahead=timedelta(0),

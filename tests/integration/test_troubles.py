@@ -7,12 +7,13 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_events import declarations, publish, sql
+from django_events import declarations, publish
 from django_events.log.inventory import waiting
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Consumer, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted, dead_rows, problems
+from django_events.observing.dead_rows import SQL as DEAD_ROWS_SQL
 from django_events.observing.dead_rows import Holder
 from django_events.observing.lag import standings
 from django_events.operating.replay import pause
@@ -153,7 +154,7 @@ def test_prepared_transactions_and_slots_are_told_with_their_end(monkeypatch, ho
 
 def test_prepared_transactions_and_slots_are_found():
     """On a server that allows them. A slot is there if it needs more than a sample that is old enough."""
-    question = sql.statement("holding_back").text
+    question = DEAD_ROWS_SQL.holding_back.text
     with (
         Server(options={"max_prepared_transactions": "2", "wal_level": "logical"}) as server,
         psycopg.connect(server.url, autocommit=True) as other,

@@ -4,8 +4,10 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, consumer, declarations, publish_many, sql
+from django_events.consuming.leases import SQL as LEASES_SQL
 from django_events.consuming.leases import claim
 from django_events.consuming.subscriptions import Subscription, subscriptions
+from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.models import Position
 from django_events.statements import log_table
 from django_events.syncing import sync
@@ -50,9 +52,9 @@ def segments_of(plan, serving: Subscription) -> set[int]:
 @pytest.mark.requirement("D1")
 def test_a_batch_is_read_from_the_segments_between_its_bounds(serving, statistics):
     plan = explain(
-        sql.statement("read").on(
+        LEASES_SQL.read.on(
             log=serving.log,
-            events=sql.statement("in_partition").on(partition=2),
+            events=sql.shared.in_partition.on(partition=2),
             match=serving.match,
             after=20_500,
             upper=25_500,
@@ -65,7 +67,7 @@ def test_a_batch_is_read_from_the_segments_between_its_bounds(serving, statistic
 
 @pytest.mark.requirement("D1")
 def test_the_end_of_what_can_be_read_is_found_behind_the_position(serving, statistics):
-    plan = explain(sql.statement("horizon").on(log=serving.log, topic_id=serving.topic_id, after=36_500))
+    plan = explain(sql.shared.horizon.on(log=serving.log, topic_id=serving.topic_id, after=36_500))
 
     assert min(segments_of(plan, serving)) == 36_001
 
@@ -104,8 +106,8 @@ def test_settling_finds_the_row_where_it_was(serving):
     known = {"position_id": position_id, "token": lease.token}
 
     with sql.batch("default"):  # the table is small here, and would rather be read as a whole
-        by_place = scans(explain(sql.statement("settle"), place=lease.place, **known, **entry))
-        by_key = scans(explain(sql.statement("settle"), place=None, **known, **entry))
+        by_place = scans(explain(LEASES_SQL.settle, place=lease.place, **known, **entry))
+        by_key = scans(explain(LEASES_SQL.settle, place=None, **known, **entry))
 
     assert by_place == {("Tid Scan", "django_events_position")}
     assert by_key == {("Index Scan", "django_events_position")}
@@ -113,6 +115,6 @@ def test_settling_finds_the_row_where_it_was(serving):
 
 @pytest.mark.requirement("N12", "S13")
 def test_the_numbers_of_the_last_events_are_read_by_index(serving, statistics):
-    plan = explain(sql.statement("numbers").on(log=log_table(serving.topic_id), partitions=4, since=0))
+    plan = explain(TRANSFER_SQL.numbers.on(log=log_table(serving.topic_id), partitions=4, since=0))
 
     assert all("partition" in node["Index Name"] for node in plan if "Index Name" in node)

@@ -7,7 +7,12 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import models, sql
+from django_events.consuming.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
 from django_events.consuming.deliveries import FOR_CLAIMS
+from django_events.consuming.deliveries import SQL as DELIVERIES_SQL
+from django_events.consuming.filling import SQL as FILLING_SQL
+from django_events.maintaining.pruning import SQL as PRUNING_SQL
+from django_events.workers.due_partitions import SQL as DUE_PARTITIONS_SQL
 from tests.plans.test_plans import explain, nodes, scans
 
 pytestmark = pytest.mark.django_db
@@ -97,7 +102,7 @@ def of_taking_over(consumer_id):
 
 
 def claim_statement(name):
-    return sql.statement(name).on(open=sql.statement("open_to_claims"), leasing=sql.statement("lease_picked"))
+    return getattr(DELIVERIES_SQL, name).on(open=DELIVERIES_SQL.open_to_claims, leasing=DELIVERIES_SQL.lease_picked)
 
 
 def explained(statement, **parameters):
@@ -129,7 +134,7 @@ def test_a_claim_reads_deliveries_by_index(consumer_id, statistics, name):
 
 @pytest.mark.requirement("D1")
 def test_settling_reads_deliveries_by_their_keys(consumer_id, statistics):
-    plan = explained(sql.statement("settle_deliveries"), **of_settling(consumer_id, done=list(range(1, 101))))
+    plan = explained(CLAIMED_DELIVERIES_SQL.settle_deliveries, **of_settling(consumer_id, done=list(range(1, 101))))
 
     assert how_deliveries_are_read(plan) == {"Index Scan"}
     conditions = conditions_on_deliveries(plan)
@@ -138,15 +143,13 @@ def test_settling_reads_deliveries_by_their_keys(consumer_id, statistics):
 
 @pytest.mark.requirement("D1")
 def test_a_takeover_reads_deliveries_by_their_keys(consumer_id, statistics):
-    plan = explained(sql.statement("take_over"), **of_taking_over(consumer_id))
+    plan = explained(DELIVERIES_SQL.take_over, **of_taking_over(consumer_id))
 
     assert how_deliveries_are_read(plan) == {"Index Scan"}
 
 
 def test_moving_up_reads_one_delivery(consumer_id, statistics):
-    plan = explained(
-        sql.statement("move_up"), consumer_id=consumer_id, handled=1, failed=0, discarded=0, dead_lettered=0
-    )
+    plan = explained(DELIVERIES_SQL.move_up, consumer_id=consumer_id, handled=1, failed=0, discarded=0, dead_lettered=0)
 
     assert how_deliveries_are_read(plan) <= {"Index Scan", "Index Only Scan"}
 
@@ -158,7 +161,7 @@ def rows_read(statement, **parameters):
     """How many rows of deliveries and their history a statement reads when it runs. What it does is undone."""
     with transaction.atomic():
         sql.fetch_each("default", sql.locally(FOR_CLAIMS))
-        sql.fetch("default", sql.statement("enter"), consumer_id=parameters.get("consumer_id", 0))
+        sql.fetch("default", DELIVERIES_SQL.enter, consumer_id=parameters.get("consumer_id", 0))
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {statement.text}", parameters)
             [[plan]] = cursor.fetchall()
@@ -202,14 +205,14 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     assert rows_read(ordered, **of_claim("claim_ordered", waiting, after=VERY_MANY // 2)) < 2_000
     assert rows_read(ordered, **of_claim("claim_ordered", leased)) <= 200  # a window of them
     settling = of_settling(leased, done=list(range(200, 300)), token=3)
-    assert 0 < rows_read(sql.statement("settle_deliveries"), **settling) < 1_000
-    assert 0 < rows_read(sql.statement("take_over"), **of_taking_over(leased)) < 1_000
-    pending = sql.statement("pending_deliveries")
+    assert 0 < rows_read(CLAIMED_DELIVERIES_SQL.settle_deliveries, **settling) < 1_000
+    assert 0 < rows_read(DELIVERIES_SQL.take_over, **of_taking_over(leased)) < 1_000
+    pending = FILLING_SQL.pending_deliveries
     assert rows_read(pending, consumer_id=waiting, most=1_000) <= 1_001
-    prune = sql.statement("prune_history")
+    prune = PRUNING_SQL.prune_history
     assert 0 < rows_read(prune, consumer_id=waiting, most=1_000) < 3_000
-    redrive = sql.statement("redrive_of_queue")
-    look = sql.statement("agenda_of_queue").on(consumer_id=waiting, floor=0, redrive=redrive)
+    redrive = sql.shared.redrive_of_queue
+    look = DUE_PARTITIONS_SQL.agenda_of_queue.on(consumer_id=waiting, floor=0, redrive=redrive)
     assert rows_read(look) < 2_000
     models.Consumer.objects.filter(pk=waiting).update(ordered=False)
     assert 0 < rows_read(claim_statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000

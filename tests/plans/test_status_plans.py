@@ -9,10 +9,14 @@ from django.db import connection
 from django.utils import timezone
 
 from django_events import models, sql
+from django_events.consuming.leases import SQL as LEASES_SQL
 from django_events.log import inventory
+from django_events.log.inventory import SQL as INVENTORY_SQL
 from django_events.models import Consumer, DeadLetter, Position, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import lag, samples, state
+from django_events.observing.lag import SQL as LAG_SQL
+from django_events.observing.samples import SQL as SAMPLES_SQL
 from django_events.statements import log_table
 from tests.plans.test_plans import explain, large, scans, statistics
 
@@ -48,7 +52,7 @@ def log_scans(plan: list[dict[str, Any]]) -> set[str]:
 @pytest.mark.requirement("S13")
 def test_what_waits_is_counted_by_the_index_of_the_buffer_up_to_a_bound(large: int, statistics: str) -> None:
     with sql.batch("default"):
-        plan = explain(sql.statement("waiting"), most=10_000)
+        plan = explain(INVENTORY_SQL.waiting, most=10_000)
 
     buffer = [node for node in plan if node.get("Relation Name") == "django_events_bufferedevent"]
     assert len(buffer) == 2  # the oldest, and as many as are counted
@@ -60,7 +64,7 @@ def test_what_waits_is_counted_by_the_index_of_the_buffer_up_to_a_bound(large: i
 @pytest.mark.requirement("S13")
 def test_the_buffer_as_a_whole_is_counted_by_its_index_up_to_a_bound(large: int, statistics: str) -> None:
     with sql.batch("default"):
-        plan = explain(sql.statement("buffered"), most=10_000)
+        plan = explain(INVENTORY_SQL.buffered, most=10_000)
 
     buffer = [node for node in plan if node.get("Relation Name") == "django_events_bufferedevent"]
     assert len(buffer) == 2  # the oldest of each topic, and as many as are counted
@@ -72,9 +76,9 @@ def test_the_buffer_as_a_whole_is_counted_by_its_index_up_to_a_bound(large: int,
 def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
     log = log_table(large)
     for statement in (
-        sql.statement("end_of_log").on(topic_id=large, log=log),
-        sql.statement("extent").on(topic_id=large, log=log),
-        sql.statement("ends_of_partitions").on(topic_id=large, partitions=4, log=log),
+        LAG_SQL.end_of_log.on(topic_id=large, log=log),
+        INVENTORY_SQL.extent.on(topic_id=large, log=log),
+        sql.shared.ends_of_partitions.on(topic_id=large, partitions=4, log=log),
     ):
         plan = explain(statement)
 
@@ -87,10 +91,10 @@ def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
 @pytest.mark.requirement("S13")
 def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
     ends = {"topic_ids": [crowd], "partitions": [0], "ends": [10_000]}
-    parts = {"lanes": sql.statement("lanes"), "state": sql.statement("state_of_position")}
+    parts = {"lanes": LAG_SQL.lanes, "state": LAG_SQL.state_of_position}
     counted = {"consumer_ids": None, "most_pending": 1_000, **ends}
-    standings = explain(sql.statement("standings").on(**parts), most=1_000, **counted)
-    progress = explain(sql.statement("progress").on(**parts), **counted)
+    standings = explain(LAG_SQL.standings.on(**parts), most=1_000, **counted)
+    progress = explain(LAG_SQL.progress.on(**parts), **counted)
 
     assert log_scans(standings) == log_scans(progress) == set()
     [letters] = [node for node in standings if node.get("Relation Name") == "django_events_deadletter"]
@@ -102,13 +106,13 @@ def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
 def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int) -> None:
     reader = Consumer.objects.get(name="reader-1")
     plan = explain(
-        sql.statement("oldest_unpassed").on(
+        LAG_SQL.oldest_unpassed.on(
             consumer_ids=sql.literal([reader.pk]),
             topic_id=crowd,
             lowest=0,
             highest=3,
             log=log_table(crowd),
-            events=sql.statement("in_its_partition"),
+            events=sql.shared.in_its_partition,
         )
     )
 
@@ -157,9 +161,9 @@ def test_looking_is_a_handful_of_statements_however_many_consumers_there_are(
 
 @pytest.mark.requirement("H5")
 def test_a_read_between_bounds_opens_only_the_segments_between_them(large: int) -> None:
-    of_topic = sql.statement("in_topic").on(topic_id=large)
+    of_topic = sql.shared.in_topic.on(topic_id=large)
     bounds = {"after": sql.literal(11_000), "upper": sql.literal(12_500), "most": sql.literal(100)}
-    plan = explain(sql.statement("read").on(log=log_table(large), events=of_topic, match=sql.all_of([]), **bounds))
+    plan = explain(LEASES_SQL.read.on(log=log_table(large), events=of_topic, match=sql.all_of([]), **bounds))
 
     opened = {table for _, table in scans(plan)}
     assert opened == {f"{log_table(large)}_{first}" for first in (10_001, 12_001)}
@@ -209,9 +213,9 @@ def long_kept() -> Iterator[None]:
 def test_charts_read_a_range_of_the_primary_key(long_kept: None) -> None:
     period = {"period": timedelta(hours=6), "step": timedelta(minutes=2)}
     for plan in (
-        explain(sql.statement("totals"), **period),
-        explain(sql.statement("samples_of_consumer"), consumer_id=7, **period),
-        explain(sql.statement("latest_sample"), age=timedelta(seconds=30)),
+        explain(SAMPLES_SQL.totals, **period),
+        explain(SAMPLES_SQL.samples_of_consumer, consumer_id=7, **period),
+        explain(SAMPLES_SQL.latest_sample, age=timedelta(seconds=30)),
     ):
         [(how, table)] = scans(plan)
         assert (how, table) == ("Index Scan", "django_events_sample")
@@ -222,8 +226,8 @@ def test_charts_read_a_range_of_the_primary_key(long_kept: None) -> None:
 @pytest.mark.requirement("S13")
 def test_a_sample_is_looked_for_stored_and_forgotten_by_the_primary_key(long_kept: None) -> None:
     with sql.batch("default"):
-        looked = explain(sql.statement("sampled"))
-        forgotten = explain(sql.statement("forget_samples"), age=timedelta(days=2), limit=1_000)
+        looked = explain(SAMPLES_SQL.sampled)
+        forgotten = explain(SAMPLES_SQL.forget_samples, age=timedelta(days=2), limit=1_000)
     found = {how for plan in (looked, forgotten) for how, table in scans(plan) if table == "django_events_sample"}
     assert found <= {"Index Scan", "Index Only Scan"}
 

@@ -7,7 +7,11 @@ from django.db import connection
 
 from django_events import models, sql
 from django_events.matching import condition
+from django_events.observing.verifying.dead_letters import SQL as DEAD_LETTERS_SQL
+from django_events.observing.verifying.deliveries import SQL as DELIVERIES_SQL
 from django_events.observing.verifying.findings import SHOWN
+from django_events.observing.verifying.logs import SQL as LOGS_SQL
+from django_events.observing.verifying.rests import SQL as RESTS_SQL
 from django_events.statements import log_table
 from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries
 from tests.plans.test_plans import explain, nodes, scans
@@ -51,9 +55,7 @@ def statistics(request, topic, consumer_id):
 
 
 def test_a_large_hand_is_unfolded_once(topic, statistics):
-    plan = explain(
-        sql.statement("verify_deliveries"), topic_id=topic.pk, last_id=IN_HAND + 1_000, id_floor=0, most=SHOWN
-    )
+    plan = explain(DELIVERIES_SQL.verify_deliveries, topic_id=topic.pk, last_id=IN_HAND + 1_000, id_floor=0, most=SHOWN)
 
     [join] = [node for node in plan if node.get("Join Type") == "Full"]
     assert join["Node Type"] in ("Hash Join", "Merge Join")
@@ -81,11 +83,11 @@ def tables(plan):
 def test_keys_are_compared_by_ranges(topic, consumer_id, statistics, behind):
     """No delivery before the range is read, and of the log only the segments in it."""
     with sql.batch("default"):
-        ahead = sql.statement("next_deliveries").on(
+        ahead = DELIVERIES_SQL.next_deliveries.on(
             consumer_id=consumer_id, after=behind, last_id=IN_HAND * 2, most=5_000
         )
         plans = [explain(ahead)]
-        comparing = sql.statement("verify_keys").on(
+        comparing = DELIVERIES_SQL.verify_keys.on(
             log=log_table(topic.pk), topic_id=topic.pk, consumer_id=consumer_id, after=behind, upper=behind + 5_000
         )
         plans.append(explain(comparing, erased="^erased", most=SHOWN))
@@ -107,7 +109,7 @@ def test_what_a_queue_never_got_is_looked_for_by_ranges(topic, consumer_id, stat
             " SELECT %s, n, now(), now(), now(), now(), 1, 1, 'handled', 'w' FROM generate_series(1, 20000) AS n",
             [consumer_id],
         )
-        looking = sql.statement("verify_absent").on(
+        looking = DELIVERIES_SQL.verify_absent.on(
             log=log_table(topic.pk),
             topic_id=topic.pk,
             consumer_id=consumer_id,
@@ -127,8 +129,8 @@ def test_what_a_queue_never_got_is_looked_for_by_ranges(topic, consumer_id, stat
 
 def test_copies_are_compared_by_ranges(topic, consumer_id):
     with sql.batch("default"):
-        ahead = sql.statement("next_dead_letters").on(consumer_id=consumer_id, after=10, last_id=100, most=5)
-        comparing = sql.statement("verify_copies").on(
+        ahead = DEAD_LETTERS_SQL.next_dead_letters.on(consumer_id=consumer_id, after=10, last_id=100, most=5)
+        comparing = DEAD_LETTERS_SQL.verify_copies.on(
             log=log_table(topic.pk), topic_id=topic.pk, consumer_id=consumer_id, after=10, upper=100
         )
         plans = [explain(ahead), explain(comparing, erased="^erased", most=SHOWN)]
@@ -140,10 +142,8 @@ def test_copies_are_compared_by_ranges(topic, consumer_id):
 def test_rests_and_hands_are_found_by_consumers_and_times(topic, consumer_id, statistics):
     day = timedelta(days=1)
     with sql.batch("default"):
-        rests = explain(
-            sql.statement("verify_rests"), topic_id=topic.pk, lease=day, hold=day, hand=day, pause=day, most=SHOWN
-        )
-        buffer = explain(sql.statement("verify_buffer"), topic_id=topic.pk, partitions=1, most=SHOWN)
+        rests = explain(RESTS_SQL.verify_rests, topic_id=topic.pk, lease=day, hold=day, hand=day, pause=day, most=SHOWN)
+        buffer = explain(LOGS_SQL.verify_buffer, topic_id=topic.pk, partitions=1, most=SHOWN)
     [reading] = [node for node in rests if node.get("Relation Name") == DELIVERIES]
     assert reading["Index Name"] in ("django_events_delivery_visible", "django_events_delivery_pkey")
     if statistics == "fresh statistics":

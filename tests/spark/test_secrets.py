@@ -17,7 +17,7 @@ from django_events.exceptions import InvalidOption, RightsMissing
 from django_events.models import StagedEvent
 from django_events.spark import java
 from django_events.spark.dsn import Dsn, fetch
-from django_events.statements import statement
+from django_events.spark.sink import SQL as SINK_SQL
 from tests.spark.conftest import PASSWORD
 
 JOB = """
@@ -155,7 +155,7 @@ def poor(dsn: str) -> Iterator[str]:
 
 def test_a_role_without_rights_is_told_what_it_needs(poor: str) -> None:
     with pytest.raises(RightsMissing) as raised, Dsn(poor).connected() as used:
-        fetch(used, statement("unstage"), attempts=[])
+        fetch(used, SINK_SQL.unstage, attempts=[])
 
     assert "permission denied for table django_events_stagedevent" in str(raised.value)
     assert "events grants --role reader|sink" in str(raised.value)

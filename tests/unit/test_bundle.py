@@ -23,8 +23,8 @@ modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") 
 for module in modules:
     if not module.endswith("__main__"):
         assert import_module(module).__file__.startswith(archive), import_module(module).__file__
-from django_events.statements import statement
-assert statement("topics").text
+from django_events.statements import shared
+assert shared.topics.text
 print(len(modules), "django" in sys.modules)
 """
 

@@ -1,7 +1,8 @@
-"""The SQL files: each says what it is for, takes what its header names, and is used."""
+"""The SQL files: each statement says what it is for, takes what its header names, and is used beside its file."""
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,32 +13,52 @@ from django_events import sql
 from django_events.publishing.encoding import Row
 
 PACKAGE = Path(sql.__file__).parents[1]
-FILES = sorted(path.stem for path in (PACKAGE / "sql").glob("*.sql"))
+SHARED = "sql/shared"
 
-FETCHING = {"fetch", "fetch_whole", "bounded"}  # all take a statement, and its parameters by name
+FETCHING = {"fetch", "bounded"}  # both take a statement, and its parameters by name
 PARAMETER = re.compile(r"%\((\w+)\)s")
 IDENTIFIER = re.compile(r"\{(\w+)\}")
-WRITES = {"INSERT", "UPDATE", "DELETE"}
-KINDS = {"SELECT", "WITH", "CREATE", "ALTER", "DROP", "ANALYZE", "COPY", "LOCK", "SET", *WRITES}
+CHANGES = {"CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "ANALYZE", "LOCK", "SET", "DO", "COPY"}
+KINDS = {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE", *CHANGES}
 JSONPATH = re.compile(r"'strict [^']*'")
 READS = re.compile(r"\b(?:FROM|JOIN|USING)\s+(django_events_\w+|pg_\w+|\{log\})(?!\w*\()")
+TITLES = "Parameters|Identifiers|Literals|Parts|Relies on"
 
 
-def header(name: str) -> str:
-    lines = (PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    taken = []
-    for line in lines:
-        if not line.startswith("--"):
-            break
-        taken.append(line.removeprefix("--").strip())
-    return "\n".join(taken)
+@dataclass(frozen=True)
+class Block:
+    """A statement as it stands in its file."""
+
+    header: str
+    text: str
+
+    def section(self, *titles: str) -> str:
+        """What the header says after `Parameters:` and the like, up to the next title."""
+        return " ".join(re.findall(rf"(?s)\b(?:{'|'.join(titles)}): (.*?)(?=\b(?:{TITLES}):|\Z)", self.header))
+
+    def named(self, *titles: str) -> set[str]:
+        return set(re.findall(r"\w+", self.section(*titles)))
 
 
-def section(name: str, *titles: str) -> str:
-    """What a header says after `Parameters:` and the like, up to the next title."""
-    known = "Parameters|Identifiers|Literals|Parts|Relies on"
-    found = re.findall(rf"(?s)\b(?:{'|'.join(titles)}): (.*?)(?=\b(?:{known}):|\Z)", header(name))
-    return " ".join(found)
+@cache
+def blocks() -> dict[str, Block]:
+    """By file and name, as in "log/transfer.pending"."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.sql")):
+        file = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        statements = sql.Statements(f"{file}.sql")
+        before, *others = path.read_text(encoding="utf-8").split("-- name: ")
+        assert not before, f"{path}: {before}"
+        for other in others:
+            name, *lines = other.splitlines()
+            header = []
+            for line in lines:
+                if not line.startswith("--"):
+                    break
+                header.append(line.removeprefix("--").strip())
+            assert f"{file}.{name}" not in found, f"{path}: two statements are called {name}"
+            found[f"{file}.{name}"] = Block("\n".join(header), getattr(statements, name).text)
+    return found
 
 
 @dataclass(frozen=True)
@@ -52,75 +73,91 @@ class Use:
 
 @cache
 def uses() -> list[Use]:
-    found = []
-    for path in PACKAGE.rglob("*.py"):
-        module = ast.parse(path.read_text(encoding="utf-8"))
-        found += uses_of_tables(module)
-        for node in ast.walk(module):
-            if isinstance(node, ast.Call):
-                found += uses_in(node)
-            elif isinstance(node, ast.FunctionDef):
-                found += uses_of_variables(node)
-            elif isinstance(node, ast.Tuple):
-                found += uses_in_question(node)
-    return found
-
-
-def uses_in(call: ast.Call) -> list[Use]:
-    found = [Use(name) for name in statement_names(call)]
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "on":
-        parts = frozenset(name for k in call.keywords for name in statement_names(bare(k.value)))
-        found += [Use(name, identifiers=keywords(call), parts=parts) for name in statement_names(call.func.value)]
-    if called(call) in FETCHING and len(call.args) == 2:
-        found += [Use(name, parameters=keywords(call)) for name in statement_names(bare(call.args[1]))]
-    return found
-
-
-def uses_in_question(pair: ast.Tuple) -> list[Use]:
-    """A statement that is asked together with others: beside it are its parameters, as a dict."""
-    if len(pair.elts) != 2 or not isinstance(pair.elts[1], ast.Dict):
-        return []
-    given = frozenset(key.value for key in pair.elts[1].keys if isinstance(key, ast.Constant))
-    return [Use(name, parameters=given) for name in statement_names(bare(pair.elts[0]))]
-
-
-def uses_of_tables(module: ast.Module) -> list[Use]:
-    """Statements that a module keeps in a dict, and completes where it takes one out."""
-    kept = [
-        name
-        for node in module.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
-        for value in node.value.values
-        for name in statement_names(value)
-    ]
     return [
-        Use(name, identifiers=keywords(node))
-        for node in ast.walk(module)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "on"
-        if isinstance(node.func.value, ast.Subscript)
-        for name in kept
+        use
+        for path in PACKAGE.rglob("*.py")
+        for use in Module(path.relative_to(PACKAGE).with_suffix("").as_posix()).uses(
+            ast.parse(path.read_text(encoding="utf-8"))
+        )
     ]
 
 
-def uses_of_variables(function: ast.FunctionDef) -> list[Use]:
-    """A statement that has a name of its own in a function, and is completed or fetched by it."""
-    nodes = list(ast.walk(function))
-    named = {
-        target.id: statement_names(bare(value))
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        for target, value in assignments(node)
-        if isinstance(target, ast.Name)
-    }
-    found = []
-    for node in nodes:
-        if not isinstance(node, ast.Call):
-            continue
-        if called(node) in FETCHING and len(node.args) == 2 and isinstance(node.args[1], ast.Name):
-            found += [Use(name, parameters=keywords(node)) for name in named.get(node.args[1].id, [])]
-        if called(node) == "on" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            found += [Use(name, identifiers=keywords(node)) for name in named.get(node.func.value.id, [])]
-    return found
+class Module:
+    """What one module asks for."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def uses(self, module: ast.Module) -> Iterator[Use]:
+        yield from self.of_tables(module)
+        for node in ast.walk(module):
+            yield from (Use(name) for name in self.names(node))
+            if isinstance(node, ast.Call):
+                yield from self.of_call(node)
+            elif isinstance(node, ast.FunctionDef):
+                yield from self.of_variables(node)
+            elif isinstance(node, ast.Tuple):
+                yield from self.of_question(node)
+
+    def names(self, node: ast.AST) -> list[str]:
+        """What `SQL.one`, `sql.shared.one`, or `(SQL.one if … else SQL.other)` asks for."""
+        if isinstance(node, ast.IfExp):
+            return self.names(node.body) + self.names(node.orelse)
+        if not isinstance(node, ast.Attribute):
+            return []
+        match ast.unparse(node.value):
+            case "SQL":
+                return [f"{self.path}.{node.attr}"]
+            case "shared" | "sql.shared":
+                return [f"{SHARED}.{node.attr}"]
+        return []
+
+    def of_call(self, call: ast.Call) -> Iterator[Use]:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "on":
+            parts = frozenset(name for k in call.keywords for name in self.names(bare(k.value)))
+            for name in self.names(call.func.value):
+                yield Use(name, identifiers=keywords(call), parts=parts)
+        if called(call) in FETCHING and len(call.args) == 2:
+            for name in self.names(bare(call.args[1])):
+                yield Use(name, parameters=keywords(call))
+
+    def of_question(self, pair: ast.Tuple) -> Iterator[Use]:
+        """A statement that is asked together with others: beside it are its parameters, as a dict."""
+        if len(pair.elts) == 2 and isinstance(pair.elts[1], ast.Dict):
+            given = frozenset(key.value for key in pair.elts[1].keys if isinstance(key, ast.Constant))
+            for name in self.names(bare(pair.elts[0])):
+                yield Use(name, parameters=given)
+
+    def of_tables(self, module: ast.Module) -> Iterator[Use]:
+        """Statements that a module keeps in a dict, and completes where it takes one out."""
+        kept = [
+            name
+            for node in module.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+            for value in node.value.values
+            for name in self.names(value)
+        ]
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and called(node) == "on" and isinstance(bare_of(node), ast.Subscript):
+                yield from (Use(name, identifiers=keywords(node)) for name in kept)
+
+    def of_variables(self, function: ast.FunctionDef) -> Iterator[Use]:
+        """A statement that has a name of its own in a function, and is completed or fetched by it."""
+        nodes = list(ast.walk(function))
+        named = {
+            target.id: self.names(bare(value))
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            for target, value in assignments(node)
+            if isinstance(target, ast.Name)
+        }
+        for node in nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            if called(node) in FETCHING and len(node.args) == 2 and isinstance(node.args[1], ast.Name):
+                yield from (Use(name, parameters=keywords(node)) for name in named.get(node.args[1].id, []))
+            if called(node) == "on" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                yield from (Use(name, identifiers=keywords(node)) for name in named.get(node.func.value.id, []))
 
 
 def assignments(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
@@ -134,20 +171,16 @@ def called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
+def bare_of(call: ast.Call) -> ast.expr | None:
+    """What a method is called on."""
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
 def bare(node: ast.expr) -> ast.expr:
     """Without the `.on(…)`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "on":
         return node.func.value
     return node
-
-
-def statement_names(node: ast.expr) -> list[str]:
-    """What `statement("one")` or `statement("one" if … else "other")` may ask for."""
-    if not (isinstance(node, ast.Call) and called(node) == "statement"):
-        return []
-    name = node.args[0]
-    chosen = [name.body, name.orelse] if isinstance(name, ast.IfExp) else [name]
-    return [choice.value for choice in chosen if isinstance(choice, ast.Constant)]
 
 
 def keywords(call: ast.Call) -> frozenset[str]:
@@ -161,102 +194,84 @@ def keywords(call: ast.Call) -> frozenset[str]:
 
 
 def parts_of(name: str) -> set[str]:
-    """The files that are put into a statement."""
+    """The statements that are put into a statement."""
     return {part for use in uses() if use.name == name for part in use.parts}
 
 
-def test_there_are_files_and_uses():
-    assert len(FILES) > 20
-    assert len(uses()) > 20
+def test_there_are_statements_and_uses():
+    assert len(blocks()) > 200
+    assert len(uses()) > 200
 
 
-def test_every_statement_that_code_asks_for_is_there():
-    assert {use.name for use in uses()} - set(FILES) == set()
+def test_what_the_code_asks_for_is_there_and_each_statement_is_asked_for():
+    asked = {use.name for use in uses()}
+
+    assert asked - set(blocks()) == set()
+    assert set(blocks()) - asked == set()
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_is_used(name):
-    assert name in {use.name for use in uses()}
+def test_what_is_shared_is_asked_for_by_several_modules():
+    askers: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        for use in Module("").uses(module):
+            askers.setdefault(use.name, set()).add(path.relative_to(PACKAGE).as_posix())
+    loaders = {"sql/__init__.py", "statements.py"}
+    shared = {name for name in blocks() if name.startswith(SHARED)}
+
+    assert {name for name in shared if len(askers[name]) == 1 and not askers[name] & loaders} == set()
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_begins_with_its_purpose(name):
-    purpose = header(name).split("\n")[0]
+def test_every_header_begins_with_the_purpose():
+    wrong = [name for name, block in blocks().items() if not re.match(r"[A-Z].{15,}", block.header)]
 
-    assert re.fullmatch(r"[A-Z].{15,}", purpose), purpose
-    assert sql.statement(name).text, "a header and nothing else"
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_statement_is_the_file_without_its_comments(name):
-    text = sql.statement(name).text
-
-    assert "--" not in text
-    if not header(name).startswith("Part of"):
-        first = {
-            "SELECT",
-            "WITH",
-            "CREATE",
-            "ALTER",
-            "DROP",
-            "COPY",
-            "LOCK",
-            "SET",
-            "ANALYZE",
-            "GRANT",
-            "REVOKE",
-            "DO",
-            *WRITES,
-        }
-        assert text.split()[0] in first
-    assert not text.endswith(";")
+    assert wrong == []
+    assert [name for name, block in blocks().items() if not block.text] == []
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_parameter_is_named_in_the_header(name):
-    texts = [sql.statement(one).text for one in {name, *parts_of(name)}]
-    taken = {parameter for text in texts for parameter in PARAMETER.findall(text)}
-    named = set(re.findall(r"\w+", section(name, "Parameters")))
-
-    assert taken <= named
-    assert bool(taken) == bool(named)
+def test_a_statement_is_what_its_file_says_without_comments():
+    for name, block in blocks().items():
+        assert "--" not in block.text, name
+        assert not block.text.endswith(";"), name
+        assert block.header.startswith("Part of") or block.text.split()[0] in KINDS, name
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_identifier_and_literal_is_named_in_the_header(name):
-    taken = set(IDENTIFIER.findall(sql.statement(name).text))
-    named = set(re.findall(r"\w+", section(name, "Identifiers", "Literals", "Parts")))
-
-    assert taken <= named
-    assert bool(taken) == bool(named)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_reads_a_table_says_what_it_relies_on(name):
-    text = sql.statement(name).text
-    if READS.search(text):
-        assert section(name, "Relies on")
+def test_headers_name_all_that_a_statement_takes():
+    for name, block in blocks().items():
+        texts = [blocks()[one].text for one in {name, *parts_of(name)}]
+        parameters = {parameter for text in texts for parameter in PARAMETER.findall(text)}
+        identifiers = set(IDENTIFIER.findall(block.text))
+        for taken, named in (
+            (parameters, block.named("Parameters")),
+            (identifiers, block.named("Identifiers", "Literals", "Parts")),
+        ):
+            assert taken <= named, f"{name} takes {taken - named}, and its header doesn't name it"
+            assert bool(taken) == bool(named), f"{name} takes nothing of what its header names"
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_code_gives_each_statement_exactly_what_it_takes(name):
-    text = sql.statement(name).text
-    of_parts = [p for part in parts_of(name) for p in PARAMETER.findall(sql.statement(part).text)]
-    taken = {"parameters": PARAMETER.findall(text) + of_parts, "identifiers": IDENTIFIER.findall(text)}
-    if any(name in use.parts for use in uses()):
-        del taken["parameters"]  # they are given to what it is a part of
-    for kind, names in taken.items():
-        given = [getattr(use, kind) for use in uses() if use.name == name and getattr(use, kind) is not None]
-        assert all(set(some) == set(names) for some in given), given
-        assert given or not names, f"nobody gives it its {kind}"
+def test_a_statement_that_reads_a_table_says_what_it_relies_on():
+    silent = [name for name, one in blocks().items() if READS.search(one.text) and not one.section("Relies on")]
+
+    assert silent == []
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_there_are_no_other_placeholders(name):
-    text = JSONPATH.sub("", IDENTIFIER.sub("", PARAMETER.sub("", sql.statement(name).text)))
+def test_code_gives_each_statement_exactly_what_it_takes():
+    for name, block in blocks().items():
+        of_parts = [p for part in parts_of(name) for p in PARAMETER.findall(blocks()[part].text)]
+        taken = {"parameters": PARAMETER.findall(block.text) + of_parts, "identifiers": IDENTIFIER.findall(block.text)}
+        if any(name in use.parts for use in uses()):
+            del taken["parameters"]  # they are given to what it is a part of
+        for kind, names in taken.items():
+            given = [getattr(use, kind) for use in uses() if use.name == name and getattr(use, kind) is not None]
+            assert all(set(some) == set(names) for some in given), (name, given, names)
+            assert given or not names, f"no place in the code gives {name} its {kind}"
 
-    assert not re.search(r"[{}?]|\$\d", text)
-    assert re.findall(r"%+", text.replace("%%", "")) == []
+
+def test_there_are_no_other_placeholders():
+    for name, block in blocks().items():
+        text = JSONPATH.sub("", IDENTIFIER.sub("", PARAMETER.sub("", block.text)))
+        assert not re.search(r"[{}?]|\$\d", text), name
+        assert re.findall(r"%+", text.replace("%%", "")) == [], name
 
 
 def test_a_name_that_is_put_into_a_statement_is_quoted():
@@ -266,13 +281,15 @@ def test_a_name_that_is_put_into_a_statement_is_quoted():
     assert made.text == """SELECT 1 FROM "a""; DROP TABLE b; --" WHERE name = 'O''Brien' AND id = 7"""
 
 
-def test_a_statement_is_read_once():
-    assert sql.statement("publish") is sql.statement("publish")
+def test_a_file_is_read_once():
+    assert sql.shared.topics is sql.shared.topics
 
 
 def test_a_statement_that_is_not_there_is_an_error():
+    with pytest.raises(AttributeError, match=r"sql/shared\.sql has no statement 'no_such_statement'"):
+        _ = sql.shared.no_such_statement
     with pytest.raises(FileNotFoundError):
-        sql.statement("no_such_statement")
+        _ = sql.beside("django_events.no_such_module").claim
 
 
 def test_a_union_keeps_the_order_of_its_statements():

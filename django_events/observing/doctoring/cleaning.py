@@ -9,6 +9,8 @@ from django_events.observing.doctoring.from_status import of_kinds
 from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import moment
 
+SQL = sql.beside(__name__)
+
 # What the migration gives to tables whose rows come and go, as far as a change of it hurts.
 TUNED = {
     "django_events_bufferedevent": {"autovacuum_vacuum_threshold": "5000", "vacuum_truncate": "off"},
@@ -37,14 +39,14 @@ def bloat(patient: Patient) -> Iterator[Answer]:
 def autovacuum(patient: Patient) -> Iterator[Answer]:
     """Is it on, for the server and for each table, and tuned as the migration did?"""
     names = ["autovacuum", "track_counts"]
-    values: dict[str, str] = dict(sql.fetch(patient.using, sql.statement("server_settings"), names=names))
+    values: dict[str, str] = dict(sql.fetch(patient.using, sql.shared.server_settings, names=names))
     answers = [
         problem(f"{name} is off, so no dead row is ever removed.", f"ALTER SYSTEM SET {name} = on", **{name: value})
         for name, value in values.items()
         if value == "off"
     ]
     newest: datetime | None = None
-    for table, options, cleaned_at in sql.fetch(patient.using, sql.statement("care"), tables=list(TUNED)):
+    for table, options, cleaned_at in sql.fetch(patient.using, SQL.care, tables=list(TUNED)):
         answers += _of_table(table, dict(option.split("=", 1) for option in options))
         newest = max(filter(None, [newest, cleaned_at]), default=None)
     said = f"the last vacuum was at {moment(newest)}" if newest else "no table has needed it yet"
@@ -68,7 +70,7 @@ def _of_table(table: str, options: dict[str, str]) -> Iterator[Answer]:
 
 def wraparound(patient: Patient) -> Iterator[Answer]:
     """Is the server close to the end of its transaction ids?"""
-    [[ours, whole]] = sql.fetch(patient.using, sql.statement("transaction_ids"))
+    [[ours, whole]] = sql.fetch(patient.using, SQL.transaction_ids)
     seen = {"tables": ours, "database": whole}
     if max(ours or 0, whole) > FAR:
         oldest = max(ours or 0, whole)

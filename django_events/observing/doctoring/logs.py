@@ -9,6 +9,8 @@ from django_events.observing.doctoring.findings import Answer, ok, problem, warn
 from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count, duration
 
+SQL = sql.beside(__name__)
+
 HELD = timedelta(seconds=10)
 MOST = 20  # topics that are named
 TRANSFER_MAKES_IT = "The transfer makes it: is one running, or is there a lock on the log in its way?"
@@ -46,13 +48,13 @@ def room(patient: Patient) -> Iterator[Answer]:
 
 def locks(patient: Patient) -> Iterator[Answer]:
     """Does somebody keep others from writing or reading one?"""
-    lockers = sql.fetch(patient.using, sql.statement("lockers"), age=HELD)
+    lockers = sql.fetch(patient.using, SQL.lockers, age=HELD)
     for pid, role, application, table, mode, age in lockers:
         called = f" ({application})" if application else ""
         what = f"Session {pid} of {role}{called} has held {mode} on {table} for {duration(age)}: events wait for it."
         remedy = f"Let it end, or end it: SELECT pg_terminate_backend({pid})"
         yield problem(what, remedy, pid=pid, table=table, mode=mode, held_for=age)
-    prepared = sql.fetch(patient.using, sql.statement("prepared"), age=HELD)
+    prepared = sql.fetch(patient.using, sql.shared.prepared, age=HELD)
     for name, role, table, age, consumer, _ in prepared:
         what = f"The prepared transaction {name!r} of {role} has held rows of {table} for {duration(age)}."
         remedy = f"If a handler prepared it, undo it: ROLLBACK PREPARED {name!r}. Otherwise end it as its owner wants."
@@ -64,7 +66,7 @@ def locks(patient: Patient) -> Iterator[Answer]:
 def tables(patient: Patient) -> Iterator[Answer]:
     """Is each attached, logged, seen as a whole, and are its indexes there and usable?"""
     answers = []
-    for kind, name, of in sql.fetch(patient.using, sql.statement("defects")):
+    for kind, name, of in sql.fetch(patient.using, SQL.defects):
         if kind == "detached":
             what = f"Segment {name} was detached from {of} halfway: its events can't be read."
             remedy = f"ALTER TABLE {of} DETACH PARTITION {name} FINALIZE, then attach it again."

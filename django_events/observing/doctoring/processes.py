@@ -19,6 +19,8 @@ from django_events.observing.doctoring.from_status import of_kinds
 from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count, duration
 
+SQL = sql.beside(__name__)
+
 SAMPLED = timedelta(minutes=3)  # a transfer takes a sample each minute
 STALE = timedelta(hours=2)  # a step of maintenance: each is due several times an hour, or once
 
@@ -27,7 +29,7 @@ def transfer(patient: Patient) -> Iterator[Answer]:
     """Is somebody there who moves events? A sleeper tells so, and an old sample that there was none for long."""
     late = [*of_kinds(patient, "transfer")]
     yield from late
-    sleepers = sql.fetch(patient.using, sql.statement("sleepers"), lock=channel.ASLEEP)
+    sleepers = sql.fetch(patient.using, SQL.sleepers, lock=channel.ASLEEP)
     sampled = _newest_sample(patient.using)
     seen = {"sleepers": [pid for pid, *_ in sleepers], "sampled_before": sampled}
     if late:

@@ -35,7 +35,7 @@ def clock(patient: Patient) -> Iterator[Answer]:
 def _once(using: str) -> tuple[float, float]:
     """How long it took to ask, and how far this host is ahead."""
     began, start = time.time(), time.monotonic()
-    [[there]] = sql.fetch(using, sql.statement("clock"))
+    [[there]] = sql.fetch(using, sql.shared.clock)
     took = time.monotonic() - start
     moment: datetime = there
     return took, began + took / 2 - moment.timestamp()

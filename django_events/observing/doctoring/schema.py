@@ -14,6 +14,8 @@ from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count
 from django_events.publishing.capture import Capture
 
+SQL = sql.beside(__name__)
+
 # What publishing goes through, with the MD5 of what the migrations of this version made of it.
 FUNCTIONS = {
     "django_events_open(text, boolean)": "a31b64f355951657f604fb3b33e5517a",
@@ -64,7 +66,7 @@ def functions(patient: Patient) -> Iterator[Answer]:
     """Is what publishing and segments go through there, as this version made it?"""
     wrong = sql.fetch(
         patient.using,
-        sql.statement("wrong_functions"),
+        SQL.wrong_functions,
         signatures=[*FUNCTIONS, *OF_SEGMENTS],
         digests=[*FUNCTIONS.values(), *OF_SEGMENTS.values()],
         called=list(FUNCTIONS),
@@ -118,7 +120,7 @@ def _lost(model: type[Any]) -> str:
 
 def rights(patient: Patient) -> Iterator[Answer]:
     """May the role of this process do what processes do? One that does one thing need not be able to do the rest."""
-    missing = sql.fetch(patient.using, sql.statement("missing_rights"), segment_functions=list(SEGMENT_FUNCTIONS))
+    missing = sql.fetch(patient.using, SQL.missing_rights, segment_functions=list(SEGMENT_FUNCTIONS))
     by_purpose: dict[str, list[str]] = {}
     for purpose, name, privilege in missing:
         by_purpose.setdefault(purpose, []).append(f"{privilege} of {name}")
@@ -140,7 +142,7 @@ def rights(patient: Patient) -> Iterator[Answer]:
 
 def trust(patient: Patient) -> Iterator[Answer]:
     """Is there a role that could have its code run by all others?"""
-    found = sql.fetch(patient.using, sql.statement("untrusted"))
+    found = sql.fetch(patient.using, sql.shared.untrusted)
     for kind, what, remedy in found:
         known = "If you know what it does, leave it. Otherwise: " if kind == "code" else ""
         yield warning(f"{what}: its code is run by all who use events.", f"{known}{remedy}", kind=kind)

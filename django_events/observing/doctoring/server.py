@@ -15,6 +15,8 @@ from django_events.observing.doctoring.findings import Answer, ok, problem, unkn
 from django_events.observing.doctoring.subject import Patient
 from django_events.phrases import count, duration
 
+SQL = sql.beside(__name__)
+
 FORGOTTEN = timedelta(minutes=10)
 SHORTEST = 1_000  # milliseconds
 FULL = 0.9
@@ -117,7 +119,7 @@ def capacity(patient: Patient) -> Iterator[Answer]:
 
 def disk(patient: Patient) -> Iterator[Answer]:
     """How large is it, and is there room? That is seen from the machine of the server only."""
-    [[whole, folder, started]] = sql.fetch(patient.using, sql.statement("disk"))
+    [[whole, folder, started]] = sql.fetch(patient.using, SQL.disk)
     logs = sum(size for _, size in sizes(patient.using, [log.topic for log in patient.logs]).values())
     seen = {"database": whole, "logs": logs}
     said = f"The database has {_size(whole)}, of which logs {_size(logs)}."
@@ -152,10 +154,10 @@ def _size(number: int) -> str:
 
 def _settings(patient: Patient) -> dict[str, str]:
     """As sessions of this role begin with them, whatever is set for an examination."""
-    return dict(sql.fetch(patient.using, sql.statement("server_settings"), names=NAMES))
+    return dict(sql.fetch(patient.using, sql.shared.server_settings, names=NAMES))
 
 
 def _load(patient: Patient) -> tuple[int, int, int, int, int, bool, str]:
-    [row] = sql.fetch(patient.using, sql.statement("server_load"), age=FORGOTTEN)
+    [row] = sql.fetch(patient.using, SQL.server_load, age=FORGOTTEN)
     connected, for_all, forgotten, of_logs, locks, standby, encoding = row
     return connected, for_all, forgotten, of_logs, locks, standby, encoding

@@ -4,12 +4,14 @@ from django_events import models, sql
 from django_events.observing.verifying.findings import ERASED, SHOWN, Findings
 from django_events.observing.verifying.snapshot import Seen
 
+SQL = sql.beside(__name__)
+
 AT_ONCE = 5_000  # dead letters
 
 
 def verify_dead_letters(seen: Seen, findings: Findings) -> None:
     """Each is of an event that is, or was, in the log, and nobody is going to handle it again unasked."""
-    statement = sql.statement("verify_dead_letters").on(log=seen.log, topic_id=seen.topic.pk)
+    statement = SQL.verify_dead_letters.on(log=seen.log, topic_id=seen.topic.pk)
     rows = sql.fetch(seen.using, statement, last_id=seen.last_id, most=SHOWN)
     for _, fault, consumer, event_id, partition, number, logged_in, logged_as, position in rows:
         remedy = f"manage.py events discard {consumer} {seen.topic}/{event_id} --reason … --execute"
@@ -37,7 +39,7 @@ def verify_copies(seen: Seen, first_id: int, findings: Findings) -> None:
     for consumer in models.Consumer.objects.using(using).filter(topic=topic).only("name").order_by("name"):
         after = first_id - 1
         while (upper := _next_dead_letters(using, consumer, after, seen.last_id)) is not None:
-            statement = sql.statement("verify_copies").on(
+            statement = SQL.verify_copies.on(
                 log=seen.log, topic_id=topic.pk, consumer_id=consumer.pk, after=after, upper=upper
             )
             with sql.batch(using):
@@ -59,7 +61,7 @@ def verify_copies(seen: Seen, first_id: int, findings: Findings) -> None:
 
 
 def _next_dead_letters(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:
-    ahead = sql.statement("next_dead_letters").on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
+    ahead = SQL.next_dead_letters.on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
     with sql.batch(using):
         [[upper]] = sql.fetch(using, ahead)
     return None if upper is None else int(upper)

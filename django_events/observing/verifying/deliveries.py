@@ -9,6 +9,8 @@ from django_events.matching import condition
 from django_events.observing.verifying.findings import ERASED, MIGRATE, SHOWN, Findings
 from django_events.observing.verifying.snapshot import Seen
 
+SQL = sql.beside(__name__)
+
 AT_ONCE = 50_000  # deliveries
 
 FAULTS = {
@@ -44,7 +46,7 @@ def verify_deliveries(seen: Seen, findings: Findings, notes: list[str]) -> None:
     """Those that are not settled."""
     rows = sql.fetch(
         seen.using,
-        sql.statement("verify_deliveries"),
+        SQL.verify_deliveries,
         topic_id=seen.topic.pk,
         last_id=seen.last_id,
         id_floor=seen.head.id_floor,
@@ -73,7 +75,7 @@ def verify_deliveries(seen: Seen, findings: Findings, notes: list[str]) -> None:
 
 def verify_hands(seen: Seen, findings: Findings, notes: list[str]) -> None:
     """Leases of deliveries: of events that the log has, or had."""
-    statement = sql.statement("verify_hands")
+    statement = SQL.verify_hands
     rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
     for total, fault, consumer, _, holder, _ in rows:
         if fault == "empty":
@@ -103,7 +105,7 @@ def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str
         after = first_id - 1
         while after < seen.last_id:
             upper = min(after + AT_ONCE, seen.last_id)
-            statement = sql.statement("verify_absent").on(
+            statement = SQL.verify_absent.on(
                 log=seen.log,
                 topic_id=topic.pk,
                 consumer_id=consumer.pk,
@@ -139,7 +141,7 @@ def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str
 
 def verify_history(seen: Seen, findings: Findings) -> None:
     """Those that are past."""
-    statement = sql.statement("verify_history")
+    statement = SQL.verify_history
     rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
     for _, consumer, event_id in rows:
         findings.add(
@@ -166,7 +168,7 @@ def verify_keys(seen: Seen, first_id: int, findings: Findings) -> None:
     for consumer in ordered:
         after = first_id - 1
         while (upper := _next_deliveries(using, consumer, after, seen.last_id)) is not None:
-            statement = sql.statement("verify_keys").on(
+            statement = SQL.verify_keys.on(
                 log=seen.log, topic_id=topic.pk, consumer_id=consumer.pk, after=after, upper=upper
             )
             with sql.batch(using):
@@ -186,7 +188,7 @@ def verify_keys(seen: Seen, first_id: int, findings: Findings) -> None:
 
 
 def _next_deliveries(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:
-    ahead = sql.statement("next_deliveries").on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
+    ahead = SQL.next_deliveries.on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
     with sql.batch(using):
         [[upper]] = sql.fetch(using, ahead)
     return None if upper is None else int(upper)

@@ -9,12 +9,14 @@ from django_events.observing.verifying.snapshot import Seen
 from django_events.phrases import count
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 LOOKED_AT = 10_000  # events in the buffer
 
 
 def verify_logs(using: str, findings: Findings, *, only: models.Topic | None) -> None:
     """A log and a head for each topic, and a topic for each log."""
-    for fault, topic_id, name in sql.fetch(using, sql.statement("verify_logs")):
+    for fault, topic_id, name in sql.fetch(using, SQL.verify_logs):
         if only is not None and topic_id != only.pk:
             continue
         log = log_table(topic_id)
@@ -38,7 +40,7 @@ def verify_logs(using: str, findings: Findings, *, only: models.Topic | None) ->
 
 def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
     """What is left of topics and consumers that are gone."""
-    for topic_id, events in sql.fetch(using, sql.statement("left_in_buffer")):
+    for topic_id, events in sql.fetch(using, SQL.left_in_buffer):
         findings.add(
             "buffer",
             f"id {topic_id}",
@@ -52,7 +54,7 @@ def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
         models.DeliveryLease._meta.db_table: "leases",
     }
     for table, what in tables.items():
-        for consumer_id, rows in sql.fetch(using, sql.statement("left_of_consumers").on(table=table)):
+        for consumer_id, rows in sql.fetch(using, SQL.left_of_consumers.on(table=table)):
             notes.append(
                 f"{rows:,} {what} of a consumer that is gone, with the id {consumer_id}. "
                 "They disturb nobody, and are deleted the next time that a consumer is unregistered."
@@ -62,7 +64,7 @@ def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
 def verify_buffer(seen: Seen, findings: Findings, notes: list[str]) -> None:
     """What waits to be moved into the log: below the next ticket."""
     using, topic = seen.using, seen.topic
-    statement = sql.statement("verify_buffer")
+    statement = SQL.verify_buffer
     rows = sql.fetch(using, statement, topic_id=topic.pk, partitions=topic.partitions, most=LOOKED_AT)
     for last, ticket, elsewhere in rows:
         if ticket is not None and last > ticket:
@@ -126,7 +128,7 @@ def verify_segments(seen: Seen, findings: Findings, notes: list[str]) -> None:
             "a lock on the log: pg_locks says who has one."
         )
     like = seen.log.replace("_", r"\_") + r"\_%"
-    for table, first in sql.fetch(seen.using, sql.statement("unattached_segments"), log=seen.log, like=like):
+    for table, first in sql.fetch(seen.using, SQL.unattached_segments, log=seen.log, like=like):
         findings.add(
             "segment",
             name,

@@ -4,12 +4,14 @@ from django_events import models, sql
 from django_events.observing.verifying.findings import MIGRATE, SHOWN, Findings
 from django_events.observing.verifying.snapshot import Seen
 
+SQL = sql.beside(__name__)
+
 
 def verify_positions(seen: Seen, findings: Findings) -> None:
     """A position for each partition, at an event or at the end, with the number that the log has there."""
     rows = sql.fetch(
         seen.using,
-        sql.statement("verify_positions").on(log=seen.log, topic_id=seen.topic.pk, partitions=seen.topic.partitions),
+        SQL.verify_positions.on(log=seen.log, topic_id=seen.topic.pk, partitions=seen.topic.partitions),
         last_id=seen.last_id,
         id_floor=seen.head.id_floor,
         floors=seen.head.number_floors,
@@ -43,7 +45,7 @@ def verify_attempts(seen: Seen, findings: Findings) -> None:
     """What streams try, and what they handle one by one, are events of theirs."""
     rows = sql.fetch(
         seen.using,
-        sql.statement("verify_attempts").on(log=seen.log, topic_id=seen.topic.pk),
+        SQL.verify_attempts.on(log=seen.log, topic_id=seen.topic.pk),
         last_id=seen.last_id,
         id_floor=seen.head.id_floor,
         most=SHOWN,
@@ -67,7 +69,7 @@ def verify_attempts(seen: Seen, findings: Findings) -> None:
 
 def verify_filling(seen: Seen, findings: Findings) -> None:
     """Of queues that are not live."""
-    rows = sql.fetch(seen.using, sql.statement("verify_filling"), topic_id=seen.topic.pk, last_id=seen.last_id)
+    rows = sql.fetch(seen.using, SQL.verify_filling, topic_id=seen.topic.pk, last_id=seen.last_id)
     for consumer, filled_until in rows:
         findings.add(
             "filling",

@@ -39,6 +39,8 @@ from django_events.observing.verifying.walking import walk
 from django_events.phrases import count
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 TRIES = 5  # for a lock that somebody else has, of two seconds each
 
 
@@ -95,7 +97,7 @@ def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str])
             with sql.snapshot(using):
                 # The savepoint lets go of the log: what comes behind it is of the same moment, and needs no lock.
                 with transaction.atomic(using):
-                    sql.run(using, sql.statement("keep_segments").on(log=log_table(topic.pk)))
+                    sql.run(using, SQL.keep_segments.on(log=log_table(topic.pk)))
                     locked = True
                     seen = seen_now(using, topic)
                     if seen is not None:

@@ -8,6 +8,8 @@ from django_events.observing.verifying.findings import SHOWN, Findings
 from django_events.observing.verifying.snapshot import Seen
 from django_events.retries import LONGEST_PAUSE
 
+SQL = sql.beside(__name__)
+
 DAY = timedelta(days=1)  # for clocks that were set, and for what is asked for a moment later
 HOLD = DAY  # holds are of seconds
 HAND = timedelta(days=30)  # claim() takes any lease
@@ -56,7 +58,7 @@ def verify_rests(seen: Seen, findings: Findings) -> None:
     """Times by which somebody gets on are near enough."""
     rows = sql.fetch(
         seen.using,
-        sql.statement("verify_rests"),
+        SQL.verify_rests,
         topic_id=seen.topic.pk,
         hold=HOLD,
         lease=LONGEST_LEASE + DAY,

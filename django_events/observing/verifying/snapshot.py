@@ -5,6 +5,8 @@ from typing import NamedTuple
 from django_events import models, sql
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 
 class Head(NamedTuple):
     """What the log can't tell any more: the last id that was removed, and the numbers by then."""
@@ -30,7 +32,7 @@ class Seen(NamedTuple):
 
 def head_of(using: str, topic_id: int) -> Head | None:
     """The floors of a topic as they are now."""
-    rows = sql.fetch(using, sql.statement("head_of_topic"), topic_id=topic_id)
+    rows = sql.fetch(using, sql.shared.head_of_topic, topic_id=topic_id)
     return Head(*rows[0]) if rows else None
 
 
@@ -40,7 +42,7 @@ def seen_now(using: str, topic: models.Topic) -> Seen | None:
     head = head_of(using, topic.pk)
     if now is None or head is None:
         return None
-    [[_, first_id, last_id, _]] = sql.fetch(using, sql.statement("bounds").on(topic_id=now.pk, log=log_table(now.pk)))
-    [counts] = sql.fetch(using, sql.statement("count_of_consumers"), topic_id=now.pk)
+    [[_, first_id, last_id, _]] = sql.fetch(using, sql.shared.bounds.on(topic_id=now.pk, log=log_table(now.pk)))
+    [counts] = sql.fetch(using, SQL.count_of_consumers, topic_id=now.pk)
     end = head.id_floor if last_id is None else max(last_id, head.id_floor)
     return Seen(using, now, head, first_id, end, counts)

@@ -18,6 +18,8 @@ from django_events.observing.verifying.findings import SHOWN, Findings
 from django_events.observing.verifying.snapshot import Head, Seen, head_of
 from django_events.statements import log_table
 
+SQL = sql.beside(__name__)
+
 AT_ONCE = 50_000  # ids
 SETTINGS = {"work_mem": "64MB"}  # a range is sorted by partition: not on disk
 
@@ -94,8 +96,8 @@ def _go_on(at: Walk, rows: sql.Rows, upper: int) -> None:
 
 
 def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
-    statement = sql.statement("walk").on(
-        walked=sql.statement("walked").on(
+    statement = SQL.walk.on(
+        walked=SQL.walked.on(
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
         )
     )
@@ -114,8 +116,8 @@ def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
 
 
 def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
-    statement = sql.statement("walk_closely").on(
-        walked=sql.statement("walked").on(
+    statement = SQL.walk_closely.on(
+        walked=SQL.walked.on(
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
         )
     )

@@ -41,7 +41,7 @@ def refuse_unknown(using: str, topic: models.Topic, ids: Sequence[int]) -> None:
     if not ids:
         return
     floor = models.TopicHead.objects.using(using).get(topic=topic).id_floor
-    end = sql.statement("last_id").on(log=log_table(topic.pk), topic_id=topic.pk, floor=floor)
+    end = sql.shared.last_id.on(log=log_table(topic.pk), topic_id=topic.pk, floor=floor)
     with sql.by_index(using):
         [[last]] = sql.fetch(using, end)
     if ids[-1] > last:

@@ -8,6 +8,8 @@ from django_events import models, sql
 from django_events.operating.erasing.erasure import PAUSE, Erasure
 from django_events.operating.erasing.log import first_id
 
+SQL = sql.beside(__name__)
+
 ERROR = "Erased."
 STOPS = r"^(Its filter fails on [^/]*/[0-9]+\.|What follows can't be read\.).*$"  # quarantine.py and streams.py say so
 INSTEAD = r"\1 What the database said about it was erased."
@@ -18,10 +20,10 @@ def of_events(erasure: Erasure, ids: list[int]) -> None:
     using, new_key, erased, consumer_ids = erasure.using, erasure.new_key, erasure.erased, erasure.consumer_ids
 
     def in_hand() -> sql.Rows:
-        return sql.fetch(using, sql.statement("erasable_in_hand"), consumer_ids=consumer_ids, event_ids=ids)
+        return sql.fetch(using, SQL.erasable_in_hand, consumer_ids=consumer_ids, event_ids=ids)
 
     def deliveries() -> sql.Rows:
-        of_deliveries = sql.statement("erase_deliveries")
+        of_deliveries = SQL.erase_deliveries
         return sql.fetch(
             using,
             of_deliveries,
@@ -32,11 +34,11 @@ def of_events(erasure: Erasure, ids: list[int]) -> None:
         )
 
     def dead_letters() -> sql.Rows:
-        of_letters = sql.statement("erase_dead_letters")
+        of_letters = SQL.erase_dead_letters
         return sql.fetch(using, of_letters, consumer_ids=consumer_ids, event_ids=ids, new_key=new_key, error=ERROR)
 
     def skips() -> sql.Rows:
-        return sql.fetch(using, sql.statement("erase_skips"), topic=erasure.topic.name, event_ids=ids)
+        return sql.fetch(using, SQL.erase_skips, topic=erasure.topic.name, event_ids=ids)
 
     erasure.seen.in_hand.update(event_id for (event_id,) in erasure.patiently(in_hand))
     erased.deliveries += erasure.count(deliveries)
@@ -72,12 +74,12 @@ def of_consumers(erasure: Erasure) -> None:
 
 def _dropped(erasure: Erasure, first: int) -> sql.Rows:
     keys = [key for key in (erasure.key, erasure.new_key) if key is not None]
-    statement = sql.statement("erase_dropped")
+    statement = SQL.erase_dropped
     return sql.fetch(erasure.using, statement, consumer_ids=erasure.consumer_ids, first=first, keys=keys)
 
 
 def _errors(erasure: Erasure) -> sql.Rows:
-    statement = sql.statement("erase_errors").on(log=erasure.log, topic_id=erasure.topic.pk)
+    statement = SQL.erase_errors.on(log=erasure.log, topic_id=erasure.topic.pk)
     return sql.fetch(erasure.using, statement, consumer_ids=erasure.consumer_ids, stops=STOPS, instead=INSTEAD)
 
 
@@ -93,7 +95,7 @@ def after_those_in_hand(erasure: Erasure, wait: timedelta) -> None:
     """Workers that read an event before it was erased may still write it into a dead letter, or an error about it."""
     using, deadline = erasure.using, time.monotonic() + wait.total_seconds()
     # Who is claiming a partition just now is waited for, so that its lease is seen.
-    lock = sql.statement("lock_positions")
+    lock = sql.shared.lock_positions
     erasure.patiently(lambda: sql.fetch(using, lock, consumer_ids=erasure.consumer_ids, partition=None))
     held = _held(erasure)
     while (left := {token: holder for token, holder in _held(erasure).items() if token in held}) and (
@@ -107,5 +109,5 @@ def after_those_in_hand(erasure: Erasure, wait: timedelta) -> None:
 
 
 def _held(erasure: Erasure) -> dict[int, str]:
-    rows = sql.fetch(erasure.using, sql.statement("held"), consumer_ids=erasure.consumer_ids, partition=None)
+    rows = sql.fetch(erasure.using, sql.shared.held, consumer_ids=erasure.consumer_ids, partition=None)
     return {token: holder for token, holder, _ in rows}

@@ -6,6 +6,8 @@ from functools import partial
 from django_events import sql
 from django_events.operating.erasing.erasure import Erasure
 
+SQL = sql.beside(__name__)
+
 TABLES = {
     "staged": "django_events_stagedevent",
     "scheduled": "django_events_scheduledevent",
@@ -22,7 +24,7 @@ def blank(erasure: Erasure) -> None:
 def _waiting(erasure: Erasure, table: str) -> Iterator[int]:
     topic_id, after = erasure.topic.pk, 0
     while True:
-        ahead = sql.statement("next_waiting").on(table=table, topic_id=topic_id, after=after, most=erasure.READ_AT_ONCE)
+        ahead = SQL.next_waiting.on(table=table, topic_id=topic_id, after=after, most=erasure.READ_AT_ONCE)
         with sql.batch(erasure.using):
             [[upper]] = sql.fetch(erasure.using, ahead)
         if upper is None:
@@ -35,9 +37,7 @@ def _waiting_up_to(erasure: Erasure, table: str, after: int, upper: int) -> Iter
     """How many at a time: the transfer waits for them, and with it all topics."""
     topic_id, most = erasure.topic.pk, erasure.ERASED_AT_ONCE
     while after < upper:
-        statement = sql.statement("erasable_waiting").on(
-            table=table, topic_id=topic_id, after=after, upper=upper, most=most
-        )
+        statement = SQL.erasable_waiting.on(table=table, topic_id=topic_id, after=after, upper=upper, most=most)
         with sql.batch(erasure.using):
             found = sql.fetch(erasure.using, statement, key=erasure.key, new_key=erasure.new_key)
         last = found[-1][0] if len(found) == most else upper
@@ -49,7 +49,7 @@ def _waiting_up_to(erasure: Erasure, table: str, after: int, upper: int) -> Iter
 
 
 def _blank(erasure: Erasure, table: str, after: int, upper: int) -> sql.Rows:
-    blanking = sql.statement("erase_waiting").on(table=table, topic_id=erasure.topic.pk, after=after, upper=upper)
+    blanking = SQL.erase_waiting.on(table=table, topic_id=erasure.topic.pk, after=after, upper=upper)
     return sql.fetch(
         erasure.using, blanking, key=erasure.key, new_key=erasure.new_key, partitions=erasure.topic.partitions
     )

@@ -1,0 +1,105 @@
+-- name: read_deliveries
+-- The events of some deliveries, in order: a part of `bounded`.
+--
+-- Bounds are literals, so that the planner opens only the segments between them.
+-- Literals: first, last. Identifiers: log. Parameters: topic_id, event_ids.
+-- Relies on: the primary key of the log.
+SELECT e.id, e.partition, e.number, e.type, e.key, e.value, e.body, e.metadata, e.published_at, e.logged_at
+FROM {log} AS e
+WHERE e.topic_id = %(topic_id)s AND e.id = ANY(%(event_ids)s::bigint[]) AND e.id >= {first} AND e.id <= {last}
+ORDER BY e.id
+
+
+-- name: count_delivery_attempt
+-- Count an attempt at a delivery before it starts, so that it counts also if the handler ends its process.
+--
+-- The commit waits for the disk.
+-- Parameters: consumer_id, event_id, token.
+-- Relies on: the primary key of django_events_delivery.
+UPDATE django_events_delivery
+SET attempts = attempts + 1
+WHERE consumer_id = %(consumer_id)s AND event_id = %(event_id)s AND token = %(token)s
+RETURNING attempts,
+    CASE
+        WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true)
+    END
+
+
+-- name: extend_hand
+-- Let the lease of a hand end at another time, counted from now. Zero ends it without settling: whoever claims next
+-- takes it over, and goes on carefully.
+--
+-- Parameters: token, lease (an interval). Answers with it if it still was a lease.
+-- Relies on: the primary key of django_events_deliverylease.
+UPDATE django_events_deliverylease SET leased_until = clock_timestamp() + %(lease)s WHERE token = %(token)s RETURNING token
+
+
+-- name: settle_deliveries
+-- Settle some of the deliveries that are in hand, if the lease is still the settler's.
+--
+-- What was handled is deleted, and so is its dead letter if it was one that is handled again; where the consumer keeps
+-- a history, it is written there. What failed waits for its next attempt, and what can't be handled now is anybody's
+-- again. No answer means that the lease was lost. Too small a count means that somebody took a delivery away.
+-- Parameters: consumer_id, token, done (ids), outcome (of the one that is `passed`, an id or null: what became of it
+-- instead of being handled), history (whether the consumer's history, if it keeps one, is told), failed (an id, or null), attempts, pause (an interval), error (of the
+-- failed one), released (ids), ends (whether nothing is in hand any more), hold (whether to take the lock of
+-- `hold`, by which a frozen settler is found).
+-- Answers with how many were deleted, whether the transaction is still the one that began with `hold`, and whether
+-- that lock was had, null if it was not asked for. Without it nothing must be committed: somebody takes over now.
+-- Relies on: the primary keys of django_events_deliverylease, django_events_delivery and django_events_consumer, django_events_deadletter
+-- (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
+WITH mine AS MATERIALIZED (
+    SELECT token, holder FROM django_events_deliverylease WHERE token = %(token)s FOR UPDATE
+),
+done AS (
+    DELETE FROM django_events_delivery AS d
+    USING mine
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(%(done)s::bigint[])
+        AND d.event_id >= (SELECT min(id) FROM unnest(%(done)s::bigint[]) AS id)
+        AND d.event_id <= (SELECT max(id) FROM unnest(%(done)s::bigint[]) AS id)
+        AND d.token = mine.token
+    RETURNING d.event_id, d.received_at, d.first_at, d.last_at, d.attempts, d.delivered
+),
+past AS (
+    INSERT INTO django_events_pastdelivery (
+        consumer_id, event_id, received_at, first_at, last_at, processed_at, attempts, delivered, outcome, worker
+    )
+    SELECT
+        %(consumer_id)s, done.event_id, done.received_at, done.first_at, done.last_at, clock_timestamp(),
+        greatest(done.attempts, 1), done.delivered,
+        CASE WHEN done.event_id = %(passed)s THEN %(outcome)s ELSE 'handled' END, mine.holder
+    FROM done
+    CROSS JOIN mine
+    WHERE %(history)s
+        AND EXISTS (SELECT FROM django_events_consumer AS c WHERE c.id = %(consumer_id)s AND c.history IS NOT NULL)
+),
+redriven AS (
+    DELETE FROM django_events_deadletter AS d
+    USING mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.redrive_at IS NOT NULL AND d.event_id = ANY(%(done)s::bigint[])
+),
+failed AS (
+    UPDATE django_events_delivery AS d
+    SET
+        token = NULL,
+        visible_at = clock_timestamp() + %(pause)s::interval,
+        attempts = %(attempts)s,
+        error = %(error)s
+    FROM mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = %(failed)s AND d.token = mine.token
+),
+released AS (
+    UPDATE django_events_delivery AS d
+    SET token = NULL
+    FROM mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(%(released)s::bigint[]) AND d.token = mine.token
+),
+ended AS (
+    DELETE FROM django_events_deliverylease AS l USING mine WHERE l.token = mine.token AND %(ends)s
+)
+SELECT
+    (SELECT count(*) FROM done),
+    current_setting('django_events.token', true) = %(token)s::text,
+    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s) END
+FROM mine

@@ -1,0 +1,373 @@
+-- name: lock_position
+-- Have the position of a queue consumer for oneself, to move it up; nothing if somebody else is at it.
+--
+-- Parameters: consumer_id.
+-- Relies on: django_events_position (consumer_id, partition).
+SELECT p.position
+FROM django_events_position AS p
+WHERE p.consumer_id = %(consumer_id)s AND p.partition = -1
+FOR NO KEY UPDATE OF p SKIP LOCKED
+
+
+-- name: move_up
+-- Move the position of a queue consumer up to its oldest delivery, and add what was done to its counts.
+--
+-- In a later statement than the one that locked it: a rewind, which makes older deliveries, takes the same lock.
+-- Nothing is written where nothing changes. While the consumer is not live, nothing is known behind what it is filled with.
+-- Parameters: consumer_id, handled, failed, discarded, dead_lettered (how many more).
+-- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery.
+UPDATE django_events_position AS p
+SET
+    position = greatest(p.position, least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END)),
+    number = greatest(p.position, least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END)),
+    handled = p.handled + %(handled)s,
+    failed = p.failed + %(failed)s,
+    discarded = p.discarded + %(discarded)s,
+    dead_lettered = p.dead_lettered + %(dead_lettered)s,
+    served_at = clock_timestamp()
+FROM django_events_consumer AS c
+LEFT JOIN LATERAL (
+    SELECT d.event_id
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = c.id
+        AND d.event_id > (
+            SELECT own.position FROM django_events_position AS own WHERE own.consumer_id = c.id AND own.partition = -1
+        )
+    ORDER BY d.event_id
+    LIMIT 1
+) AS oldest ON true
+WHERE c.id = %(consumer_id)s
+    AND p.consumer_id = c.id
+    AND p.partition = -1
+    AND (
+        %(handled)s + %(failed)s + %(discarded)s > 0
+        OR least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END) > p.position
+    )
+RETURNING p.position
+
+
+-- name: add_counts
+-- Add what a worker of a queue consumer did to the consumer's counts, when it ends; waits for who moves the position.
+--
+-- Parameters: consumer_id, handled, failed, discarded, dead_lettered (how many more).
+-- Relies on: django_events_position (consumer_id, partition).
+UPDATE django_events_position
+SET
+    handled = handled + %(handled)s,
+    failed = failed + %(failed)s,
+    discarded = discarded + %(discarded)s,
+    dead_lettered = dead_lettered + %(dead_lettered)s
+WHERE consumer_id = %(consumer_id)s AND partition = -1
+RETURNING id
+
+
+-- name: place_of_end
+-- The id up to which all deliveries of a queue consumer are there: what is behind it comes later.
+--
+-- Literals: topic_id, after. Identifiers: log. Parameters: consumer_id.
+-- Relies on: the primary keys of the log and of django_events_consumer.
+SELECT CASE WHEN c.live THEN coalesce(last.id, 0) ELSE c.filled_until END
+FROM django_events_consumer AS c
+LEFT JOIN (
+    SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id >= {after} ORDER BY e.id DESC LIMIT 1
+) AS last ON true
+WHERE c.id = %(consumer_id)s
+
+
+-- name: overdue_hands
+-- The leases of hands whose time is over.
+--
+-- Parameters: consumer_id, ours (tokens to leave out).
+-- Relies on: django_events_deliverylease (consumer_id).
+SELECT token
+FROM django_events_deliverylease
+WHERE consumer_id = %(consumer_id)s AND leased_until <= clock_timestamp() AND token <> ALL(%(ours)s::bigint[])
+
+
+-- name: enter
+-- Be among those who claim deliveries of a queue consumer until the transaction ends, unless somebody has them wait.
+--
+-- In an earlier statement than the claim, so that the claim sees what was done by who had it wait: see `stand_still`.
+-- Parameters: consumer_id. Answers with it, or with nothing.
+-- Relies on: nothing but the lock table.
+SELECT set_config(
+    'django_events.claims',
+    CASE WHEN pg_try_advisory_xact_lock_shared(561, %(consumer_id)s) THEN %(consumer_id)s::text ELSE '' END,
+    true
+)
+
+
+-- name: take_over
+-- Take over what a worker had in hand when its lease ended, under a new token, if there is such a lease.
+--
+-- Parameters: consumer_id, token, lease (an interval), holder, ours (tokens that this process still has in hand:
+-- its handlers are at work). Nothing is taken over without `enter` before. Answers with the token that was lost, each event,
+-- the attempts that are counted and its key; with one row and no event if nothing of it is left.
+-- Relies on: django_events_deliverylease (consumer_id), django_events_position (consumer_id, partition), the primary
+-- key of django_events_delivery.
+WITH lost AS MATERIALIZED (
+    SELECT l.token, l.event_ids
+    FROM django_events_deliverylease AS l
+    JOIN django_events_consumer AS c ON c.id = l.consumer_id
+    JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
+    WHERE l.consumer_id = %(consumer_id)s
+        AND l.leased_until <= clock_timestamp()
+        AND l.token <> ALL(%(ours)s::bigint[])
+        AND current_setting('django_events.claims', true) = %(consumer_id)s::text
+        AND p.stopped_at IS NULL
+        AND c.paused_at IS NULL
+        AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+    ORDER BY l.leased_until
+    LIMIT 1
+    FOR UPDATE OF l SKIP LOCKED
+),
+taken AS (
+    UPDATE django_events_deliverylease AS l
+    SET token = %(token)s, leased_until = clock_timestamp() + %(lease)s, holder = %(holder)s
+    FROM lost
+    WHERE l.token = lost.token
+),
+deliveries AS (
+    UPDATE django_events_delivery AS d
+    SET token = %(token)s, delivered = d.delivered + 1, last_at = clock_timestamp()
+    FROM lost
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(
+            ARRAY(SELECT event.id::bigint FROM lost, jsonb_array_elements_text(lost.event_ids) AS event (id))
+        )
+        AND d.token = lost.token
+    RETURNING d.event_id, d.attempts, d.key
+)
+SELECT lost.token, deliveries.event_id, deliveries.attempts, deliveries.key
+FROM lost
+LEFT JOIN deliveries ON true
+ORDER BY deliveries.event_id
+
+
+-- name: claim_ordered
+-- Lease the next deliveries of a queue consumer that handles each key in order, under a new token.
+--
+-- Of each key, only a run that begins with its oldest delivery, and none of which waits or is in somebody's hand. They
+-- are looked for in a window of deliveries behind `after`, in the order of their events; those that waited for another
+-- attempt are looked for everywhere, as many as are wanted. What has no key is free of all that. Where a worker got
+-- hold of only a part of a run, because somebody else was at the rest in this moment, it takes what leads without a
+-- gap. One that waited leads nothing: there may be a gap between it and the window.
+-- The oldest delivery of a key is asked for as the first behind a place in the order of keys, which only the index of
+-- keys has: by the key alone, the planner may walk over all deliveries to it, or hash all of them. Whether a key has
+-- a head is asked by NOT IN, which is hashed: an IN may be planned as a loop within a loop.
+-- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
+-- keeps.
+-- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, hurry
+-- (whether the commit may skip the disk), since and until (of when they were received, or null).
+-- Answers with the event, the attempts that are counted, its key, and the end of the window, or of
+-- as many as are wanted, for others may be at them in this moment; where nothing is claimed, with
+-- that end alone; and with none where there is nothing behind the window.
+-- Parts: open, leasing.
+-- Relies on: the primary key of django_events_delivery, (consumer_id, key, event_id) WHERE key IS NOT NULL, and
+-- (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
+WITH open AS MATERIALIZED (
+    {open}
+        AND c.ordered
+),
+seen AS MATERIALIZED (
+    SELECT
+        d.event_id, d.key,
+        d.token IS NULL
+        AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp())
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz) AS free
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = (SELECT open.id FROM open)
+        AND d.event_id > greatest(%(after)s, (SELECT open.position FROM open))
+        AND d.event_id <= (SELECT open.upper FROM open)
+    ORDER BY d.event_id
+    LIMIT %(window)s
+),
+due AS MATERIALIZED (
+    SELECT d.event_id, d.key
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = (SELECT open.id FROM open)
+        AND d.visible_at <= statement_timestamp()
+        AND d.token IS NULL
+        AND d.event_id <= (SELECT open.upper FROM open)
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
+    ORDER BY d.visible_at
+    LIMIT %(most)s
+),
+lane AS MATERIALIZED (
+    SELECT
+        seen.event_id, seen.key,
+        row_number() OVER run AS place,
+        bool_and(seen.free) OVER run AS free,
+        true AS leads
+    FROM seen
+    WINDOW run AS (PARTITION BY coalesce('k' || seen.key, seen.event_id::text) ORDER BY seen.event_id)
+    UNION ALL
+    SELECT due.event_id, due.key, 1, true, false FROM due WHERE due.event_id NOT IN (SELECT seen.event_id FROM seen)
+),
+head AS MATERIALIZED (
+    SELECT lane.event_id, lane.key, lane.leads
+    FROM lane
+    LEFT JOIN LATERAL (
+        SELECT d.event_id
+        FROM django_events_delivery AS d
+        WHERE d.consumer_id = %(consumer_id)s
+            AND d.key IS NOT NULL
+            AND (d.key, d.event_id) > (lane.key, (SELECT open.position FROM open))
+        ORDER BY d.key, d.event_id
+        LIMIT 1
+    ) AS oldest ON true
+    WHERE lane.place = 1 AND lane.free AND (lane.key IS NULL OR oldest.event_id = lane.event_id)
+),
+wanted AS MATERIALIZED (
+    SELECT head.event_id, head.key, head.leads FROM head
+    UNION ALL
+    SELECT lane.event_id, lane.key, true
+    FROM lane
+    WHERE lane.place > 1 AND lane.free AND (lane.key NOT IN (SELECT head.key FROM head WHERE head.leads)) IS FALSE
+    ORDER BY event_id
+    LIMIT %(most)s
+),
+got AS MATERIALIZED (
+    SELECT d.event_id
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(ARRAY(SELECT wanted.event_id FROM wanted))
+        AND d.event_id >= (SELECT min(wanted.event_id) FROM wanted)
+        AND d.event_id <= (SELECT max(wanted.event_id) FROM wanted)
+        AND d.token IS NULL
+        AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp())
+    FOR UPDATE OF d SKIP LOCKED
+),
+picked AS MATERIALIZED (
+    SELECT run.event_id
+    FROM (
+        SELECT mine.*, bool_and(mine.got) OVER (PARTITION BY mine.key ORDER BY mine.event_id) AS led
+        FROM (
+            SELECT wanted.event_id, wanted.key, wanted.event_id IN (SELECT got.event_id FROM got) AS got FROM wanted
+        ) AS mine
+    ) AS run
+    WHERE run.got AND (run.led OR run.key IS NULL)
+),
+{leasing}
+SELECT
+    claimed.event_id, claimed.attempts, claimed.key, next.place,
+    CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
+FROM (
+    SELECT
+        CASE
+            WHEN (SELECT count(*) FROM wanted) >= %(most)s
+                THEN (SELECT max(wanted.event_id) FROM wanted WHERE wanted.leads)
+            WHEN count(*) = %(window)s THEN max(seen.event_id)
+        END AS place
+    FROM seen
+) AS next
+LEFT JOIN claimed ON true
+ORDER BY claimed.event_id
+
+
+-- name: open_to_claims
+-- Part of a claim of deliveries: the queue consumer, where it begins to look, and the last that may be claimed.
+--
+-- No row where nothing may be claimed: while it is paused, held or stopped, without `enter` before, or if something
+-- was taken over under this token. While it is not live, only what it is filled with may be claimed: what came when it
+-- was live may be behind that.
+-- Parameters: consumer_id, token.
+-- Relies on: the primary keys of django_events_consumer and django_events_deliverylease, django_events_position
+-- (consumer_id, partition).
+SELECT c.id, p.position, CASE WHEN c.live THEN 9223372036854775807 ELSE c.filled_until END AS upper
+FROM django_events_consumer AS c
+JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
+WHERE c.id = %(consumer_id)s
+    AND c.paused_at IS NULL
+    AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+    AND p.stopped_at IS NULL
+    AND current_setting('django_events.claims', true) = %(consumer_id)s::text
+    AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = %(token)s)
+
+
+-- name: lease_picked
+-- Part of a claim of deliveries: a lease of those that were picked, and the token in each of them.
+--
+-- No index changes with a lease. Rows are found again by an array, because a join may be planned to read the whole
+-- table, and between bounds, because without statistics an array may be planned as a mere filter.
+-- Parameters: consumer_id, token, lease (an interval), holder.
+-- Relies on: the primary key of django_events_delivery.
+lease AS (
+    INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)
+    SELECT %(token)s, %(consumer_id)s, clock_timestamp() + %(lease)s, %(holder)s, jsonb_agg(picked.event_id)
+    FROM picked
+    HAVING count(*) > 0
+),
+claimed AS (
+    UPDATE django_events_delivery AS d
+    SET
+        token = %(token)s,
+        visible_at = NULL,
+        delivered = d.delivered + 1,
+        first_at = coalesce(d.first_at, clock_timestamp()),
+        last_at = clock_timestamp()
+    WHERE d.consumer_id = %(consumer_id)s
+        AND d.event_id = ANY(ARRAY(SELECT picked.event_id FROM picked))
+        AND d.event_id >= (SELECT min(picked.event_id) FROM picked)
+        AND d.event_id <= (SELECT max(picked.event_id) FROM picked)
+    RETURNING d.event_id, d.attempts, d.key
+)
+
+
+-- name: claim_unordered
+-- Lease the next deliveries of a queue consumer under a new token: what waited for another attempt, then the next
+-- in the order of their events.
+--
+-- `after` is a place behind which a worker goes on: before it are deliveries that others have in hand, and the dead
+-- entries of those that were settled, which an old snapshot keeps. What it leaves out is found from the position on.
+-- The commit need not wait for the disk unless one of them failed before: a lease that a crash of the server takes
+-- back was not used for anything that survived the crash.
+-- Parameters: consumer_id, after, most, token, lease (an interval), holder, hurry (whether the commit may skip the
+-- disk), since and until (of when they were received, or null). Answers with the event, the attempts that are
+-- counted, its key, and the last of those that waited for nothing.
+-- Parts: open, leasing.
+-- Relies on: the primary key of django_events_delivery, and (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
+WITH open AS MATERIALIZED (
+    {open}
+        AND NOT c.ordered
+),
+due AS MATERIALIZED (
+    SELECT d.event_id
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = (SELECT open.id FROM open)
+        AND d.visible_at <= statement_timestamp()
+        AND d.token IS NULL
+        AND d.event_id <= (SELECT open.upper FROM open)
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
+    ORDER BY d.visible_at
+    LIMIT %(most)s
+    FOR UPDATE SKIP LOCKED
+),
+fresh AS MATERIALIZED (
+    SELECT d.event_id
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = (SELECT open.id FROM open)
+        AND d.event_id > greatest(%(after)s, (SELECT open.position FROM open))
+        AND d.event_id <= (SELECT open.upper FROM open)
+        AND d.visible_at IS NULL
+        AND d.token IS NULL
+        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
+    ORDER BY d.event_id
+    LIMIT greatest(%(most)s - (SELECT count(*) FROM due), 0)
+    FOR UPDATE SKIP LOCKED
+),
+picked AS MATERIALIZED (
+    SELECT event_id FROM due
+    UNION ALL
+    SELECT event_id FROM fresh
+),
+{leasing}
+SELECT
+    claimed.event_id, claimed.attempts, claimed.key, (SELECT max(fresh.event_id) FROM fresh),
+    CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
+FROM claimed
+ORDER BY claimed.event_id

@@ -1,0 +1,269 @@
+-- name: pending
+-- Which topics have events in the buffer, how many (counted up to a share of the batch), and up to
+-- which ticket those go.
+--
+-- Every topic with events gets the same share, so that looking costs one batch however many topics
+-- are flooded; a count below the share is all there is (the last column). Each scan starts behind the
+-- topic's mark: what is before it was moved, and its dead index entries would be walked again and
+-- again while an old snapshot is open. Whether a topic is said to fail comes with it. Every row begins with a fingerprint of the topics, the
+-- buffer's file and the server's start: when it changes, what the worker remembers is worth nothing. It ends with the
+-- seconds until the next scheduled event is due. There is one row without a topic if none has events.
+-- Parameters: topic_ids, marks (arrays of one length: what the worker remembers), only (the topic
+-- to look at, or null for all), batch_size, scheduled_from (the time before which nothing scheduled is looked for).
+-- Relies on: the primary key of the buffer (topic_id, id), django_events_scheduled_due (publish_at, id).
+WITH topic AS MATERIALIZED (
+    SELECT t.id, t.name, coalesce(known.mark, 0) AS mark, t.failure
+    FROM django_events_topic AS t
+    LEFT JOIN unnest(%(topic_ids)s::int[], %(marks)s::bigint[]) AS known (topic_id, mark) ON known.topic_id = t.id
+    WHERE %(only)s::int IS NULL OR t.id = %(only)s::int
+),
+waiting AS MATERIALIZED (
+    SELECT topic.*
+    FROM topic
+    CROSS JOIN LATERAL (
+        SELECT FROM django_events_bufferedevent AS b
+        WHERE b.topic_id = topic.id AND b.id > topic.mark
+        ORDER BY b.id
+        LIMIT 1
+    ) AS first
+),
+share AS (
+    SELECT greatest(%(batch_size)s / greatest(count(*), 1), 1) AS size FROM waiting
+),
+fingerprint AS (
+    SELECT
+        concat_ws(
+            ' ',
+            md5(string_agg(incarnation::text, ',' ORDER BY id)),
+            pg_relation_filenode('django_events_bufferedevent'),
+            extract(epoch FROM pg_postmaster_start_time())
+        ) AS print
+    FROM django_events_topic
+),
+scheduled AS (
+    SELECT (extract(epoch FROM min(s.publish_at)) - extract(epoch FROM statement_timestamp()))::float8 AS due_in
+    FROM django_events_scheduledevent AS s
+    WHERE s.publish_at >= %(scheduled_from)s::timestamptz
+)
+SELECT
+    fingerprint.print, waiting.id, waiting.name, next.events, next.upper, next.events < share.size,
+    waiting.failure <> '', scheduled.due_in
+FROM fingerprint
+CROSS JOIN scheduled
+CROSS JOIN share
+LEFT JOIN waiting ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) AS events, max(ids.id) AS upper
+    FROM (
+        SELECT b.id
+        FROM django_events_bufferedevent AS b
+        WHERE b.topic_id = waiting.id AND b.id > waiting.mark
+        ORDER BY b.id
+        LIMIT share.size
+    ) AS ids
+) AS next ON waiting.id IS NOT NULL
+ORDER BY waiting.id
+
+
+-- name: move
+-- Move a range of the buffer into the log, giving each event its id, partition and number.
+--
+-- The first events behind the mark, no more than there is room for, in the order of their inserts. The
+-- range is found and deleted in one snapshot: what becomes visible in between may belong to a
+-- transaction that has events on both sides, and half of it would overtake the other half. Rows are
+-- compared as pairs, because an equality would let the planner choose a join that reads all topics.
+-- An explicit partition is taken modulo the number of partitions, a key by its hash, the rest by the
+-- hash of the ticket: tickets are shared by all topics, so taking turns by them would skip partitions.
+-- logged_at is the time of the batch, and never before the batch before it.
+-- Parameters: arrays of one length for the topics (topic_ids, marks, events, last_ids, partitions,
+-- logged_ats), and of another for what is known of their partitions (number_topic_ids,
+-- number_partitions, numbers); channel and longest. Answers with how many events each partition got, and for how
+-- many seconds the oldest of them had waited.
+-- Whoever listens to the channel is told which partitions those were, or, where they are more than so many
+-- characters, that it were many.
+-- Relies on: the primary key of the buffer (topic_id, id).
+WITH topic AS (
+    SELECT *
+    FROM unnest(
+        %(topic_ids)s::int[], %(marks)s::bigint[], %(events)s::int[], %(last_ids)s::bigint[],
+        %(partitions)s::int[], %(logged_ats)s::timestamptz[]
+    ) AS t (topic_id, mark, events, last_id, partitions, logged_at)
+    CROSS JOIN LATERAL (
+        SELECT min(ids.id) AS lower, max(ids.id) AS upper
+        FROM (
+            SELECT b.id
+            FROM django_events_bufferedevent AS b
+            WHERE b.topic_id = t.topic_id AND b.id > t.mark
+            ORDER BY b.id
+            LIMIT t.events
+        ) AS ids
+    ) AS range
+),
+moved AS (
+    DELETE FROM django_events_bufferedevent AS b
+    USING topic
+    WHERE (b.topic_id, b.id) >= (topic.topic_id, topic.lower) AND (b.topic_id, b.id) <= (topic.topic_id, topic.upper)
+    RETURNING
+        b.*,
+        topic.last_id,
+        greatest(topic.logged_at, statement_timestamp()) AS logged_at,
+        CASE
+            WHEN b.partition IS NOT NULL THEN abs(b.partition %% topic.partitions)
+            WHEN b.key IS NOT NULL
+                THEN ((hashtextextended(b.key, 0) & 9223372036854775807) %% topic.partitions)::int
+            ELSE ((hashint8extended(b.id, 0) & 9223372036854775807) %% topic.partitions)::int
+        END AS placed_in
+),
+numbered AS (
+    SELECT
+        moved.*,
+        coalesce(known.number, 0) + row_number() OVER (PARTITION BY moved.topic_id, moved.placed_in ORDER BY moved.id)
+            AS number
+    FROM moved
+    LEFT JOIN unnest(%(number_topic_ids)s::int[], %(number_partitions)s::int[], %(numbers)s::bigint[])
+        AS known (topic_id, partition, number)
+        ON known.topic_id = moved.topic_id AND known.partition = moved.placed_in
+),
+logged AS (
+    INSERT INTO django_events_event
+        (topic_id, id, partition, number, type, key, value, body, metadata, published_at, logged_at)
+    SELECT
+        topic_id,
+        last_id + row_number() OVER (PARTITION BY topic_id ORDER BY id),
+        placed_in, number, type, key, value, body, metadata, published_at, logged_at
+    FROM numbered
+),
+counted AS (
+    SELECT
+        topic_id, placed_in AS partition, count(*) AS events,
+        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited
+    FROM moved
+    GROUP BY topic_id, placed_in
+),
+list AS (
+    SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
+)
+SELECT
+    topic_id, partition, events, waited,
+    (
+        SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s THEN of_partitions ELSE '' END)
+        FROM list
+    )::text
+FROM counted
+
+
+-- name: move_unpartitioned
+-- As `move`, where every topic has one partition: ids and numbers follow from one count, which
+-- spares a sort of the batch.
+--
+-- Parameters: those of `move`: topic_ids, marks, events, last_ids, partitions (all 1), logged_ats,
+-- number_topic_ids, number_partitions, numbers, channel, longest. Answers with how many events each topic got.
+-- Relies on: the primary key of the buffer (topic_id, id).
+WITH topic AS (
+    SELECT t.*, range.*, coalesce(known.number, 0) AS last_number
+    FROM unnest(
+        %(topic_ids)s::int[], %(marks)s::bigint[], %(events)s::int[], %(last_ids)s::bigint[],
+        %(partitions)s::int[], %(logged_ats)s::timestamptz[]
+    ) AS t (topic_id, mark, events, last_id, partitions, logged_at)
+    CROSS JOIN LATERAL (
+        SELECT min(ids.id) AS lower, max(ids.id) AS upper
+        FROM (
+            SELECT b.id
+            FROM django_events_bufferedevent AS b
+            WHERE b.topic_id = t.topic_id AND b.id > t.mark
+            ORDER BY b.id
+            LIMIT t.events
+        ) AS ids
+    ) AS range
+    LEFT JOIN unnest(%(number_topic_ids)s::int[], %(number_partitions)s::int[], %(numbers)s::bigint[])
+        AS known (topic_id, partition, number)
+        ON known.topic_id = t.topic_id AND known.partition = 0
+),
+moved AS (
+    DELETE FROM django_events_bufferedevent AS b
+    USING topic
+    WHERE (b.topic_id, b.id) >= (topic.topic_id, topic.lower) AND (b.topic_id, b.id) <= (topic.topic_id, topic.upper)
+    RETURNING b.*, topic.last_id, topic.last_number, greatest(topic.logged_at, statement_timestamp()) AS logged_at
+),
+logged AS (
+    INSERT INTO django_events_event
+        (topic_id, id, partition, number, type, key, value, body, metadata, published_at, logged_at)
+    SELECT
+        topic_id, last_id + place, 0, last_number + place, type, key, value, body, metadata, published_at, logged_at
+    FROM (SELECT moved.*, row_number() OVER (PARTITION BY topic_id ORDER BY id) AS place FROM moved) AS placed
+),
+counted AS (
+    SELECT
+        topic_id, 0 AS partition, count(*) AS events,
+        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited
+    FROM moved
+    GROUP BY topic_id
+),
+list AS (
+    SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
+)
+SELECT
+    topic_id, partition, events, waited,
+    (
+        SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s THEN of_partitions ELSE '' END)
+        FROM list
+    )::text
+FROM counted
+
+
+-- name: last
+-- The end of one topic's log, and the facts by which its next events are placed.
+--
+-- Run it after the statement that locked the head: an earlier snapshot could miss the last batch of
+-- another writer. The lower bound is what the worker knows to be there: it lets the planner open the
+-- newest segments only.
+-- Literals: topic_id, known. Identifiers: log.
+-- Relies on: the primary key of the log.
+SELECT
+    t.id, t.incarnation, t.partitions, head.id_floor,
+    ARRAY(SELECT jsonb_array_elements_text(head.number_floors)::bigint) AS number_floors,
+    last.id, last.number, last.logged_at::text
+FROM django_events_topic AS t
+JOIN django_events_topichead AS head ON head.topic_id = t.id
+LEFT JOIN (
+    SELECT e.id, e.number, e.logged_at
+    FROM {log} AS e
+    WHERE e.topic_id = {topic_id} AND e.id >= {known}
+    ORDER BY e.id DESC
+    LIMIT 1
+) AS last ON true
+WHERE t.id = {topic_id}
+
+
+-- name: numbers
+-- The last number of each partition of a topic, as far as events came after `since`.
+--
+-- Only for topics of several partitions. The topic isn't named: the planner would rather walk back
+-- through the primary key, which is far where a partition is quiet.
+-- Literals: partitions, since. Identifiers: log.
+-- Relies on: (partition, id) of the log.
+SELECT lane.partition, last.number
+FROM generate_series(0, {partitions} - 1) AS lane (partition)
+CROSS JOIN LATERAL (
+    SELECT e.number
+    FROM {log} AS e
+    WHERE e.partition = lane.partition AND e.id > {since}
+    ORDER BY e.id DESC
+    LIMIT 1
+) AS last
+
+
+-- name: writers
+-- The transactions that may hold an id of the buffer that is not visible yet, and since when the server counts.
+--
+-- A publisher holds its lock on the buffer from before it takes an id until its commit is visible
+-- (prepared transactions too), so whoever isn't listed here has nothing to come. A crash gives what is prepared another
+-- name, and makes the server count anew, also under the same postmaster: names of before mean nothing then.
+-- Relies on: nothing but the lock table, the fast path included, and what the server says to everybody.
+SELECT coalesce(array_agg(virtualtransaction), ARRAY[]::text[]), pg_stat_get_bgwriter_stat_reset_time()
+FROM pg_locks
+WHERE locktype = 'relation'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND relation = to_regclass('django_events_bufferedevent')
+    AND mode = 'RowExclusiveLock'
+    AND granted

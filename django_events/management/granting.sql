@@ -1,0 +1,145 @@
+-- name: grant
+-- Give rights on something to a role.
+--
+-- Parts: rights, things, role.
+GRANT {rights} ON {things} TO {role}
+
+
+-- name: grant_log
+-- Give rights on the log to a role: the root, each topic's own table, and their segments. New ones get them from these.
+--
+-- Parts: rights, log (a name with its schema, as a literal), name (the role's), quote (a dollar quote).
+-- Relies on: the catalog's own indexes.
+DO {quote}
+DECLARE
+    log regclass;
+BEGIN
+    FOR log IN SELECT relid FROM pg_partition_tree({log}::regclass) LOOP
+        EXECUTE format('GRANT {rights} ON %%s TO %%I', log, {name});
+    END LOOP;
+END
+{quote}
+
+
+-- name: own_log
+-- Give the log back to the owner of the tables: the root, each topic's own table, and their segments.
+--
+-- Only what is another's is altered: that takes the strongest lock, which stops all who read the log until the end.
+-- Parts: log (a name with its schema, as a literal), name (the owner's), quote (a dollar quote).
+-- Relies on: the catalog's own indexes.
+DO {quote}
+DECLARE
+    log regclass;
+BEGIN
+    FOR log IN
+        SELECT tree.relid
+        FROM pg_partition_tree({log}::regclass) AS tree
+        JOIN pg_class AS c ON c.oid = tree.relid
+        WHERE pg_get_userbyid(c.relowner) <> {name}
+    LOOP
+        EXECUTE format('ALTER TABLE %%s OWNER TO %%I', log, {name});
+    END LOOP;
+END
+{quote}
+
+
+-- name: revoke
+-- Take rights on something from roles.
+--
+-- Parts: rights, things, roles.
+REVOKE {rights} ON {things} FROM {roles}
+
+
+-- name: prove_rights
+-- End in an error if the role, or PUBLIC, may do what would let its code be run by others.
+--
+-- A role that makes things in a schema of the search_path, owns a table, or makes a schema with the name of a login, has its
+-- functions, operators and triggers run by who looks there. REVOKE only warns where another role gave the right.
+-- Parts: role, owner, schema (literals), path (an array of schemas, as a literal), quote (a dollar quote).
+-- Relies on: the catalog's own indexes.
+DO {quote}
+DECLARE
+    wrong text;
+    trusted boolean := {role} = {owner} OR (SELECT rolsuper FROM pg_roles WHERE rolname = {role});
+BEGIN
+    SELECT string_agg(found.what, '; ' ORDER BY found.what) INTO wrong
+    FROM (
+        SELECT format('%%s may create in the schema %%I: its owner %%I, or a superuser, says REVOKE CREATE ON SCHEMA %%I FROM %%s',
+            grantee.name, s.nspname, pg_get_userbyid(s.nspowner), s.nspname, grantee.name) AS what
+        FROM pg_namespace AS s
+        CROSS JOIN LATERAL (
+            SELECT CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(acl.grantee)) END AS name
+            FROM aclexplode(s.nspacl) AS acl
+            WHERE acl.privilege_type = 'CREATE'
+                AND (acl.grantee = 0 OR (NOT trusted AND pg_has_role({role}, acl.grantee, 'MEMBER')))
+        ) AS grantee
+        WHERE s.nspname = ANY({path})
+        UNION ALL
+        SELECT format('%%I may create schemas: say REVOKE CREATE ON DATABASE %%I FROM …', {role}, current_database())
+        WHERE NOT trusted AND has_database_privilege({role}, current_database(), 'CREATE')
+        UNION ALL
+        SELECT format('%%I owns %%s: say ALTER TABLE … OWNER TO %%I', {role}, c.oid::regclass, {owner})
+        FROM pg_class AS c
+        WHERE NOT trusted AND c.relnamespace = {schema}::regnamespace AND c.relname LIKE 'django\_events\_%%'
+            AND pg_has_role({role}, c.relowner, 'MEMBER')
+    ) AS found;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'Nothing was granted, because code of this role would be run by others: %%.', wrong;
+    END IF;
+END
+{quote}
+
+
+-- name: make_role
+-- Make a role that nobody logs in with, unless there is one of this name.
+--
+-- Parts: role, name (the same as a literal), quote (a dollar quote).
+-- Relies on: the catalog's own indexes.
+DO {quote}
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {name}) THEN
+        CREATE ROLE {role} NOLOGIN;
+    END IF;
+END
+{quote}
+
+
+-- name: grant_role
+-- Give the rights of one role to another.
+--
+-- Parts: role, to.
+GRANT {role} TO {to}
+
+
+-- name: only_name
+-- Part of a GRANT: a name, quoted.
+--
+-- Identifiers: name.
+{name}
+
+
+-- name: home
+-- Where the tables of events are: the schema, its database, who owns them, the owner's functions that publish and that
+-- change segments, with their arguments, and the schemas of the search_path.
+--
+-- Relies on: the catalog's own indexes.
+SELECT
+    n.nspname, current_database(), pg_get_userbyid(c.relowner),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_segment\('),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_segment\('),
+    ARRAY(SELECT name FROM unnest(current_schemas(false)) AS name WHERE NOT starts_with(name, 'pg_'))::text[]
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (
+    SELECT ARRAY(
+        SELECT format('%%I.%%I(%%s)', n.nspname, p.proname, oidvectortypes(p.proargtypes))
+        FROM pg_proc AS p
+        WHERE p.pronamespace = n.oid AND p.proowner = c.relowner AND p.proname IN (
+            'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
+            'django_events_is_new',
+            'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment'
+        )
+        ORDER BY p.proname
+    ) AS signatures
+) AS f
+WHERE c.oid = to_regclass('django_events_topic')

@@ -1,0 +1,91 @@
+-- name: meets
+-- Part of a SELECT: whether an event `e` is for a consumer `c`, by its filter as it is registered.
+--
+-- Relies on: nothing but the two rows.
+(
+    (
+        c.types IS NULL
+        OR c.types @> to_jsonb(e.type)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.type_expressions) AS x WHERE e.type ~ x)
+    )
+    AND (
+        c.keys IS NULL
+        OR c.keys @> to_jsonb(e.key)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
+    )
+    AND (c."where" IS NULL OR coalesce(e.value @@ c."where"::jsonpath, false))
+)
+
+
+-- name: meets_unknown
+-- Part of a SELECT: in the place of `meets`, where somebody's predicate fails on the event: null for all with a predicate.
+--
+-- Relies on: nothing but the two rows.
+(
+    (
+        c.types IS NULL
+        OR c.types @> to_jsonb(e.type)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.type_expressions) AS x WHERE e.type ~ x)
+    )
+    AND (
+        c.keys IS NULL
+        OR c.keys @> to_jsonb(e.key)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
+    )
+    AND (c."where" IS NULL OR NULL)
+)
+
+
+-- name: statuses
+-- What each consumer of a topic has done with one event so far.
+--
+-- A stream's position says that an event was passed; a queue has a delivery while it isn't, and its history says what
+-- became of it, where one is kept: what comes again is pending, whatever its history says. A position says nothing of
+-- events that are older than the consumer.
+-- Parameters: topic_id, event_id. Identifiers: log. Parts: meets (whether the event `e` is for the consumer `c`; null: nobody knows).
+-- Relies on: the primary keys of the log and of django_events_delivery, django_events_position (consumer_id,
+-- partition), django_events_deadletter (consumer_id, event_id), the primary key of django_events_pastdelivery.
+SELECT
+    c.id, c.name, c.mode,
+    CASE
+        WHEN dead.id IS NOT NULL AND dead.redrive_at IS NULL THEN 'dead'
+        WHEN d.token IS NOT NULL THEN 'leased'
+        WHEN dead.id IS NOT NULL THEN 'redriven'
+        WHEN d.event_id IS NOT NULL AND d.attempts > 0 THEN 'retrying'
+        WHEN d.event_id IS NOT NULL AND d.visible_at > clock_timestamp() THEN 'delayed'
+        WHEN d.event_id IS NOT NULL THEN 'pending'
+        WHEN c.mode = 'queue' AND NOT c.live AND e.id > c.filled_until AND c.fits IS NOT false THEN 'pending'
+        WHEN past.outcome IS NOT NULL THEN past.outcome
+        WHEN c.mode <> 'queue' AND e.id > p.position AND c.fits IS NOT false THEN
+            CASE
+                WHEN p.attempted = e.id AND p.stopped_at IS NOT NULL THEN 'stopped'
+                WHEN p.attempted = e.id AND p.token IS NOT NULL THEN 'leased'
+                WHEN p.attempted = e.id AND p.attempts > 0 THEN 'retrying'
+                ELSE 'pending'
+            END
+        WHEN NOT c.fits THEN 'filtered out'
+        WHEN c.fits IS NULL THEN 'unknown'
+        WHEN e.logged_at < c.registered_at THEN 'passed'
+        ELSE 'handled'
+    END AS state,
+    coalesce(d.attempts, dead.attempts, past.attempts, CASE WHEN p.attempted = e.id THEN p.attempts END, 0) AS attempts,
+    coalesce(dead.dead_at, past.processed_at, d.received_at) AS since,
+    coalesce(d.visible_at, CASE WHEN p.attempted = e.id THEN p.retry_at END) AS until,
+    coalesce(dead.error, nullif(d.error, ''), CASE WHEN p.attempted = e.id THEN p.error END, '') AS error,
+    dead.id AS dead_letter_id
+FROM {log} AS e
+CROSS JOIN LATERAL (
+    SELECT c.*, {meets} AS fits FROM django_events_consumer AS c WHERE c.topic_id = e.topic_id
+) AS c
+LEFT JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition IN (-1, e.partition)
+LEFT JOIN django_events_delivery AS d ON d.consumer_id = c.id AND d.event_id = e.id
+LEFT JOIN django_events_deadletter AS dead ON dead.consumer_id = c.id AND dead.event_id = e.id
+LEFT JOIN LATERAL (
+    SELECT h.outcome, h.processed_at, h.attempts
+    FROM django_events_pastdelivery AS h
+    WHERE h.consumer_id = c.id AND h.event_id = e.id
+    ORDER BY h.processed_at DESC
+    LIMIT 1
+) AS past ON true
+WHERE e.topic_id = %(topic_id)s AND e.id = %(event_id)s
+ORDER BY c.name

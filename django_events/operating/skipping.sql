@@ -1,0 +1,61 @@
+-- name: lock_delivery
+-- Have one delivery of a queue consumer for oneself, and the lease of who has it in hand: first that, as who settles does.
+--
+-- Parameters: consumer_id, event_id. Answers with nothing where there is no such delivery; else whether it is free,
+-- because nobody has it or the lease is over; who has it; the attempts that are counted, and the last error.
+-- Relies on: the primary keys of django_events_delivery and django_events_deliverylease.
+WITH lease AS MATERIALIZED (
+    SELECT l.token, l.holder, l.leased_until <= clock_timestamp() AS lapsed
+    FROM django_events_delivery AS d
+    JOIN django_events_deliverylease AS l ON l.token = d.token
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = %(event_id)s
+    FOR UPDATE OF l
+)
+SELECT d.token IS NULL OR coalesce(lease.lapsed, false), lease.holder, d.attempts, d.error
+FROM django_events_delivery AS d
+LEFT JOIN lease ON lease.token = d.token
+WHERE d.consumer_id = %(consumer_id)s AND d.event_id = %(event_id)s
+FOR UPDATE OF d
+
+
+-- name: skip_delivery
+-- Delete a delivery of a queue consumer that is skipped, and write it into the history where one is kept.
+--
+-- In a later statement than `lock_delivery`. Parameters: consumer_id, event_id, history (whether it is kept), worker
+-- (who skips it). Answers with how many were deleted.
+-- Relies on: the primary key of django_events_delivery.
+WITH gone AS (
+    DELETE FROM django_events_delivery AS d
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = %(event_id)s
+    RETURNING d.event_id, d.received_at, d.first_at, d.last_at, d.attempts, d.delivered
+),
+past AS (
+    INSERT INTO django_events_pastdelivery (
+        consumer_id, event_id, received_at, first_at, last_at, processed_at, attempts, delivered, outcome, worker
+    )
+    SELECT
+        %(consumer_id)s, gone.event_id, gone.received_at, coalesce(gone.first_at, now.at), coalesce(gone.last_at, now.at),
+        now.at, gone.attempts, gone.delivered, 'dead', %(worker)s
+    FROM gone
+    CROSS JOIN (SELECT clock_timestamp() AS at) AS now
+    WHERE %(history)s
+)
+SELECT count(*) FROM gone
+
+
+-- name: bury_from_log
+-- Copy an event of the log into the dead letters of a consumer, inside the server: it may be too large for anybody.
+--
+-- Literals: topic_id, event_id. Identifiers: log. Parameters: consumer_id, attempts, error, traceback.
+-- Answers with nothing where the log has no such event. A dead letter that is there already is an error.
+-- Relies on: the primary key of the log.
+INSERT INTO django_events_deadletter (
+    consumer_id, event_id, partition, number, type, key, value, body, metadata, published_at, logged_at,
+    attempts, error, traceback
+)
+SELECT
+    %(consumer_id)s, e.id, e.partition, e.number, e.type, e.key, e.value, e.body, e.metadata, e.published_at,
+    e.logged_at, %(attempts)s, %(error)s, %(traceback)s
+FROM {log} AS e
+WHERE e.topic_id = {topic_id} AND e.id = {event_id}
+RETURNING id

@@ -1,4 +1,0 @@
--- Gather the statistics of one topic's log, as autovacuum does after a while.
---
--- Identifiers: log.
-ANALYZE {log}

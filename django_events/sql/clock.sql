@@ -1,4 +1,0 @@
--- The database's clock.
---
--- Relies on: nothing.
-SELECT clock_timestamp()

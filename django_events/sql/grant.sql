@@ -1,4 +1,0 @@
--- Give rights on something to a role.
---
--- Parts: rights, things, role.
-GRANT {rights} ON {things} TO {role}

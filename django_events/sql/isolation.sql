@@ -1,2 +1,0 @@
--- At which isolation level the transaction is.
-SELECT current_setting('transaction_isolation')

@@ -1,8 +1,0 @@
--- As the first statement of a writer's transaction: whether no earlier attempt has committed this batch.
---
--- The mark is a dedup key that only this batch has. An earlier attempt whose COMMIT got no answer may still be going
--- on: the lock waits for its end, and end_holder.sql finds it by the same lock. The id of the transaction could not
--- tell: after a crash of the server, the id of a transaction that was lost is given to another one.
--- Parameters: token, topic, mark, keeping (how long the mark is kept if nobody forgets it).
--- Relies on: the primary key of django_events_dedupkey.
-SELECT pg_advisory_xact_lock(%(token)s), django_events_is_new(%(topic)s::text, %(mark)s::text, %(keeping)s::interval)

@@ -1,4 +1,0 @@
--- Part of a GRANT: a name, quoted.
---
--- Identifiers: name.
-{name}

@@ -1,4 +1,0 @@
--- Take rights on something from roles.
---
--- Parts: rights, things, roles.
-REVOKE {rights} ON {things} FROM {roles}

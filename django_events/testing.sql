@@ -1,0 +1,6 @@
+-- name: matches
+-- Whether an event that is in no log meets the condition of a consumer.
+--
+-- Parts: match (a condition on an event `e`). Parameters: type, key, value.
+SELECT {match}
+FROM (SELECT %(type)s::text AS type, %(key)s::text AS key, %(value)s::jsonb AS value) AS e

@@ -1,0 +1,193 @@
+-- name: floors
+-- How far each consumer is at least, in how many of the positions that a worker knows, and whether its row says that
+-- it can't be served.
+--
+-- Parameters: position_ids.
+-- Relies on: the primary keys of django_events_position and django_events_consumer.
+SELECT
+    p.consumer_id,
+    min(p.position),
+    count(*),
+    (SELECT c.failure <> '' FROM django_events_consumer AS c WHERE c.id = p.consumer_id)
+FROM django_events_position AS p
+WHERE p.id = ANY(%(position_ids)s::bigint[])
+GROUP BY p.consumer_id
+
+
+-- name: agenda_of_queue
+-- Whether a queue consumer has something to do, and in how many seconds it may be had; as `agenda`.
+--
+-- While it isn't live, only what it is filled with counts. Something is due when a delivery is free, when it isn't live and has room for what is in the log, or when a dead
+-- letter is to be handled again. What waits for another attempt, or is in somebody's hand, has its time. By key,
+-- not all that is free can be had. Up to the floor, a worker of this process found nothing a moment ago.
+-- Literals: consumer_id, floor. Parts: redrive.
+-- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery and
+-- (consumer_id, visible_at) WHERE visible_at IS NOT NULL, django_events_deliverylease (consumer_id),
+-- django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
+SELECT
+    p.id,
+    CASE
+        WHEN c.held_until > clock_timestamp() THEN extract(epoch FROM c.held_until - clock_timestamp())
+        WHEN free.event_id IS NOT NULL OR redrive.id IS NOT NULL OR room.enough THEN 0
+        ELSE extract(epoch FROM least(waiting.visible_at, hand.leased_until) - clock_timestamp())
+    END::float8 AS due_in,
+    p.served_at,
+    p.position AS floor
+FROM django_events_consumer AS c
+JOIN django_events_position AS p ON p.consumer_id = c.id
+LEFT JOIN LATERAL (
+    SELECT d.event_id
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = c.id
+        AND d.event_id > greatest(p.position, {floor})
+        AND (c.live OR d.event_id <= c.filled_until)
+        AND d.visible_at IS NULL
+        AND d.token IS NULL
+    ORDER BY d.event_id
+    LIMIT 1
+) AS free ON true
+LEFT JOIN LATERAL (
+    SELECT d.visible_at
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = c.id
+        AND d.visible_at IS NOT NULL
+        AND d.token IS NULL
+        AND (c.live OR d.event_id <= c.filled_until)
+    ORDER BY d.visible_at
+    LIMIT 1
+) AS waiting ON true
+LEFT JOIN LATERAL (
+    SELECT l.leased_until FROM django_events_deliverylease AS l WHERE l.consumer_id = c.id ORDER BY l.leased_until LIMIT 1
+) AS hand ON true
+LEFT JOIN LATERAL (
+    SELECT d.id
+    FROM django_events_deadletter AS d
+    WHERE {redrive}
+    ORDER BY d.event_id
+    LIMIT 1
+) AS redrive ON true
+CROSS JOIN LATERAL (
+    SELECT
+        NOT c.live
+        AND (
+            c.max_pending IS NULL
+            OR (c.max_pending + 1) / 2 <= c.max_pending - (
+                SELECT count(*)
+                FROM (
+                    SELECT
+                    FROM django_events_delivery AS d
+                    WHERE d.consumer_id = c.id AND d.event_id > p.position AND d.event_id <= c.filled_until
+                    ORDER BY d.event_id
+                    LIMIT c.max_pending
+                ) AS pending
+            )
+        ) AS enough
+) AS room
+WHERE c.id = {consumer_id}
+    AND p.partition = -1
+    AND c.paused_at IS NULL
+    AND p.stopped_at IS NULL
+    AND (
+        free.event_id IS NOT NULL OR waiting.visible_at IS NOT NULL OR hand.leased_until IS NOT NULL
+        OR redrive.id IS NOT NULL OR room.enough
+    )
+
+
+-- name: agenda_of_batches
+-- As `agenda`, for a consumer that waits until there are enough events for a batch.
+--
+-- A partition is due when enough of the next events match, when there are some to pass before the first that
+-- matches and no more can be looked at, or when the oldest has waited long enough.
+-- Literals: consumer_id, floor, enough (events of a batch), most (to look at), longest (to wait, in
+-- seconds). Identifiers: log. Parts: events (which events `e` are in the partition of `p`), match, redrive_due.
+-- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
+-- the log, django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
+SELECT
+    p.id,
+    greatest(
+        coalesce(
+            extract(
+                epoch FROM
+                greatest(p.retry_at, c.held_until, CASE WHEN p.token IS NOT NULL THEN p.leased_until END)
+                - clock_timestamp()
+            ),
+            0
+        ),
+        CASE
+            WHEN p.position < {floor} OR redrive.id IS NOT NULL OR unread.matching >= {enough} THEN 0
+            WHEN unread.events >= {most} AND unread.first_match IS DISTINCT FROM unread.first THEN 0
+            ELSE extract(epoch FROM unread.oldest - clock_timestamp()) + {longest}
+        END
+    )::float8 AS due_in,
+    p.served_at,
+    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS floor
+FROM django_events_consumer AS c
+JOIN django_events_position AS p ON p.consumer_id = c.id
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS events, count(*) FILTER (WHERE {match}) AS matching,
+        min(e.id) AS first, min(e.id) FILTER (WHERE {match}) AS first_match, min(e.logged_at) AS oldest
+    FROM (
+        SELECT e.* FROM {log} AS e
+        WHERE {events} AND e.id > p.position AND e.id > {floor}
+        ORDER BY e.id
+        LIMIT {most}
+    ) AS e
+) AS unread
+LEFT JOIN LATERAL (
+    SELECT d.id
+    FROM django_events_deadletter AS d
+    WHERE {redrive_due}
+    ORDER BY d.event_id
+    LIMIT 1
+) AS redrive ON true
+WHERE c.id = {consumer_id}
+    AND c.paused_at IS NULL
+    AND p.stopped_at IS NULL
+    AND (p.position < {floor} OR unread.events > 0 OR redrive.id IS NOT NULL)
+
+
+-- name: agenda
+-- The partitions in which one consumer has something to handle, and in how many seconds each may be claimed.
+--
+-- Zero or less is now. A retry, the lease of somebody else and a hold are waited for; what is paused
+-- or stopped isn't here at all. Nothing is written and nothing is locked.
+-- The floor is what this said about the lowest position before: a literal, so that the planner opens no
+-- older segment. Only a rewound position is below it. The first unread event is asked for by order and
+-- limit: for a mere EXISTS the planner may hash all that is unread.
+-- Literals: consumer_id, floor. Identifiers: log. Parts: events (which events `e` are in the partition of `p`),
+-- redrive_due.
+-- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
+-- the log, django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
+SELECT
+    p.id,
+    coalesce(
+        extract(
+            epoch FROM
+            greatest(p.retry_at, c.held_until, CASE WHEN p.token IS NOT NULL THEN p.leased_until END)
+            - clock_timestamp()
+        ),
+        0
+    )::float8 AS due_in,
+    p.served_at,
+    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS floor
+FROM django_events_consumer AS c
+JOIN django_events_position AS p ON p.consumer_id = c.id
+LEFT JOIN LATERAL (
+    SELECT e.id
+    FROM {log} AS e
+    WHERE {events} AND e.id > p.position AND e.id > {floor}
+    ORDER BY e.id
+    LIMIT 1
+) AS unread ON true
+LEFT JOIN LATERAL (
+    SELECT d.id
+    FROM django_events_deadletter AS d
+    WHERE {redrive_due}
+    ORDER BY d.event_id
+    LIMIT 1
+) AS redrive ON true
+WHERE c.id = {consumer_id}
+    AND c.paused_at IS NULL
+    AND p.stopped_at IS NULL
+    AND (p.position < {floor} OR unread.id IS NOT NULL OR redrive.id IS NOT NULL)
