@@ -35,6 +35,7 @@ KINDS = {
     "transfer": gettext_lazy("transfer"),
     "stopped": gettext_lazy("stopped"),
     "set aside": gettext_lazy("set aside"),
+    "prepared": gettext_lazy("prepared transaction"),
     "unserved": gettext_lazy("unserved"),
     "retrying": gettext_lazy("retrying"),
     "dead letters": gettext_lazy("dead letters"),
