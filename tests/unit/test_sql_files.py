@@ -15,7 +15,7 @@ from django_events.publishing.encoding import Row
 PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
 
-FETCHING = {"fetch", "bounded"}  # both take a statement, and its parameters by name
+FETCHING = {"fetch", "fetch_whole", "bounded"}  # all take a statement, and its parameters by name
 PARAMETER = re.compile(r"%\((\w+)\)s")
 IDENTIFIER = re.compile(r"\{(\w+)\}")
 CHANGES = {"CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "ANALYZE", "LOCK", "SET", "DO", "COPY"}
