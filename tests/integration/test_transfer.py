@@ -665,7 +665,7 @@ def test_readers_are_told_nothing_of_a_batch_that_rolls_back(things, reader):
 
 
 def test_a_batch_of_very_many_topics_tells_readers_to_look_at_all(things, reader, monkeypatch):
-    monkeypatch.setattr(transfer, "LONGEST_PAYLOAD", 0)
+    monkeypatch.setattr(channel, "LONGEST_PAYLOAD", 0)
     publish(things, 1)
     transfer_all()
 
