@@ -19,7 +19,7 @@ class Floors(NamedTuple):
 
     def number(self, partition: int) -> int:
         """The last number of a partition that was dropped."""
-        return self.numbers[partition] if partition < len(self.numbers) else 0
+        return self.numbers[partition] if 0 <= partition < len(self.numbers) else 0
 
 
 def floors(of: Subscription) -> Floors:

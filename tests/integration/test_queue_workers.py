@@ -669,7 +669,7 @@ def test_the_history_tells_who_handled_what_and_how_long_it_took(things, make):
 
 
 def test_what_is_older_than_the_history_is_deleted(things, make, monkeypatch):
-    monkeypatch.setattr("django_events.maintaining.histories.AT_ONCE", 2)
+    monkeypatch.setattr("django_events.maintaining.pruning.AT_ONCE", 2)
     consumer = make(history=timedelta(days=7))
     fill_topic(things, *range(6))
     run_once(consumer)
