@@ -11,6 +11,7 @@ from typing import NamedTuple
 from django.db import DatabaseError, connections
 
 from django_events import models, sql
+from django_events.consuming.missing import floors, missing
 from django_events.consuming.subscriptions import Subscription
 from django_events.log.quarantine import quarantine
 from django_events.matching import condition
@@ -103,7 +104,9 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
             upper=upper,
             match=condition(row),
         )
-        [[made]] = sql.fetch(of.using, statement)
+        [[made, there]] = sql.fetch(of.using, statement)
+        if there < upper - after and there < upper - max(after, floors(of).id):
+            raise missing(f"One of the events {of.topic}/{after + 1} to {of.topic}/{upper}")
         live = to_the_end and upper == last
         sql.fetch(of.using, SQL.filled, consumer_id=of.consumer_id, filled_until=upper, live=live)
     return Filled(made, last - upper)

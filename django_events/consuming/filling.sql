@@ -16,7 +16,8 @@ FOR NO KEY UPDATE OF c SKIP LOCKED
 -- Make deliveries of a range of the log, for a queue consumer that is not live.
 --
 -- In a transaction that has its row locked. A delivery that is there already stays as it is.
--- Literals: consumer_id, topic_id, after, upper. Identifiers: log. Parts: match. Answers with how many were made.
+-- Literals: consumer_id, topic_id, after, upper. Identifiers: log. Parts: match.
+-- Answers with how many were made, and how many events the range has.
 -- Relies on: the primary keys of the log and of django_events_consumer.
 WITH made AS (
     INSERT INTO django_events_delivery (consumer_id, event_id, key, received_at, visible_at)
@@ -30,7 +31,9 @@ WITH made AS (
     ON CONFLICT (consumer_id, event_id) DO NOTHING
     RETURNING event_id
 )
-SELECT count(*) FROM made
+SELECT
+    (SELECT count(*) FROM made),
+    (SELECT count(*) FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper})
 
 
 -- name: filled

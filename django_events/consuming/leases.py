@@ -24,8 +24,8 @@ from django.db import DatabaseError, connections, transaction
 from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
 from django_events.consuming.held import Held
-from django_events.consuming.missing import floors, missing
-from django_events.consuming.reading import ALL, NOTHING, ReadIncomplete, bounded, loaded
+from django_events.consuming.missing import floors, left_out, missing
+from django_events.consuming.reading import ALL, NOTHING, bounded, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 
@@ -36,6 +36,14 @@ SQL = sql.beside(__name__)
 RANGE = 10_000
 END_HOLDER_TIMEOUT = "5s"
 MOST = 1_000_000  # events in one read, where nothing else bounds them
+
+
+class Gap(NamedTuple):
+    """An event that was not read where one must be: behind an id, and up to another one."""
+
+    what: str
+    after: int
+    upper: int
 
 
 class Batch(NamedTuple):
@@ -120,7 +128,7 @@ class Lease(Held):
         end = self._suspect()
         batch = self._read(most_bytes=NOTHING)
         if end is not None and batch is not None and not batch.events and end <= batch.position:
-            raise ReadIncomplete(f"The log has event {self.subscription.topic}/{end}, and a read left it out.")
+            raise left_out(f"{self.subscription.topic}/{end}")
         return batch
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
@@ -173,10 +181,7 @@ class Lease(Held):
         return self.batch
 
     def _refuse_gap(self, events: list[ReceivedEvent], upper: int) -> None:
-        """EventsMissing if one of the next events is not among these, which are all up to an id.
-
-        ReadIncomplete if the log has it nevertheless: then the read has left it out.
-        """
+        """EventsMissing if one of the next events is not among these, which are all up to an id."""
         if self._gap(events, upper, self.position, self.number) is None:
             return
         dropped = floors(self.subscription)
@@ -185,33 +190,30 @@ class Lease(Held):
         events = [event for event in events if event.id > dropped.id]
         if (gap := self._gap(events, upper, after, number)) is None:
             return
-        self._refuse_left_out([event.id for event in events], after, upper)
-        raise missing(gap)
-
-    def _refuse_left_out(self, read: list[int], after: int, upper: int) -> None:
-        """ReadIncomplete if the log has more events up to an id than were read."""
         of = self.subscription
-        for last in [*(event_id - 1 for event_id in read), upper]:
-            statement = sql.shared.batch_end.on(
-                log=of.log, events=self._events(), match=of.match, after=after, upper=last, most=1
-            )
-            [[there]] = sql.fetch_whole(self.using, statement)
-            if there is not None:
-                raise ReadIncomplete(f"The log has event {of.topic}/{there}, and a read left it out.")
-            after = last + 1
+        statement = sql.shared.batch_end.on(
+            log=of.log, events=self._events(), match=of.match, after=gap.after, upper=gap.upper, most=1
+        )
+        [[there]] = sql.fetch_whole(self.using, statement)
+        raise missing(gap.what) if there is None else left_out(f"{of.topic}/{there}")
 
-    def _gap(self, events: list[ReceivedEvent], upper: int, after: int, number: int) -> str | None:
+    def _gap(self, events: list[ReceivedEvent], upper: int, after: int, number: int) -> Gap | None:
         """The first event that is missing: of all by its id, of a partition by its number if there is one behind it."""
         topic = self.subscription.topic
         if self.subscription.whole:
             if len(events) >= upper - after:
                 return None
             lost = next((n for n, event in enumerate(events, after + 1) if event.id != n), after + len(events) + 1)
-            return f"Event {topic}/{lost}"
+            return Gap(f"Event {topic}/{lost}", lost - 1, lost)
         if not events or events[-1].number - number <= len(events):
             return None
-        lost, behind = next((n, event.id) for n, event in enumerate(events, number + 1) if event.number != n)
-        return f"Event number {lost} of partition {self.partition}, which comes before {topic}/{behind},"
+        before = after
+        for lost, event in enumerate(events, number + 1):
+            if event.number != lost:
+                break
+            before = event.id
+        what = f"Event number {lost} of partition {self.partition}, which comes before {topic}/{event.id},"
+        return Gap(what, before, event.id - 1)
 
     def _suspect(self) -> int | None:
         """Somebody died or froze with the next batch in hand: one of its events may be why. Returns where it ends."""

@@ -28,6 +28,11 @@ def floors(of: Subscription) -> Floors:
     return Floors(*rows[0]) if rows else Floors(0, [])
 
 
+def left_out(address: str) -> EventsMissing:
+    """The error of a worker whose read answers without an event that is there: to go on behind it would lose it."""
+    return EventsMissing(f"The log has event {address}, and a read left it out.")
+
+
 def missing(what: str) -> EventsMissing:
     """The error of a worker that doesn't find an event which retention has not dropped."""
     return EventsMissing(

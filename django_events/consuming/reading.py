@@ -41,10 +41,6 @@ class EventGone(Exception):
     """An event that was to be read is not there any more."""
 
 
-class ReadIncomplete(Exception):
-    """A read answered without an event that is there. To go on behind it would be to lose it."""
-
-
 def bounded(
     using: str, chosen: sql.Statement, *, at_most: int = 1, most_bytes: int | None = None, **parameters: Any
 ) -> Rows:

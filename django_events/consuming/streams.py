@@ -16,7 +16,7 @@ from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.leases import Batch, Lease, end_holder
-from django_events.consuming.reading import ReadIncomplete, is_of_payload
+from django_events.consuming.reading import is_of_payload
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
@@ -104,10 +104,6 @@ class _Turn:
     def _next_batch(self) -> Batch | None:
         try:
             return self._read()
-        except ReadIncomplete as error:
-            logger.error("Consumer %s, partition %d stops. %s", self.lease.subscription, self.lease.partition, error)
-            self.lease.stop(str(error))
-            return None
         except EventsMissing:
             with released_if_unread(self.lease):
                 raise

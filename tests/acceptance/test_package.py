@@ -62,7 +62,7 @@ def test_it_holds_every_file_of_the_package(names, pattern):
 
 def test_it_holds_what_is_most_easily_forgotten(names):
     assert "django_events/py.typed" in names
-    assert "django_events/sql/publish.sql" in names
+    assert "django_events/publishing/storing.sql" in names
     assert "django_events/migrations/0001_initial.py" in names
     assert "django_events/management/commands/run_transfer.py" in names
 
@@ -78,6 +78,7 @@ def test_it_holds_nothing_else(names):
     }
     assert {name for name in names if re.search(r"\b(py)?test", name, re.IGNORECASE)} == {
         "django_events/testing.py",
+        "django_events/testing.sql",
         "django_events/pytest_plugin.py",
     }
     assert not [name for name in names if name.endswith((".pyc", ".orig", "~"))]

@@ -61,7 +61,55 @@ def told():
     return [one for one in found if one.kind == "set aside"]
 
 
-# Streams
+# Streams and queues
+
+
+@pytest.mark.parametrize("types", [None, ["a"]])
+def test_a_queue_is_not_filled_past_what_is_missing(things, make_consumer, monkeypatch, types):
+    monkeypatch.setattr(setbacks, "FIRST_REST", 0.05)
+    got = []
+    publish_many(things, [Draft(value=n, type="a") for n in range(1, 9)])
+    transfer_all()
+    drop(things, 1, 2)
+    remove(things, 4, 5)
+    options = {} if types is None else {"types": types}
+    queue = make_consumer(
+        things, handler=lambda event: got.append(event.value), mode="queue", start="beginning", **options
+    )
+    with working(queue) as pool:
+        wait_until(lambda: pool._errors or told())
+        assert not pool._errors
+    [trouble] = told()
+    assert "One of the events things/" in trouble.what
+    assert got == []
+
+
+def test_a_queue_is_filled_where_retention_has_dropped_the_beginning(things, make_consumer):
+    fill_topic(things, *range(1, 9))
+    drop(things, 1, 2)
+    queue = make_consumer(things, handler=lambda event: None, mode="queue", start="beginning")
+    assert run_once(queue) == 6
+
+
+def test_a_stream_of_a_whole_topic_with_partitions_is_set_aside_and_others_are_served(
+    make_topic, make_consumer, monkeypatch
+):
+    monkeypatch.setattr(setbacks, "FIRST_REST", 0.05)
+    lanes, others = make_topic("lanes", partitions=4), make_topic("others")
+    got = []
+    reader = make_consumer(lanes, handler=got.append, partitioned=False, name="reader")
+    other = make_consumer(others, handler=lambda event: got.append(event.value), name="other")
+    publish_many(lanes, [Draft(value=n, key=str(n)) for n in range(10)])
+    transfer_all()
+    remove(lanes, 6)
+    with working(reader, other) as pool:
+        wait_until(lambda: pool._errors or told())
+        assert not pool._errors
+        publish_many(others, [Draft(value=1)])
+        transfer_all()
+        wait_until(lambda: got == [1])
+    [trouble] = told()
+    assert "Event lanes/6 is missing" in trouble.what
 
 
 @pytest.mark.parametrize("lost", [1, 3, 5])
