@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_events.workers.wakeups import LOCK
+from django_events.log import channel
 from tests.faults.consumers.ledger import Ledger
 from tests.faults.proxies import SilentProxy
 from tests.processes import Processes
@@ -227,7 +227,7 @@ def test_asleep_with_the_lock_that_has_publishers_notify(processes: Processes, l
     """The other transfer can't have the lock, so it looks by itself."""
     processes.variables["SLEEPS"] = "yes"
     lost = start_far(processes, far, "run_transfer")
-    processes.wait_until(lambda: ledger.ask(ASLEEP, LOCK & 0xFFFFFFFF), what="a transfer that sleeps")
+    processes.wait_until(lambda: ledger.ask(ASLEEP, channel.ASLEEP & 0xFFFFFFFF), what="a transfer that sleeps")
     far.vanish()
     near = processes.start("run_transfer")
     for n in range(3):

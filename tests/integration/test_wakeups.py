@@ -11,6 +11,7 @@ import pytest
 from django.db import connections, transaction
 
 from django_events import Draft, publish, publish_many
+from django_events.log import channel
 from django_events.models import BufferedEvent, Event
 from django_events.workers.background import in_background
 from django_events.workers.listening import Listener
@@ -18,7 +19,7 @@ from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
 from django_events.workers.wakeup_flag import Bell
-from django_events.workers.wakeups import CHANNEL, LOCK, WakeUps, why_polling
+from django_events.workers.wakeups import WakeUps, why_polling
 from tests.conftest import Connect, Session
 from tests.processes import wait_until
 
@@ -40,7 +41,7 @@ def running_transfer() -> Iterator[TransferWorker]:
 def bystander(connect: Connect) -> Session:
     """Somebody who hears every notification."""
     session = connect(autocommit=True)
-    session.execute(f"LISTEN {CHANNEL}")
+    session.execute(f"LISTEN {channel.WAKE_UP}")
     return session
 
 
@@ -282,7 +283,7 @@ def test_sleep_is_forgotten_with_the_connection_that_held_the_lock(make_wake_ups
     publish(things, "it sleeps")
     assert heard(bystander) == 1
     wake_ups.busy()
-    assert connect(autocommit=True).execute(f"SELECT pg_try_advisory_lock({LOCK})").fetchone() == (True,)
+    assert connect(autocommit=True).execute(f"SELECT pg_try_advisory_lock({channel.ASLEEP})").fetchone() == (True,)
 
 
 def test_closing_lets_the_lock_go_although_the_connection_stays(make_wake_ups, stop, bystander, things):

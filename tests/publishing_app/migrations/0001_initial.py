@@ -14,9 +14,7 @@ import tests.publishing_app.models
 class Migration(migrations.Migration):
     initial = True
 
-    dependencies = [
-        ("django_events", "0002_drop_logs"),
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
