@@ -17,8 +17,10 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import Migration
 from django.db.migrations.autodetector import MigrationAutodetector, OperationDependency
 from django.db.migrations.operations.base import Operation, OperationCategory
+from django.db.migrations.operations.fields import FieldOperation
+from django.db.migrations.operations.models import ModelOperation, RenameModel
 from django.db.migrations.state import ProjectState
-from pgtrigger.migrations import AddTrigger
+from pgtrigger.migrations import AddTrigger, RemoveTrigger
 
 from django_events import declarations, models, sql
 from django_events.exceptions import EventsError, NotReady
@@ -133,6 +135,10 @@ class CreateTopics(_CreateTopics):
         return "Create the topics that are declared"
 
 
+class _AnyChange(OperationDependency):
+    """A dependency on all that the same makemigrations does to a model and its fields."""
+
+
 class CapturesComeLater(MigrationAutodetector):
     """Lets makemigrations write what a trigger of capture() depends on: the tables of django_events, and its own table.
 
@@ -140,21 +146,48 @@ class CapturesComeLater(MigrationAutodetector):
     a new database.
     """
 
+    generated_operations: dict[str, list[Any]]
+    altered_triggers: dict[tuple[str, str], dict[str, list[Any]]]  # pgtrigger's
+
+    def check_dependency(self, operation: Operation, dependency: Any) -> bool:  # its stubs say tuples
+        if not isinstance(dependency, _AnyChange):
+            return super().check_dependency(operation, dependency)
+        if isinstance(operation, FieldOperation):
+            return operation.model_name_lower == dependency.model_name_lower
+        if isinstance(operation, RenameModel):
+            return operation.new_name_lower == dependency.model_name_lower
+        return isinstance(operation, ModelOperation) and operation.name_lower == dependency.model_name_lower
+
     def add_operation(
         self,
         app_label: str,
-        operation: Operation,
+        operation: Any,
         dependencies: Iterable[Any] | None = None,  # its stubs say tuples
         beginning: bool = False,
     ) -> None:
-        if app_label != LABEL and isinstance(operation, AddTrigger) and PUBLISHES in str(operation.trigger.install_sql):  # type: ignore[union-attr]  # it is compiled
+        if app_label != LABEL and self._makes_captures(app_label, operation):
             table = self.to_state.apps.get_model(app_label, operation.model_name)._meta.concrete_model._meta
             dependencies = [
                 *(dependencies or ()),
                 OperationDependency(LABEL, "topic", None, OperationDependency.Type.CREATE),
-                OperationDependency(table.app_label, table.model_name, None, OperationDependency.Type.CREATE),
+                _AnyChange(table.app_label, table.model_name, None, OperationDependency.Type.CREATE),
             ]
         super().add_operation(app_label, operation, dependencies, beginning)
+
+    def _makes_captures(self, app_label: str, operation: Operation) -> bool:
+        """Also if it removes the triggers before: in a migration of its own, it would leave the table without any."""
+        added: list[Any] = []
+        if isinstance(operation, AddTrigger):
+            added = [operation.trigger]
+        elif isinstance(operation, RemoveTrigger):
+            added = self.altered_triggers.get((app_label, operation.model_name), {}).get("added_triggers", [])
+        return any(PUBLISHES in str(trigger.install_sql) for trigger in added)
+
+    def _sort_migrations(self) -> None:
+        """Triggers are the last ones of their app, because all that is behind them waits for the table as well."""
+        super()._sort_migrations()  # type: ignore[misc]  # its stubs don't have it
+        for operations in self.generated_operations.values():
+            operations.sort(key=lambda operation: any(isinstance(it, _AnyChange) for it in operation._auto_deps))
 
 
 def teach_makemigrations() -> None:

@@ -383,6 +383,51 @@ def test_triggers_for_a_new_field_of_another_app_come_after_it(site):
     site.do("makemigrations", "--check", "-v0")
 
 
+KEPT = f"{ANIMAL}; keeper = models.ForeignKey('keepers.Keeper', models.CASCADE, null=True)"
+NESTS = """
+from django.db import models
+
+class Tree(models.Model):
+    pass
+
+class Nest(Tree):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "upgraded",
+    [
+        KEPT,
+        f"{KEPT}; name = models.TextField(db_column='title')",
+        f"{KEPT}; nest = models.ForeignKey('aviary.Nest', models.CASCADE, null=True)",
+    ],
+    ids=["a foreign key", "a column of another name", "a foreign key to the app with the triggers"],
+)
+def test_triggers_come_after_changes_of_another_app_that_wait_for_a_third(site, upgraded):
+    """All in one makemigrations, which has to decide whose operations come first."""
+    write_zoo(site)
+    site.settings('INSTALLED_APPS = ["zoo", "aviary", "keepers", *INSTALLED_APPS]')
+    site.write("keepers/__init__.py", "")
+    site.write("keepers/migrations/__init__.py", "")
+    site.write("keepers/models.py", "from django.db import models\nclass Keeper(models.Model): pass")
+    site.do("makemigrations", "keepers", "-v0")
+    site.write("zoo/models.py", upgraded)
+    if "aviary.Nest" in upgraded:
+        models = site.folder / "aviary/models.py"
+        site.write("aviary/models.py", models.read_text() + NESTS)
+    site.do("makemigrations", "-v0")
+    [upgrade] = (site.folder / "zoo/migrations").glob("0002*.py")
+    triggers = sorted((site.folder / "aviary/migrations").glob("000*.py"))[-1]
+    site.write("zoo/migrations/0003_data.py", DATA_MIGRATION.replace("0001_initial", upgrade.stem))
+
+    assert f"('zoo', '{upgrade.stem}')" in triggers.read_text()
+    assert triggers.read_text().count("RemoveTrigger(") == triggers.read_text().count("AddTrigger(") == 3
+    site.do("migrate", "-v0")
+    assert site.python(TYPES) == [["animal.created", "lion"]]
+    site.do("makemigrations", "--check", "-v0")
+
+
 def test_a_migration_makes_a_topic_before_what_publishes_to_it(site):
     """Also one that no app declares any more, and one that is new together with a new release of django_events."""
     site.write("board/models.py", CAPTURED)
