@@ -15,6 +15,16 @@ ENDED = (
     "Spark's Java process has ended: it was killed, or had no memory left. What was finished stays; run the same "
     "again, and the rest is written."
 )
+DAMAGED = "The checkpoint is damaged, as after a power failure"
+WITH_FILES = (
+    "With --to, remove the checkpoint and run the same again: what the files have is left out. With --to-format keep "
+    "it: without it the query begins again at --from, and events come twice or are skipped."
+)
+# A commit without its offsets makes Spark send the batch before it again, and then end with an error.
+LAST_BATCH = (
+    "Rather remove the damaged file, and if it is in offsets, the one of the same number in commits too: the last "
+    "batch comes again."
+)
 CAUSES = [
     (
         r"No space left on device",
@@ -25,10 +35,14 @@ CAUSES = [
         "The folder can't be written there: permission denied. Say another, or run as who may.",
     ),
     (
-        r"Incomplete log file|StreamMetadata\$\.read",
-        "The checkpoint is damaged, as after a power failure. Remove the checkpoint and run the same again: what the "
-        "files have is left out.",
+        r"StreamMetadata\$\.read",
+        f'{DAMAGED}: its file metadata. {WITH_FILES} Rather write {{{{"id": "…"}}}} with a new UUID into that file.',
     ),
+    (
+        r"Failed to read log file (.+?)\. Incomplete log file",
+        f"{DAMAGED}: {{0}}. {WITH_FILES} {LAST_BATCH}",
+    ),
+    (r"Incomplete log file", f"{DAMAGED}. {WITH_FILES} {LAST_BATCH}"),
     (
         r"ParentNotDirectoryException|NotDirectoryException|is not a directory|Parent path is not a directory",
         "There is a file where a folder is to be made. Say another path.",

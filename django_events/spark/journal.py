@@ -17,10 +17,9 @@ from uuid import uuid4
 
 from django_events.exceptions import ExportRefused
 from django_events.spark.files import described
-from django_events.spark.storage import Storage
+from django_events.spark.storage import OF_TASKS, Storage
 
 FOLDER = "_django_events"  # readers of data pass over names that begin like this
-OF_TASKS = ("_temporary", "__")  # what Spark's committers call the folders that its tasks write into
 LAYOUT = 2
 KEPT = 10  # versions, for people who look what happened
 HEAD = {"writer": str, "run": str, "format": str, "by": list}

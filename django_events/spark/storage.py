@@ -19,7 +19,8 @@ from pathlib import Path
 from posixpath import dirname
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import ExportRefused, InvalidOption
+from django_events.spark.errors import told
 from django_events.spark.paths import split
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 OBJECT_STORES = ("s3", "s3a", "s3n", "gs", "oss", "cosn", "obs", "bos", "tos", "wasb", "wasbs", "swift")
 CONDITIONAL = "fs.option.create.conditional.overwrite"  # Hadoop's name for a PUT with If-None-Match
 OF_FOLDERS = "fs.capability.paths.acls"  # of Azure's store: it has folders, and renames them in one step
+ABORTABLE = "fs.capability.outputstream.abortable"  # of streams that make no object unless they are closed
 COPIES = 8  # at a time
 SUCCESS = "/_SUCCESS"  # for readers who wait until all files of a folder are there
+OF_TASKS = ("_temporary", "__")  # what Spark's committers call the folders that its tasks write into
 
 
 class Storage(Protocol):
@@ -220,7 +223,9 @@ class OfObjects(OfHadoop):
     def show(self, source: str, target: str) -> bool:
         """Object by object: what counts is decided already, so each run may do it, or what another one left of it."""
         beginning = len(self._files.makeQualified(self._path(source)).toString())
-        objects = {one.toString()[beginning:]: one for one in self._objects(source)}
+        found = ((one.toString()[beginning:], one) for one in self._objects(source))
+        # What a late task writes doesn't count, and may be gone before it is copied.
+        objects = {name: one for name, one in found if not name.removeprefix("/").startswith(OF_TASKS)}
         done = objects.pop(SUCCESS, None)
         with ThreadPoolExecutor(COPIES) as pool:
             list(pool.map(lambda name: self._move_object(objects[name], f"{target}{name}"), objects))
@@ -251,12 +256,16 @@ class OfObjects(OfHadoop):
     def _move_object(self, source: Any, target: str) -> None:
         """An object is there as a whole or not at all: one that is there already is this one."""
         place = self._path(target)
-        with suppress(Exception):  # another process may do the same
+        cause = None
+        try:
             if not self._files.exists(place):
                 self._files.mkdirs(place.getParent())
                 self._files.rename(source, place)
+        except Exception as error:  # another process may do the same
+            cause = error
         if not self._files.exists(place):
-            raise OSError(f"{source.toString()} could not be copied to {target}. Run it again.")
+            why = told(cause).rstrip(".") if cause else "the store refused, and gave no reason"
+            raise ExportRefused(f"{source.toString()} could not be copied to {target}: {why}. Run it again.") from cause
 
 
 class OfServer:
@@ -332,13 +341,21 @@ def _keep(path: Path) -> None:
 
 
 def _write(out: Any, text: str) -> None:
-    """Write to a stream of Hadoop's and close it; onto the disks, if it can wait for them."""
+    """Write to a stream of Hadoop's and close it; onto the disks, if it can wait for them.
+
+    A stream that failed is not closed: closing it would make an object of the part that was written, and its name could
+    never be given to the whole record.
+    """
     try:
         out.write(bytearray(text.encode()))
         if out.hasCapability("hsync"):
             out.hsync()
-    finally:
-        out.close()
+    except BaseException:
+        with suppress(Exception):  # the first error is the one that says why
+            if out.hasCapability(ABORTABLE):
+                out.abort()
+        raise
+    out.close()
 
 
 def _without_a_step(path: str, expected: str) -> InvalidOption:

@@ -15,6 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -558,13 +559,40 @@ def test_a_checkpoint_that_a_power_failure_cut_is_said(
     for sums in checkpoint.rglob(".*.crc"):
         sums.unlink()
 
-    with pytest.raises(CommandError, match=r"The checkpoint is damaged, as after a power failure\. Remove"):
+    with pytest.raises(CommandError, match=rf"The checkpoint is damaged, as after a power failure: .*{cut}\. With"):
         run(*arguments, command="stream_events")
     shutil.rmtree(checkpoint)
     publish(topic, 6)
 
     assert run(*arguments, command="stream_events") == "Events written: 1.\n"
     assert exported(spark, tmp_path) == stored(topic)
+
+
+@pytest.mark.parametrize("cut", ["metadata", "offsets/2", "commits/2"])
+def test_a_damaged_checkpoint_of_another_sink_is_mended_without_sending_all_again(
+    log: Callable[..., Any], tmp_path: Path, cut: str
+) -> None:
+    topic = log(*(Draft(value=n) for n in range(9)))
+    arguments = (topic, "--to-format", "noop", "--checkpoint", tmp_path, "--once", "--most", 3)
+    assert run(*arguments, command="stream_events") == "Events written: 9.\n"
+    (tmp_path / cut).write_text("")
+    for sums in tmp_path.rglob(".*.crc"):
+        sums.unlink()
+    publish(topic, 9)
+
+    with pytest.raises(
+        CommandError, match=rf"{cut}\. With --to, remove .* With --to-format keep it: .*\. Rather"
+    ) as said:
+        run(*arguments, command="stream_events")
+    if cut == "metadata":
+        assert '{"id": "…"}' in str(said.value)
+        (tmp_path / cut).write_text(json.dumps({"id": str(uuid4())}))
+    else:
+        (tmp_path / cut).unlink()
+        (tmp_path / "commits/2").unlink(missing_ok=True)
+
+    again = 0 if cut == "metadata" else 3
+    assert run(*arguments, command="stream_events") == f"Events written: {1 + again}.\n"
 
 
 def test_files_that_are_older_than_their_checkpoint_are_said(

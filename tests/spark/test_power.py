@@ -92,7 +92,7 @@ def test_what_a_follower_says_is_there_after_the_power_failed(log: Callable[...,
     try:
         run(topic, "--to", left, *arguments, command="stream_events")
     except CommandError as error:  # Spark doesn't wait for the disk with its checkpoint
-        assert "Remove the checkpoint" in str(error)
+        assert "With --to, remove the checkpoint" in str(error)
         shutil.rmtree(left / "_django_events/checkpoint")
         run(topic, "--to", left, *arguments, command="stream_events")
     assert ids(left) == list(range(1, 311))

@@ -214,6 +214,37 @@ def test_objects_of_which_some_are_copied_are_completed(
     assert left_over(tmp_path) == []
 
 
+def test_what_a_late_task_writes_into_an_attempt_is_not_shown_with_its_objects(spark: Any, tmp_path: Path) -> None:
+    attempt, late = tmp_path / "attempt", ("_temporary/0/task/part-1.parquet", "__magic/part-2.parquet")
+    for name in ("_SUCCESS", "type=a/part-0.parquet", *late):
+        (attempt / name).parent.mkdir(parents=True, exist_ok=True)
+        (attempt / name).write_text(name)
+    place = OnDisk(spark, str(tmp_path))
+
+    assert place.show(str(attempt), f"{tmp_path}/batch")
+
+    shown = {
+        str(path.relative_to(tmp_path / "batch")) for path in (tmp_path / "batch").rglob("[!.]*") if path.is_file()
+    }
+    assert shown == {"_SUCCESS", "type=a/part-0.parquet"}
+    assert not attempt.exists()
+
+
+def test_an_object_that_cannot_be_copied_is_said_with_the_cause(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "attempt").mkdir()
+    (tmp_path / "attempt/part-0.parquet").touch()
+    (tmp_path / "batch").write_text("a file")
+    place = OnDisk(spark, str(tmp_path))
+
+    with pytest.raises(
+        ExportRefused, match=r"part-0\.parquet could not be copied to .*/batch/part-0\.parquet: There is a file where"
+    ) as raised:
+        place.show(str(tmp_path / "attempt"), f"{tmp_path}/batch")
+
+    assert "mkdirs" in str(raised.value.__cause__)
+    assert (tmp_path / "attempt/part-0.parquet").exists()
+
+
 def test_a_store_without_a_step_that_decides_is_refused(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
