@@ -13,7 +13,10 @@ SHOWN = 65_536  # characters of a payload on the page of its event, unless all a
 GLANCE = 200  # characters of one in a list
 SMALL = 8_192  # bytes on disk; what is larger is not unpacked for a list
 
-UNREADABLE = "(It has numbers of more than 4,300 digits, or is nested more than 5,000 deep: it is not made into text.)"
+UNREADABLE = (
+    "(It has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep: it is not "
+    "made into text.)"
+)
 
 M = TypeVar("M", bound=Model)
 

@@ -22,7 +22,10 @@ SQL = sql.beside(__name__)
 # Nothing but the next event, without its payload: none has less than this. And one event, however large it is.
 NOTHING, ALL = 0, 1 << 50
 LIGHT = 4_000  # bytes of an event that is read without weighing it, where so many of that size are not too much
-TOO_LONG = "it has numbers of more than 4,300 digits, or is nested more than 5,000 deep, which is not made into text"
+TOO_LONG = (
+    "it has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep, which is not "
+    "made into text"
+)
 _UNREAD, _METADATA = len(COLUMNS), COLUMNS.index("metadata")
 _HERE = "{chosen}"
 

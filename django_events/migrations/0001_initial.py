@@ -129,8 +129,8 @@ BEGIN
         size OPERATOR(pg_catalog.>) 256000
         AND pg_catalog.jsonb_path_exists(unpacked, 'strict $.** ? (1 - (@ * 0 + 1) / 3 * 3 < 1e-900)')
     ) THEN
-        RAISE EXCEPTION 'No reader could make this JSON into text: it has numbers of more than 4,300 digits, or is '
-            'nested more than 5,000 deep, and the text may be larger than memory.'
+        RAISE EXCEPTION 'No reader could make this JSON into text: it has numbers of more than 4,300 digits, or 900 '
+            'decimals, or is nested more than 5,000 deep, and the text may be larger than memory.'
             USING ERRCODE = 'DE003', HINT = 'Publish it as body, or write such numbers as text and make it flatter. '
                 'Of a captured table, exclude the column.';
     END IF;

@@ -204,7 +204,8 @@ def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn
     if sql.state(error) == _UNREADABLE:
         raise InvalidEvent(
             f"A payload to publish to {topic.name!r} can't be read again: it has numbers of more than 4,300 digits, or "
-            f"is nested more than 5,000 deep, and as text it may be larger than memory. Nothing was written. {given_up}"
+            f"900 decimals, or is nested more than 5,000 deep, and as text it may be larger than memory. "
+            f"Nothing was written. {given_up}"
         ) from error
     if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
         role = connections[using].settings_dict["USER"]

@@ -42,7 +42,7 @@ FIRST_PIECE, LARGEST_PIECE = 128, 2048
 # What PostgreSQL says to more than it can send in one row: limits of its own, and to bytes an error without a class.
 LIMITS, UNNAMED, OUT_OF_MEMORY = "54", "XX000", "53200"
 
-NOT_MADE_INTO_TEXT = "It has numbers of more than 4,300 digits, or is nested more than 5,000 deep."
+NOT_MADE_INTO_TEXT = "It has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep."
 NAMED = 5  # events, in a warning
 LEFT_OUT = -2  # the length of one that is there and was not made into text
 

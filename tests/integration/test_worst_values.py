@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
 
 from django_events import models, skip
 from django_events.consuming import leases, reading
@@ -180,6 +180,19 @@ def test_the_culprit_is_shown_as_a_sentence_and_its_neighbours_as_they_are(thing
         assert (name in UNREADABLE) == (
             "can't read these" in (out := capsys.readouterr().out) or "4,300 digits, or" in out
         )
+
+
+@pytest.mark.requirement("D5")
+def test_the_refusal_of_many_decimals_names_them(things):
+    value = worst_values.EXPANDING["zeros with 16,383 decimals"]
+    with (
+        pytest.raises(DatabaseError, match="or 900 decimals, or is nested") as refused,
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"SELECT django_events_checked({value})")
+
+    assert refused.value.__cause__.sqlstate == "DE003"
 
 
 @pytest.mark.requirement("D5")

@@ -123,6 +123,6 @@ def _too_large(size: int) -> str:
 
 def _too_long(size: int) -> str:
     return (
-        f"It has numbers of more than 4,300 digits, or is nested more than 5,000 deep: {size:,} bytes as it is stored, "
-        "which are not made into text."
+        "It has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep: "
+        f"{size:,} bytes as it is stored, which are not made into text."
     )
