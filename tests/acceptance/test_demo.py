@@ -54,6 +54,7 @@ def check_table(output: str) -> None:
     assert "PostgreSQL comes to the same sum from the log." in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("binaries", available_binaries(), ids=lambda folder: f"PostgreSQL {major_version(folder)}")
 @pytest.mark.requirement("X3")
 def test_the_demo_on_the_server_that_database_url_names(binaries: Path, tmp_path: Path):
@@ -114,6 +115,7 @@ def count(url: str, table: str) -> int:
     return int(rows)
 
 
+@pytest.mark.long
 def test_the_demo_stays_open_and_closes_when_told(processes: Processes):
     """Told by SIGTERM, while a browser keeps its connection; where the port is taken the next one is used."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -143,6 +145,7 @@ def test_the_demo_stays_open_and_closes_when_told(processes: Processes):
         fetch(browser, f"http://127.0.0.1:{port}/admin/")
 
 
+@pytest.mark.long
 def test_ctrl_c_closes_the_demo_and_its_private_server(scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also where SIGINT was ignored before, as a shell does for what it starts in the background."""
     monkeypatch.setenv("TMPDIR", str(scratch))

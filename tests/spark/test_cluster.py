@@ -40,6 +40,7 @@ from tests.spark.test_batch import publish, stored
 from tests.spark.test_export import exported, run, url
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.usefixtures("transactional_db", "spark"),
     # Deadlines only end a test that hangs: five commands that each start Spark take minutes on a busy machine.
     pytest.mark.timeout(1_200),

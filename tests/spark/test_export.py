@@ -348,6 +348,7 @@ def test_only_what_was_begun_is_finished_when_asked(spark: Any, log: Callable[..
 
 @pytest.mark.requirement("X1")
 @pytest.mark.timeout(900)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "kills", "parts", "again"),
     [
