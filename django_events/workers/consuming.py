@@ -89,7 +89,8 @@ class ConsumerWorker:
                     passed = self._serve(due, lease, stop)
                 until = lease.position if isinstance(lease, Lease) else None
                 pool.proven.add(due.position_id)
-                if pool.setbacks.concerns(due.subscription):
+                # A worker that is to stop may have read nothing.
+                if (passed or not stop.requested) and pool.setbacks.concerns(due.subscription):
                     pool.setbacks.over(due.subscription, [due.position_id])
             except LeaseLost as error:
                 logger.warning("%s", error)
