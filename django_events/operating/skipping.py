@@ -96,12 +96,18 @@ def skip(
 
 
 def _partition(using: str, row: models.Consumer, event_id: int) -> int:
-    """Of the event. Without it there is nothing that could be kept, and a queue has no more than its delivery."""
-    found = models.Event.objects.using(using).of(row.topic.name).filter(id=event_id)
-    partition = found.values_list("partition", flat=True).first()
+    """The partition of the event; MISSING where its delivery is all that is left of it.
+
+    An event and its delivery are committed together. So the delivery is looked for in the earlier statement: in the
+    other order, an event that enters the log between the two would be taken for missing.
+    """
+    with sql.committed(using):
+        has_delivery = row.deliveries.using(using).filter(event_id=event_id).exists()
+        found = models.Event.objects.using(using).of(row.topic.name).filter(id=event_id)
+        partition = found.values_list("partition", flat=True).first()
     if partition is not None:
         return partition
-    if row.deliveries.using(using).filter(event_id=event_id).exists():
+    if has_delivery:
         return MISSING
     raise SkipRefused(
         f"There is no event {row.topic}/{event_id} in the log. Nothing was changed. If a stream is to go on behind it: "
@@ -278,9 +284,8 @@ def _skip_delivery(asked: _Skip) -> Skipped:
         history=row.history is not None,
         worker=asked.who[:200],
     )
-    if asked.partition != MISSING:
-        _bury(asked, skipped)
-        row.positions.using(using).update(dead_lettered=F("dead_lettered") + 1)
+    _bury(asked, skipped)
+    row.positions.using(using).update(dead_lettered=F("dead_lettered") + int(asked.partition != MISSING))
     _record(asked, skipped)
     return skipped
 
@@ -330,6 +335,7 @@ def _refuse_dead_letter(asked: _Skip) -> None:
 
 
 def _bury(asked: _Skip, skipped: Skipped) -> None:
+    """Copy the event into the dead letters. SkipRefused where the log has it no more, or has it after all."""
     rows = sql.fetch(
         asked.using,
         SQL.bury_from_log.on(log=asked.log, topic_id=asked.row.topic_id, event_id=asked.event_id),
@@ -338,7 +344,9 @@ def _bury(asked: _Skip, skipped: Skipped) -> None:
         error=storable(f"Skipped by {asked.who}: {asked.reason}")[:LONGEST_ERROR],
         traceback=skipped.error,
     )
-    if not rows:
+    if rows and asked.partition == MISSING:
+        raise SkipRefused(f"Event {asked.address} is in the log again. Nothing was changed. Try again.")
+    if not rows and asked.partition != MISSING:
         raise SkipRefused(f"There is no event {asked.address} in the log any more. Nothing was changed.")
 
 

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 
-from django_events import Draft, declarations, erase, publish_many, rewind
+from django_events import Draft, declarations, erase, publish_many, rewind, skip
 from django_events.exceptions import RightsMissing
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
@@ -159,6 +159,19 @@ def test_a_queue_whose_deliveries_would_be_hidden_is_set_aside(make_consumer, lo
     finally:
         run(OFF.format(table="django_events_delivery"))
     assert not Delivery.objects.exists()
+
+
+@pytest.mark.requirement("E6")
+def test_an_event_that_is_hidden_is_not_skipped_as_missing(make_consumer, log, as_worker):
+    """Before, its delivery was deleted without a dead letter."""
+    make_consumer("broken", handler=print, name="unlucky", mode="queue", start="beginning")
+    publish_to("broken", values=(1,))
+    run(POLICIES["all"].format(table=log))
+    become_worker()
+    with pytest.raises(DatabaseError, match=REFUSED):
+        skip("unlucky", 1, reason="a test")
+    run(OFF.format(table=log))
+    assert Delivery.objects.filter(event_id=1).exists()
 
 
 @pytest.mark.requirement("E6")
