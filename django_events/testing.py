@@ -28,7 +28,7 @@ from django_events.consuming.registered import writable
 from django_events.drafts import UNSET, Draft
 from django_events.exceptions import FilteredOut, InvalidEvent
 from django_events.matching import condition
-from django_events.publishing.encoding import Row, encode, to_json
+from django_events.publishing.encoding import BufferRow, encode, to_json
 from django_events.workers.draining import Drain, HandlerRaised
 
 SQL = sql.beside(__name__)
@@ -287,7 +287,7 @@ def _received(
     if isinstance(event, Draft):
         topic = declarations.registry.get(consumer.topics[0])
         encoded = encode(topic, event.value, event.body, event.type, event.key, event.metadata, event.partition)
-        row = cast("Row", encoded)  # it is handed over now, whatever time or dedup key it has
+        row = cast("BufferRow", encoded)  # it is handed over now, whatever time or dedup key it has
         partition, now = event.partition or 0, datetime.now(UTC)
         columns = (place, partition, place, row.type, row.key, row.value, row.body, row.metadata, now, now)
         return ReceivedEvent(topic.name, columns, consumer=consumer.name)

@@ -15,7 +15,7 @@ from django.db import connections
 from django_events import declarations, sql
 from django_events.benching.load import Load
 from django_events.benching.moving import TransferOfOne
-from django_events.benching.percentiles import SHARES, Summary
+from django_events.benching.percentiles import SHARES, LatencySummary
 from django_events.benching.publishers import Publishers
 from django_events.benching.scratch_topic import Ground, ground
 from django_events.benching.timings import Tally, clock
@@ -34,7 +34,7 @@ LEAST_WAITING = 10.0  # seconds, for what is published to be handled
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
+class Throughput:
     """So many events in so many seconds."""
 
     events: int
@@ -46,7 +46,7 @@ class Rate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class FlowResult:
     """What a flow was like.
 
     `complete`: all that was due at a rate was published, and all that was published was handled by every consumer.
@@ -57,17 +57,17 @@ class Measured:
     stopped: bool
     paced: bool
     planned: int
-    published: Rate
+    published: Throughput
     calls: int
     logged: int
-    handled: dict[str, Rate]
+    handled: dict[str, Throughput]
     again: int
     moved: int
     batches: int
     moving_seconds: float
     bytes: int
     cpu: float
-    latencies: dict[str, Summary]
+    latencies: dict[str, LatencySummary]
 
     @property
     def not_published(self) -> int:
@@ -80,7 +80,7 @@ class Measured:
         return max(self.logged - self.moved, 0)
 
 
-def run(using: str, load: Load, stop: Stop, *, say: Callable[[str], None] = lambda text: None) -> Measured:
+def run(using: str, load: Load, stop: Stop, *, say: Callable[[str], None] = lambda text: None) -> FlowResult:
     """Make the ground, put the load on it, wait until it is through, and drop the ground again.
 
     Publishing ends after the load's seconds, and waiting for what is published after as many again. Whatever happens,
@@ -101,7 +101,7 @@ class Flow:
         self._load = load
         self._tally = tally
 
-    def run(self, stop: Stop) -> Measured:
+    def run(self, stop: Stop) -> FlowResult:
         using, consumers, threads = self.using, self._made.consumers, self._load.threads
         with (
             closing(Listener(using)) as listener,
@@ -139,26 +139,26 @@ class Flow:
             stop.wait(LOOK_EVERY)
         ending.request()
 
-    def _measured(self, stop: Stop, transfer: TransferOfOne, cpu: float) -> Measured:
+    def _measured(self, stop: Stop, transfer: TransferOfOne, cpu: float) -> FlowResult:
         tally, topic = self._tally, self._made.topic
         [log] = inventory.logs(self.using, [topic])
         [(_, average, shares)] = sql.fetch(
             self.using, SQL.log_latencies.on(log=log_table(topic.pk)), shares=list(SHARES)
         )
-        latencies = {"due → committed": Summary.of(tally.to_commit())}
+        latencies = {"due → committed": LatencySummary.of(tally.to_commit())}
         if shares:
-            latencies["published → log"] = Summary(
+            latencies["published → log"] = LatencySummary(
                 log.last_id, 1_000 * average, *(1_000 * seconds for seconds in shares)
             )
         for place in range(len(self._made.consumers)):
             mark = f", consumer {place + 1}" if len(self._made.consumers) > 1 else ""
-            latencies[f"committed → handler{mark}"] = Summary.of(tally.to_handler(place, since_commit=True))
-            latencies[f"due → handler{mark}"] = Summary.of(tally.to_handler(place))
+            latencies[f"committed → handler{mark}"] = LatencySummary.of(tally.to_handler(place, since_commit=True))
+            latencies[f"due → handler{mark}"] = LatencySummary.of(tally.to_handler(place))
         handled = {
-            consumer.name: Rate(events=tally.handled[place], seconds=tally.seconds_of_handling(place))
+            consumer.name: Throughput(events=tally.handled[place], seconds=tally.seconds_of_handling(place))
             for place, consumer in enumerate(self._made.consumers)
         }
-        return Measured(
+        return FlowResult(
             topic=topic.name,
             complete=not stop.requested
             and (self._load.rate is None or tally.published == self._load.planned)
@@ -167,7 +167,7 @@ class Flow:
             stopped=stop.requested,
             paced=self._load.rate is not None,
             planned=self._load.planned,
-            published=Rate(events=tally.published, seconds=tally.seconds_of_publishing),
+            published=Throughput(events=tally.published, seconds=tally.seconds_of_publishing),
             calls=tally.calls,
             logged=log.last_id,
             handled=handled,

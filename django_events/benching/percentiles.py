@@ -1,6 +1,6 @@
 """What measured durations were like: the average, and which one so many of them were no longer than.
 
-Summary.of([0.001, 0.002, 0.250]).p50
+LatencySummary.of([0.001, 0.002, 0.250]).p50
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 SHARES = (0.5, 0.9, 0.99, 1.0)
 
 
-class Summary(NamedTuple):
+class LatencySummary(NamedTuple):
     """Durations in milliseconds. A percentile is one that was measured: nothing is interpolated."""
 
     events: int

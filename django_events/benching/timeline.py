@@ -15,7 +15,7 @@ from typing import Any
 
 from django_events import models, sql
 from django_events.benching.load import MOST_BYTES, OF_A_ROW
-from django_events.benching.percentiles import Summary
+from django_events.benching.percentiles import LatencySummary
 from django_events.benching.scratch_topic import Ground, ground
 from django_events.benching.timings import clock
 from django_events.drafts import Draft
@@ -81,7 +81,7 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class TimelineResult:
     """What reading timelines was like, what was wrong with some of them, and how PostgreSQL read one."""
 
     topic: str
@@ -90,7 +90,7 @@ class Measured:
     seeding_seconds: float
     bytes: int
     samples: int
-    milliseconds: Summary | None
+    milliseconds: LatencySummary | None
     wrong: list[str]
     read_by: list[str]
     plan: str
@@ -104,7 +104,7 @@ def run(
     seconds: float,
     stop: Stop,
     say: Callable[[str], None] = lambda text: None,
-) -> Measured:
+) -> TimelineResult:
     """Seed a ground with a timeline, read random timelines of it, check each, and drop the ground again.
 
     It ends after so many seconds at the latest, with what it has until then.
@@ -132,14 +132,14 @@ def run(
                 wrong += problems(events, tenant, key, expected=resources.events)
         empty = {segment.table for segment in inventory.extents(using, made.topic) if segment.since is None}
         asked = Event.objects.using(using).timeline(topic, resources.key(0, 0))
-        return Measured(
+        return TimelineResult(
             topic=topic.name,
             stopped=stop.requested,
             seeded=seeded,
             seeding_seconds=seeding_seconds,
             bytes=inventory.sizes(using, [made.topic])[topic.name][1],
             samples=len(took),
-            milliseconds=Summary.of(took),
+            milliseconds=LatencySummary.of(took),
             wrong=wrong[:SHOWN],
             read_by=sorted(set(_read_by(json.loads(asked.explain(format="json")), empty))),
             plan=asked.explain(),

@@ -36,7 +36,7 @@ class OpenTelemetry:
         self._receivers = [(instrument, _receiver(instrument, meter)) for instrument in INSTRUMENTS]
         for instrument, receive in self._receivers:
             instrument.receivers.append(receive)
-        self._before = telemetry.trace_with(Tracing(trace.get_tracer(NAME, __version__, tracer_provider)))
+        self._before = telemetry.trace_with(OpenTelemetryTracing(trace.get_tracer(NAME, __version__, tracer_provider)))
 
     def close(self) -> None:
         for instrument, receive in self._receivers:
@@ -69,7 +69,7 @@ def install() -> None:
         _installed.append(OpenTelemetry())
 
 
-class Tracing:
+class OpenTelemetryTracing:
     """Spans of publishers and handlers, and how the one finds the other."""
 
     def __init__(self, tracer: trace.Tracer) -> None:

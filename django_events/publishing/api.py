@@ -18,7 +18,7 @@ from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.models import BufferedEvent
-from django_events.publishing.encoding import Encoded, Row, encode
+from django_events.publishing.encoding import BufferRow, Encoded, encode
 from django_events.publishing.storing import copy, explained, store, store_one, writable
 
 SQL = sql.beside(__name__)
@@ -102,10 +102,10 @@ class _NotPlain(Exception):
     """One of many is for later, or has a dedup key: they can't be sent while they are encoded."""
 
 
-def _plain_rows(topic: Topic, drafts: Sequence[Draft]) -> Iterator[Row]:
+def _plain_rows(topic: Topic, drafts: Sequence[Draft]) -> Iterator[BufferRow]:
     for index, draft in enumerate(drafts):
         event = _encode_draft(topic, index, draft)
-        if type(event) is not Row:
+        if type(event) is not BufferRow:
             raise _NotPlain
         yield event
 

@@ -79,7 +79,7 @@ def capture(
     says only that they changed. A condition is one of pgtrigger's. Two captures of a model for one topic need names.
     """
     name = name or _name_of(str(topic))
-    declared = Declared(
+    declared = CaptureOptions(
         topic=str(topic),
         key=key,
         types={"created": created, "updated": updated, "deleted": deleted},
@@ -97,7 +97,7 @@ def capture(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class CaptureOptions:
     """What `capture()` was given: the same for each of its triggers."""
 
     topic: str
@@ -178,7 +178,7 @@ def _name_of(topic: str) -> str:
 class Capture(pgtrigger.Trigger):
     """The trigger of one operation."""
 
-    def __init__(self, declared: Declared, operation: Operation, *, name: str) -> None:
+    def __init__(self, declared: CaptureOptions, operation: Operation, *, name: str) -> None:
         super().__init__(
             name=name,
             level=pgtrigger.Statement,

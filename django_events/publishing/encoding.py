@@ -37,7 +37,7 @@ _encode = DjangoJSONEncoder(**_OPTIONS).encode
 _encode_sorted = DjangoJSONEncoder(**_OPTIONS, sort_keys=True).encode
 
 
-class Row(NamedTuple):
+class BufferRow(NamedTuple):
     """An encoded event that is published now and each time, in the order of `copy`."""
 
     value: str | None
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 class Conditional(NamedTuple):
     """An encoded event that is published at a time to come, or only if its dedup key is not taken."""
 
-    row: Row
+    row: BufferRow
     publish_at: datetime | None
     dedup_key: str | None
     dedup_window: timedelta | None
@@ -67,7 +67,7 @@ class Conditional(NamedTuple):
         return self.row.bytes + 4 * len(self.dedup_key or "")
 
 
-Encoded = Row | Conditional
+Encoded = BufferRow | Conditional
 
 # The rest of an event that has a value, a type and a key.
 PLAIN = (None, "{}", None)
@@ -102,7 +102,7 @@ def encode(
         _check_partition(topic, partition)
     if body is not UNSET and not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidEvent(f"body is {_kind_only(body)}, expected bytes. Encode it, or publish it as value.")
-    row = Row(
+    row = BufferRow(
         None if value is UNSET else to_json("value", value),
         type,
         key,
@@ -231,7 +231,7 @@ def _check_partition(topic: Topic, partition: Any) -> None:
         )
 
 
-def _check_size(row: Row, most: int) -> None:
+def _check_size(row: BufferRow, most: int) -> None:
     for field, text in (("value", row.value), ("body", row.body), ("metadata", row.metadata)):
         size = len(text.encode() if isinstance(text, str) else text or b"")
         if size > most:

@@ -26,7 +26,7 @@ from django_events.exceptions import (
 )
 from django_events.models import BufferedEvent
 from django_events.phrases import cut_details
-from django_events.publishing.encoding import PLAIN, Conditional, Encoded, Row
+from django_events.publishing.encoding import PLAIN, BufferRow, Conditional, Encoded
 from django_events.signals import event_published
 
 SQL = sql.beside(__name__)
@@ -92,11 +92,11 @@ def store(using: str, topic: Topic, events: Sequence[Encoded]) -> set[int]:
     """Store events in their order, in the caller's transaction; returns the places of those that are known already."""
     conditional = {place: event for place, event in enumerate(events) if isinstance(event, Conditional)}
     if not conditional:
-        copy(using, topic, cast("Sequence[Row]", events))
+        copy(using, topic, cast("Sequence[BufferRow]", events))
         return set()
     repeated = _repeated(using, topic, conditional)
     new = [event for place, event in enumerate(events) if place not in repeated]
-    now = [event if isinstance(event, Row) else event.row for event in new if not _is_scheduled(event)]
+    now = [event if isinstance(event, BufferRow) else event.row for event in new if not _is_scheduled(event)]
     copy(using, topic, now)
     if scheduled := [event for event in new if isinstance(event, Conditional) and _is_scheduled(event)]:
         rows = ((*event.row, event.publish_at) for event in scheduled)
@@ -105,7 +105,7 @@ def store(using: str, topic: Topic, events: Sequence[Encoded]) -> set[int]:
     return repeated
 
 
-def copy(using: str, topic: Topic, rows: Iterable[Row]) -> None:
+def copy(using: str, topic: Topic, rows: Iterable[BufferRow]) -> None:
     """Store plain events in their order. They may be made while the server takes in those before."""
     if _is_asked_for():
         rows = list(rows)

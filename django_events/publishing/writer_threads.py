@@ -42,7 +42,7 @@ class Limits:
     max_age: float  # seconds
 
 
-class Batch:
+class WriterBatch:
     """Events that are written together."""
 
     __slots__ = ("bytes", "closed", "items", "since")
@@ -70,8 +70,8 @@ class Lane:
         on_failure: Callable[[int, BaseException], None],
     ) -> None:
         self.accepted = self.settled = 0
-        self.filling = Batch()
-        self.in_flight: Batch | None = None
+        self.filling = WriterBatch()
+        self.in_flight: WriterBatch | None = None
         self.thread: threading.Thread | None = None
         self.trouble: BaseException | None = None
         self.ending = False
@@ -130,7 +130,7 @@ class Lane:
         if self._wire is not None:
             self._wire.cut()
         in_flight = list(self.in_flight.items) if self.in_flight else []
-        waiting, self.filling = self.filling.items, Batch()
+        waiting, self.filling = self.filling.items, WriterBatch()
         self.settled = self.accepted
         return (waiting, in_flight) if self._committing or self._in_doubt else (in_flight + waiting, [])
 
@@ -141,7 +141,7 @@ class Lane:
 
     def _hand_over(self) -> None:
         if self.in_flight is None:
-            self.in_flight, self.filling = self.filling, Batch()
+            self.in_flight, self.filling = self.filling, WriterBatch()
             self._work.notify()
             self._moved.notify_all()
 
@@ -174,7 +174,7 @@ class Lane:
                 self._flusher.end()
             self._flusher.disconnect()
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> WriterBatch | None:
         """The next batch, when it is due; none if the thread is to end."""
         with self._lock:
             idle_from = time.monotonic() + IDLE
@@ -192,7 +192,7 @@ class Lane:
                 return None
             return self.in_flight
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: WriterBatch) -> None:
         """Write a batch. Where the data of an event is refused, halves of it, until the culprit is alone."""
         failed = 0
         first_error: Exception | None = None
@@ -226,7 +226,7 @@ class Lane:
             said = "%d events for topic %r were not written: %s"
             report(logging.ERROR, said, failed, self._topic.name, one_line(first_error))
 
-    def _free(self, batch: Batch, piece: list[Item], *, last: bool) -> bool:
+    def _free(self, batch: WriterBatch, piece: list[Item], *, last: bool) -> bool:
         """Make room for what comes; returns False if the events were given up meanwhile."""
         with self._lock:
             if self.given_up:

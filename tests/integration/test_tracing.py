@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from django_events import Backoff, BufferedWriter, Discard, Draft, event_context, publish, publish_many, telemetry
 from django_events.exceptions import InvalidEvent
-from django_events.metrics.opentelemetry import OpenTelemetry, Tracing
+from django_events.metrics.opentelemetry import OpenTelemetry, OpenTelemetryTracing
 from django_events.models import BufferedEvent, DeadLetter, DedupKey, Event, ScheduledEvent
 from django_events.testing import drain
 from testproject.shop.models import Order, Payment, Product
@@ -306,7 +306,7 @@ def test_an_error_that_cannot_be_told_is_raised_as_it_is(traced: Traced, make_to
 def test_an_event_is_published_without_its_trace_where_that_fails(
     make_topic: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(Tracing):
+    class Broken(OpenTelemetryTracing):
         def carried(self, metadata: Any) -> Any:
             raise RuntimeError("nothing can be carried")
 

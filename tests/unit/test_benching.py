@@ -6,18 +6,18 @@ from itertools import pairwise
 import pytest
 
 from django_events.benching.load import MOST_BYTES, Load
-from django_events.benching.percentiles import Summary, percentile
+from django_events.benching.percentiles import LatencySummary, percentile
 from django_events.benching.timeline import MOST_EVENTS, Resources, problems
 from django_events.benching.timings import Tally
 from django_events.models import Event
 
 
 def test_percentiles_are_values_that_were_measured():
-    summary = Summary.of([n / 1_000 for n in range(100, 0, -1)])
+    summary = LatencySummary.of([n / 1_000 for n in range(100, 0, -1)])
 
-    assert summary == Summary(100, pytest.approx(50.5), 50, 90, 99, 100)
-    assert Summary.of([0.25]) == (1, 250, 250, 250, 250, 250)
-    assert Summary.of([]) is None
+    assert summary == LatencySummary(100, pytest.approx(50.5), 50, 90, 99, 100)
+    assert LatencySummary.of([0.25]) == (1, 250, 250, 250, 250, 250)
+    assert LatencySummary.of([]) is None
     assert [percentile([1, 2, 3], share) for share in (0, 0.34, 0.67, 1)] == [1, 2, 3, 3]
 
 

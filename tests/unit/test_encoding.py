@@ -48,7 +48,7 @@ class Kind(models.TextChoices):
 
 
 def test_an_event_of_defaults_has_its_value_only():
-    assert encode(None) == encoding.Row(partition=None, type="", key=None, value="null", body=None, metadata="{}")
+    assert encode(None) == encoding.BufferRow(partition=None, type="", key=None, value="null", body=None, metadata="{}")
 
 
 def test_a_draft_is_frozen_and_has_the_fields_of_publish():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from django_events import sql
-from django_events.publishing.encoding import Row
+from django_events.publishing.encoding import BufferRow
 
 PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
@@ -189,7 +189,7 @@ def keywords(call: ast.Call) -> frozenset[str]:
         name
         for k in call.keywords
         if k.arg not in ("at_most", "most_bytes")  # are not the statement's
-        for name in ([k.arg] if k.arg else Row._fields if "'row'" in ast.dump(k.value) else [])
+        for name in ([k.arg] if k.arg else BufferRow._fields if "'row'" in ast.dump(k.value) else [])
     )
 
 

@@ -13,7 +13,7 @@ from django.db import connections
 
 from django_events.benching import flow, timeline
 from django_events.benching.load import MOST_SECONDS, Load
-from django_events.benching.percentiles import Summary
+from django_events.benching.percentiles import LatencySummary
 from django_events.benching.scratch_topic import Leftover, drop_leftover, leftovers
 from django_events.benching.timeline import MOST_SAMPLES, Resources
 from django_events.exceptions import tables_missing
@@ -124,7 +124,7 @@ def _flow(using: str, left: Sequence[Leftover], *, execute: bool, seconds: float
     return Report(data, text, [*_notes(measured), *waiting], Exit.DONE if measured.complete else Exit.FAILED)
 
 
-def _notes(measured: flow.Measured) -> Iterator[str]:
+def _notes(measured: flow.FlowResult) -> Iterator[str]:
     if measured.stopped:
         yield "It was stopped: these are the events until then."
     elif measured.not_published:
@@ -234,11 +234,11 @@ def _database(using: str) -> str:
     return f"database {name!r}{where}, alias {using!r}"
 
 
-def _latencies(found: dict[str, Summary]) -> str:
+def _latencies(found: dict[str, LatencySummary]) -> str:
     return table(COLUMNS, [(name, *summary) for name, summary in found.items()]) if found else ""
 
 
-def _rate(rate: flow.Rate) -> dict[str, float]:
+def _rate(rate: flow.Throughput) -> dict[str, float]:
     return {**asdict(rate), "per_second": rate.per_second}
 
 
