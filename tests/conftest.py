@@ -17,12 +17,12 @@ from django_events.statements import log_table
 
 pytest_plugins = [
     "django_events.pytest_plugin",
-    "tests.fix_consumers",
-    "tests.fix_processes",
-    "tests.fix_queues",
-    "tests.fix_restores",
-    "tests.fix_servers",
-    "tests.fix_sites",
+    "tests.support.fix_consumers",
+    "tests.support.fix_processes",
+    "tests.support.fix_queues",
+    "tests.support.fix_restores",
+    "tests.support.fix_servers",
+    "tests.support.fix_sites",
 ]
 
 # A Spark that lives for seconds spends most of them on compiling itself: Java's quick compiler alone takes half.

@@ -1,4 +1,4 @@
-"""A post office: the processes of `tests.consuming_app`, and what a test sees of them in the database."""
+"""A post office: the processes of `tests.support.consuming_app`, and what a test sees of them in the database."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.processes import Processes, wait_until
+from tests.support.processes import Processes, wait_until
 
 
 class Office:

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.integration.test_benching import CATALOG, TABLES
-from tests.processes import Processes
+from tests.integration.benching.test_benching import CATALOG, TABLES
+from tests.support.processes import Processes
 
 LONG = ["events", "bench", "--execute", "--rate", "200", "--for", "600", "--mode", "queue"]
 LOGGED = (

@@ -20,7 +20,7 @@ import pytest
 
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
-from tests.processes import Processes, wait_until
+from tests.support.processes import Processes, wait_until
 
 DEMO = ("demo", "--customers", "3", "--orders", "30")
 SERVE = ("demo", "--customers", "2", "--orders", "20", "--serve", "--port")

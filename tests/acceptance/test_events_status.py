@@ -6,7 +6,7 @@ import signal
 import psycopg
 import pytest
 
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.requirement("S13")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Office, wait_until_told
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="signals are looked up in /proc")
 
 
 @pytest.fixture
 def settings_module() -> str:
-    return "tests.consuming_settings"
+    return "tests.support.consuming_settings"
 
 
 def test_once_handles_what_is_due_and_says_so(processes: Processes, office: Office):

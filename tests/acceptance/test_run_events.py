@@ -9,12 +9,12 @@ import pytest
 
 from tests.acceptance.conftest import Office, wait_until_told
 from tests.acceptance.test_run_consumer import needs_proc
-from tests.processes import ROOT, Processes
+from tests.support.processes import ROOT, Processes
 
 
 @pytest.fixture
 def settings_module() -> str:
-    return "tests.consuming_settings"
+    return "tests.support.consuming_settings"
 
 
 def wait_for_effects(office: Office, consumer: str, number: int) -> None:
@@ -176,7 +176,7 @@ def test_wrong_usage(processes: Processes, arguments: list[str], said: str):
 
 
 HANDLER = """
-from tests.consuming_app.handlers import write
+from tests.support.consuming_app.handlers import write
 
 def handle(event):
     write(event, note={note!r})
@@ -184,7 +184,7 @@ def handle(event):
 
 
 SETTINGS = """
-from tests.consuming_settings import *
+from tests.support.consuming_settings import *
 
 INSTALLED_APPS = [*INSTALLED_APPS, "later"]
 """
@@ -328,7 +328,7 @@ def test_a_site_that_cannot_be_started_is_waited_for(processes: Processes, offic
     worker = processes.start("run_events", "later", "--reload")
     office.post({})
     wait_for_effects(office, "later", 1)
-    settings.write_text("from tests.consuming_settings import nothing_of_that_name\n")
+    settings.write_text("from tests.support.consuming_settings import nothing_of_that_name\n")
     processes.wait_until(
         lambda: "Waiting for the next change" in processes.said(worker), what="a site that can't start"
     )

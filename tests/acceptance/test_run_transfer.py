@@ -6,7 +6,7 @@ import signal
 import psycopg
 import pytest
 
-from tests.processes import Processes, wait_until
+from tests.support.processes import Processes, wait_until
 
 FILL = (
     "INSERT INTO django_events_bufferedevent (topic_id, value)"

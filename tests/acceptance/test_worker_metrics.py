@@ -11,11 +11,11 @@ import pytest
 
 from testproject.private_postgres.server import choose_free_port
 from tests.acceptance.conftest import Office
-from tests.processes import ROOT, Processes
+from tests.support.processes import ROOT, Processes
 
 TOKEN = "a secret that nobody guesses"
 SETTINGS = f"""
-from tests.consuming_settings import *
+from tests.support.consuming_settings import *
 
 DJANGO_EVENTS = {{"TELEMETRY": ["prometheus"], "METRICS_TOKEN": "{TOKEN}"}}
 """
@@ -44,7 +44,7 @@ print(metrics(request).content.decode())
 
 @pytest.fixture
 def settings_module() -> str:
-    return "tests.consuming_settings"
+    return "tests.support.consuming_settings"
 
 
 def value(text: str, name: str, **labels: str) -> float:

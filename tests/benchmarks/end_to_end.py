@@ -22,7 +22,7 @@ from tests.benchmarks.database import CONSUMED, PUBLISHED, connect, settle, trun
 from tests.benchmarks.harness import Effort, Row, Samples, at_least, at_most, figure
 from tests.benchmarks.samples import encoded
 from tests.benchmarks.transfer import BUFFER, LOG, declared
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 RATE = 100  # events per second
 ENDING = 30.0  # seconds

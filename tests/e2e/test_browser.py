@@ -11,7 +11,7 @@ from tests.e2e import chromium
 from tests.e2e.people import PASSWORD, superuser, viewer
 from tests.e2e.pictures import picture
 from tests.e2e.screens import PHONE, PHONE_DARK, on_every_screen
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 
 def fill_in(page, name, password):

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server
-from tests.processes import Processes, check_log
+from tests.support.processes import Processes, check_log
 
 TOPICS = ["orders", "payments", "stock"]
 

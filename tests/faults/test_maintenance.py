@@ -8,8 +8,8 @@ import sys
 import psycopg
 import pytest
 
-from tests.fix_restores import newest, program
-from tests.processes import ROOT, Processes
+from tests.support.fix_restores import newest, program
+from tests.support.processes import ROOT, Processes
 
 DUMPS = int(os.environ.get("DUMPS", "3"))
 # Segments go several times a second.
@@ -31,7 +31,7 @@ while True:
 
 @pytest.fixture
 def settings_module() -> str:
-    return "tests.fault_settings"
+    return "tests.support.fault_settings"
 
 
 def ask(url: str, query: str) -> list[tuple]:
@@ -59,7 +59,7 @@ def test_maintenance_killed_at_each_of_its_statements_leaves_nothing_half_done(p
     tell(processes.url, LIMITED)
     tell(processes.url, ONLY_READERS)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.killed_maintenance"],
+        [sys.executable, "-m", "tests.support.killed_maintenance"],
         env=processes.environment(),
         cwd=ROOT,
         capture_output=True,

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.faults.test_kills import TOPICS, buffered, committed
-from tests.processes import Processes, answers, check_log, wait_until
+from tests.support.processes import Processes, answers, check_log, wait_until
 
 
 def test_publishers_and_transfers_share_few_connections(processes: Processes, pooler: str, tmp_path: Path):
@@ -75,7 +75,7 @@ WRITES = """
 from concurrent.futures import ThreadPoolExecutor
 from django.db import connections, transaction
 from django_events import event_context, suppress
-from tests.publishing_app.models import Account, Book
+from tests.support.publishing_app.models import Account, Book
 
 def write(number):
     for n in range(25):
@@ -97,7 +97,7 @@ with ThreadPoolExecutor(12) as pool:
 @pytest.mark.requirement("P11")
 def test_the_context_of_triggers_is_nobody_elses_though_sessions_are_shared(processes: Processes, pooler: str):
     """12 threads on three sessions of the server: a setting that outlived its transaction would be found in theirs."""
-    processes.settings = "tests.settings"
+    processes.settings = "tests.support.settings"
     assert processes.run("migrate", "-v0").returncode == 0
     direct, processes.url = processes.url, pooler
     written = processes.run("shell", "-c", WRITES)

@@ -19,10 +19,10 @@ from psycopg import sql
 from testproject.private_postgres.account import server_account
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
-from tests.fix_restores import MakeServer, database_of, newest, oldest, previous, program, schema_of
-from tests.processes import Processes, Publisher
+from tests.support.fix_restores import MakeServer, database_of, newest, oldest, previous, program, schema_of
+from tests.support.processes import Processes, Publisher
 
-SETTINGS = "tests.restore_settings"
+SETTINGS = "tests.support.restore_settings"
 BUSY = ["single", "in_order", "queued"]  # each has an event in hand when the dump is taken
 SERVED = [*BUSY, "reader", "strict", "patient"]
 HANDLE = """

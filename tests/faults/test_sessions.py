@@ -9,7 +9,7 @@ from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import Topic
 from tests.conftest import assert_dense, log_values, transfer_all
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -8,9 +8,9 @@ import pytest
 
 from testproject.private_postgres.account import server_account
 from testproject.private_postgres.server import Server
-from tests.faults.proxies import CuttingProxy
-from tests.fix_restores import MakeServer, database_of, newest, program
-from tests.processes import Processes, check_log, wait_until
+from tests.support.fix_restores import MakeServer, database_of, newest, program
+from tests.support.processes import Processes, check_log, wait_until
+from tests.support.proxies import CuttingProxy
 
 TOPICS = ["orders", "payments", "stock"]
 

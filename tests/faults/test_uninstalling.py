@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from tests.faults.consumers.fleet import READY
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 TRACES = """
 SELECT oid::regclass::text FROM pg_class WHERE relname LIKE ANY (ARRAY['%django_events%', '%pgtrigger%'])

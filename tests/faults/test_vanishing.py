@@ -12,8 +12,8 @@ import pytest
 
 from django_events.log import channel
 from tests.faults.consumers.ledger import Ledger
-from tests.faults.proxies import SilentProxy
-from tests.processes import Processes
+from tests.support.processes import Processes
+from tests.support.proxies import SilentProxy
 
 VANISHED_AFTER = 1.5  # seconds
 PATIENCE = 30.0  # seconds, for a machine that is busy
@@ -30,7 +30,7 @@ LIMITED = "UPDATE django_events_topic SET retention_events = 100, segment_size =
 
 @pytest.fixture
 def settings_module() -> str:
-    return "tests.fault_settings"
+    return "tests.support.fault_settings"
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server
-from tests.processes import Processes, Publisher
-from tests.writing import MANY
+from tests.support.processes import Processes, Publisher
+from tests.support.writing import MANY
 
-WINDOW = 2 * 2 * 20  # of tests/writing.py: in each of two lanes a batch in flight and one that fills
+WINDOW = 2 * 2 * 20  # of tests/support/writing.py: in each of two lanes a batch in flight and one that fills
 
 
 def taken(writer: Publisher) -> set[str]:

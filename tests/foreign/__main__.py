@@ -43,7 +43,7 @@ PROJECTS = {
     ),
     "oscar": Project(
         "django-oscar",
-        "tests.settings",
+        "tests.support.settings",
         ("django-webtest", "factory-boy", "psycopg", "sorl-thumbnail", "easy-thumbnails", "coverage", "freezegun"),
         ("tests.unit", "tests.integration"),
     ),

@@ -29,7 +29,7 @@ from django_events.statements import log_table
 from testproject.private_postgres.server import Server
 from tests.conftest import alias
 from tests.conftest import login as reaching
-from tests.fix_queues import fill_topic
+from tests.support.fix_queues import fill_topic
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -31,7 +31,7 @@ from django_events.syncing import sync
 from django_events.testing import drain
 from django_events.workers.maintaining import run_steps
 from tests.conftest import drop_topics, login, transfer_all
-from tests.fix_consumers import run_once
+from tests.support.fix_consumers import run_once
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -14,7 +14,7 @@ from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.signals import event_dead_lettered, event_handled, event_published, event_retried
 from django_events.testing import drain
 from tests.conftest import transfer_all
-from tests.fix_consumers import exhaust, write_order, written
+from tests.support.fix_consumers import exhaust, write_order, written
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testproject.private_postgres.server import choose_free_port
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 REDIS = shutil.which("redis-server", path="/usr/bin:/usr/local/bin:/opt/homebrew/bin")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.processes import ROOT, Processes
+from tests.support.processes import ROOT, Processes
 from tests.unit.test_docs import FENCE
 
 NAMED = re.compile(r"# ([\w/]+\.py)(.*)\n")

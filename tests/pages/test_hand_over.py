@@ -12,11 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.fault_app.files import Gate, Journal
 from tests.pages.conftest import MakeSite
 from tests.pages.redis import REDIS, Redis
 from tests.pages.site import Site, blocks, shortened
-from tests.processes import wait_until
+from tests.support.fault_app.files import Gate, Journal
+from tests.support.processes import wait_until
 
 pytestmark = [
     pytest.mark.skipif(REDIS is None, reason="redis-server is not installed: apt-get install redis-server"),

@@ -17,8 +17,8 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
-from tests.processes import wait_until
 from tests.spark.test_export import run, url
+from tests.support.processes import wait_until
 
 EVENTS = 16_000
 ROUNDS = int(os.environ.get("SPARK_ROUNDS", "1"))

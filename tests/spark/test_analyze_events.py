@@ -26,7 +26,7 @@ from django_events.management.spark import dsn_of
 from django_events.models import Event
 from django_events.spark.jobs.registry import JOBS
 from django_events.testing import drain
-from tests.processes import MANAGE
+from tests.support.processes import MANAGE
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

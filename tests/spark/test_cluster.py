@@ -20,7 +20,6 @@ from django.db import connection
 
 from django_events import Draft
 from django_events.spark import java
-from tests.processes import wait_until
 from tests.spark.conftest import SHORT_LIVED, killed_in
 from tests.spark.rivals import (
     EVENTS,
@@ -38,6 +37,7 @@ from tests.spark.rivals import (
 )
 from tests.spark.test_batch import publish, stored
 from tests.spark.test_export import exported, run, url
+from tests.support.processes import wait_until
 
 pytestmark = [
     pytest.mark.long,

@@ -19,7 +19,6 @@ from django_events.spark.export import Export, export
 from django_events.spark.parts import Parts
 from django_events.spark.storage import OfDisk, OfHadoop, OfObjects
 from django_events.spark.stream_export import Follow, _Files
-from tests.processes import wait_until
 from tests.spark.conftest import killed_in
 from tests.spark.rivals import (
     EVENTS,
@@ -36,6 +35,7 @@ from tests.spark.rivals import (
 )
 from tests.spark.test_batch import stored
 from tests.spark.test_export import exported, run
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db", "spark"), pytest.mark.timeout(600)]
 

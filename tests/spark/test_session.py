@@ -13,7 +13,7 @@ import pytest
 from django_events.exceptions import InvalidOption, NotReady
 from django_events.spark.errors import ENDED, told
 from django_events.spark.session import session
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 ENDLESS = """
 import signal

@@ -18,9 +18,9 @@ from django_events.exceptions import SinkRefused
 from django_events.models import BufferedEvent, Event, SinkBatch, StagedEvent
 from django_events.spark.options import for_sink
 from django_events.spark.sink import BatchWriter, Sink, StreamWriter
-from tests.processes import wait_until
 from tests.spark.conftest import move
 from tests.spark.test_batch import HOSTILE, publish
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

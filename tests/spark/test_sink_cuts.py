@@ -13,9 +13,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from django_events.models import Event, SinkBatch, StagedEvent
 from django_events.spark.options import for_sink
 from django_events.spark.sink import BatchWriter, StreamWriter
-from tests.faults.proxies import CUTS_OF_ANSWER, CUTS_OF_COMMIT, ByteProxy, Cut
 from tests.spark.conftest import move
 from tests.spark.test_export import url
+from tests.support.proxies import CUTS_OF_ANSWER, CUTS_OF_COMMIT, ByteProxy, Cut
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -14,8 +14,8 @@ from django_events import Draft, models
 from django_events.spark.dsn import Dsn
 from django_events.spark.stream_export import for_kafka
 from django_events.spark.tables import TableReader
-from tests import worst_values
 from tests.spark.conftest import move
+from tests.support import worst_values
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("D4", "X1")]
 

@@ -16,10 +16,10 @@ from django_events.spark.dsn import Dsn
 from django_events.spark.locking import alone
 from django_events.spark.options import for_sink
 from django_events.spark.sink import Staged, StreamWriter
-from tests.faults.proxies import SilentProxy
 from tests.spark.conftest import move
 from tests.spark.test_export import url
 from tests.spark.test_sink_cuts import SCHEMA
+from tests.support.proxies import SilentProxy
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -10,7 +10,7 @@ import pytest
 from django_events.workers import wakeup_flag as module
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import Bell
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 FOR_EVER = 3_600.0
 

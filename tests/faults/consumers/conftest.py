@@ -1,16 +1,16 @@
-"""Processes with the consumers of `tests.fault_app`."""
+"""Processes with the consumers of `tests.support.fault_app`."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.consumers.ledger import Ledger
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 
 @pytest.fixture
 def settings_module() -> str:
-    return "tests.fault_settings"
+    return "tests.support.fault_settings"
 
 
 @pytest.fixture

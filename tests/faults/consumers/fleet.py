@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from tests.faults.consumers.ledger import Ledger
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 READY = "Ctrl-C stops."
 Process = subprocess.Popen[str]

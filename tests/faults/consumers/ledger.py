@@ -1,4 +1,4 @@
-"""What the handlers of `tests.fault_app` did, compared with the log."""
+"""What the handlers of `tests.support.fault_app` did, compared with the log."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from tests.fault_app.files import Gate, Journal
-from tests.processes import wait_until
+from tests.support.fault_app.files import Gate, Journal
+from tests.support.processes import wait_until
 
 ONCE = ["single", "batched", "whole", "kept", "queued", "in_order", "in_order_batched"]
 AT_LEAST_ONCE = ["outside", "outside_batched", "queued_outside"]

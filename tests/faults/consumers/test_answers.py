@@ -25,9 +25,9 @@ from testproject.shop.models import Order
 from tests.conftest import assert_dense, log_values, transfer_all
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
-from tests.faults.proxies import ANSWER, CUTS_OF_ANSWER, ByteProxy, Cut
-from tests.fix_consumers import positions, written
-from tests.processes import Processes, wait_until
+from tests.support.fix_consumers import positions, written
+from tests.support.processes import Processes, wait_until
+from tests.support.proxies import ANSWER, CUTS_OF_ANSWER, ByteProxy, Cut
 
 pytestmark = [pytest.mark.requirement("X8", "P13")]
 

@@ -10,8 +10,8 @@ from testproject.private_postgres.server import Server
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import EVERY, Ledger, check_effects
 from tests.faults.consumers.test_kills import TOPICS
-from tests.faults.proxies import CuttingProxy
-from tests.processes import Processes, check_log
+from tests.support.processes import Processes, check_log
+from tests.support.proxies import CuttingProxy
 
 pytestmark = pytest.mark.usefixtures("transfer")
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 FORKS = {"fork": 0, "fork and exit": 7, "fork and fail": 1, "fork and really exit": 5}
 

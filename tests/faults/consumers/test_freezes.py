@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.usefixtures("transfer")
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import EVERY, Ledger, check_effects, check_holders
-from tests.processes import Processes, check_log
+from tests.support.processes import Processes, check_log
 
 TOPICS = ["orders", "payments", "stock"]
 

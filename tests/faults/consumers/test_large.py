@@ -11,7 +11,7 @@ from django_events.consuming.reading import ALL
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
 from tests.faults.consumers.test_freezes import LOST, freeze
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.usefixtures("transfer")
 

@@ -8,7 +8,7 @@ import pytest
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import EVERY, Ledger, check_effects, check_holders
 from tests.faults.consumers.test_kills import TOPICS
-from tests.processes import Processes, check_log
+from tests.support.processes import Processes, check_log
 
 
 @pytest.mark.requirement("X8", "X2")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 
 @pytest.mark.requirement("X8", "P9")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects, check_holders
-from tests.processes import Processes
+from tests.support.processes import Processes
 
 CONSUMERS = ["single", "batched", "whole", "outside", "outside_batched"]
 LONG = 600  # seconds: longer than a test may take

@@ -11,8 +11,8 @@ from django_events import Backoff, publish
 from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
 from django_events.testing import drain
 from tests.conftest import transfer_all
-from tests.fix_consumers import position_of
 from tests.integration.admin.conftest import address, consumer_of, topic_of
+from tests.support.fix_consumers import position_of
 
 pytestmark = pytest.mark.django_db
 

@@ -8,7 +8,7 @@ import redis
 from celery import signals
 from django.apps import AppConfig
 
-from tests.fault_app.files import Gate, Journal
+from tests.support.fault_app.files import Gate, Journal
 
 FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
 

@@ -1,9 +1,0 @@
-"""The consumers of the commands' tests, as a Django app."""
-
-from django.apps import AppConfig
-
-
-class ConsumingAppConfig(AppConfig):
-    name = "tests.consuming_app"
-    label = "consuming_app"
-    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,531 @@
+"""Each process has the rights it needs, and no more: seen by connecting as each role and doing what it is for."""
+
+import io
+import json
+import uuid
+from contextlib import contextmanager
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import ProgrammingError, connection, connections, transaction
+from django.test import RequestFactory
+from django.utils import timezone
+from psycopg import sql as compose
+
+from django_events import (
+    Backoff,
+    BufferedWriter,
+    Draft,
+    cancel,
+    declarations,
+    erase,
+    health,
+    models,
+    publish,
+    publish_again,
+    publish_many,
+    unregister,
+)
+from django_events import sql as statements
+from django_events.exceptions import RightsMissing
+from django_events.management.events import grants as command
+from django_events.metrics.views import metrics
+from django_events.models import Event
+from django_events.observing.doctoring.examining import examine
+from django_events.spark.sink import SQL as SINK_SQL
+from testproject.shop.models import Product
+from tests.conftest import login, transfer_all
+from tests.support.fix_queues import fill_topic
+
+pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
+
+KINDS = ("publisher", "consumer", "operator", "reader", "sink")
+PASSWORD = "for-a-test"
+ONCE = Backoff(attempts=1)
+
+
+@pytest.fixture
+def transactional_db(committed_db):
+    """Nothing is flushed: see there."""
+
+
+def run(*lines):
+    with connection.cursor() as cursor:
+        for line in lines:
+            cursor.execute(line)
+
+
+@pytest.fixture
+def roles():
+    """A login for each kind of process, with what `events grants` prints; the logs are the test's again afterwards."""
+    unique = uuid.uuid4().hex[:8]
+    names = {kind: f'Test {kind} "{unique}' for kind in KINDS}
+    logins = {kind: f"login {kind} {unique}" for kind in KINDS}
+    aliases = {}
+    try:
+        for kind in KINDS:
+            printed(kind, names[kind])
+            run(
+                compose.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(
+                    compose.Identifier(logins[kind]), compose.Literal(PASSWORD)
+                ),
+                compose.SQL("GRANT {} TO {}").format(compose.Identifier(names[kind]), compose.Identifier(logins[kind])),
+            )
+            aliases[kind] = f"as_{kind}"
+            connections.settings[aliases[kind]] = login(USER=logins[kind], PASSWORD=PASSWORD)
+        yield aliases
+    finally:
+        for alias in aliases.values():
+            connections[alias].close()
+            del connections[alias]
+            del connections.settings[alias]
+        for name in [*names.values(), *logins.values()]:
+            drop(name)
+
+
+def name_of(kind, roles):
+    """The role that a login of the test has: other databases of the server may be tested at the same time."""
+    unique = connections.settings[roles[kind]]["USER"].split()[-1]
+    return f'Test {kind} "{unique}'
+
+
+def drop(name):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [name])
+        if cursor.fetchall():
+            for line in ("REASSIGN OWNED BY {} TO CURRENT_USER", "DROP OWNED BY {}", "DROP ROLE {}"):
+                cursor.execute(compose.SQL(line).format(compose.Identifier(name)))
+
+
+def printed(kind, name):
+    """Run what is printed, as psql would."""
+    text = command.grants("default", role=kind, to=name).text
+    connection.ensure_connection()
+    with psycopg.ClientCursor(connection.connection) as cursor:
+        cursor.execute(text)
+
+
+def called(*arguments, using, **options):
+    out = io.StringIO()
+    call_command(*arguments, database=using, stdout=out, stderr=io.StringIO(), **options)
+    return out.getvalue()
+
+
+@contextmanager
+def refused(table):
+    with pytest.raises(ProgrammingError, match=f"permission denied for .*{table}"):
+        yield
+
+
+def execute(alias, text):
+    with transaction.atomic(alias), connections[alias].cursor() as cursor:
+        cursor.execute(text)
+        return cursor.fetchall() if cursor.description else None
+
+
+def lock_held_by(alias):
+    """The token of a lease whose holder froze in a session of a role."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(4711)")
+    return 4711
+
+
+def test_publishers_publish_and_read_nothing(make_topic, roles):
+    topic, alias = make_topic("things"), roles["publisher"]
+    run("GRANT SELECT, INSERT, UPDATE ON shop_product TO PUBLIC; GRANT USAGE ON SEQUENCE shop_product_id_seq TO PUBLIC")
+    try:
+        publish(topic, 1, key="a", using=alias)
+        publish_many(topic, [Draft(value=n) for n in (2, 3)], using=alias)
+        publish(topic, 4, dedup_key="four", using=alias)
+        assert not publish(topic, 4, dedup_key="four", using=alias).new
+        publish_many(topic, [Draft(value=5, dedup_key="five")], using=alias)
+        later = publish(topic, 6, publish_at=timezone.now() + timedelta(days=1), using=alias)
+        publish_many(topic, [Draft(value=7, publish_at=timezone.now())], using=alias)
+        assert cancel(topic, later.ticket, using=alias)
+        with BufferedWriter(topic, using=alias) as writer:
+            for n in range(8, 11):
+                writer.publish(n)
+        with transaction.atomic(alias):
+            product = Product.objects.using(alias).create(sku="cup", price=1, on_shelf=1)
+            product.on_shelf = 2
+            product.save(using=alias)
+    finally:
+        run("REVOKE ALL ON shop_product FROM PUBLIC; REVOKE ALL ON SEQUENCE shop_product_id_seq FROM PUBLIC")
+    transfer_all()
+    assert sorted(Event.objects.of(topic).values_list("value", flat=True)) == [1, 2, 3, 4, 5, 7, 8, 9, 10]
+    assert Event.objects.of("stock").get().value["sku"] == "cup"
+
+    with refused("django_events_event"):
+        execute(alias, "SELECT FROM django_events_event")
+    with refused("django_events_bufferedevent"):
+        execute(alias, "SELECT value FROM django_events_bufferedevent")
+    with refused("django_events_bufferedevent"):
+        execute(alias, "DELETE FROM django_events_bufferedevent")
+    with refused("django_events_scheduledevent"):
+        execute(alias, "SELECT value FROM django_events_scheduledevent")
+    for wrong in ("SELECT key FROM", "DELETE FROM"):
+        with refused("django_events_stagedevent"):
+            execute(alias, f"{wrong} django_events_stagedevent")
+    with refused("django_events_dedupkey"):
+        execute(alias, "UPDATE django_events_dedupkey SET key = 'another'")
+    with refused("django_events_topic"):
+        execute(alias, "UPDATE django_events_topic SET partitions = 7")
+    with refused("django_events_consumer"):
+        execute(alias, "SELECT FROM django_events_consumer")
+    with pytest.raises(CommandError, match="may not do this"):
+        called("run_transfer", using=alias, once=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("bufferedevent", "id"),
+        ("bufferedevent", "published_at"),
+        ("scheduledevent", "id"),
+        ("scheduledevent", "scheduled_at"),
+    ],
+)
+def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, column):
+    """The transfer goes by the ids of the buffer: one that is far ahead would hold up the events after it."""
+    topic_id = models.Topic.objects.get(name=make_topic("things").name).pk
+    value = {"id": str(2**63 - 1)}.get(column, "now()")
+    more, later = (", publish_at", ", now()") if table == "scheduledevent" else ("", "")
+    with refused(f"django_events_{table}"):
+        execute(
+            roles["publisher"],
+            f"INSERT INTO django_events_{table} (topic_id, value, {column}{more}) "
+            f"OVERRIDING SYSTEM VALUE VALUES ({topic_id}, '1', {value}{later})",
+        )
+
+
+def test_sinks_stage_and_publish_and_read_no_other_event(make_topic, roles):
+    """The statements of spark/sink.py, which has no connection of Django's."""
+    topic, alias, attempts = make_topic("things"), roles["sink"], [uuid.uuid4(), uuid.uuid4()]
+    [topic_id] = [row[1] for row in statements.fetch(alias, statements.shared.topics) if row[0] == "things"]
+    connections[alias].ensure_connection()
+    with (
+        connections[alias].connection.cursor() as cursor,
+        cursor.copy(SINK_SQL.stage.text.encode()) as copying,
+    ):
+        for attempt in attempts:
+            copying.write_row((str(attempt), topic_id, None, "", "a", "1", None, "{}"))
+    with transaction.atomic(alias):
+        statements.fetch(alias, SINK_SQL.lock_attempts, attempts=attempts)
+        statements.fetch(alias, SINK_SQL.lock_sink, sink="a sink", query="")
+        statements.fetch(alias, statements.shared.open, topic="things", wake=None)
+        published = statements.fetch(alias, SINK_SQL.publish_staged, attempts=attempts[:1])
+        statements.fetch(alias, SINK_SQL.note_batch, sink="a sink", batch=1, events=1, run="")
+    assert published == [(1,)]
+    assert statements.fetch(alias, SINK_SQL.unstage, attempts=attempts[1:]) == [(1,)]
+    transfer_all()
+    assert Event.objects.of(topic).count() == 1
+    models.SinkBatch.objects.all().delete()
+
+    for table in ("event", "bufferedevent", "scheduledevent", "deadletter"):
+        with refused(f"django_events_{table}"):
+            execute(alias, f"SELECT value FROM django_events_{table}")
+    with refused("django_events_bufferedevent"):
+        execute(alias, "INSERT INTO django_events_bufferedevent (topic_id, published_at) VALUES (1, now())")
+
+
+def test_probes_of_publishers_see_whether_the_transfer_goes(make_topic, roles, rf):
+    alias = roles["publisher"]
+    assert health.readiness(rf.get("/"), using=alias, max_age=timedelta(minutes=1)).status_code == 200
+    publish(make_topic("things"), 1, using=alias)
+    assert health.fault(alias, max_age=timedelta(minutes=1)) is None
+    assert called("events", "health", using=alias).startswith("ok: 1 event in the buffer, the oldest for ")
+    assert health.fault(alias, max_age=timedelta(0)).reason == "transfer"
+    models.BufferedEvent.objects.all().delete()
+
+
+def test_a_probe_that_may_not_look_says_so(roles, rf):
+    name = name_of("publisher", roles)
+    run(compose.SQL("REVOKE SELECT ON django_events_topic FROM {}").format(compose.Identifier(name)))
+    response = health.readiness(rf.get("/"), using=roles["publisher"])
+    assert json.loads(response.content) == {"status": "unavailable", "reason": "rights"}
+    told = health.fault(roles["publisher"]).told
+    assert "permission denied for table django_events_topic. What it needs: manage.py events grants --role pub" in told
+
+
+def test_who_may_not_publish_is_told_so_in_a_line(make_topic, roles):
+    topic = make_topic("things")
+    with pytest.raises(RightsMissing, match=r"login consumer .* may not .*events grants --role publisher") as caught:
+        publish(topic, {"name": "planted"}, using=roles["consumer"])
+    assert "\n" not in str(caught.value)
+    assert "planted" not in str(caught.value)
+    with pytest.raises(CommandError, match=r"login reader .* may not .*permission denied.*events grants --role"):
+        called("events", "publish", "things", "1", using=roles["reader"])
+
+
+def test_the_metrics_page_of_a_site_that_only_publishes_reads_by_another_login(roles, settings, caplog):
+    settings.DEBUG = True  # the page is for everybody
+    page = {kind: metrics(RequestFactory().get("/metrics"), using=roles[kind]) for kind in ("publisher", "reader")}
+
+    assert [line for line in page["publisher"].content.decode().splitlines() if line[0] != "#"] == [
+        'django_events_up{database="as_publisher"} 0.0'
+    ]
+    [said] = [record.getMessage() for record in caplog.records if record.name == "django_events.metrics"]
+    assert "The state of the database 'as_publisher' can't be read. The role 'login publisher" in said
+    assert "permission denied" in said
+    assert said.endswith("manage.py events grants --role reader")
+    assert 'django_events_up{database="as_reader"} 1.0' in page["reader"].content.decode()
+    assert "as_publisher" not in page["reader"].content.decode()
+
+
+@pytest.fixture
+def handled():
+    return []
+
+
+@pytest.fixture
+def readers(make_topic, make_consumer, make_queue, handled):
+    """A stream, and queues in and out of order, one of which fails."""
+    topic = make_topic("things", partitions=2, segment_size=100)
+
+    def fails(event):
+        raise ValueError("no")
+
+    make_consumer(topic, name="stream", handler=lambda event: handled.append(("stream", event.id)))
+    make_consumer(topic, name="dying", handler=fails, retry=ONCE, types=["bad"])
+    make_queue(
+        topic, name="queue", handler=lambda event: handled.append(("queue", event.id)), history=timedelta(days=1)
+    )
+    make_queue(topic, name="ordered", ordered=True, handler=lambda event: handled.append(("ordered", event.id)))
+    make_queue(topic, name="failing", handler=fails, retry=ONCE, types=["bad"])
+    make_queue(topic, name="late", live=False, handler=lambda event: handled.append(("late", event.id)))
+    fill_topic(topic, *range(4), key="a", type="bad")
+    return topic
+
+
+NAMES = ("stream", "dying", "queue", "ordered", "failing", "late")
+
+
+def test_consumers_handle_events_and_do_nothing_else(readers, roles, handled):
+    alias = roles["consumer"]
+    called("run_consumer", *NAMES, using=alias, once=True)
+    fill_topic(readers, *range(4), key="b", type="bad")
+    called("run_consumer", *NAMES, using=alias, once=True, threads=2)
+
+    for name in ("stream", "queue", "ordered", "late"):
+        assert sorted(event_id for who, event_id in handled if who == name) == list(range(1, 9))
+    assert models.DeadLetter.objects.filter(consumer__name__in=["dying", "failing"]).count() == 16
+    models.DeadLetter.objects.update(redrive_at=timezone.now(), attempts=0)
+    called("run_consumer", *NAMES, using=alias, once=True)
+
+    for wrong in (
+        "INSERT INTO django_events_event SELECT * FROM django_events_event",
+        "DELETE FROM django_events_event",
+        "UPDATE django_events_event SET value = '1'",
+    ):
+        with refused("django_events_event"):
+            execute(alias, wrong)
+    with refused("django_events_topichead"):
+        execute(alias, "UPDATE django_events_topichead SET id_floor = 7")
+    for column in ("paused_at", "types"):
+        with refused("django_events_consumer"):
+            execute(alias, f"UPDATE django_events_consumer SET {column} = NULL")
+    with refused("django_events_intervention"):
+        execute(alias, "DELETE FROM django_events_intervention")
+    with refused("auth_user"):
+        execute(alias, "SELECT FROM auth_user")
+    with pytest.raises(CommandError, match="may not do this"):
+        called("events", "pause", "stream", using=alias)
+    with pytest.raises(CommandError, match="may not do this"):
+        called("events", "publish", "things", "1", using=alias)
+
+
+def test_operators_move_events_and_repair(readers, roles, handled):
+    alias = roles["operator"]
+    publish_many(readers, [Draft(value=n, key="c") for n in range(230)], using=alias)
+    publish(readers, 1, publish_at=timezone.now(), using=alias)
+    called("run_transfer", using=alias, once=True)
+    assert Event.objects.of(readers).count() == 235
+    called("events", "skip", "queue", "5", "--reason", "a test", "--execute", using=alias)
+    called("run_consumer", *NAMES, using=roles["consumer"], once=True)
+    assert called("events", "peek", "things", using=roles["reader"])
+
+    called("events", "pause", "stream", using=alias)
+    called("events", "resume", "stream", using=alias)
+    called("events", "redrive", "dying", using=alias, all=True, execute=True)
+    called("events", "discard", "dying", using=alias, all=True, reason="a test", execute=True)
+    for name in NAMES:
+        called("events", "rewind", name, "--to", "3", "--execute", using=alias)
+    erase(readers, key="a", reason="a test", using=alias)
+    assert Event.objects.at(readers, 1).erased
+    publish_again(readers, 20, using=alias)
+    called("run_transfer", using=alias, once=True)
+    called("run_events", using=alias, once=True)
+    called("run_consumer", *NAMES, using=roles["consumer"], once=True)
+
+    with refused("auth_user"):
+        execute(alias, "SELECT FROM auth_user")
+    with refused("shop_product"):
+        execute(alias, "DELETE FROM shop_product")
+
+
+def test_operators_forget_consumers(readers, roles, make_consumer):
+    models.Consumer.objects.using("default").create(
+        name="gone", topic=models.Topic.objects.get(name="things"), mode="stream"
+    )
+    unregister("gone", using=roles["operator"])
+    assert not models.Consumer.objects.filter(name="gone").exists()
+
+
+def test_operators_end_who_froze_with_a_lease(readers, roles):
+    token = lock_held_by(roles["consumer"])
+    found = statements.fetch(roles["operator"], statements.shared.end_holder, token=token)
+    assert [ended for _, ended in found] == [True]
+    connections[roles["consumer"]].close()
+
+
+def test_new_topics_and_segments_belong_to_the_owner_and_are_read_by_readers(readers, roles, make_topic):
+    later = make_topic("later", segment_size=100)
+    publish_many(later, [Draft(value=n) for n in range(350)])
+    called("run_transfer", using=roles["operator"], once=True)
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT relowner::regrole::text, (SELECT count(*) FROM aclexplode(relacl)) FROM pg_class "
+            "WHERE oid IN (SELECT relid FROM pg_partition_tree('django_events_event'))"
+        )
+        owners = cursor.fetchall()
+    assert len(owners) == 1
+    assert [owners[0][:1]] == execute("default", "SELECT current_user::text")
+    for kind in ("reader", "consumer"):
+        row = models.Topic.objects.get(name="later")
+        assert execute(roles[kind], f"SELECT count(*) FROM django_events_event_{row.pk}") == [(350,)]
+        assert execute(roles[kind], f"SELECT count(*) FROM django_events_event_{row.pk}_1") == [(100,)]
+    declarations.registry.discard(later)
+
+
+def test_readers_see_everything_and_change_nothing(readers, roles):
+    alias = roles["reader"]
+    publish(readers, 1, publish_at=timezone.now() + timedelta(days=1))
+    for arguments in (
+        ("status",),
+        ("topics",),
+        ("consumers",),
+        ("consumers", "stream", "--partitions"),
+        ("peek", "things"),
+        ("peek", "things", "--at", "1"),
+        ("dead-letters",),
+        ("interventions",),
+        ("scheduled",),
+        ("grants", "--role", "reader"),
+        ("erase", "things", "--key", "a", "--reason", "a look"),
+    ):
+        assert called("events", *arguments, using=alias)
+    models.ScheduledEvent.objects.all().delete()
+
+    for arguments in (
+        ("publish", "things", "1"),
+        ("pause", "stream"),
+        ("rewind", "stream", "--to", "beginning", "--execute"),
+        ("erase", "things", "--key", "a", "--reason", "a try", "--execute"),
+    ):
+        with pytest.raises(CommandError, match="may not do this"):
+            called("events", *arguments, using=alias)
+    for table in ("event", "bufferedevent", "position", "deadletter", "intervention"):
+        with refused(f"django_events_{table}"):
+            execute(alias, f"DELETE FROM django_events_{table}")
+    with refused("auth_user"):
+        execute(alias, "SELECT FROM auth_user")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_printed_text_may_be_run_again_and_says_what_it_is_for(roles, kind):
+    name = name_of(kind, roles)
+    printed(kind, name)
+    printed(kind, name)
+    data = json.loads(called("events", "grants", "--role", kind, "--to", name, "--format", "json", using="default"))
+    assert (data["role"], data["to"]) == (kind, name)
+    assert all(block["purpose"] and block["statements"] for block in data["blocks"])
+    text = called("events", "grants", "--role", kind, using="default")
+    assert text.count("\n-- ") >= len(data["blocks"])
+    assert f'"django_events_{kind}"' in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "can"),
+    [
+        ("publisher", "publish"),
+        ("consumer", "read and handle"),
+        ("operator", "publish and transfer and read and handle and make segments"),
+        ("reader", "read"),
+        ("sink", "publish"),
+    ],
+)
+def test_a_role_that_is_as_printed_is_no_problem_of_the_doctor(roles, readers, kind, can):
+    found = examine(roles[kind])
+    rights = [one for one in found if one.examination == "rights"]
+    if kind == "operator":
+        assert [one.verdict for one in rights] == ["ok"]
+    else:
+        assert {one.verdict for one in rights} == {"warning"}
+        assert all(one.remedy.endswith(f": it can {can}.") for one in rights)
+    assert [one for one in found if one.verdict == "problem" and "rights" in one.examination] == []
+    assert [one.what for one in found if "ProgrammingError" in one.what] == []
+
+
+def test_giving_operators_the_log_again_waits_for_nobody_and_stops_nobody(roles, readers, connect):
+    name = name_of("operator", roles)
+    printed("operator", name)  # segments that came since
+    connect().execute("SELECT count(*) FROM django_events_event")  # and its transaction goes on
+    printed("operator", name)
+
+
+@pytest.mark.parametrize("kind", ["operator", "reader"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "$block$; CREATE TABLE got_out (); --",
+        "$block1$ $block$; --",
+        "100%%s",
+        "%(a)s",
+        "{role}",
+        "\"'",
+        "e\\'; --",
+        "$block",
+    ],
+)
+def test_any_name_is_a_name_and_nothing_else(kind, rest):
+    name = f"{uuid.uuid4().hex[:8]}{rest}"
+    try:
+        printed(kind, name)
+        printed(kind, name)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT rolname FROM pg_roles WHERE starts_with(rolname, %s)", [name[:8]])
+            assert cursor.fetchall() == [(name,)]
+            cursor.execute("SELECT to_regclass('got_out')")
+            assert cursor.fetchall() == [(None,)]
+    finally:
+        drop(name)
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "a\0b", "ü" * 32])
+def test_what_can_not_be_the_name_of_a_role_is_refused(name):
+    with pytest.raises(CommandError, match="is no name of a role, expected up to 63 bytes"):
+        call_command("events", "grants", "--role", "reader", "--to", name)
+
+
+def test_nothing_is_run_by_printing():
+    called("events", "grants", "--role", "reader", "--to", "never_made", using="default")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_roles WHERE rolname = 'never_made'")
+        assert not cursor.fetchall()
+
+
+def test_a_refused_row_is_not_told_with_the_error(make_topic, capsys):
+    """PostgreSQL repeats the row that a constraint refuses, payload and all."""
+    topic = make_topic("things")
+    row = models.Topic.objects.get(name="things")
+    run(f"ALTER TABLE django_events_event_{row.pk} ALTER COLUMN key SET NOT NULL")
+    publish(topic, {"card": "0b5c-secret"})
+    try:
+        with pytest.raises(CommandError, match="not-null constraint") as caught:
+            called("run_transfer", using="default", once=True)
+    finally:
+        models.BufferedEvent.objects.all().delete()
+    assert "0b5c-secret" not in f"{caught.value} {capsys.readouterr()}"

@@ -1,0 +1,186 @@
+"""The agenda of a process: what it claims unseen, what it looks at, and what it leaves to others."""
+
+import threading
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+
+from django_events import Draft, publish_many
+from django_events.consuming.leases import claim
+from django_events.consuming.subscriptions import subscriptions
+from django_events.models import Topic
+from django_events.workers.due_partitions import Agenda
+from django_events.workers.stopping import Stop
+from tests.conftest import transfer_all
+from tests.support.fix_consumers import pool_of, position_of, positions, serve_lease, working, write_order, written
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
+
+NEVER = {"POLL_INTERVAL": timedelta(hours=1)}
+
+
+@pytest.fixture
+def transactional_db(committed_db):
+    """Nothing is flushed: see there."""
+
+
+@pytest.fixture
+def wide(make_topic):
+    return make_topic("wide", partitions=3)
+
+
+def ignore(given):
+    """Handle an event, or several."""
+
+
+def fill(topic, *values, partition=None):
+    publish_many(topic, [Draft(value=value, partition=partition) for value in values])
+    transfer_all()
+
+
+def agenda_of(*consumers):
+    return Agenda("default", subscriptions("default", consumers))
+
+
+def serve_next(agenda):
+    """Take what is due next, claim and serve it, as a worker does; returns how many events were passed."""
+    due = agenda.take()
+    lease = claim(*due, holder="a test")
+    assert lease is not None
+    agenda.claimed(due.position_id)
+    passed = serve_lease(lease)
+    agenda.served(due.position_id, until=lease.position)
+    return passed
+
+
+def place(topic, partition=0):
+    return Topic.objects.get(name=str(topic)).pk, partition
+
+
+@pytest.mark.requirement("X6")
+def test_a_partition_that_was_served_here_is_claimed_without_looking(wide, make_consumer, django_assert_num_queries):
+    by_partition = make_consumer(wide, name="by_partition", handler=ignore)
+    together = make_consumer(wide, name="together", handler=ignore, partitioned=False)
+    agenda = agenda_of(by_partition, together)
+    fill(wide, 1, partition=1)
+    assert agenda.look(period=60)
+    assert serve_next(agenda) + serve_next(agenda) == 2
+    assert not agenda.look(period=60)
+
+    fill(wide, 2, 3, partition=1)
+    agenda.came([place(wide, 1)])
+    with django_assert_num_queries(0):
+        assert agenda.look(period=60)
+    assert serve_next(agenda) + serve_next(agenda) == 4
+    assert not agenda.look(period=60)
+    assert agenda.take() is None
+    assert position_of(by_partition, 1).position == position_of(together).position == 3
+
+
+def test_a_flood_into_partitions_of_this_process_keeps_nobody_waiting(wide, make_consumer):
+    """What is told all the time doesn't come before what is due, and doesn't put off the look that finds it."""
+    reader = make_consumer(wide, handler=ignore)
+    agenda = agenda_of(reader)
+    for partition in (0, 1):
+        fill(wide, 1, partition=partition)
+    assert agenda.look(period=60)
+    assert serve_next(agenda) + serve_next(agenda) == 2
+
+    quiet = False
+    for turn in range(10):
+        for partition in (0, 1):
+            fill(wide, turn, partition=partition)
+        if turn == 3:
+            fill(wide, "quiet", partition=2)
+        agenda.came([place(wide, 0), place(wide, 1)] + [place(wide, 2)] * (turn == 3))
+        assert agenda.look(period=60)
+        serve_next(agenda)
+        if quiet := position_of(reader, 2).position > 0:
+            break
+    assert quiet
+    assert turn < 7
+
+
+def test_a_partition_that_others_served_is_looked_at(wide, make_consumer, django_assert_num_queries):
+    reader = make_consumer(wide, handler=ignore)
+    agenda = agenda_of(reader)
+    assert not agenda.look(period=60)
+    fill(wide, 1, partition=1)
+    agenda.came([place(wide, 1)])
+
+    with django_assert_num_queries(1):
+        assert agenda.look(period=60)
+    agenda.refused(agenda.take().position_id)  # it was the others' again
+    agenda.came([place(wide, 1)])
+    with django_assert_num_queries(1):
+        assert not agenda.look(period=60)  # not before a while
+    wait_until(lambda: agenda.look(period=60), what="the end of the while")
+    assert serve_next(agenda) == 1
+
+
+def test_what_comes_while_a_partition_is_served_is_looked_for_afterwards(wide, make_consumer):
+    """Claimed unseen, it would be written to although the turn read all there was."""
+    reader = make_consumer(wide, handler=ignore)
+    agenda = agenda_of(reader)
+    fill(wide, 1, partition=1)
+    assert agenda.look(period=60)
+    due = agenda.take()
+    lease = claim(*due, holder="a test")
+    agenda.claimed(due.position_id)
+    agenda.came([place(wide, 1)])
+    assert serve_lease(lease) == 1
+    agenda.served(due.position_id, until=lease.position)
+    assert not agenda.look(period=60)
+
+    fill(wide, 2, partition=1)
+    agenda.came([place(wide, 1)])
+    assert agenda.look(period=60)
+    assert serve_next(agenda) == 1
+
+
+def test_small_batches_wait_for_more_also_where_they_were_served_before(things, make_consumer):
+    reader = make_consumer(things, handler=ignore, batch_size=10, min_batch=2, max_wait=timedelta(hours=1))
+    agenda = agenda_of(reader)
+    for n in range(2):
+        fill(things, n)
+        agenda.came([place(things)])
+        assert agenda.look(period=60) is bool(n)
+    assert serve_next(agenda) == 2
+    fill(things, 2)
+    agenda.came([place(things)])
+    assert not agenda.look(period=60)
+
+
+@pytest.mark.requirement("E13")
+def test_when_a_worker_stops_others_go_on_at_once(things, make_consumer, settings, monkeypatch):
+    """They don't look for an hour, and its lease would last as long."""
+    settings.DJANGO_EVENTS = NEVER
+    started, go_on = threading.Event(), threading.Event()
+
+    def handler(event):
+        started.set()
+        assert go_on.wait(60)
+        write_order(event.value)
+
+    reader = make_consumer(things, handler=handler, lease=timedelta(hours=1))
+    fill(things, *range(5))
+    with pool_of([reader]) as first, closing(Stop()) as stop:
+
+        def target():
+            first.run(stop)
+            connections.close_all()
+
+        thread = threading.Thread(target=target)
+        thread.start()
+        assert started.wait(60)
+        with working(reader) as second:
+            wait_until(lambda: second._listener.listening and second.agenda._looked_at, what="the other worker")
+            stop.request()
+            go_on.set()
+            thread.join()
+            wait_until(lambda: position_of(reader).position == 5, seconds=30, what="what the first one left")
+    assert written() == [str(n) for n in range(5)]
+    assert not positions(reader).filter(token__isnull=False).exists()

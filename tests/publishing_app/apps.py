@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class PublishingConfig(AppConfig):
-    name = "tests.publishing_app"
-    default_auto_field = "django.db.models.BigAutoField"

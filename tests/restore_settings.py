@@ -1,6 +1,0 @@
-"""The settings of the tests that kill, with topics that forget and fail."""
-
-from tests.fault_settings import *  # noqa: F403
-from tests.fault_settings import INSTALLED_APPS
-
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.restore_app"]

@@ -1,0 +1,6 @@
+"""The shop's settings, with models whose changes are events."""
+
+from testproject.settings import *  # noqa: F403
+from testproject.settings import INSTALLED_APPS
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.publishing_app"]
