@@ -43,7 +43,7 @@ def _publishing() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """A named log, as an app declares it. Its row in the database is `models.Topic`."""
+    """A named log, as an app declares it. Its row in the database is `models.TopicRow`."""
 
     name: str
     partitions: int = 1
@@ -114,7 +114,7 @@ SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
 class Consumer:
     """A named reader of topics, as an app declares it. Calling it calls its handler.
 
-    Its rows in the database, one per topic, are `models.Consumer`.
+    Its rows in the database, one per topic, are `models.ConsumerRow`.
     """
 
     name: str

@@ -204,7 +204,7 @@ def teach_makemigrations() -> None:
 
 def are_there(using: str) -> bool:
     """Whether a database has our tables."""
-    if not router.allow_migrate_model(using, models.Topic) or connections[using].vendor != "postgresql":
+    if not router.allow_migrate_model(using, models.TopicRow) or connections[using].vendor != "postgresql":
         return False
     return TABLES.issubset(connections[using].introspection.table_names())
 

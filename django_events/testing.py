@@ -73,7 +73,7 @@ def published(topic: declarations.Topic | str | None = None, *, using: str | Non
     It is all that is in the test's database: what was there before the test began is in it too.
     """
     using = writable(using)
-    topics = models.Topic.objects.using(using).order_by("id")
+    topics = models.TopicRow.objects.using(using).order_by("id")
     if topic is not None:
         topics = topics.filter(name=declarations.registry.get(topic).name)
     names = dict(topics.values_list("id", "name"))

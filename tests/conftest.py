@@ -12,7 +12,7 @@ from django.db import connection, connections
 from django_events import declarations
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
-from django_events.models import Event, Topic
+from django_events.models import Event, TopicRow
 from django_events.statements import log_table
 
 pytest_plugins = [
@@ -99,7 +99,7 @@ def make_topic(request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
 
 
 def drop_topics(names: list[str]) -> None:
-    rows = Topic.objects.filter(name__in=names)
+    rows = TopicRow.objects.filter(name__in=names)
     with connection.cursor() as cursor:
         for topic in rows:
             cursor.execute(f"DROP TABLE IF EXISTS {log_table(topic.pk)} CASCADE")

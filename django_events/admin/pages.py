@@ -20,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django_events import sql
 from django_events.admin import addresses
 from django_events.exceptions import tables_missing
-from django_events.models import Consumer, DeadLetter, Intervention, Topic
+from django_events.models import ConsumerRow, DeadLetter, Intervention, TopicRow
 
 View = Callable[..., HttpResponse]
 if TYPE_CHECKING:
@@ -113,10 +113,16 @@ class Pages(ModelAdmin):
 
     def _sees(self, request: HttpRequest) -> dict[str, bool]:
         """What there may be links to: a site needn't show all our models."""
-        pages = {"topic": Topic, "event": Topic, "consumer": Consumer, "deadletter": DeadLetter}
+        pages = {
+            "topic": (TopicRow, "view_topicrow"),
+            "event": (TopicRow, "view_event"),
+            "consumer": (ConsumerRow, "view_consumerrow"),
+            "deadletter": (DeadLetter, "view_deadletter"),
+            "intervention": (Intervention, "view_intervention"),
+        }
         return {
-            name: self.admin_site.is_registered(model) and may(request, f"view_{name}")
-            for name, model in (*pages.items(), ("intervention", Intervention))
+            name: self.admin_site.is_registered(model) and may(request, permission)
+            for name, (model, permission) in pages.items()
         }
 
     def url(self, name: str, *args: int | str, model: type[Model] | None = None) -> str:
@@ -143,7 +149,7 @@ class Pages(ModelAdmin):
 
 
 def may(request: HttpRequest, *permissions: str) -> bool:
-    """Whether somebody has all these permissions, like `rewind_consumer`."""
+    """Whether somebody has all these permissions, like `rewind_consumerrow`."""
     return request.user.has_perms([f"django_events.{name}" for name in permissions])
 
 

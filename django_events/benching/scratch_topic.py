@@ -35,14 +35,14 @@ class Ground:
     """What was made."""
 
     declared: declarations.Topic
-    topic: models.Topic
+    topic: models.TopicRow
     consumers: Sequence[declarations.Consumer]
 
 
 class Leftover(NamedTuple):
     """A ground that is there, and why it must not be dropped, if it must not."""
 
-    topic: models.Topic
+    topic: models.TopicRow
     kept: str
 
 
@@ -65,17 +65,17 @@ def ground(using: str, consumers: MakeConsumers = lambda topic: [], **options: A
             yield Ground(declared=declared, topic=topic, consumers=made)
         finally:
             declarations.registry.discard(declared)
-            if row := models.Topic.objects.using(using).filter(name=declared.name).first():
+            if row := models.TopicRow.objects.using(using).filter(name=declared.name).first():
                 drop(using, row)
 
 
 def leftovers(using: str) -> list[Leftover]:
     """The grounds that are in the database. Looking changes nothing."""
-    rows = models.Topic.objects.using(using).filter(name__startswith="events-bench.").order_by("name")
+    rows = models.TopicRow.objects.using(using).filter(name__startswith="events-bench.").order_by("name")
     return [Leftover(row, _why_kept(using, row)) for row in rows if NAME.fullmatch(row.name)]
 
 
-def drop_leftover(using: str, topic: models.Topic) -> bool:
+def drop_leftover(using: str, topic: models.TopicRow) -> bool:
     """Drop a ground unless somebody uses it; returns whether it is gone."""
     with _holding(using, topic.name) as held:
         if not held or _why_kept(using, topic, held=True):
@@ -84,11 +84,11 @@ def drop_leftover(using: str, topic: models.Topic) -> bool:
         return True
 
 
-def drop(using: str, topic: models.Topic) -> None:
+def drop(using: str, topic: models.TopicRow) -> None:
     """Drop a ground: its consumers with their deliveries, then the topic. Repeating it does what is left."""
     with sql.committed(using):
         sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)  # no delivery comes in meanwhile
-        models.Consumer.objects.using(using).filter(topic=topic).delete()
+        models.ConsumerRow.objects.using(using).filter(topic=topic).delete()
     forget_orphans(using)
     try:
         dropping.drop(using, topic)
@@ -101,10 +101,10 @@ def drop(using: str, topic: models.Topic) -> None:
         ) from error
 
 
-def _why_kept(using: str, topic: models.Topic, *, held: bool = False) -> str:
+def _why_kept(using: str, topic: models.TopicRow, *, held: bool = False) -> str:
     if any(declared.name == topic.name for declared in declarations.registry):
         return "an app declares it"
-    others = models.Consumer.objects.using(using).filter(topic=topic).exclude(name__startswith=f"{topic.name}.")
+    others = models.ConsumerRow.objects.using(using).filter(topic=topic).exclude(name__startswith=f"{topic.name}.")
     if other := others.first():
         return f"consumer {other.name} reads it"
     if not held:
@@ -113,7 +113,7 @@ def _why_kept(using: str, topic: models.Topic, *, held: bool = False) -> str:
     return ""
 
 
-def _made(using: str, declared: declarations.Topic) -> models.Topic:
+def _made(using: str, declared: declarations.Topic) -> models.TopicRow:
     try:
         return topics.create(using, declared)
     except ProgrammingError as error:

@@ -15,7 +15,7 @@ def writable(using: str | None) -> str:
     return using or router.db_for_write(models.BufferedEvent)
 
 
-def refuse_several(rows: Sequence[models.Consumer], event_id: int, error: type[EventsError]) -> None:
+def refuse_several(rows: Sequence[models.ConsumerRow], event_id: int, error: type[EventsError]) -> None:
     """An id alone is another event in each topic of a consumer."""
     if len(rows) > 1:
         topics = ", ".join(row.topic.name for row in rows)
@@ -25,9 +25,11 @@ def refuse_several(rows: Sequence[models.Consumer], event_id: int, error: type[E
         )
 
 
-def registered(using: str, consumer: Named, *, topic: declarations.Topic | str | None = None) -> list[models.Consumer]:
+def registered(
+    using: str, consumer: Named, *, topic: declarations.Topic | str | None = None
+) -> list[models.ConsumerRow]:
     """The rows of a consumer, one per topic, or the one of a topic; UnknownConsumer if there is none."""
-    rows = models.Consumer.objects.using(using).select_related("topic__head").order_by("topic_id")
+    rows = models.ConsumerRow.objects.using(using).select_related("topic__head").order_by("topic_id")
     of_name = list(rows.filter(name=str(consumer)))
     if not of_name:
         known: Iterable[str] = rows.values_list("name", flat=True)

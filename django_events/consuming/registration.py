@@ -25,7 +25,7 @@ from django_events.statements import log_table
 SQL = sql.beside(__name__)
 
 ALL = models.Position.ALL
-PROVEN_BY_HISTORY = {"types", "keys", "where", "history"}  # see models.Consumer.changed_at
+PROVEN_BY_HISTORY = {"types", "keys", "where", "history"}  # see models.ConsumerRow.changed_at
 
 
 def sync(using: str) -> list[str]:
@@ -51,10 +51,10 @@ def register(using: str, declared: declarations.Consumer) -> list[str]:
 
 
 @contextmanager
-def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Iterator[models.Topic]:
+def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Iterator[models.TopicRow]:
     """A transaction that holds a topic's head: its log grows and shrinks for nobody else meanwhile."""
     with sql.committed(using):
-        topics = models.Topic.objects.using(using)
+        topics = models.TopicRow.objects.using(using)
         topic = topics.filter(name=name).first()
         if topic is None:
             known = topics.values_list("name", flat=True)
@@ -84,19 +84,19 @@ def check_filter(using: str, declared: declarations.Consumer) -> None:
         )
 
 
-def partitions_of(declared: declarations.Consumer, topic: models.Topic) -> list[int]:
+def partitions_of(declared: declarations.Consumer, topic: models.TopicRow) -> list[int]:
     """The partitions that a consumer has a position in."""
     return list(range(topic.partitions)) if declared.partitioned else [ALL]
 
 
-def _register(using: str, declared: declarations.Consumer, topic: models.Topic) -> list[str]:
+def _register(using: str, declared: declarations.Consumer, topic: models.TopicRow) -> list[str]:
     described = _described(declared)
-    rows = models.Consumer.objects.using(using).select_related("topic")
+    rows = models.ConsumerRow.objects.using(using).select_related("topic")
     row = rows.filter(name=declared.name, topic=topic).first()
     if row is None:
         _refuse_name_of_query(using, declared, topic)
         start = log_positions.begin(using, topic, declared.start)
-        row = models.Consumer(
+        row = models.ConsumerRow(
             name=declared.name, topic=topic, mode=declared.mode, partitioned=declared.partitioned, **described
         )
         row.filled_until = start - 1
@@ -110,7 +110,7 @@ def _register(using: str, declared: declarations.Consumer, topic: models.Topic) 
         f"{name} {getattr(row, name)} → {described[name]}" for name in differing if not name.endswith("_expressions")
     ]
     if not PROVEN_BY_HISTORY.isdisjoint(differing):  # under the head: what was logged before went by the former ones
-        models.Consumer.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
+        models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
     if row.ordered != declared.ordered:
         _change_order(using, row, declared)
     positions = {p.partition: p for p in row.positions.using(using).select_for_update()}
@@ -160,7 +160,7 @@ def _expressions(patterns: tuple[str, ...] | None) -> list[str] | None:
     return [expression(pattern) for pattern in patterns or () if is_pattern(pattern)] or None
 
 
-def _refuse_other_mode(row: models.Consumer, declared: declarations.Consumer) -> None:
+def _refuse_other_mode(row: models.ConsumerRow, declared: declarations.Consumer) -> None:
     if row.mode != declared.mode:
         raise ConsumerChangeRefused(
             f"Consumer {row} is declared with mode={declared.mode!r}, at {declared.declared_at}, and was registered "
@@ -169,9 +169,9 @@ def _refuse_other_mode(row: models.Consumer, declared: declarations.Consumer) ->
         )
 
 
-def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: models.Topic) -> None:
+def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: models.TopicRow) -> None:
     """A streaming query that has the name on another topic: whoever steers one of them would name both."""
-    rows = models.Consumer.objects.using(using).select_related("topic")
+    rows = models.ConsumerRow.objects.using(using).select_related("topic")
     if query := rows.filter(name=declared.name, mode="spark").first():
         raise ConsumerChangeRefused(
             f"Consumer {declared} is declared for topic {topic.name!r}, at {declared.declared_at}, and a streaming "
@@ -181,7 +181,7 @@ def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: mo
         )
 
 
-def _change_order(using: str, row: models.Consumer, declared: declarations.Consumer) -> None:
+def _change_order(using: str, row: models.ConsumerRow, declared: declarations.Consumer) -> None:
     """Its workers have to start again, so its position becomes another one."""
     refuse_in_use(using, row)
     sql.fetch(using, sql.shared.free_hands, consumer_id=row.pk)
@@ -193,14 +193,14 @@ def _change_order(using: str, row: models.Consumer, declared: declarations.Consu
         position.save(using=using)
 
 
-def _forget_deliveries(using: str, row: models.Consumer) -> None:
+def _forget_deliveries(using: str, row: models.ConsumerRow) -> None:
     """The ids of its topic began again: what it has is of other events."""
     row.deliveries.using(using).all().delete()
     row.delivery_leases.using(using).all().delete()
-    models.Consumer.objects.using(using).filter(pk=row.pk).update(live=False, filled_until=0)
+    models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(live=False, filled_until=0)
 
 
-def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) -> None:
+def _set_positions(using: str, row: models.ConsumerRow, positions: dict[int, int]) -> None:
     row.positions.using(using).exclude(partition__in=positions).delete()
     kept = set(row.positions.using(using).values_list("partition", flat=True))
     models.Position.objects.using(using).bulk_create(
@@ -217,9 +217,9 @@ def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) 
 
 def _changed_positions(
     using: str,
-    row: models.Consumer,
+    row: models.ConsumerRow,
     declared: declarations.Consumer,
-    topic: models.Topic,
+    topic: models.TopicRow,
     positions: dict[int, models.Position],
 ) -> dict[int, int]:
     """Where a consumer goes on in other partitions than it had, so that nothing is left out or handled twice."""
@@ -241,7 +241,7 @@ def _changed_positions(
     return {ALL: reached}
 
 
-def _has_unread(using: str, topic: models.Topic, position: models.Position, upper: int) -> bool:
+def _has_unread(using: str, topic: models.TopicRow, position: models.Position, upper: int) -> bool:
     if topic.partitions == 1:
         return position.position < upper
     statement = SQL.unread_between.on(
@@ -251,7 +251,7 @@ def _has_unread(using: str, topic: models.Topic, position: models.Position, uppe
     return bool(unread)
 
 
-def refuse_in_use(using: str, row: models.Consumer) -> None:
+def refuse_in_use(using: str, row: models.ConsumerRow) -> None:
     """Raise ConsumerInUse while somebody handles events of it, or claims some."""
     if row.mode == "queue" and not sql.fetch(using, SQL.stand_still_now, consumer_id=row.pk)[0][0]:
         raise ConsumerInUse(

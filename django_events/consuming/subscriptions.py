@@ -54,7 +54,7 @@ def subscriptions(using: str, consumers: Iterable[declarations.Consumer]) -> lis
     consumers = list(consumers)
     rows = {
         (row.name, row.topic.name): row
-        for row in models.Consumer.objects.using(using)
+        for row in models.ConsumerRow.objects.using(using)
         .filter(name__in=[consumer.name for consumer in consumers])
         .select_related("topic")
         .prefetch_related(Prefetch("positions", models.Position.objects.using(using)))  # or it would ask the router
@@ -63,7 +63,7 @@ def subscriptions(using: str, consumers: Iterable[declarations.Consumer]) -> lis
 
 
 def _subscription(
-    using: str, consumer: declarations.Consumer, topic: str, rows: dict[tuple[str, str], models.Consumer]
+    using: str, consumer: declarations.Consumer, topic: str, rows: dict[tuple[str, str], models.ConsumerRow]
 ) -> Subscription:
     row = rows.get((consumer.name, topic))
     differs = None if row is None else next((o for o in LAYOUT if getattr(row, o) != getattr(consumer, o)), None)

@@ -53,26 +53,26 @@ def sync(using: str) -> list[str]:
     return changes
 
 
-def create(using: str, declared: declarations.Topic) -> models.Topic:
+def create(using: str, declared: declarations.Topic) -> models.TopicRow:
     """Make this one topic, which must be new, and adapt nothing else; in a transaction of its own."""
     with changing_topics(using):
         _, logs = _existing(using)
         _create(using, declared, None, logs)
-        return models.Topic.objects.using(using).select_related("head").get(name=declared.name)
+        return models.TopicRow.objects.using(using).select_related("head").get(name=declared.name)
 
 
 def create_missing(using: str, wanted: Iterable[declarations.Topic], *, apps: Apps) -> None:
     """Make those of these topics that aren't there, in a migration, with the models of its state; adapt nothing."""
     for declared in wanted:
         with changing_topics(using):
-            rows = apps.get_model("django_events", "Topic")._base_manager.using(using)
+            rows = apps.get_model("django_events", "TopicRow")._base_manager.using(using)
             ids: dict[str, int] = dict(rows.values_list("name", "pk"))
             logs: Logs = dict(sql.fetch(using, SQL.logs))
             if declared.name not in ids:
                 _create(using, declared, _orphans(ids.values(), logs).get(declared.name), logs, apps)
 
 
-Rows = dict[str, models.Topic]
+Rows = dict[str, models.TopicRow]
 Logs = dict[int, str]
 
 
@@ -85,7 +85,7 @@ def changing_topics(using: str) -> Iterator[None]:
 
 
 def _existing(using: str) -> tuple[Rows, Logs]:
-    rows = models.Topic.objects.using(using).select_related("head")
+    rows = models.TopicRow.objects.using(using).select_related("head")
     return {topic.name: topic for topic in rows}, dict(sql.fetch(using, SQL.logs))
 
 
@@ -107,7 +107,7 @@ def _is_behind(declared: declarations.Topic, rows: Rows, logs: Logs) -> bool:
     )
 
 
-def _layout_changed(row: models.Topic, declared: declarations.Topic) -> bool:
+def _layout_changed(row: models.TopicRow, declared: declarations.Topic) -> bool:
     return (row.partitions, row.timeline) != (declared.partitions, declared.timeline)
 
 
@@ -136,7 +136,7 @@ def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: 
     """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
     if orphan is None:
         [[topic_id]] = sql.fetch(using, SQL.next_topic_id, logs=list(logs))
-    model, head_model = (apps.get_model("django_events", name) for name in ("Topic", "TopicHead"))
+    model, head_model = (apps.get_model("django_events", name) for name in ("TopicRow", "TopicHead"))
     columns = {field.name for field in model._meta.concrete_fields}
     options = {option: getattr(declared, option) for option in OPTIONS if option in columns}
     topic: Any = model(pk=orphan or topic_id, name=declared.name, **options)
@@ -152,7 +152,7 @@ def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: 
     return f"Topic {declared}: its row was missing, made again for the log that is there."
 
 
-def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
+def _floors_of(using: str, topic: models.TopicRow) -> tuple[int, list[int]]:
     """What retention had removed of a log that lost its row, as far as what is left tells."""
     log = log_table(topic.pk)
     [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
@@ -167,7 +167,7 @@ def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
     return first - 1, [begins.get(partition, 1) - 1 for partition in range(topic.partitions)]
 
 
-def _adapt(using: str, row: models.Topic, declared: declarations.Topic, *, has_log: bool) -> list[str]:
+def _adapt(using: str, row: models.TopicRow, declared: declarations.Topic, *, has_log: bool) -> list[str]:
     """Bring a topic in step with its declaration, as far as its events allow."""
     changes = []
     if not has_log:
@@ -190,7 +190,7 @@ def _adapt(using: str, row: models.Topic, declared: declarations.Topic, *, has_l
     return [f"Topic {row}: {', '.join(changes)}."] if changes else []
 
 
-def _refuse_with_events(using: str, row: models.Topic, declared: declarations.Topic) -> None:
+def _refuse_with_events(using: str, row: models.TopicRow, declared: declarations.Topic) -> None:
     sql.fetch(using, sql.shared.lock_head, topic_id=row.pk)
     [[used]] = sql.fetch(using, SQL.topic_used, topic_id=row.pk)
     if not used:

@@ -7,14 +7,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
 from django_events.models.functions import ClockTimestamp, TopicId
-from django_events.models.topics import Topic
+from django_events.models.topics import TopicRow
 
 
 class EventColumns(models.Model):
     """What an event has from the moment it is published."""
 
     topic = models.ForeignKey(
-        Topic,
+        TopicRow,
         models.DO_NOTHING,
         related_name="+",
         db_constraint=False,
@@ -85,7 +85,7 @@ class DedupKey(models.Model):
 
     pk = models.CompositePrimaryKey("topic_id", "key")
     topic = models.ForeignKey(
-        Topic,
+        TopicRow,
         models.DO_NOTHING,
         related_name="+",
         db_constraint=False,

@@ -7,10 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
 from django_events.models.functions import ClockTimestamp, readable
-from django_events.models.topics import Topic
+from django_events.models.topics import TopicRow
 
 
-class Consumer(models.Model):
+class ConsumerRow(models.Model):
     """A named reader of one topic; a consumer of several topics has a row for each.
 
     Apps declare consumers in `events.py`; `migrate` makes these rows, and they stay until unregistered.
@@ -18,7 +18,7 @@ class Consumer(models.Model):
 
     id = models.AutoField(primary_key=True)
     name = models.CharField(_("name"), max_length=63)
-    topic = models.ForeignKey(Topic, models.CASCADE, related_name="consumers", verbose_name=_("topic"))
+    topic = models.ForeignKey(TopicRow, models.CASCADE, related_name="consumers", verbose_name=_("topic"))
     partitioned = models.BooleanField(_("partitioned"), default=True)
     types = models.JSONField(_("types"), null=True, blank=True)
     keys = models.JSONField(_("keys"), null=True, blank=True)
@@ -69,15 +69,16 @@ class Consumer(models.Model):
     error = models.TextField(_("error"), blank=True, default="", db_default="", editable=False)
 
     class Meta:
+        db_table = "django_events_consumer"
         verbose_name = _("consumer")
         verbose_name_plural = _("consumers")
         default_permissions = ("view",)
         permissions = [
-            ("pause_consumer", "Can pause a consumer"),
-            ("resume_consumer", "Can resume a consumer"),
-            ("rewind_consumer", "Can rewind a consumer"),
-            ("skip_consumer", "Can let a consumer skip an event"),
-            ("retry_consumer", "Can let a consumer retry now"),
+            ("pause_consumerrow", "Can pause a consumer"),
+            ("resume_consumerrow", "Can resume a consumer"),
+            ("rewind_consumerrow", "Can rewind a consumer"),
+            ("skip_consumerrow", "Can let a consumer skip an event"),
+            ("retry_consumerrow", "Can let a consumer retry now"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name"),
@@ -107,7 +108,7 @@ class Position(models.Model):
     ALL = -1
 
     consumer = models.ForeignKey(
-        Consumer, models.CASCADE, related_name="positions", db_index=False, verbose_name=_("consumer")
+        ConsumerRow, models.CASCADE, related_name="positions", db_index=False, verbose_name=_("consumer")
     )
     partition = models.IntegerField(_("partition"))
     position = models.BigIntegerField(_("position"), default=0)
@@ -174,7 +175,7 @@ class DeadLetter(models.Model):
     """An event that a consumer gave up on: a full copy, and why. It stays until redriven or discarded."""
 
     consumer = models.ForeignKey(
-        Consumer, models.CASCADE, related_name="dead_letters", db_index=False, verbose_name=_("consumer")
+        ConsumerRow, models.CASCADE, related_name="dead_letters", db_index=False, verbose_name=_("consumer")
     )
     event_id = models.BigIntegerField(_("event"))
     partition = models.IntegerField(_("partition"))

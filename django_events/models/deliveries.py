@@ -7,7 +7,7 @@ from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
-from django_events.models.consumers import Consumer
+from django_events.models.consumers import ConsumerRow
 from django_events.models.functions import readable
 
 M = TypeVar("M", bound=models.Model)
@@ -48,7 +48,7 @@ class Delivery(models.Model):
 
     pk = models.CompositePrimaryKey("consumer_id", "event_id")
     consumer = models.ForeignKey(
-        Consumer,
+        ConsumerRow,
         models.DO_NOTHING,
         related_name="deliveries",
         db_constraint=False,  # a check for every row of every batch; unregistering deletes them
@@ -99,7 +99,7 @@ class DeliveryLease(models.Model):
 
     token = models.BigIntegerField(_("lease"), primary_key=True)
     consumer = models.ForeignKey(
-        Consumer, models.DO_NOTHING, related_name="delivery_leases", db_constraint=False, verbose_name=_("consumer")
+        ConsumerRow, models.DO_NOTHING, related_name="delivery_leases", db_constraint=False, verbose_name=_("consumer")
     )
     leased_until = models.DateTimeField(_("leased until"))
     holder = models.CharField(_("holder"), max_length=200)
@@ -132,7 +132,7 @@ class PastDelivery(models.Model):
 
     pk = models.CompositePrimaryKey("consumer_id", "event_id", "processed_at")
     consumer = models.ForeignKey(
-        Consumer,
+        ConsumerRow,
         models.DO_NOTHING,
         related_name="past_deliveries",
         db_constraint=False,

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 from django_events import declarations, sql
 from django_events.exceptions import EventExpired
 from django_events.models.functions import TopicId
-from django_events.models.topics import Topic, TopicHead
+from django_events.models.topics import TopicHead, TopicRow
 
 SQL = sql.beside(__name__)
 
@@ -47,7 +47,7 @@ class Event(models.Model):
 
     pk = models.CompositePrimaryKey("topic_id", "id")
     topic = models.ForeignKey(
-        Topic,
+        TopicRow,
         models.DO_NOTHING,
         related_name="+",
         db_constraint=False,

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from django_events.models.functions import ClockTimestamp
 
 
-class Topic(models.Model):
+class TopicRow(models.Model):
     """A named log. Apps declare topics in `events.py`; `migrate` makes these rows."""
 
     id = models.AutoField(primary_key=True)
@@ -36,6 +36,7 @@ class Topic(models.Model):
     created_at = models.DateTimeField(_("created at"), db_default=ClockTimestamp(), editable=False)
 
     class Meta:
+        db_table = "django_events_topic"
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
         default_permissions = ("view",)
@@ -51,7 +52,9 @@ class TopicHead(models.Model):
     partitions had reached there: what the log can't tell any more.
     """
 
-    topic = models.OneToOneField(Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic"))
+    topic = models.OneToOneField(
+        TopicRow, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic")
+    )
     id_floor = models.BigIntegerField(_("id floor"), default=0)
     number_floors = models.JSONField(_("number floors"), default=list)
 

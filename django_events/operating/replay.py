@@ -108,7 +108,7 @@ def pause(
     topic: declarations.Topic | str | None = None,
     by: str | None = None,
     using: str | None = None,
-) -> list[models.Consumer]:
+) -> list[models.ConsumerRow]:
     """Let no worker begin anything more for a consumer; what is in hand is finished. Returns what was paused.
 
     It stays registered, and counts for retention. Repeating it changes nothing.
@@ -118,7 +118,7 @@ def pause(
         rows = [row for row in registered(using, consumer, topic=topic) if row.paused_at is None]
         refuse_queries(rows)
         for row in rows:
-            models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
+            models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
             record(using, row, "pause", by=by)
     return rows
 
@@ -129,7 +129,7 @@ def resume(
     topic: declarations.Topic | str | None = None,
     by: str | None = None,
     using: str | None = None,
-) -> list[models.Consumer]:
+) -> list[models.ConsumerRow]:
     """Let a paused consumer go on, and what stopped or waits for a retry be tried again now.
 
     Attempts are counted anew. Returns what went on. Repeating it changes nothing.
@@ -140,7 +140,7 @@ def resume(
         for row in registered(using, consumer, topic=topic):
             again = try_again(using, row)
             if any(again.values()) or row.paused_at is not None:
-                models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
+                models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(paused_at=None)
                 record(using, row, "resume", by=by, **again)
                 resumed.append(row)
     return resumed
@@ -153,7 +153,7 @@ def unregister(
     by: str | None = None,
     dry_run: bool = False,
     using: str | None = None,
-) -> list[models.Consumer]:
+) -> list[models.ConsumerRow]:
     """Forget a consumer and how far it was, so that the log isn't kept for it any longer.
 
     ConsumerInUse refuses it while an app declares it, while it handles events, and while it has dead letters.
@@ -184,7 +184,7 @@ def unregister(
     return rows
 
 
-def _refuse_declared(row: models.Consumer) -> None:
+def _refuse_declared(row: models.ConsumerRow) -> None:
     for declared in declarations.consumers:
         if declared.name == row.name and row.topic.name in declared.topics:
             raise ConsumerInUse(
@@ -194,7 +194,7 @@ def _refuse_declared(row: models.Consumer) -> None:
 
 
 def _moves(
-    using: str, row: models.Consumer, to: declarations.Start, partition: int | None
+    using: str, row: models.ConsumerRow, to: declarations.Start, partition: int | None
 ) -> list[tuple[Move, models.Position]]:
     positions = list(row.positions.using(using).order_by("partition"))
     if partition is not None:
@@ -223,7 +223,7 @@ def _set_anew(position: models.Position, at: int, number: int) -> None:
     position.error = position.holder = ""
 
 
-def _move_of_queue(using: str, row: models.Consumer, place: int) -> Move:
+def _move_of_queue(using: str, row: models.ConsumerRow, place: int) -> Move:
     """Of what it was given, some may be handled already and others not: those come again, and these are left out."""
     given, around = _given(using, row), SQL.pending_around
     [[before, behind, oldest]] = sql.fetch(using, around, consumer_id=row.pk, position=place - 1, given=given)
@@ -233,12 +233,12 @@ def _move_of_queue(using: str, row: models.Consumer, place: int) -> Move:
     return Move(row.topic.name, models.Position.ALL, next_event, place, 0, again or -left_out, left_out)
 
 
-def _given(using: str, row: models.Consumer) -> int:
+def _given(using: str, row: models.ConsumerRow) -> int:
     """The id up to which a queue consumer was given its events."""
     return log_positions.find(using, row.topic, "end") - 1 if row.live else row.filled_until
 
 
-def _refill(using: str, row: models.Consumer, move: Move) -> None:
+def _refill(using: str, row: models.ConsumerRow, move: Move) -> None:
     """Behind the place, events come from the log again; where there is none behind it, they come with the transfer."""
     end = log_positions.find(using, row.topic, "end")
     filled_until = move.after - 1 if move.events > 0 or move.after > row.filled_until else row.filled_until

@@ -48,7 +48,7 @@ class _Skip(NamedTuple):
     """What is to be done: a consumer, an event in its log, and who says so."""
 
     using: str
-    row: models.Consumer
+    row: models.ConsumerRow
     event_id: int
     partition: int
     who: str
@@ -95,7 +95,7 @@ def skip(
     return _of_queue(asked) if row.mode == "queue" else _of_stream(asked)
 
 
-def _partition(using: str, row: models.Consumer, event_id: int) -> int:
+def _partition(using: str, row: models.ConsumerRow, event_id: int) -> int:
     """The partition of the event; MISSING where its delivery is all that is left of it.
 
     An event and its delivery are committed together. So the delivery is looked for in the earlier statement: in the

@@ -215,7 +215,7 @@ def _never_drained(passed: Counter[str], followed: Counter[str], rounds: int) ->
 def _registered(using: str, consumers: Sequence[declarations.Consumer]) -> list[Subscription]:
     """Their subscriptions. What was declared since the last `migrate`, as by a test, is made first."""
     declared = {topic.name for topic in declarations.registry}
-    if declared.issubset(models.Topic.objects.using(using).values_list("name", flat=True)):
+    if declared.issubset(models.TopicRow.objects.using(using).values_list("name", flat=True)):
         with suppress(ConsumerNotReady):
             return subscriptions(using, consumers)
     sync(using)

@@ -45,7 +45,7 @@ def registered(*consumers: Consumer) -> Iterator[None]:
     finally:
         for consumer in consumers:
             declarations.consumers.discard(consumer)
-        models.Consumer.objects.filter(name__in=[consumer.name for consumer in consumers]).delete()
+        models.ConsumerRow.objects.filter(name__in=[consumer.name for consumer in consumers]).delete()
 
 
 def consume(consumers: Iterable[Consumer], events: int) -> float:

@@ -54,7 +54,7 @@ def queues(
         for n in range(count)
     ]
     with registered(*consumers):
-        models.Consumer.objects.filter(name__startswith="queue-").update(live=True)
+        models.ConsumerRow.objects.filter(name__startswith="queue-").update(live=True)
         try:
             yield [Queue(of, holder="bench") for of in subscriptions(connection.alias, consumers)]
         finally:

@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (SELECT clock_timestamp() - interval '1 day' + n * interval '
 
 def fill_log(topic_id: int, events: int, *, size: int = 20) -> None:
     """Put events into a log that is empty, as if they had been moved; made by the server."""
-    topic = models.Topic.objects.get(pk=topic_id)
+    topic = models.TopicRow.objects.get(pk=topic_id)
     some = min(AT_ONCE * topic.segment_size, 1_000_000)
     for first in range(1, events + 1, some):
         last = min(first + some - 1, events)
@@ -91,7 +91,7 @@ def _looks(topic: Topic, effort: Effort) -> Samples:
         consumers = [a_consumer(topic, name=f"bench-{n}", batch_size=1_000) for n in range(number)]
         with registered(*consumers):
             settle("django_events_consumer", "django_events_position")
-            ids = list(models.Consumer.objects.values_list("pk", flat=True))
+            ids = list(models.ConsumerRow.objects.values_list("pk", flat=True))
             for name, look in looks.items():
                 look(ids)  # the first one fills caches
                 values[name + called] = [timed(look, ids) for _ in range(effort.rounds(25))]
@@ -109,7 +109,7 @@ def retained(effort: Effort) -> Iterator[Row]:
             before = _size()
             fill_log(topic_id, events + BEFORE_IT, size=180)
             settle(LOG)
-            row = models.Topic.objects.get(pk=topic_id)
+            row = models.TopicRow.objects.get(pk=topic_id)
             seconds = timed(expire, connection.alias, row)
             left["dropped"].append(max(_size() - before, 1) / 1e6)
             if count(log_table(topic_id)) != BEFORE_IT:
@@ -246,7 +246,7 @@ def _moved(events: int) -> float:
     """Events per second through a backlog; what another session holds now is tried again."""
     read_committed(connection.alias)
     truncate(BUFFER)
-    topic_id = models.Topic.objects.get(name="bench").pk
+    topic_id = models.TopicRow.objects.get(name="bench").pk
     fill(BUFFER, [topic_id], events)
     settle(BUFFER)
     transfer, moved = Transfer(connection.alias), 0

@@ -53,7 +53,7 @@ def declared(*declarations_: Topic) -> Iterator[list[int]]:
     try:
         log_topics.sync(using)
         names = [topic.name for topic in declarations_]
-        yield list(models.Topic.objects.filter(name__in=names).order_by("id").values_list("id", flat=True))
+        yield list(models.TopicRow.objects.filter(name__in=names).order_by("id").values_list("id", flat=True))
     finally:
         for topic in declarations_:
             declarations.registry.discard(topic)
@@ -61,7 +61,7 @@ def declared(*declarations_: Topic) -> Iterator[list[int]]:
 
 
 def _drop(topic: Topic) -> None:
-    for row in models.Topic.objects.filter(name=topic.name):
+    for row in models.TopicRow.objects.filter(name=topic.name):
         with connection.cursor() as cursor:
             cursor.execute(f"DROP TABLE IF EXISTS {log_table(row.pk)}")
         row.delete()

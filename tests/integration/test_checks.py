@@ -17,9 +17,8 @@ from django.test import override_settings
 
 from django_events import Topic, declarations
 from django_events import checks as checks_of_ours
-from django_events.models import BufferedEvent, Consumer, Position
+from django_events.models import BufferedEvent, ConsumerRow, Position, TopicRow
 from django_events.models import Event as EventRow
-from django_events.models import Topic as TopicRow
 from tests.conftest import alias
 
 ROOT = Path(__file__).parents[2]
@@ -309,7 +308,7 @@ def test_parameters_bound_by_the_server_are_warned_of(monkeypatch):
 def test_a_consumer_that_stopped_is_found(make_topic):
     topic = TopicRow.objects.get(name=str(make_topic("things", partitions=2)))
     for name, partition in (("reader", 1), ("queue", Position.ALL)):
-        row = Consumer.objects.create(name=name, topic=topic)
+        row = ConsumerRow.objects.create(name=name, topic=topic)
         Position.objects.create(
             consumer=row, partition=partition, stopped_at=datetime(2025, 1, 2, 3, 4, tzinfo=UTC), error="Bad."
         )

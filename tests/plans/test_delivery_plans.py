@@ -25,7 +25,7 @@ PAST = "django_events_pastdelivery"
 
 def make_deliveries(topic, count, *, leased=0):
     """A queue consumer whose first deliveries are in hands; of the others some wait, and one key has most of them."""
-    row = models.Consumer.objects.create(
+    row = models.ConsumerRow.objects.create(
         name=f"queue{leased}", topic=topic, mode="queue", ordered=True, partitioned=False, live=True
     )
     row.positions.create(partition=models.Position.ALL)
@@ -42,7 +42,7 @@ def make_deliveries(topic, count, *, leased=0):
 
 @pytest.fixture
 def topic(make_topic):
-    return models.Topic.objects.get(name=str(make_topic("things")))
+    return models.TopicRow.objects.get(name=str(make_topic("things")))
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def very_many(topic):
             [leased, VERY_MANY],
         )
         cursor.execute(f"ANALYZE {DELIVERIES}, {PAST}, django_events_deliverylease")
-    models.Consumer.objects.filter(pk=waiting).update(history=timedelta(days=1), max_pending=1_000)
+    models.ConsumerRow.objects.filter(pk=waiting).update(history=timedelta(days=1), max_pending=1_000)
     return waiting, leased
 
 
@@ -214,5 +214,5 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     redrive = sql.shared.redrive_of_queue
     look = DUE_PARTITIONS_SQL.agenda_of_queue.on(consumer_id=waiting, floor=0, redrive=redrive)
     assert rows_read(look) < 2_000
-    models.Consumer.objects.filter(pk=waiting).update(ordered=False)
+    models.ConsumerRow.objects.filter(pk=waiting).update(ordered=False)
     assert 0 < rows_read(claim_statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000

@@ -8,7 +8,7 @@ from django.db import connection
 
 from django_events import Draft, publish_many, sql
 from django_events.log.transfer import SQL as TRANSFER_SQL
-from django_events.models import Event, Topic
+from django_events.models import Event, TopicRow
 from django_events.statements import log_table
 from tests.conftest import transfer_all
 
@@ -47,7 +47,7 @@ def large(make_topic) -> int:
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE django_events_event")
         cursor.execute("ANALYZE django_events_bufferedevent")
-    return Topic.objects.get(name="large").pk
+    return TopicRow.objects.get(name="large").pk
 
 
 @pytest.fixture(params=["fresh statistics", "statistics of an empty buffer"])

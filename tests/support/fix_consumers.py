@@ -20,7 +20,7 @@ from django_events.consuming.subscriptions import subscriptions
 from django_events.log import channel
 from django_events.models import (
     BufferedEvent,
-    Consumer,
+    ConsumerRow,
     DeadLetter,
     Delivery,
     Intervention,
@@ -51,7 +51,7 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
     for time_that_may_be_up in ("TURN", "TRANSACTION"):  # not because a test runs on a busy machine
         monkeypatch.setattr(streams, time_that_may_be_up, 3_600.0)
     with django_db_blocker.unblock():
-        known = set(Consumer.objects.values_list("pk", flat=True))
+        known = set(ConsumerRow.objects.values_list("pk", flat=True))
         yield
         left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("consumer ", "django_ev"))]
         try:
@@ -59,7 +59,7 @@ def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pyt
             assert not connection.in_atomic_block
             # What handlers write to the shop's tables is published by those.
             assert not BufferedEvent.objects.exclude(topic__name__in=["payments", "stock"]).exists()
-            assert not Consumer.objects.exclude(pk__in=known).exists()
+            assert not ConsumerRow.objects.exclude(pk__in=known).exists()
         finally:
             for model in (Order, Product, SearchEntry, Intervention, BufferedEvent, Sample, MaintenanceStep):
                 model.objects.all().delete()
@@ -102,7 +102,7 @@ def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
     for consumer in made:
         declarations.consumers.discard(consumer)
     if not connection.in_atomic_block:
-        rows = Consumer.objects.filter(name__in={consumer.name for consumer in made})
+        rows = ConsumerRow.objects.filter(name__in={consumer.name for consumer in made})
         Delivery.objects.filter(consumer_id__in=list(rows.values_list("pk", flat=True))).delete()
         rows.delete()
 

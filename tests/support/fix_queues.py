@@ -35,7 +35,7 @@ def make_queue(make_consumer: ConsumerFactory) -> Iterator[QueueFactory]:
             while fill_some(queue.subscription):
                 pass
         else:
-            models.Consumer.objects.filter(name=name).update(live=False)
+            models.ConsumerRow.objects.filter(name=name).update(live=False)
         return queue
 
     yield make
@@ -69,8 +69,8 @@ def pending(queue: Queue) -> list[int]:
     return list(deliveries(queue).values_list("event_id", flat=True))
 
 
-def row_of(queue: Queue) -> models.Consumer:
-    return models.Consumer.objects.get(pk=queue.subscription.consumer_id)
+def row_of(queue: Queue) -> models.ConsumerRow:
+    return models.ConsumerRow.objects.get(pk=queue.subscription.consumer_id)
 
 
 def values(hand: Hand | None) -> list[Any]:

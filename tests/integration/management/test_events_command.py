@@ -19,13 +19,13 @@ from django_events.management.commands.events import Command
 from django_events.management.events import ALL, peeking, status
 from django_events.models import (
     BufferedEvent,
-    Consumer,
+    ConsumerRow,
     DeadLetter,
     DedupKey,
     Event,
     Intervention,
     ScheduledEvent,
-    Topic,
+    TopicRow,
 )
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import problems
@@ -103,7 +103,7 @@ def age_log(topic: declarations.Topic, by: timedelta) -> None:
     """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it."""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {log_table(Topic.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
+            f"UPDATE {log_table(TopicRow.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
         )
 
 
@@ -694,7 +694,7 @@ def test_publish_refuses(events: Run, arguments: list[str], code: int, said: str
 def test_pause_and_resume(events: Run, lanes, things, make_consumer) -> None:
     make_consumer(lanes, things, handler=take)
     first, again = events("pause", "reader", "--by", "ada"), events("pause", "reader")
-    paused = Consumer.objects.filter(name="reader", paused_at__isnull=False).count()
+    paused = ConsumerRow.objects.filter(name="reader", paused_at__isnull=False).count()
     resumed = events("resume", "reader", "--topic", "things", "--format", "json")
 
     assert first.out.startswith("Consumer reader is paused on lanes and things")
@@ -947,12 +947,12 @@ def test_unregister_is_a_dry_run_unless_told_to(events: Run, things, lanes, make
 
     assert table.out.splitlines()[1].split() == ["reader", "things", "idle", "0", "1"]
     assert "Nothing was changed. To do it, say the same with --execute." in table.out
-    assert Consumer.objects.filter(name="reader").count() == 2
+    assert ConsumerRow.objects.filter(name="reader").count() == 2
     done = events("unregister", "reader", "--topic", "things", "--execute", "--format", "json").data
     assert (done["executed"], [row["topic"] for row in done["consumers"]]) == (True, ["things"])
-    assert [row.topic.name for row in Consumer.objects.filter(name="reader")] == ["lanes"]
+    assert [row.topic.name for row in ConsumerRow.objects.filter(name="reader")] == ["lanes"]
     assert "Consumer reader is forgotten." in events("unregister", "reader", "--execute").out
-    assert not Consumer.objects.filter(name="reader").exists()
+    assert not ConsumerRow.objects.filter(name="reader").exists()
 
 
 @pytest.mark.requirement("E12")
@@ -975,7 +975,7 @@ def test_unregister_refuses_what_is_declared_at_work_or_has_dead_letters(
     assert "is declared at" in declared.err
     assert "is handling events now" in at_work.err
     assert "has 1 dead letters, which would be lost" in with_letters.err
-    assert Consumer.objects.filter(name="reader").exists()
+    assert ConsumerRow.objects.filter(name="reader").exists()
 
 
 # --- dead letters

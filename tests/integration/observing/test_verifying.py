@@ -13,7 +13,7 @@ from django_events import Backoff, Draft, declarations, erase, publish_many
 from django_events.log.transfer import Transfer
 from django_events.models import (
     BufferedEvent,
-    Consumer,
+    ConsumerRow,
     DeadLetter,
     Delivery,
     DeliveryLease,
@@ -21,8 +21,8 @@ from django_events.models import (
     Intervention,
     PastDelivery,
     Position,
-    Topic,
     TopicHead,
+    TopicRow,
 )
 from django_events.observing.verifying import deliveries, proving, walking
 from django_events.observing.verifying.findings import Finding
@@ -58,7 +58,7 @@ def raw(statement: str, *parameters: Any) -> None:
 
 
 def log_of(topic: declarations.Topic) -> str:
-    return log_table(Topic.objects.get(name=topic.name).pk)
+    return log_table(TopicRow.objects.get(name=topic.name).pk)
 
 
 def segment_of(topic: declarations.Topic, first: int = 1) -> str:
@@ -71,7 +71,7 @@ def remove(topic: declarations.Topic, *ids: int) -> None:
 
 
 def verified(topic: declarations.Topic, **options: Any) -> Verified:
-    return verify("default", topic=Topic.objects.get(name=topic.name), **options)
+    return verify("default", topic=TopicRow.objects.get(name=topic.name), **options)
 
 
 def offenders(topic: declarations.Topic, **options: Any) -> list[Finding]:
@@ -226,7 +226,7 @@ def test_retention_while_it_walks(things, monkeypatch: pytest.MonkeyPatch) -> No
             remove(things, *range(1, 36))
             TopicHead.objects.filter(topic__name="things").update(id_floor=35, number_floors=[35])
 
-    found = verify("default", topic=Topic.objects.get(name="things"), on_progress=retention)
+    found = verify("default", topic=TopicRow.objects.get(name="things"), on_progress=retention)
 
     assert not list(found.findings)
     assert found.topics[0].events == 10 + 25
@@ -339,7 +339,7 @@ def test_segments_and_logs(events: Run, make_topic) -> None:
 def test_what_is_left_of_topics_and_consumers(events: Run, things, make_queue) -> None:
     make_queue(things)
     fill_topic(things, *range(3))
-    Consumer.objects.filter(name="queue").delete()
+    ConsumerRow.objects.filter(name="queue").delete()
     raw("INSERT INTO django_events_bufferedevent (topic_id, value) VALUES (99999, '1')")
 
     answer = events("verify", "--format", "json")
@@ -393,7 +393,7 @@ def test_deliveries(things, make_queue) -> None:
         f"logged_at, 1, '', '' FROM {log_of(things)} WHERE id = 6",
         consumer_id,
     )
-    Consumer.objects.filter(pk=consumer_id).update(filled_until=11)
+    ConsumerRow.objects.filter(pk=consumer_id).update(filled_until=11)
     found = offenders(things)
 
     assert sorted((one.kind, one.id, one.what) for one in found) == [
@@ -405,7 +405,7 @@ def test_deliveries(things, make_queue) -> None:
     ]
     assert {one.consumer for one in found} == {"queue"}
     of.filter(event_id__gt=3).delete()
-    Consumer.objects.filter(pk=consumer_id).update(filled_until=0)
+    ConsumerRow.objects.filter(pk=consumer_id).update(filled_until=0)
     Position.objects.filter(consumer_id=consumer_id).update(position=1, number=1)
     assert places(things) == [("delivery", "queue", None, 1)]
     assert DeliveryLease.objects.filter(consumer_id=consumer_id).count() == 1
@@ -538,7 +538,7 @@ def test_nobody_waits_for_it_and_it_waits_for_nobody(connect, things) -> None:
         ).fetchall()
         locks.append(held)
 
-    verify("default", topic=Topic.objects.get(name="things"), on_progress=look)
+    verify("default", topic=TopicRow.objects.get(name="things"), on_progress=look)
     assert locks == [0]
 
 

@@ -15,7 +15,7 @@ from django_events.consuming.filling import fill_some
 from django_events.consuming.registration import register
 from django_events.models import (
     BufferedEvent,
-    Consumer,
+    ConsumerRow,
     DeadLetter,
     Delivery,
     DeliveryLease,
@@ -23,7 +23,7 @@ from django_events.models import (
     Intervention,
     PastDelivery,
     Position,
-    Topic,
+    TopicRow,
 )
 from django_events.observing.verifying import dead_letters, deliveries
 from django_events.observing.verifying.findings import Finding
@@ -56,7 +56,7 @@ def raw(statement: str, *parameters: Any) -> None:
 
 
 def verified(topic: declarations.Topic) -> Verified:
-    return verify("default", topic=Topic.objects.get(name=topic.name))
+    return verify("default", topic=TopicRow.objects.get(name=topic.name))
 
 
 def offenders(topic: declarations.Topic) -> list[Finding]:
@@ -287,7 +287,7 @@ def test_a_delivery_that_was_deleted(things, make_queue) -> None:
 
 def settled_since(queue: Any) -> None:
     """As if it had been declared as it is for a while."""
-    Consumer.objects.filter(pk=queue.subscription.consumer_id).update(changed_at="2026-01-01T00:00Z")
+    ConsumerRow.objects.filter(pk=queue.subscription.consumer_id).update(changed_at="2026-01-01T00:00Z")
 
 
 def test_a_queue_marked_as_filled_further_than_it_is(things, make_queue) -> None:
@@ -295,11 +295,11 @@ def test_a_queue_marked_as_filled_further_than_it_is(things, make_queue) -> None
     settled_since(queue)
     fill_topic(things, *range(10))
     assert places(things) == []
-    Consumer.objects.update(filled_until=7)
+    ConsumerRow.objects.update(filled_until=7)
     assert [one[3] for one in places(things)] == [1, 2, 3, 4, 5, 6, 7]
-    Consumer.objects.update(filled_until=0, live=True)
+    ConsumerRow.objects.update(filled_until=0, live=True)
     assert len(places(things)) == 10
-    Consumer.objects.update(live=False)
+    ConsumerRow.objects.update(live=False)
     assert places(things) == []
 
 
@@ -435,7 +435,7 @@ def test_the_sequence_of_the_buffer_below_its_rows(things, lanes) -> None:
 def test_a_partition_that_the_topic_doesnt_have_is_a_note(lanes) -> None:
     raw(
         "INSERT INTO django_events_bufferedevent (topic_id, partition, value) VALUES (%s, 77, '1')",
-        Topic.objects.get(name="lanes").pk,
+        TopicRow.objects.get(name="lanes").pk,
     )
     found = verified(lanes)
     assert not found.findings

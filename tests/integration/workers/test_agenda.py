@@ -10,7 +10,7 @@ from django.db import connections
 from django_events import Draft, publish_many
 from django_events.consuming.leases import claim
 from django_events.consuming.subscriptions import subscriptions
-from django_events.models import Topic
+from django_events.models import TopicRow
 from django_events.workers.due_partitions import Agenda
 from django_events.workers.stopping import Stop
 from tests.conftest import transfer_all
@@ -57,7 +57,7 @@ def serve_next(agenda):
 
 
 def place(topic, partition=0):
-    return Topic.objects.get(name=str(topic)).pk, partition
+    return TopicRow.objects.get(name=str(topic)).pk, partition
 
 
 @pytest.mark.requirement("X6")
