@@ -43,7 +43,7 @@ def live_server(django_db_setup: None) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
+def transactional_db(transactional_db: None) -> Iterator[None]:
     """What the live server sees is committed. Nothing is flushed, so what people leave is deleted here."""
     yield
     for model in (LogEntry, Session, User, Group):

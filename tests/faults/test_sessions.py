@@ -8,7 +8,7 @@ from django_events import Draft, publish, publish_many, sql
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import TopicRow
-from tests.conftest import assert_dense, log_values, transfer_all
+from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import Processes
 
 pytestmark = pytest.mark.django_db(transaction=True)

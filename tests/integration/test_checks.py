@@ -19,7 +19,7 @@ from django_events import Topic, declarations
 from django_events import checks as checks_of_ours
 from django_events.models import BufferedEvent, ConsumerRow, Position, TopicRow
 from django_events.models import Event as EventRow
-from tests.conftest import alias
+from tests.support.fix_database import alias
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.django_db

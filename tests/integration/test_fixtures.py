@@ -10,7 +10,7 @@ from django_events import publish
 from django_events.exceptions import FixtureRefused
 from django_events.models import BufferedEvent, Event, TopicRow
 from testproject.shop.models import Product
-from tests.conftest import transfer_all
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
 WAY_OUT = r"Load the file with --exclude django_events, or .* manage.py dumpdata --exclude django_events"

@@ -27,8 +27,8 @@ from django_events.operating.replay import pause
 from django_events.sql.limited import limited
 from django_events.statements import log_table
 from testproject.private_postgres.server import Server
-from tests.conftest import alias
-from tests.conftest import login as reaching
+from tests.support.fix_database import alias
+from tests.support.fix_database import login as reaching
 from tests.support.fix_queues import fill_topic
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -48,13 +48,6 @@ urlpatterns = [
     path("otherz", health.readiness, {"using": "other"}),
     path("accounts/login/", fail),
 ]
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    """Nothing is flushed: see there."""
-    yield
-    BufferedEvent.objects.all().delete()
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from django_events import declarations, publish
 from django_events.models import Event
-from tests.conftest import transfer_all
+from tests.support.fix_topics import transfer_all
 
 ROOT = Path(__file__).parents[2]
 TOPICS = list(declarations.registry)

@@ -30,15 +30,11 @@ from django_events.observing.verifying.proving import verify
 from django_events.syncing import sync
 from django_events.testing import drain
 from django_events.workers.maintaining import run_steps
-from tests.conftest import drop_topics, login, transfer_all
 from tests.support.fix_consumers import run_once
+from tests.support.fix_database import login
+from tests.support.fix_topics import drop_topics, transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 class Nowhere:

@@ -1,6 +1,5 @@
 """Signals of our own: what happened is told once, when it is settled, and receivers can't do harm."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -10,22 +9,14 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from django_events import Backoff, BufferedWriter, Discard, Draft, publish, publish_many
-from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.signals import event_dead_lettered, event_handled, event_published, event_retried
 from django_events.testing import drain
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import exhaust, write_order, written
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    yield
-    for leftover in (BufferedEvent, ScheduledEvent, DedupKey):
-        leftover.objects.all().delete()
 
 
 @contextmanager

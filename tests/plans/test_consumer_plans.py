@@ -12,8 +12,8 @@ from django_events.models import Position
 from django_events.statements import log_table
 from django_events.syncing import sync
 from django_events.workers.due_partitions import Agenda
-from tests.conftest import transfer_all
 from tests.plans.test_plans import explain, scans
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -10,7 +10,7 @@ from django_events import Draft, publish_many, sql
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.models import Event, TopicRow
 from django_events.statements import log_table
-from tests.conftest import transfer_all
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

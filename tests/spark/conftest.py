@@ -14,7 +14,7 @@ from django_events import Draft, publish_many
 from django_events.exceptions import JavaMissing
 from django_events.log.transfer import Transfer
 from django_events.spark.session import session
-from tests.conftest import TopicFactory
+from tests.support.fix_topics import TopicFactory
 
 PASSWORD = "s3cret-of-the-tests"
 # Of a Java that works for seconds: what it would gain by compiling better is less than what that costs.
@@ -54,11 +54,6 @@ def scratch() -> Iterator[dict[str, str]]:
 def killed_in(folder: str) -> dict[str, str]:
     """Variables for a process whose Java is killed."""
     return {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder} {SHORT_LIVED}"}
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> None:
-    """Spark has connections of its own, so what it is to read has to be committed."""
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from django_events.spark.dsn import Connection, Dsn
 from django_events.spark.options import Subscription
 from django_events.spark.ranges import Range, split
 from django_events.statements import Statement
-from tests.conftest import TopicFactory
 from tests.spark.conftest import move
+from tests.support.fix_topics import TopicFactory
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -20,9 +20,9 @@ from django_events.spark.following import Follower
 from django_events.spark.options import for_stream
 from django_events.spark.ranges import Range
 from django_events.spark.streaming import Offsets, StreamReader
-from tests.conftest import Connect
 from tests.spark.conftest import move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id
+from tests.support.fix_database import Connect
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -263,7 +263,7 @@ def test_a_name_that_is_no_topic_is_refused_at_once(log: Callable[..., Any], str
 
 
 def test_a_topic_that_is_gone_stops_the_query(log: Callable[..., Any], stream: Stream, spark: Any) -> None:
-    from tests.conftest import drop_topics
+    from tests.support.fix_topics import drop_topics
 
     topic = log(Draft(value=1))
     stream(topic)
@@ -428,7 +428,7 @@ def cut_back(topic: Any, last: int) -> None:
 
 
 def make_anew(topic: Any, make_topic: Any) -> None:
-    from tests.conftest import drop_topics
+    from tests.support.fix_topics import drop_topics
 
     drop_topics([topic.name])
     with transaction.atomic():

@@ -11,7 +11,7 @@ from django.db import connection, connections
 from django.db.models import QuerySet
 
 from django_events import declarations
-from django_events.consuming import registration, streams
+from django_events.consuming import registration
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import Lease, claim
@@ -19,51 +19,20 @@ from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log import channel
 from django_events.models import (
-    BufferedEvent,
     ConsumerRow,
     DeadLetter,
     Delivery,
-    Intervention,
-    MaintenanceStep,
     Position,
-    Sample,
 )
 from django_events.models.functions import ClockTimestamp
-from django_events.workers import lease_renewal
 from django_events.workers.consuming import ConsumerPool
 from django_events.workers.due_partitions import Agenda, Due
 from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop
-from testproject.shop.models import Order, Product, SearchEntry
+from testproject.shop.models import Order, Product
 
 ConsumerFactory = Callable[..., declarations.Consumer]
 MOST_TURNS = 500  # of one test: more is a spin
-
-
-@pytest.fixture
-def committed_db(django_db_setup: None, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The database without a transaction around the test, and without the second that a flush of all tables takes.
-
-    What a test makes by the fixtures here and in conftest.py is removed; what else stays fails the test. A module
-    puts it in the place of `transactional_db`, which pytest-django and other fixtures look for.
-    """
-    monkeypatch.setattr(lease_renewal, "TICK", 0.01)  # what a worker waits for when it ends
-    for time_that_may_be_up in ("TURN", "TRANSACTION"):  # not because a test runs on a busy machine
-        monkeypatch.setattr(streams, time_that_may_be_up, 3_600.0)
-    with django_db_blocker.unblock():
-        known = set(ConsumerRow.objects.values_list("pk", flat=True))
-        yield
-        left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("consumer ", "django_ev"))]
-        try:
-            assert not left, f"threads go on: {left}"
-            assert not connection.in_atomic_block
-            # What handlers write to the shop's tables is published by those.
-            assert not BufferedEvent.objects.exclude(topic__name__in=["payments", "stock"]).exists()
-            assert not ConsumerRow.objects.exclude(pk__in=known).exists()
-        finally:
-            for model in (Order, Product, SearchEntry, Intervention, BufferedEvent, Sample, MaintenanceStep):
-                model.objects.all().delete()
-            connections.close_all()
 
 
 @pytest.fixture
@@ -108,7 +77,7 @@ def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
 
 
 @pytest.fixture
-def shelf(committed_db: None) -> Product:
+def shelf(transactional_db: None) -> Product:
     """A product that handlers can write orders of: an effect that may be there twice, and nothing forbids it."""
     return Product.objects.create(sku="tea", price=1, on_shelf=1_000)
 

@@ -15,8 +15,8 @@ from django_events.consuming.filling import fill_some
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models.functions import ClockTimestamp
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import ConsumerFactory
+from tests.support.fix_topics import transfer_all
 
 AT_ONCE = Backoff(attempts=3, base=timedelta(0))
 QueueFactory = Callable[..., Queue]

@@ -22,10 +22,10 @@ from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
 from testproject.shop.models import Order
-from tests.conftest import assert_dense, log_values, transfer_all
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
 from tests.support.fix_consumers import positions, written
+from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import Processes, wait_until
 from tests.support.proxies import ANSWER, CUTS_OF_ANSWER, ByteProxy, Cut
 
@@ -37,11 +37,6 @@ MARKED = b"django_events.writer/"
 MOVED = b"DELETE FROM django_events_bufferedevent"
 HANDLED = b"UPDATE django_events_position"
 SETTLED = b"DELETE FROM django_events_delivery"
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> None:
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture

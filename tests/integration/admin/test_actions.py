@@ -10,9 +10,9 @@ from django.utils import timezone
 from django_events import Backoff, publish
 from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
 from django_events.testing import drain
-from tests.conftest import transfer_all
 from tests.integration.admin.conftest import address, consumer_of, topic_of
 from tests.support.fix_consumers import position_of
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,8 @@ from django_events.admin import log as log_pages
 from django_events.models import ConsumerRow, DeadLetter, TopicRow
 from django_events.observing.statuses import statuses
 from django_events.testing import drain
-from tests.conftest import transfer_all
 from tests.integration.admin.conftest import address, consumer_of, topic_of
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
 

@@ -13,8 +13,8 @@ from django_events.admin import payloads
 from django_events.models import DeadLetter, Event
 from django_events.statements import log_table
 from django_events.testing import drain
-from tests.conftest import transfer_all
 from tests.integration.admin.conftest import address, topic_of
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
 

@@ -7,8 +7,8 @@ from django.test import Client
 from django.utils import timezone
 
 from django_events.models import DeadLetter, ScheduledEvent
-from tests.conftest import transfer_all
 from tests.integration.admin.conftest import address, consumer_of, topic_of
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
 

@@ -18,8 +18,8 @@ from django_events.admin import log as log_pages
 from django_events.models import BufferedEvent, ConsumerRow, DeadLetter, Overview, ScheduledEvent
 from django_events.statements import log_table
 from testproject.urls import urlpatterns as shops
-from tests.conftest import transfer_all
 from tests.integration.admin.conftest import address, consumer_of, topic_of
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
 

@@ -20,8 +20,8 @@ from django_events.log.topics import create
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, ConsumerRow, Event, TopicRow
 from django_events.workers.stopping import Stop
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import serve_due
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -29,12 +29,6 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 TABLES = ("topic", "topichead", "bufferedevent", "consumer", "position", "delivery", "deliverylease", "pastdelivery")
 TABLES = (*TABLES, "deadletter", "intervention", "scheduledevent", "dedupkey", "stagedevent", "sinkbatch")
 CATALOG = "SELECT relname, relkind::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    """Nothing is flushed: see there."""
-    yield
 
 
 @pytest.fixture

@@ -11,16 +11,11 @@ from django_events.consuming.claiming import SQL as CLAIMING_SQL
 from django_events.exceptions import ClaimRefused, LeaseLost, UnknownConsumer
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import dead_letters, run_once, write_order, written
 from tests.support.fix_queues import deliveries, fill_topic, pending, queue_of
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ from django_events.exceptions import ConsumerInUse, LeaseLost
 from django_events.models import ConsumerRow, DeadLetter, Delivery, DeliveryLease, Event, PastDelivery, Position
 from django_events.models.functions import ClockTimestamp
 from testproject.shop.models import Payment, Product
-from tests.conftest import log_values, transfer_all
 from tests.support.fix_consumers import (
     MOST_TURNS,
     dead_letters,
@@ -46,6 +45,7 @@ from tests.support.fix_consumers import (
     written,
 )
 from tests.support.fix_queues import fill_topic, queue_of
+from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -61,11 +61,6 @@ KINDS = [
 IN_ORDER = [KINDS[0], KINDS[2]]
 BOTH_MODES = pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "not transactional"])
 BOTH_SIZES = pytest.mark.parametrize("batch_size", [None, 4], ids=["single", "batch"])
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture(params=KINDS)

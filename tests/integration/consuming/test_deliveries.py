@@ -16,7 +16,6 @@ from django_events.consuming.filling import fill_some
 from django_events.exceptions import LeaseLost
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
-from tests.conftest import transfer_all
 from tests.support.fix_queues import (
     another,
     deliveries,
@@ -28,14 +27,10 @@ from tests.support.fix_queues import (
     settle,
     values,
 )
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 # Where they come from

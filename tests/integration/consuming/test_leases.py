@@ -24,7 +24,6 @@ from django_events.operating.dead_letters import redrive
 from django_events.workers import lease_renewal
 from django_events.workers.lease_renewal import Keeper
 from testproject.shop.models import Product
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import (
     dead_letters,
     due,
@@ -43,6 +42,7 @@ from tests.support.fix_consumers import (
     written,
 )
 from tests.support.fix_queues import queue_of
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -51,11 +51,6 @@ SOON = 30.0  # seconds, after which a test that waits has failed
 ONE = Backoff(attempts=1)
 THREE_AT_ONCE = Backoff(attempts=3, base=timedelta(0))
 BOTH_MODES = pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "not transactional"])
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture
@@ -527,7 +522,7 @@ def test_who_may_not_end_the_frozen_connection_goes_on_all_the_same(
 
 
 @pytest.fixture
-def weak_role(committed_db):
+def weak_role(transactional_db):
     """A role that may use the tables, and nothing else."""
     name = "weak_in_tests"
     with connection.cursor() as cursor:

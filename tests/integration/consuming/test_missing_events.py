@@ -20,7 +20,6 @@ from django_events.models import DeadLetter, Intervention, TopicHead, TopicRow
 from django_events.observing.lag import standings
 from django_events.observing.problems import troubles
 from django_events.statements import log_table
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import (
     expire_leases,
     lease_of,
@@ -32,14 +31,10 @@ from tests.support.fix_consumers import (
     working,
 )
 from tests.support.fix_queues import AT_ONCE, deliveries, fill_topic, pending, queue_of, values
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def remove(topic, *event_ids):

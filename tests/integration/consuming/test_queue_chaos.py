@@ -25,19 +25,14 @@ from django_events import (
 from django_events.consuming.filling import fill_some
 from django_events.exceptions import ConsumerInUse, RedriveRefused
 from django_events.log.transfer import Transfer
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import working
 from tests.support.fix_queues import pending
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 ROUNDS = 30
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def deadlocks():

@@ -44,8 +44,8 @@ from django_events.consuming.handling import no_attempt_left
 from django_events.consuming.queues import redrive_some
 from django_events.exceptions import ConsumerInUse, LeaseLost, RedriveRefused, SkipRefused
 from django_events.models.functions import ClockTimestamp
-from tests.conftest import transfer_all
 from tests.support.fix_queues import another, deliveries, settle, values
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -81,11 +81,6 @@ WITH_THE_DEAD = st.one_of(
 )
 AT_A_WORD = st.one_of(step("skip", PICK, BOTH), step("skip", PICK, BOTH), step("retry", st.none() | PICK))
 BY_PEOPLE = st.one_of(step("rewind", PICK, BOTH), step("pause_and_resume", st.integers(0, 2)))
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @dataclass

@@ -10,18 +10,13 @@ from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.queues import serve_hand
 from django_events.exceptions import LeaseLost
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import write_order, written
 from tests.support.fix_queues import deliveries, end_pauses, expire, pending
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 THREE_AT_ONCE = Backoff(attempts=3, base=timedelta(0))
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def fill(topic, *values, keys=None):

@@ -24,7 +24,6 @@ from django_events.exceptions import (
 from django_events.log.segments import segments
 from django_events.models import ConsumerRow, Event, Position, TopicRow
 from django_events.syncing import sync_after_migrate
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import (
     expire_leases,
     lease_of,
@@ -36,14 +35,10 @@ from tests.support.fix_consumers import (
     write_order,
     written,
 )
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def fill(topic, count, *, key=str):

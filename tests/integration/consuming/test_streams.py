@@ -20,7 +20,6 @@ from django_events.models.functions import ClockTimestamp
 from django_events.operating.dead_letters import redrive
 from django_events.operating.replay import pause, resume
 from testproject.shop.models import Payment, Product
-from tests.conftest import log_values, transfer_all
 from tests.support.fix_consumers import (
     dead_letters,
     due,
@@ -37,6 +36,7 @@ from tests.support.fix_consumers import (
     write_order,
     written,
 )
+from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -45,11 +45,6 @@ NO_PAUSE = timedelta(0)
 AT_ONCE = Backoff(attempts=3, base=NO_PAUSE)
 ONE_ATTEMPT = Backoff(attempts=1)
 BOTH_MODES = pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "not transactional"])
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def fill(topic, *values, **fields):

@@ -16,7 +16,6 @@ from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter
 from django_events.workers.due_partitions import Agenda
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import (
     dead_letters,
     exhaust,
@@ -30,17 +29,13 @@ from tests.support.fix_consumers import (
     write_order,
     written,
 )
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 ONE_ATTEMPT = Backoff(attempts=1)
 AT_ONCE = Backoff(attempts=3, base=timedelta(0))
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def fill(topic, *values):

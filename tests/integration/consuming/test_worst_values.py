@@ -18,20 +18,15 @@ from django_events.consuming.queues import QueueServer
 from django_events.exceptions import EventsMissing
 from django_events.operating.dead_letters import redrive
 from django_events.statements import log_table
-from tests.conftest import transfer_all
 from tests.support import worst_values
 from tests.support.fix_consumers import exhaust, position_of, run_once
 from tests.support.fix_queues import AT_ONCE, deliveries
 from tests.support.fix_queues import pending as pending_of
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 UNREADABLE = {**worst_values.EXPANDING, **worst_values.UNDECODED}
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def insert(topic, *values, column="value"):

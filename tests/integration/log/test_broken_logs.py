@@ -14,7 +14,7 @@ from django_events.models import TopicHead, TopicRow
 from django_events.observing.lag import standings
 from django_events.observing.problems import Trouble, troubles
 from django_events.statements import log_table
-from tests.conftest import assert_dense, log_values
+from tests.support.fix_topics import assert_dense, log_values
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -20,8 +20,8 @@ from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, ScheduledEvent
 from django_events.models.functions import ClockTimestamp
-from tests.conftest import assert_dense, log_values, transfer_all
 from tests.plans.test_plans import explain, scans
+from tests.support.fix_topics import assert_dense, log_values, transfer_all
 
 committing = pytest.mark.django_db(transaction=True)
 rolled_back = pytest.mark.django_db

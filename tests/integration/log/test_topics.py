@@ -22,7 +22,7 @@ from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, TopicHead, TopicRow
 from django_events.statements import log_table
 from django_events.syncing import sync_after_migrate
-from tests.conftest import assert_dense, drop_topics, log_values, transfer_all
+from tests.support.fix_topics import assert_dense, drop_topics, log_values, transfer_all
 
 committing = pytest.mark.django_db(transaction=True)
 rolled_back = pytest.mark.django_db

@@ -18,7 +18,7 @@ from django_events.models import BufferedEvent, Event, TopicHead, TopicRow
 from django_events.observing import lag
 from django_events.observing.lag import standings
 from django_events.statements import log_table
-from tests.conftest import assert_dense, log_values, transfer_all
+from tests.support.fix_topics import assert_dense, log_values, transfer_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -438,7 +438,7 @@ def test_the_log_holds_what_was_committed_in_an_order_that_readers_can_trust(con
     finally:
         for session in sessions:
             session.close()
-        from tests.conftest import drop_topics
+        from tests.support.fix_topics import drop_topics
 
         drop_topics(["things"])
 

@@ -25,21 +25,14 @@ from django_events.workers import maintaining
 from django_events.workers.background import in_background
 from django_events.workers.maintaining import LEASE, Maintenance, run_due, run_steps
 from django_events.workers.stopping import Stop
-from tests.conftest import transfer_all
 from tests.support.fix_queues import deliveries, fill_topic
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 MINUTE = timedelta(minutes=1)
 NAMES = [step.name for step in STEPS]
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
-    MaintenanceStep.objects.all().delete()
-    Sample.objects.all().delete()
 
 
 @pytest.fixture

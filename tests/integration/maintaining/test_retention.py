@@ -20,20 +20,15 @@ from django_events.models import Event, Intervention, TopicHead, TopicRow
 from django_events.models.functions import ClockTimestamp
 from django_events.signals import events_expired
 from django_events.statements import log_table
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, run_once, serve_lease
 from tests.support.fix_queues import deliveries, fill_topic, finish, pending, row_of, values
 from tests.support.fix_queues import expire as expire_lease
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture

@@ -19,20 +19,15 @@ from django_events.maintaining.expiring import expire
 from django_events.models import ConsumerRow, Event, Intervention, TopicHead, TopicRow
 from django_events.signals import events_expired
 from testproject.shop.models import Order
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import positions, working, write_order, written
 from tests.support.fix_queues import deliveries, queue_of
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 EVENTS = 1_200
 PUBLISHERS = 3
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 class Bustle:

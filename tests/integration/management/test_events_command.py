@@ -21,7 +21,6 @@ from django_events.models import (
     BufferedEvent,
     ConsumerRow,
     DeadLetter,
-    DedupKey,
     Event,
     Intervention,
     ScheduledEvent,
@@ -31,8 +30,8 @@ from django_events.models.functions import ClockTimestamp
 from django_events.observing import problems
 from django_events.operating.replay import pause
 from django_events.statements import log_table
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, reached, run_once, serve_due
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -54,15 +53,6 @@ class Answer(NamedTuple):
 
 
 Run = Callable[..., Answer]
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    """Nothing is flushed: see there."""
-    yield
-    BufferedEvent.objects.all().delete()
-    for leftover in (Intervention, ScheduledEvent, DedupKey):
-        leftover.objects.all().delete()
 
 
 @pytest.fixture

@@ -21,14 +21,15 @@ from django_events import Backoff, BufferedWriter, Discard, Draft, pause, publis
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
 from django_events.metrics.views import metrics
-from django_events.models import BufferedEvent, DedupKey, ScheduledEvent, TopicRow
+from django_events.models import BufferedEvent, TopicRow
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import state
 from django_events.statements import log_table
 from django_events.testing import drain
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
-from tests.conftest import login, transfer_all
+from tests.support.fix_database import login
+from tests.support.fix_topics import transfer_all
 
 TOKEN = "a secret that nobody guesses"
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
@@ -38,13 +39,6 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 Read = Callable[..., float | None]
 
 urlpatterns = [path("metrics", metrics)]
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    yield
-    for leftover in (BufferedEvent, ScheduledEvent, DedupKey):
-        leftover.objects.all().delete()
 
 
 @pytest.fixture

@@ -19,22 +19,15 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from django_events import Backoff, BufferedWriter, Discard, Draft, event_context, publish, publish_many, telemetry
 from django_events.exceptions import InvalidEvent
 from django_events.metrics.opentelemetry import OpenTelemetry, OpenTelemetryTracing
-from django_events.models import BufferedEvent, DeadLetter, DedupKey, Event, ScheduledEvent
+from django_events.models import BufferedEvent, DeadLetter, Event
 from django_events.testing import drain
 from testproject.shop.models import Order, Payment, Product
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import write_order
+from tests.support.fix_topics import transfer_all
 
 pytestmark = [pytest.mark.requirement("X10"), pytest.mark.usefixtures("transactional_db")]
 
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    yield
-    for leftover in (BufferedEvent, ScheduledEvent, DedupKey):
-        leftover.objects.all().delete()
 
 
 class Traced:

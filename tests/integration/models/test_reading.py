@@ -9,7 +9,7 @@ from django.test import override_settings
 from django_events import Draft, declarations, publish, publish_many
 from django_events.exceptions import UnknownTopic
 from django_events.models import Event, TopicRow
-from tests.conftest import transfer_all
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
 

@@ -30,22 +30,15 @@ from django_events.operating.replay import pause
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from testproject.private_postgres.server import Server
-from tests.conftest import alias, transfer_all
+from tests.support.fix_database import alias
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import Processes
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 HOUR = timedelta(hours=1)
 Events = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    """Nothing is flushed: see there."""
-    yield
-    BufferedEvent.objects.all().delete()
-    MaintenanceStep.objects.all().delete()
 
 
 @pytest.fixture

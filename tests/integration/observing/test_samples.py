@@ -1,6 +1,5 @@
 """Samples for charts: what is in them, one a minute however many take them, and nothing that they could hold up."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 
@@ -13,22 +12,14 @@ from django_events import Backoff, Draft, publish_many
 from django_events.models import ConsumerRow, Event, Sample, TopicRow
 from django_events.observing import samples
 from django_events.observing.samples import OfConsumer, OfTopic, Total, latest, of_consumer, take, totals
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    """Nothing is flushed: see there."""
-    Sample.objects.all().delete()
-    yield
-    Sample.objects.all().delete()
 
 
 def stored(*ages: timedelta, **columns: object) -> None:

@@ -30,11 +30,6 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def transactional_db(committed_db: None) -> None:
-    """Nothing is flushed: see there."""
-
-
-@pytest.fixture
 def uncleaned() -> Iterator[None]:
     """The table of deliveries without autovacuum, so that it doesn't come in the middle, and as if new."""
     run("ALTER TABLE django_events_delivery SET (autovacuum_enabled = off)")

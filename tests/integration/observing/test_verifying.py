@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,13 +12,11 @@ from django.db import OperationalError, connection, transaction
 from django_events import Backoff, Draft, declarations, erase, publish_many
 from django_events.log.transfer import Transfer
 from django_events.models import (
-    BufferedEvent,
     ConsumerRow,
     DeadLetter,
     Delivery,
     DeliveryLease,
     Event,
-    Intervention,
     PastDelivery,
     Position,
     TopicHead,
@@ -30,10 +28,10 @@ from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import redrive
 from django_events.operating.replay import rewind
 from django_events.statements import log_table
-from tests.conftest import transfer_all
 from tests.integration.management.test_events_command import Run, events
 from tests.support.fix_consumers import run_once, serve_due, working
 from tests.support.fix_queues import fill_topic, finish
+from tests.support.fix_topics import transfer_all
 
 __all__ = ["events"]  # a fixture
 
@@ -41,14 +39,6 @@ pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requireme
 
 VERIFICATIONS = 12
 ONE_ATTEMPT = Backoff(attempts=1)
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    """Nothing is flushed: see there."""
-    yield
-    BufferedEvent.objects.all().delete()
-    Intervention.objects.all().delete()
 
 
 def raw(statement: str, *parameters: Any) -> None:

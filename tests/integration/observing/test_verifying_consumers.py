@@ -20,7 +20,6 @@ from django_events.models import (
     Delivery,
     DeliveryLease,
     Event,
-    Intervention,
     PastDelivery,
     Position,
     TopicRow,
@@ -31,23 +30,15 @@ from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.replay import rewind
 from django_events.operating.skipping import skip
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_queues import deliveries as deliveries_of
 from tests.support.fix_queues import fail, fill_topic, finish, row_of, settle
+from tests.support.fix_topics import transfer_all
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X3")]
 
 ONE_ATTEMPT = Backoff(attempts=1)
 LONG = timedelta(days=1)
-
-
-@pytest.fixture
-def transactional_db(committed_db: None) -> Iterator[None]:
-    """Nothing is flushed: see there."""
-    yield
-    BufferedEvent.objects.all().delete()
-    Intervention.objects.all().delete()
 
 
 def raw(statement: str, *parameters: Any) -> None:

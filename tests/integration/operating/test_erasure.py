@@ -32,9 +32,9 @@ from django_events.models import Event, Intervention
 from django_events.operating.erasing import traces, waiting
 from django_events.operating.erasing.erasure import Erasure
 from django_events.statements import log_table
-from tests.conftest import assert_dense, transfer_all
 from tests.support.fix_consumers import dead_letters, run_once, working
 from tests.support.fix_queues import another, fail, fill_topic, values
+from tests.support.fix_topics import assert_dense, transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -42,11 +42,6 @@ pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 SECRET = "0b5c-secret"
 KEY = "ada@example.com"
 ONLY_ONCE = {"reason": "asked for"}
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture(params=[False, True], ids=["without timeline", "with timeline"])

@@ -25,7 +25,6 @@ from django_events.consuming.filling import fill_some
 from django_events.exceptions import ConsumerInUse, LeaseLost, RetryRefused, SkipRefused, UnknownConsumer
 from django_events.operating import retrying, skipping
 from django_events.statements import log_table
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import (
     dead_letters,
     expire_leases,
@@ -52,6 +51,7 @@ from tests.support.fix_queues import (
     settle,
     values,
 )
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -59,11 +59,6 @@ pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 HOUR = timedelta(hours=1)
 PATIENT = Backoff(attempts=5, base=HOUR, cap=HOUR)
 BUSY = Backoff(attempts=1_000_000, base=timedelta(0))
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def failing(*bad):

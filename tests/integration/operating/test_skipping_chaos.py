@@ -14,20 +14,15 @@ from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import ConsumerInUse, RedriveRefused, RetryRefused, SkipRefused
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
-from tests.conftest import transfer_all
 from tests.integration.consuming.test_queue_chaos import deadlocks
 from tests.support.fix_consumers import lease_of, working, write_order, written
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 EVENTS, ROUNDS = 300, 40
 KEYS = ["a", "b", "c", "d", "e"]
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 KINDS = {

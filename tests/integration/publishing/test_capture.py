@@ -20,7 +20,7 @@ from django_events.exceptions import InvalidCapture, InvalidEvent
 from django_events.models import BufferedEvent
 from django_events.publishing.capture import Capture
 from django_events.testing import published
-from tests.conftest import assert_dense, transfer_all
+from tests.support.fix_topics import assert_dense, transfer_all
 from tests.support.publishing_app.models import Account, Awkward, Captured, Everything, SavingsAccount, Shelf, Tag
 
 rolled_back = pytest.mark.django_db

@@ -13,7 +13,7 @@ from django_events.exceptions import InvalidEvent, TopicNotReady
 from django_events.maintaining import pruning
 from django_events.maintaining.pruning import forget_dedup_keys
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
-from tests.conftest import log_values, transfer_all
+from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
 
 committing = pytest.mark.django_db(transaction=True)

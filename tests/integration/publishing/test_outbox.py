@@ -19,7 +19,7 @@ from django_events.exceptions import InvalidEvent, UnknownTopic
 from django_events.models import BufferedEvent
 from django_events.publishing import model_signals
 from django_events.testing import published
-from tests.conftest import assert_dense, transfer_all
+from tests.support.fix_topics import assert_dense, transfer_all
 from tests.support.processes import wait_until
 from tests.support.publishing_app.models import (
     AudioBook,

@@ -25,7 +25,7 @@ from django_events import (
 )
 from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady, UnknownTopic
 from django_events.models import BufferedEvent, Event
-from tests.conftest import assert_dense, log_values, transfer_all
+from tests.support.fix_topics import assert_dense, log_values, transfer_all
 
 IN_ONE_DATABASE = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 committing = pytest.mark.django_db(transaction=True)

@@ -8,7 +8,7 @@ from django_events import event_context, publish, publish_again
 from django_events.exceptions import InvalidEvent, NotInTransaction, TopicNotReady, UnknownTopic
 from django_events.models import BufferedEvent, Event, TopicRow
 from django_events.signals import event_published
-from tests.conftest import assert_dense, transfer_all
+from tests.support.fix_topics import assert_dense, transfer_all
 
 pytestmark = pytest.mark.django_db
 

@@ -24,10 +24,10 @@ from django_events.exceptions import EventsError, InvalidEvent, SinkRefused
 from django_events.spark.options import for_batch, for_sink
 from django_events.spark.ranges import Range
 from django_events.spark.sink import Sink
-from tests.conftest import transfer_all
 from tests.support import worst_values
 from tests.support.fix_consumers import exhaust, position_of, run_once
 from tests.support.fix_queues import AT_ONCE, pending
+from tests.support.fix_topics import transfer_all
 from tests.support.publishing_app.models import Everything
 
 pytestmark = [pytest.mark.usefixtures("transactional_db", "shelf"), pytest.mark.requirement("D4")]
@@ -35,11 +35,6 @@ pytestmark = [pytest.mark.usefixtures("transactional_db", "shelf"), pytest.mark.
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 IN_SQL_REFUSED = set(worst_values.EXPANDING)
 FEW = [*worst_values.EXPANDING, *worst_values.UNDECODED, "JSON null", "a key of 100,000 characters"]
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture

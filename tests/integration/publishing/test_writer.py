@@ -23,7 +23,7 @@ from django_events import UNSET, BufferedWriter, declarations, publish
 from django_events.exceptions import InvalidEvent, NotWritten, TopicNotReady, UnknownTopic, WriterClosed, WriterFull
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.publishing import writer_threads as lanes_module
-from tests.conftest import assert_dense, log_values, transfer_all
+from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import wait_until
 from tests.support.proxies import CuttingProxy
 
@@ -34,11 +34,6 @@ SOON = timedelta(milliseconds=10)
 BRIEF = timedelta(milliseconds=50)
 ENOUGH = 60  # seconds, for what is going to happen
 LOST = "lose_next_answer", "lose_next_commit", "strand_next_commit"
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture(autouse=True)

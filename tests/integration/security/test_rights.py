@@ -36,19 +36,15 @@ from django_events.models import Event
 from django_events.observing.doctoring.examining import examine
 from django_events.spark.sink import SQL as SINK_SQL
 from testproject.shop.models import Product
-from tests.conftest import login, transfer_all
+from tests.support.fix_database import login
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 KINDS = ("publisher", "consumer", "operator", "reader", "sink")
 PASSWORD = "for-a-test"
 ONCE = Backoff(attempts=1)
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def run(*lines):

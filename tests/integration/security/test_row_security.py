@@ -23,8 +23,8 @@ from django_events.spark.options import Subscription
 from django_events.spark.topics import find
 from django_events.statements import log_table
 from testproject.shop.models import Product
-from tests.conftest import log_values, transfer_all
 from tests.support.fix_consumers import run_once, working
+from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

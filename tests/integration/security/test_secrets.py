@@ -17,9 +17,10 @@ from django_events.exceptions import EventsError, InvalidEvent
 from django_events.health import liveness, readiness
 from django_events.metrics.views import metrics
 from django_events.statements import log_table
-from tests.conftest import login, transfer_all
 from tests.support.fix_consumers import run_once
+from tests.support.fix_database import login
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
@@ -37,14 +38,6 @@ RULES = {
     "NOT NULL": ("ALTER TABLE {table} ALTER key SET NOT NULL", "ALTER TABLE {table} ALTER key DROP NOT NULL"),
     "trigger": (TRIGGER, "DROP FUNCTION refuse CASCADE"),
 }
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
-    yield
-    models.BufferedEvent.objects.all().delete()
-    models.ScheduledEvent.objects.all().delete()
 
 
 @pytest.fixture(autouse=True)

@@ -13,18 +13,13 @@ from django_events.consuming.subscriptions import subscriptions
 from django_events.models import TopicRow
 from django_events.workers.due_partitions import Agenda
 from django_events.workers.stopping import Stop
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import pool_of, position_of, positions, serve_lease, working, write_order, written
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 NEVER = {"POLL_INTERVAL": timedelta(hours=1)}
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from django_events.sql.direct import noticing_the_server, parameters
 from django_events.workers import listening
 from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
-from tests.conftest import Connect
-from tests.conftest import Session as Other
+from tests.support.fix_database import Connect
+from tests.support.fix_database import Session as Other
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

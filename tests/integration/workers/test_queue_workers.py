@@ -33,7 +33,6 @@ from django_events.maintaining.pruning import prune_histories
 from django_events.models import ConsumerRow, DeadLetter, Delivery, DeliveryLease, PastDelivery
 from django_events.observing.lag import standings
 from django_events.observing.problems import troubles
-from tests.conftest import transfer_all
 from tests.support.fix_consumers import dead_letters, position_of, run_once, working, write_order, written
 from tests.support.fix_queues import (
     another,
@@ -47,16 +46,12 @@ from tests.support.fix_queues import (
     queue_of,
     values,
 )
+from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 ONCE = Backoff(attempts=1)
-
-
-@pytest.fixture
-def transactional_db(committed_db):
-    """Nothing is flushed: see there."""
 
 
 def write_value(event):

@@ -20,7 +20,7 @@ from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
 from django_events.workers.wakeup_flag import Bell
 from django_events.workers.wakeups import WakeUps, why_polling
-from tests.conftest import Connect, Session
+from tests.support.fix_database import Connect, Session
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

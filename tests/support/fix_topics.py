@@ -1,0 +1,90 @@
+"""Topics for tests: declared, made, filled and compared, and then gone."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_events import declarations
+from django_events.log.topics import sync
+from django_events.log.transfer import Transfer
+from django_events.models import Event, TopicRow
+from django_events.statements import log_table
+
+TopicFactory = Callable[..., declarations.Topic]
+
+
+@pytest.fixture
+def make_topic(request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
+    """Declare topics for one test, with their rows and tables; they are dropped when it ends."""
+    if "transactional_db" not in request.fixturenames:
+        request.getfixturevalue("db")
+    made: list[declarations.Topic] = []
+
+    def make(name: str = "things", **options: Any) -> declarations.Topic:
+        topic = declarations.topic(name, **options)
+        made.append(topic)
+        sync("default")
+        return topic
+
+    yield make
+    for topic in made:
+        declarations.registry.discard(topic)
+    if not connection.in_atomic_block:
+        drop_topics([topic.name for topic in made])
+
+
+def drop_topics(names: list[str]) -> None:
+    rows = TopicRow.objects.filter(name__in=names)
+    with connection.cursor() as cursor:
+        for topic in rows:
+            cursor.execute(f"DROP TABLE IF EXISTS {log_table(topic.pk)} CASCADE")
+    rows.delete()
+
+
+@pytest.fixture
+def undiscovered() -> Iterator[declarations.Topic]:
+    """Declared, but `migrate` has not run since."""
+    topic = declarations.topic("undiscovered")
+    yield topic
+    declarations.registry.discard(topic)
+
+
+@pytest.fixture
+def things(make_topic: TopicFactory) -> declarations.Topic:
+    """A topic of one partition."""
+    return make_topic("things")
+
+
+@pytest.fixture
+def lanes(make_topic: TopicFactory) -> declarations.Topic:
+    """A topic of four partitions."""
+    return make_topic("lanes", partitions=4)
+
+
+def transfer_all(*, batch_size: int = 5_000) -> int:
+    """Move everything that is in the buffer, as a worker that has just started."""
+    worker = Transfer("default", batch_size=batch_size)
+    total = 0
+    while (moved := worker.move()) or worker.left:
+        total += moved
+    worker.setbacks.raise_first()
+    return total
+
+
+def log_values(topic: declarations.Topic) -> list[Any]:
+    """The values in the log of a topic, in order."""
+    return list(Event.objects.since(topic).values_list("value", flat=True))
+
+
+def assert_dense(topic: declarations.Topic) -> None:
+    """Ids are 1..n, numbers are 1..n in each partition, times never go back."""
+    rows = list(Event.objects.since(topic).values_list("id", "partition", "number", "logged_at"))
+    assert [id for id, *_ in rows] == list(range(1, len(rows) + 1))
+    seen: dict[int, int] = {}
+    for _, partition, number, _ in rows:
+        seen[partition] = seen.get(partition, 0) + 1
+        assert number == seen[partition]
+    times = [logged_at for *_, logged_at in rows]
+    assert times == sorted(times)
