@@ -56,9 +56,9 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     except ImproperlyConfigured as error:
         return Fault("database", f"The database {using!r} can't be used. {error}")
     except Error as error:
-        if sql.hides_rows(error):
+        if sql.kind_of(error) is sql.ErrorKind.ROWS_HIDDEN:
             return Fault("rights", f"{rows_hidden(connections[using].settings_dict['USER'], error)}.")
-        if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+        if sql.kind_of(error) is sql.ErrorKind.FORBIDDEN:
             told = rights_missing(connections[using].settings_dict["USER"], error, kind="publisher")
             return Fault("rights", f"{told}.")
         return Fault("database", " ".join(sql.said(error).split()))

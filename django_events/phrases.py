@@ -59,15 +59,6 @@ def cut_details(error: BaseException) -> None:
         driver.args = error.args = (said,)
 
 
-def hides_rows(error: BaseException) -> bool:
-    """Whether PostgreSQL refused a statement because row-level security would have hidden rows from its role.
-
-    The SQLSTATE is that of a missing right, and the message may be in any language: the function that raised is not.
-    """
-    diagnosis: Any = getattr(_of_driver(error), "diag", None)
-    return getattr(diagnosis, "source_function", None) == "check_enable_rls"
-
-
 def _of_driver(error: BaseException) -> BaseException | None:
     """The error that knows what the server said: this one, or the one that Django has copied."""
     copied = error.__cause__ is not None and error.__cause__.args == error.args

@@ -169,19 +169,20 @@ def _broken(request: HttpRequest) -> str:
 def _reason(error: Exception, using: str) -> str | None:
     """What an error of a database means to people; nothing if it is a mistake of ours."""
     alias = {"alias": using}
-    if sql.is_lost(error):
-        return _("The database “%(alias)s” can't be reached.") % alias
-    if sql.hides_rows(error):
-        return _("The database “%(alias)s” would hide rows from the user that the site connects as.") % alias
-    match sql.state(error):
-        case sql.UNDEFINED_TABLE:
+    kind = sql.kind_of(error)
+    match kind:
+        case sql.ErrorKind.LOST:
+            return _("The database “%(alias)s” can't be reached.") % alias
+        case sql.ErrorKind.ROWS_HIDDEN:
+            return _("The database “%(alias)s” would hide rows from the user that the site connects as.") % alias
+        case sql.ErrorKind.TABLE_GONE:
             return tables_missing(using)
-        case sql.READ_ONLY:
+        case sql.ErrorKind.READ_ONLY:
             return _("The database “%(alias)s” can only be read. Nothing was changed.") % alias
-        case sql.INSUFFICIENT_PRIVILEGE:
+        case sql.ErrorKind.FORBIDDEN:
             return _("The database “%(alias)s” doesn't allow this to the user that the site connects as.") % alias
-        case sql.QUERY_CANCELED:
+        case sql.ErrorKind.CANCELED:
             return _("The database “%(alias)s” ended a statement that took longer than its limit.") % alias
-    if sql.passes_by_itself(error):
+    if kind.passes:
         return _("The database “%(alias)s” couldn't do this now. Try again.") % alias
     return None

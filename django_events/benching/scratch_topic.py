@@ -93,7 +93,7 @@ def drop(using: str, topic: models.TopicRow) -> None:
     try:
         dropping.drop(using, topic)
     except OperationalError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         raise BenchRefused(
             f"Topic {topic} is still there: somebody holds a lock on the log, like a report or a dump that takes long. "
@@ -117,7 +117,7 @@ def _made(using: str, declared: declarations.Topic) -> models.TopicRow:
     try:
         return topics.create(using, declared)
     except ProgrammingError as error:
-        if sql.state(error) != sql.INSUFFICIENT_PRIVILEGE:
+        if sql.kind_of(error) is not sql.ErrorKind.FORBIDDEN:
             raise
         raise BenchRefused(
             f"The role of the database {using!r} may not make a topic: {str(error).strip().splitlines()[0]}. Nothing "

@@ -53,9 +53,9 @@ def fill_some(of: Subscription) -> Filled | None:
             more = _fill(of, AT_ONCE, to_the_end=True)
             filled = Filled(filled.made + more.made, more.left) if more is not None else filled
     except DatabaseError as error:
-        if sql.state(error) == sql.LOCK_NOT_AVAILABLE:  # on the head, or on the log
+        if sql.kind_of(error) is sql.ErrorKind.LOCKED:  # on the head, or on the log
             return filled
-        if not sql.is_of_data(error) or connections[of.using].in_atomic_block:
+        if not sql.kind_of(error).of_data or connections[of.using].in_atomic_block:
             raise
         return _fill_up_to_failure(of, made=0 if filled is None else filled.made)
     return filled
@@ -68,7 +68,7 @@ def _fill_up_to_failure(of: Subscription, *, made: int) -> Filled | None:
         try:
             filled = _fill(of, max(most, 1), to_the_end=False)
         except DatabaseError as error:
-            if not sql.is_of_data(error):
+            if not sql.kind_of(error).of_data:
                 raise
             if most < 1:
                 with sql.committed(of.using):

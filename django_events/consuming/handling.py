@@ -155,7 +155,7 @@ class Handling:
             if committed and settlement is not None:
                 self._log_hook(error)
                 return Outcome(settlement, events[:handled], seconds, failure)
-            if not isinstance(error, DatabaseError | InterfaceError) or sql.is_lost(error):
+            if not isinstance(error, DatabaseError | InterfaceError) or sql.kind_of(error) is sql.ErrorKind.LOST:
                 raise
             self._raise_if_lost(session, error)
             if not events:
@@ -280,14 +280,14 @@ def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
     try:
         loaded = claim.load(event)
     except DatabaseError as error:
-        if sql.is_lost(error):
+        if sql.kind_of(error) is sql.ErrorKind.LOST:
             raise
-        if sql.state(error) == sql.OUT_OF_MEMORY and not event.too_large:
+        if sql.kind_of(error) is sql.ErrorKind.OUT_OF_MEMORY and not event.too_large:
             # The server has no memory for what isn't large: that is not the event's attempt.
             return Failure(event.with_attempt(event.attempt - 1), error, Verdict.RETRY, SHORT_OF_MEMORY)
         why = unreadable(event, f"can't be read: {sql.said(error).rstrip('.')}")
         # A large event may find the memory the next time; what is too large for PostgreSQL stays so.
-        return claim.judge(event, why if sql.is_of_data(error) else error)
+        return claim.judge(event, why if sql.kind_of(error).of_data else error)
     except EventGone:
         return claim.judge(event, gone(event))
     if loaded is None:

@@ -476,7 +476,7 @@ def end_holder(using: str, token: int) -> None:
                     logger.warning("The frozen worker's connection, pid %d, %s.", pid, done)
                 sql.fetch(using, SQL.wait_for_holder, token=token)
         except DatabaseError as error:
-            if sql.state(error) not in (sql.LOCK_NOT_AVAILABLE, sql.INSUFFICIENT_PRIVILEGE):
+            if sql.kind_of(error) not in (sql.ErrorKind.LOCKED, sql.ErrorKind.FORBIDDEN, sql.ErrorKind.ROWS_HIDDEN):
                 raise
             logger.error("The frozen worker's connection can't be ended. %s", sql.said(error))
 

@@ -106,7 +106,7 @@ def redrive_some(of: Subscription) -> bool:
         with sql.batch(of.using, stand_still, lock_timeout=SHORT_WAIT):
             rows = sql.fetch(of.using, SQL.redrive_deliveries.on(redrive=part), consumer_id=of.consumer_id)
     except OperationalError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         return False
     return bool(rows)

@@ -93,4 +93,5 @@ def is_of_payload(using: str, error: DatabaseError) -> bool:
     """Whether a read failed because of what it met, so that reading less may go on. Not in a caller's transaction."""
     if connections[using].in_atomic_block:
         return False
-    return sql.is_of_data(error) or sql.state(error) in (sql.OUT_OF_MEMORY, sql.INTERNAL_ERROR)
+    kind = sql.kind_of(error)
+    return kind.of_data or kind in (sql.ErrorKind.OUT_OF_MEMORY, sql.ErrorKind.INTERNAL)

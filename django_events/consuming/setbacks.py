@@ -16,7 +16,7 @@ from django.db import DatabaseError, connections
 from django_events import sql
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
-from django_events.log.setbacks import AT_MOST, LONGEST_ERROR, Cause, Failing, Setbacks, cause_of, code_of
+from django_events.log.setbacks import AT_MOST, LONGEST_ERROR, Failing, Setbacks, code_of
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
@@ -28,7 +28,7 @@ def sets_aside(using: str, error: BaseException) -> bool:
         return False
     if isinstance(error, EventsMissing):
         return True
-    return isinstance(error, DatabaseError) and not sql.passes_by_itself(error) and cause_of(error) is Cause.REFUSED
+    return isinstance(error, DatabaseError) and sql.kind_of(error).stays
 
 
 class Releasable(Protocol):

@@ -108,7 +108,7 @@ class _Turn:
             with released_if_unread(self.lease):
                 raise
         except DatabaseError as error:  # a predicate fails on some value, and would again
-            if not sql.is_of_data(error) or connections[self.lease.using].in_atomic_block:
+            if not sql.kind_of(error).of_data or connections[self.lease.using].in_atomic_block:
                 with released_if_unread(self.lease):
                     raise
             logger.error(

@@ -44,7 +44,7 @@ def _drop_rest(using: str, topic: models.TopicRow, *, sure: bool) -> bool:
             models.TopicHead.objects.using(using).filter(pk=topic.pk).delete()
             models.TopicRow.objects.using(using).filter(pk=topic.pk).delete()
     except OperationalError as error:
-        if sure or sql.state(error) not in sql.RETRIED_STATES:
+        if sure or not sql.kind_of(error).passes_here:
             raise
         return False
     return True
@@ -58,7 +58,7 @@ def _drop_table(using: str, table: str) -> None:
                 sql.run(using, SQL.drop_table.on(table=table))
                 return
         except OperationalError as error:
-            if time.monotonic() > until or sql.state(error) not in sql.RETRIED_STATES:
+            if time.monotonic() > until or not sql.kind_of(error).passes_here:
                 raise
             time.sleep(PAUSE)
 

@@ -74,7 +74,7 @@ def _error(using: str, consumer_ids: list[int], move: Callable[[], object]) -> D
             move()
             transaction.set_rollback(True, using)
     except OperationalError as error:
-        if not sql.is_of_data(error):  # it passes by itself, and is nobody's
+        if not sql.kind_of(error).of_data:  # it passes by itself, and is nobody's
             raise
         return error
     except DatabaseError as error:

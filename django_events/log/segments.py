@@ -54,7 +54,7 @@ def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
         with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
             existing = segments(using, topic_id)
     except OperationalError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         return 0
     return _room(existing, reserve=reserve)
@@ -100,7 +100,7 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
                 [[last_id]] = sql.fetch(using, statement)
                 return extend(using, topic, after=max(last_id, topic.head.id_floor), events=events)
     except OperationalError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
     return room(using, topic_id, reserve=True)
 

@@ -6,7 +6,7 @@
     setbacks.over([topic_id])                   # it was moved
     setbacks.keep(topic_ids)                    # of others nothing waits: another transfer moved them
 
-Others go on meanwhile. What an error means is judged here and nowhere else. It is written into the row of the topic, or
+Others go on meanwhile. What the error said is written into the row of the topic, or
 of the consumer, for status, doctor and admin.
 """
 
@@ -16,7 +16,6 @@ import time
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 
 from django.db import DatabaseError, connections
 
@@ -46,31 +45,7 @@ def code_of(error: Failing) -> str:
     """What a row has as the kind of its failure: an SQLSTATE, or a word where that would say too little."""
     if isinstance(error, EventsMissing):
         return MISSING
-    return HIDDEN if sql.hides_rows(error) else sql.state(error) or ""
-
-
-class Cause(StrEnum):
-    """What it means that a batch failed."""
-
-    EVERYBODYS = "the connection or the server: nothing to do with a topic"
-    LOCKED = "a lock on a log was not to be had in time"
-    CROWDED = "more than the server has memory for at once, of locks for example"
-    NO_SEGMENT = "no segment of a log is for these ids"
-    REFUSED = "a log is not as it was made, a rule refuses an event, or a filter fails on one"
-
-
-def cause_of(error: DatabaseError) -> Cause:
-    """The one place that judges an error of a batch, or of a consumer."""
-    state = sql.state(error)
-    if state == sql.LOCK_NOT_AVAILABLE:
-        return Cause.LOCKED
-    if state == sql.OUT_OF_MEMORY:
-        return Cause.CROWDED
-    if sql.has_no_segment(error):
-        return Cause.NO_SEGMENT
-    if state == sql.DISK_FULL:  # of the one tablespace that a log is in, perhaps
-        return Cause.REFUSED
-    return Cause.EVERYBODYS if sql.passes_by_itself(error) or state == sql.READ_ONLY else Cause.REFUSED
+    return HIDDEN if sql.kind_of(error) is sql.ErrorKind.ROWS_HIDDEN else sql.state(error) or ""
 
 
 @dataclass(slots=True)
@@ -137,7 +112,7 @@ class Setbacks:
             with sql.batch(self.using, question, lock_timeout="200ms"):
                 pass
         except DatabaseError as failed:
-            if sql.is_lost(failed):
+            if sql.kind_of(failed) is sql.ErrorKind.LOST:
                 raise
             return sql.said(failed)
         return ""

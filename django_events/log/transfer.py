@@ -26,7 +26,7 @@ from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.mark import Horizon
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
-from django_events.log.setbacks import Cause, TopicSetbacks, cause_of
+from django_events.log.setbacks import TopicSetbacks
 from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.transfer")
@@ -282,20 +282,20 @@ class Transfer:
 
     def _failed(self, turn: Turn, error: DatabaseError) -> int:
         """A batch was rolled back. If that is because of some of its topics, the others are moved without them."""
-        cause = cause_of(error)
-        if cause is Cause.EVERYBODYS:
+        kind = sql.kind_of(error)
+        if kind.of_server:
             raise error
-        if cause is Cause.REFUSED and self._quarantined(turn.pending):
+        if kind.of_log and self._quarantined(turn.pending):
             self.left = True
             return 0
         if len(turn.pending) > 1:
             return sum(self._take(Turn(turn.settled, [p])) for p in turn.pending)
         [alone] = turn.pending
-        if cause is Cause.CROWDED:
+        if kind is sql.ErrorKind.OUT_OF_MEMORY:
             raise error
-        if cause is Cause.LOCKED:
+        if kind is sql.ErrorKind.LOCKED:
             self._wait_for_lock(alone)
-        elif cause is Cause.NO_SEGMENT:
+        elif kind is sql.ErrorKind.NO_SEGMENT:
             self._place_again(alone, error)
         else:
             self.setbacks.note(alone.topic_id, alone.topic, error, told=alone.fails)
@@ -313,7 +313,7 @@ class Transfer:
                 ours = [p for p in pending if p.topic_id in last_ids]
                 return bool(ours) and quarantine_failing(self.using, last_ids, lambda: self._move_locked(ours))
         except DatabaseError as error:
-            if cause_of(error) is Cause.EVERYBODYS:
+            if sql.kind_of(error).of_server:
                 raise
             return False  # a log can't even be read
 
@@ -362,7 +362,7 @@ class Transfer:
             with sql.batch(self.using, lock_timeout=segments.LOCK_TIMEOUT):
                 rooms = segments.rooms(self.using, new)
         except DatabaseError as error:
-            if cause_of(error) is Cause.EVERYBODYS:
+            if sql.kind_of(error).of_server:
                 raise
             return
         for topic_id, room in rooms.items():
@@ -377,7 +377,8 @@ class Transfer:
             if sure or known.last_id + pending.events > known.room:
                 known.room = segments.ensure(self.using, pending.topic_id, events=pending.events)
         except DatabaseError as error:
-            if cause_of(error) in (Cause.EVERYBODYS, Cause.CROWDED):
+            kind = sql.kind_of(error)
+            if kind.of_server or kind is sql.ErrorKind.OUT_OF_MEMORY:
                 raise
             self.setbacks.note(pending.topic_id, pending.topic, error, told=pending.fails)
             return False

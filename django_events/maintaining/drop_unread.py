@@ -110,7 +110,7 @@ def _remove(using: str, topic: models.TopicRow, old: Outlived) -> None:
     try:
         retention.remove(using, topic, old)
     except OperationalError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         raise LogLocked from error
 

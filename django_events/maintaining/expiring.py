@@ -53,7 +53,7 @@ def expire(using: str, topic: models.TopicRow, *, seconds: float = 10.0) -> Expi
             done.waits_for = str(paused)
             break
         except (OperationalError, LogLocked) as error:
-            if isinstance(error, OperationalError) and sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            if isinstance(error, OperationalError) and sql.kind_of(error) is not sql.ErrorKind.LOCKED:
                 raise
             tries += 1
             if tries == TRIES:

@@ -125,7 +125,7 @@ def _found(using: str, look: Callable[[str, Topics], list[models.TopicRow]]) -> 
         with sql.batch(using, **sql.UNHURRIED):
             return look(using, topics)
     except DatabaseError as error:
-        if sql.is_lost(error):
+        if sql.kind_of(error) is sql.ErrorKind.LOST:
             raise
     found = []
     for topic in _until_late(topics, lambda: False):
@@ -133,7 +133,7 @@ def _found(using: str, look: Callable[[str, Topics], list[models.TopicRow]]) -> 
             with sql.batch(using, **sql.UNHURRIED):
                 found += look(using, [topic])
         except DatabaseError as error:
-            if sql.is_lost(error):
+            if sql.kind_of(error) is sql.ErrorKind.LOST:
                 raise
     return found
 
@@ -161,9 +161,9 @@ def _each(
         try:
             act(topic)
         except DatabaseError as error:
-            if sql.is_lost(error):
+            if sql.kind_of(error) is sql.ErrorKind.LOST:
                 raise
-            if sql.state(error) == sql.LOCK_NOT_AVAILABLE:
+            if sql.kind_of(error) is sql.ErrorKind.LOCKED:
                 waits_for[topic.name] = A_LOCK
             else:
                 failed[topic.name] = sql.said(error)

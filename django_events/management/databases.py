@@ -40,12 +40,17 @@ def explained(using: str) -> Iterator[None]:
     except Unreachable as error:
         raise _unreachable(using, error) from error
     except (DatabaseError, InterfaceError) as error:
-        if sql.is_lost(error):
-            raise _unreachable(using, error) from error
-        said = tables_missing(using) if sql.state(error) == sql.UNDEFINED_TABLE else sql.said(error)
-        if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
-            told = rows_hidden if sql.hides_rows(error) else rights_missing
-            said = told(connections[using].settings_dict["USER"], error)
+        match sql.kind_of(error):
+            case sql.ErrorKind.LOST:
+                raise _unreachable(using, error) from error
+            case sql.ErrorKind.TABLE_GONE:
+                said = tables_missing(using)
+            case sql.ErrorKind.ROWS_HIDDEN:
+                said = rows_hidden(connections[using].settings_dict["USER"], error)
+            case sql.ErrorKind.FORBIDDEN:
+                said = rights_missing(connections[using].settings_dict["USER"], error)
+            case _:
+                said = sql.said(error)
         raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error
     except (UnknownConsumer, UnknownTopic) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error

@@ -14,7 +14,6 @@ from django.db import DatabaseError
 
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, registered, writable
-from django_events.log.setbacks import Cause, cause_of
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -202,7 +201,7 @@ def _ask_logs(using: str, statements: Sequence[sql.Statement], *, by_index: bool
         with sql.unlocked(using), sql.by_index(using) if by_index else nullcontext():
             return sql.fetch(using, sql.union_all(list(statements)))
     except DatabaseError as error:
-        if sql.passes_by_itself(error) or cause_of(error) is not Cause.REFUSED:
+        if not sql.kind_of(error).stays:
             raise
     if len(statements) == 1:
         return []

@@ -113,21 +113,22 @@ def _repair(row: models.TopicRow) -> str:
         return gettext("Make the row again, see %(page)s") % {"page": "docs/how-to/repair.md"}
     if row.failure == HIDDEN:
         return _seeing_all()
-    if row.failure == "42P07":
+    kind = sql.kind_of_state(row.failure)
+    if kind is sql.ErrorKind.TABLE_EXISTS:
         return gettext(
             "A table has the name of the next segment of %(log)s. Attach it, if it is one that was detached; otherwise "
             "rename it or drop it."
         ) % {"log": log}
-    if row.failure == "42P01":
+    if kind is sql.ErrorKind.TABLE_GONE:
         return gettext("Was its log dropped? Restore it, or make a new one: %(command)s") % {
             "command": "manage.py migrate"
         }
-    if row.failure == "42501":
+    if kind is sql.ErrorKind.FORBIDDEN:
         return gettext("Give %(log)s its owner and rights back: %(command)s") % {
             "log": log,
             "command": _events("grants", "--role operator"),
         }
-    if row.failure == "53100":
+    if kind is sql.ErrorKind.DISK_FULL:
         return gettext("Make room on the disk where %(log)s is.") % {"log": log}
     return gettext("Take back what was added to %(log)s or its segments: constraints, columns, triggers, policies.") % {
         "log": log
@@ -180,9 +181,10 @@ def _repair_for(row: models.ConsumerRow) -> str:
         return _seeing_all()
     if row.failure == MISSING:
         return _beyond(row)
-    if row.failure == sql.UNDEFINED_TABLE:
+    kind = sql.kind_of_state(row.failure)
+    if kind is sql.ErrorKind.TABLE_GONE:
         return _repair(models.TopicRow(pk=row.topic_id, failure=row.failure))
-    if row.failure == sql.INSUFFICIENT_PRIVILEGE:
+    if kind is sql.ErrorKind.FORBIDDEN:
         return gettext("Give %(log)s its owner and rights back: %(command)s") % {
             "log": log_table(row.topic_id),
             "command": _events("grants", "--role consumer"),

@@ -105,9 +105,9 @@ def read(using: str) -> list[Sample]:
 
 
 def _said(using: str, error: Exception) -> str:
-    if sql.hides_rows(error):
+    if sql.kind_of(error) is sql.ErrorKind.ROWS_HIDDEN:
         return rows_hidden(connections[using].settings_dict["USER"], error)
-    if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:  # the site publishes, and may read nothing
+    if sql.kind_of(error) is sql.ErrorKind.FORBIDDEN:  # the site publishes, and may read nothing
         return rights_missing(connections[using].settings_dict["USER"], error, kind="reader")
     return sql.said(error)
 
@@ -145,7 +145,7 @@ def _sizes(using: str, topics: list[models.TopicRow]) -> Iterator[Sample]:
         with sql.batch(using, **LIMITS):
             found = sizes(using, topics)
     except DatabaseError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         return
     for topic, (segments, size) in found.items():

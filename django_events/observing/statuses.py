@@ -31,7 +31,7 @@ def statuses(using: str, topic: models.TopicRow, event_id: int) -> list[Status]:
         with sql.by_index(using):
             return _asked(using, topic, event_id, SQL.meets)
     except DatabaseError as error:
-        if not sql.is_of_data(error):
+        if not sql.kind_of(error).of_data:
             raise
         # Somebody's predicate fails on this event, and its consumer is quarantined for it.
         return _asked(using, topic, event_id, SQL.meets_unknown)

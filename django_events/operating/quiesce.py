@@ -108,7 +108,7 @@ def standing_still(
                             yield
                             return
                 except OperationalError as error:
-                    if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                    if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
                         raise
                     if standing:
                         raise locked(rows[0]) from error

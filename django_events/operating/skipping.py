@@ -163,7 +163,7 @@ def _looking(asked: _Skip) -> Iterator[None]:
         with sql.committed(asked.using), sql.batch(asked.using):
             yield
     except OperationalError as error:
-        if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         raise locked(asked.row) from error
 
@@ -213,7 +213,7 @@ def _tried(asked: _Skip, after: int, upper: int) -> tuple[int | None, bool]:
         with transaction.atomic(asked.using):
             return _first_match(asked, after, upper), False
     except DatabaseError as error:
-        if not sql.is_of_data(error):
+        if not sql.kind_of(error).of_data:
             raise
         return None, True
 
@@ -249,7 +249,7 @@ def _of_queue(asked: _Skip) -> Skipped:
             except _InHandError as held:
                 busy = held.holder
             except OperationalError as error:
-                if sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+                if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
                     raise
                 busy = SOMEBODY
             patience.hold()

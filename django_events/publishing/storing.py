@@ -37,7 +37,6 @@ LARGE = 2_000
 _NO_PAYLOAD = "DE002"
 _UNREADABLE = "DE003"
 _TOPIC_MISSING = "DE001"
-_UNDEFINED = {"42P01", "42883", "3F000"}
 
 
 def writable(using: str | None) -> str:
@@ -207,14 +206,16 @@ def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn
             f"900 decimals, or is nested more than 5,000 deep, and as text it may be larger than memory. "
             f"Nothing was written. {given_up}"
         ) from error
-    if sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+    kind = sql.kind_of(error)
+    if kind in (sql.ErrorKind.FORBIDDEN, sql.ErrorKind.ROWS_HIDDEN):
         role = connections[using].settings_dict["USER"]
         raise RightsMissing(f"{rights_missing(role, error, kind='publisher')}. {given_up}") from error
-    if sql.state(error) in _UNDEFINED and not router.allow_migrate_model(using, BufferedEvent):
+    gone = kind in (sql.ErrorKind.TABLE_GONE, sql.ErrorKind.FUNCTION_GONE)
+    if gone and not router.allow_migrate_model(using, BufferedEvent):
         raise NotReady(
             f"Events can't be published to {using!r}: a router keeps the tables of django_events away from it. Let it "
             f"allow them there, or publish what is saved there by hand, to an alias that has them. {given_up}"
         ) from error
-    if sql.state(error) in _UNDEFINED:
+    if gone:
         raise NotReady(f"{tables_missing(using)}. {given_up}") from error
     raise error

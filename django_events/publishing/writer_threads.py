@@ -28,7 +28,6 @@ logger = logging.getLogger("django_events.writer")
 IDLE = 5.0  # seconds without an event, until the connection is closed
 PAUSES = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
 MOST_ODD = 5  # times that an error without a meaning is tried again
-READ_ONLY = "25006"  # what was the server is a standby now: the other one is found by connecting again
 
 Item = tuple[Encoded, "Future[bool]", int]  # and its size
 
@@ -206,7 +205,7 @@ class Lane:
             except GivenUp:
                 return
             except Exception as refused:
-                if len(piece) > 1 and (isinstance(refused, DataError) or sql.is_of_data(refused)):
+                if len(piece) > 1 and (isinstance(refused, DataError) or sql.kind_of(refused).of_data):
                     middle = len(piece) // 2
                     pieces += [piece[middle:], piece[:middle]]
                     continue
@@ -254,7 +253,8 @@ class Lane:
             except Exception as error:
                 # Behind a pooler, the end of a connection may look like an answer that nobody expects.
                 odd += is_odd(error)
-                retried = sql.passes_by_itself(error) or sql.state(error) == READ_ONLY
+                # A server that became a standby is left for the other one by connecting again.
+                retried = sql.kind_of(error).passes or sql.kind_of(error) is sql.ErrorKind.READ_ONLY
                 if not retried and not (is_odd(error) and odd <= MOST_ODD):
                     self._refuse(error)
                 failures += 1

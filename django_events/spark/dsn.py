@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from django_events.database_errors import ErrorKind, kind_of
 from django_events.exceptions import InvalidOption, NotReady, RightsMissing, rights_missing, rows_hidden
-from django_events.phrases import cut_details, hides_rows
+from django_events.phrases import cut_details
 from django_events.statements import Statement, shared
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -88,16 +89,17 @@ def explained(dsn: Dsn) -> Iterator[None]:
     """Say what is missing where the server's words don't, and nothing of the rows that it refused."""
     try:
         yield
-    except psycopg.errors.UndefinedTable as error:
-        raise NotReady(
-            f"The tables of django_events are not in the database {dsn}, or were removed meanwhile: "
-            f"{str(error).splitlines()[0]}. Run: manage.py migrate"
-        ) from error
-    except psycopg.errors.InsufficientPrivilege as error:
-        if hides_rows(error):
-            raise RightsMissing(rows_hidden(dsn.role, error)) from error
-        raise RightsMissing(rights_missing(dsn.role, error, kind="reader|sink")) from error
     except psycopg.Error as error:
+        kind = kind_of(error)
+        if kind is ErrorKind.TABLE_GONE:
+            raise NotReady(
+                f"The tables of django_events are not in the database {dsn}, or were removed meanwhile: "
+                f"{str(error).splitlines()[0]}. Run: manage.py migrate"
+            ) from error
+        if kind is ErrorKind.ROWS_HIDDEN:
+            raise RightsMissing(rows_hidden(dsn.role, error)) from error
+        if kind is ErrorKind.FORBIDDEN:
+            raise RightsMissing(rights_missing(dsn.role, error, kind="reader|sink")) from error
         if isinstance(error, psycopg.InternalError) and error.sqlstate is None:
             # Psycopg's own: a COMMIT was answered, and then came an error, as a pooler's. What is lost is tried again.
             raise psycopg.OperationalError(f"The connection to {dsn} ended in the middle of an answer.") from error

@@ -18,6 +18,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 from pyspark.sql.datasource import InputPartition
 
+from django_events.database_errors import ErrorKind, kind_of
 from django_events.exceptions import DataLost
 from django_events.spark.columns import COLUMNS, TOPIC, Column
 from django_events.spark.dsn import Connection, Dsn, fetch_whole
@@ -39,8 +40,6 @@ SETTINGS = {
 # How many events make a row: so many that a batch has about a megabyte, learnt from those before.
 PIECE_BYTES = 1 << 20
 FIRST_PIECE, LARGEST_PIECE = 128, 2048
-# What PostgreSQL says to more than it can send in one row: limits of its own, and to bytes an error without a class.
-LIMITS, UNNAMED, OUT_OF_MEMORY = "54", "XX000", "53200"
 
 NOT_MADE_INTO_TEXT = "It has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep."
 NAMED = 5  # events, in a warning
@@ -162,13 +161,13 @@ class Gathered(NamedTuple):
 
 
 def _is_too_large(error: psycopg.Error) -> bool:
-    state = error.sqlstate or ""
-    return state[:2] == LIMITS or state in (UNNAMED, OUT_OF_MEMORY)
+    """Whether it is what PostgreSQL says to more than it can send in one row; to bytes, that is an internal error."""
+    return kind_of(error) in (ErrorKind.TOO_LARGE, ErrorKind.INTERNAL, ErrorKind.OUT_OF_MEMORY)
 
 
 def _refused(error: psycopg.Error) -> str:
     """Why an event can't be sent by itself. What is short of memory may have some the next time."""
-    if error.sqlstate == OUT_OF_MEMORY:
+    if kind_of(error) is ErrorKind.OUT_OF_MEMORY:
         raise error
     return f"PostgreSQL can't send it: {str(error).strip().splitlines()[0].rstrip('.')}."
 

@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, StringType, StructType
 
+from django_events.database_errors import kind_of
 from django_events.exceptions import InvalidEvent, InvalidOption, SinkRefused
 from django_events.spark import topics
 from django_events.spark.dsn import Connection, fetch
@@ -100,9 +101,9 @@ class Sink:
                 with self.options.dsn.connected() as connection, connection.transaction():
                     self._publish(connection, staged, sink, batch, again=tried > 0)
                 return
-            except (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout):
+            except psycopg.Error as error:
                 # It may have been committed, and the answer lost. The next try waits until that is decided.
-                if tried == TRIES - 1:
+                if not kind_of(error).passes or tried == TRIES - 1:
                     raise
 
     def forget(self, messages: Messages) -> None:

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections, transaction
+from django.db import DatabaseError, InternalError, OperationalError, connections, transaction
 
 from django_events.conf import settings as site
+from django_events.database_errors import ErrorKind as ErrorKind
+from django_events.database_errors import kind_of as kind_of
+from django_events.database_errors import kind_of_state as kind_of_state
+from django_events.database_errors import state as state
 from django_events.phrases import cut_details, without_details
-from django_events.phrases import hides_rows as hides_rows
 from django_events.statements import Statement as Statement
 from django_events.statements import Statements as Statements
 from django_events.statements import all_of as all_of
@@ -117,47 +120,9 @@ def run(using: str, statement: Statement) -> None:
         cursor.execute(statement.text, {})
 
 
-def state(error: BaseException) -> str | None:
-    """The SQLSTATE of an error of the database."""
-    return getattr(error.__cause__, "sqlstate", None)
-
-
 def said(error: BaseException) -> str:
     """What the database says, without the details: a DETAIL may hold the row that was refused, payload and all."""
     return without_details(error)
-
-
-LOST_STATES = {
-    "53300",  # too many connections
-    "57P01",  # the server ends the connection
-    "57P02",  # it crashed
-    "57P03",  # it is starting or stopping
-    "57P05",  # it ended an idle session
-    "25P03",  # it ended a session that was idle in a transaction
-    "25P04",  # it ended a transaction that took too long
-}
-RETRIED_STATES = {
-    "40001",  # serialization failure
-    "40P01",  # deadlock
-    "55P03",  # a lock was not to be had in time
-    "57014",  # a statement took too long
-    "53100",  # the disk is full
-    "53200",  # out of memory
-}
-
-
-def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone, or never was, rather than a statement refused."""
-    sqlstate = state(error)
-    if sqlstate is None:
-        # An InternalError is psycopg's own: a COMMIT was answered, and then came the end of the connection.
-        return isinstance(error, (OperationalError, InterfaceError, InternalError))
-    return sqlstate.startswith("08") or sqlstate in LOST_STATES  # of whatever class: a timeout is an InternalError
-
-
-def passes_by_itself(error: BaseException) -> bool:
-    """Whether the same may work after a while."""
-    return is_lost(error) or state(error) in RETRIED_STATES
 
 
 # Row-level security that applies to this role would hide rows, and what isn't seen would be taken for gone: events
@@ -182,28 +147,6 @@ BATCH_SETTINGS = {
 
 # Maintenance waits for nobody, and nobody waits long for it: what can't be done now is done a minute later.
 UNHURRIED = {"statement_timeout": "10s", "lock_timeout": "200ms"}
-
-
-def is_of_data(error: BaseException) -> bool:
-    """Whether a statement failed because of a value that it met, and would again: a filter on an event, for example."""
-    return (state(error) or "")[:2] in ("22", "0A", "54")
-
-
-def has_no_segment(error: BaseException) -> bool:
-    """Whether a row had no segment to go to. A CHECK that refuses one has the same SQLSTATE, and a name."""
-    diagnosis: Any = getattr(error.__cause__, "diag", None)
-    return state(error) == CHECK_VIOLATION and diagnosis.constraint_name is None and diagnosis.table_name is not None
-
-
-CHECK_VIOLATION = "23514"
-LOCK_NOT_AVAILABLE = "55P03"
-UNDEFINED_TABLE = "42P01"
-INSUFFICIENT_PRIVILEGE = "42501"
-READ_ONLY = "25006"
-OUT_OF_MEMORY = "53200"  # its table of locks is full, too
-INTERNAL_ERROR = "XX000"  # what PostgreSQL says to bytes of more than it can write as text
-QUERY_CANCELED = "57014"
-DISK_FULL = "53100"
 
 
 def vanishing() -> dict[str, str]:
@@ -292,7 +235,7 @@ def _telling_loss() -> Iterator[None]:
     try:
         yield
     except InternalError as error:
-        if not is_lost(error):
+        if kind_of(error) is not ErrorKind.LOST:
             raise
         raise OperationalError(str(error)) from error
 

@@ -75,11 +75,11 @@ def run(
             reached = True
             done = worker.work(stop)
         except (DatabaseError, InterfaceError) as error:
-            if not sql.passes_by_itself(error):
+            if not sql.kind_of(error).passes:
                 raise
             connections[worker.using].close()
             worker.reset()
-            if sql.is_lost(error) and (once or not reached):
+            if sql.kind_of(error) is sql.ErrorKind.LOST and (once or not reached):
                 raise Unreachable(sql.said(error)) from error
             failures += 1
             _back_off(worker, stop, failures, error)

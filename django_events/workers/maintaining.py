@@ -77,7 +77,7 @@ def _run(steps: Iterable[Step], using: str, *, until: Callable[[], bool], as_sch
                 exc_info=not isinstance(error, Error | StepFailed),
             )
             outcome = outcome._replace(error=sql.said(error) or type(error).__name__)
-            if sql.is_lost(error):
+            if sql.kind_of(error) is sql.ErrorKind.LOST:
                 raise
         except BaseException as error:  # Ctrl-C, for example: others need not wait for the lease to end
             _end(using, begun, outcome._replace(error=f"interrupted by {type(error).__name__}"))

@@ -35,7 +35,7 @@ def look(using: str, *, max_lag: int | None, max_age: timedelta | None, consumer
                 return _of_consumer(using, consumer, max_lag, max_age)
             return _of_transfer(using, max_lag, max_age)
     except OperationalError as error:
-        if sql.passes_by_itself(error):
+        if sql.kind_of(error).passes:
             raise Unreachable(sql.said(error)) from error
         raise
 

@@ -60,15 +60,15 @@ def _answers(examination: Examination, patient: Patient) -> list[Answer]:
         with sql.batch(patient.using, **LIMITS):
             return [*examination(patient)]
     except Exception as error:
-        if isinstance(error, DatabaseError | InterfaceError) and sql.is_lost(error):
+        if isinstance(error, DatabaseError | InterfaceError) and sql.kind_of(error) is sql.ErrorKind.LOST:
             raise
-        if isinstance(error, DatabaseError) and sql.state(error) == sql.UNDEFINED_TABLE:
+        if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.TABLE_GONE:
             return [unknown(tables_missing(patient.using))]
-        if isinstance(error, DatabaseError) and sql.state(error) == sql.LOCK_NOT_AVAILABLE:
+        if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.LOCKED:
             return [unknown("Somebody has locked what it looks at: see locks.")]
-        if isinstance(error, DatabaseError) and sql.hides_rows(error):
+        if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.ROWS_HIDDEN:
             return [unknown(f"Row-level security hides rows of it from this role: {sql.said(error).splitlines()[0]}.")]
-        if isinstance(error, DatabaseError) and sql.state(error) == sql.INSUFFICIENT_PRIVILEGE:
+        if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.FORBIDDEN:
             return [unknown(f"This role may not look: {sql.said(error).splitlines()[0]}.", MAY_LOOK)]
         said = sql.said(error).splitlines() or [""]
         return [unknown(f"It failed: {type(error).__name__}: {said[0]}")]

@@ -117,7 +117,7 @@ def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str
                 with sql.batch(using):
                     rows = sql.fetch(using, statement, most=SHOWN)
             except DatabaseError as error:
-                if sql.passes_by_itself(error):
+                if sql.kind_of(error).passes:
                     raise
                 notes.append(
                     f"Consumer {consumer.name} of {topic}: its filter fails on an event from {after + 1:,} to "

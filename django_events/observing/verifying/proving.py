@@ -112,10 +112,10 @@ def _seen(using: str, topic: models.TopicRow, findings: Findings, notes: list[st
                     verify_history(seen, findings)
                 return seen
         except OperationalError as error:
-            if locked or not left or sql.state(error) != sql.LOCK_NOT_AVAILABLE:
+            if locked or not left or sql.kind_of(error) is not sql.ErrorKind.LOCKED:
                 raise
         except ProgrammingError as error:
-            if locked or sql.state(error) != sql.UNDEFINED_TABLE:
+            if locked or sql.kind_of(error) is not sql.ErrorKind.TABLE_GONE:
                 raise
             return None  # it is reported, or was dropped a moment ago
     return None

@@ -106,7 +106,7 @@ class Erasure:
                 with sql.batch(self.using, lock_timeout=LOCK_TIMEOUT):
                     return step()
             except OperationalError as error:
-                if sql.is_lost(error) or sql.state(error) not in sql.RETRIED_STATES:
+                if not sql.kind_of(error).passes_here:
                     raise
                 if tries == TRIES:
                     raise EraseRefused(

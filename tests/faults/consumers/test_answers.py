@@ -95,7 +95,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.Topic):
             with transaction.atomic("wired"):
                 publish(things, place, using="wired")
         except (DatabaseError, InterfaceError) as error:
-            assert sql.is_lost(error), (str(cut), error)
+            assert sql.kind_of(error) is sql.ErrorKind.LOST, (str(cut), error)
         else:
             assert cut.at == len(ANSWER), str(cut)
         assert proxy.done.is_set()
