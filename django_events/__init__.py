@@ -22,12 +22,12 @@ _HOMES = {
     "Claimed": "django_events.consuming.claiming",
     "Consumer": "django_events.declarations",
     "CreateTopic": "django_events.migrating",
-    "Discard": "django_events.retries",
     "Draft": "django_events.drafts",
     "EventsError": "django_events.exceptions",
+    "Ignore": "django_events.retries",
     "Receipt": "django_events.drafts",
     "ReceivedEvent": "django_events.consuming.received",
-    "Retry": "django_events.retries",
+    "RetryLater": "django_events.retries",
     "Topic": "django_events.declarations",
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
@@ -47,7 +47,7 @@ _HOMES = {
     "publish_many": "django_events.publishing.api",
     "redrive": "django_events.operating.dead_letters",
     "resume": "django_events.operating.replay",
-    "retry": "django_events.operating.retrying",
+    "retry_now": "django_events.operating.retrying",
     "rewind": "django_events.operating.replay",
     "skip": "django_events.operating.skipping",
     "suppress": "django_events.publishing.session_settings",
@@ -62,12 +62,12 @@ __all__ = [
     "Claimed",
     "Consumer",
     "CreateTopic",
-    "Discard",
     "Draft",
     "EventsError",
+    "Ignore",
     "Receipt",
     "ReceivedEvent",
-    "Retry",
+    "RetryLater",
     "Topic",
     "apublish",
     "apublish_many",
@@ -86,7 +86,7 @@ __all__ = [
     "publish_many",
     "redrive",
     "resume",
-    "retry",
+    "retry_now",
     "rewind",
     "skip",
     "suppress",
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from django_events.operating.dead_letters import discard, redrive
     from django_events.operating.erasing.api import erase
     from django_events.operating.replay import pause, resume, rewind, unregister
-    from django_events.operating.retrying import retry
+    from django_events.operating.retrying import retry_now
     from django_events.operating.skipping import skip
     from django_events.publishing.api import (
         apublish,
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from django_events.publishing.republish import publish_again
     from django_events.publishing.session_settings import event_context, suppress
     from django_events.publishing.writer import BufferedWriter
-    from django_events.retries import Backoff, Discard, Retry
+    from django_events.retries import Backoff, Ignore, RetryLater
 
 
 def __getattr__(name: str) -> Any:

@@ -3,9 +3,9 @@
 @consumer(orders, name="billing", retry=Backoff(attempts=5, base=timedelta(seconds=1)))
 def bill(event):
     if bank.is_closed():
-        raise Retry(after=timedelta(hours=1))
+        raise RetryLater(after=timedelta(hours=1))
     if event.value["total"] == 0:
-        raise Discard("nothing to bill")
+        raise Ignore("nothing to bill")
 """
 
 import random
@@ -46,17 +46,17 @@ class Backoff:
                 yield f"Backoff has {option}={value!r}, expected a timedelta from zero to ten years."
 
 
-class Retry(Exception):
+class RetryLater(Exception):
     """Raised by a handler: try this event again after a while. It counts as an attempt."""
 
     def __init__(self, reason: str = "", *, after: timedelta) -> None:
         if not _is_pause(after):
-            raise ValueError(f"Retry has after={after!r}, expected a timedelta from zero to ten years.")
+            raise ValueError(f"RetryLater has after={after!r}, expected a timedelta from zero to ten years.")
         super().__init__(reason or f"to be tried again after {after}")
         self.after = after
 
 
-class Discard(Exception):
+class Ignore(Exception):
     """Raised by a handler: this event is settled, and not tried again. What the handler wrote is undone."""
 
     def __init__(self, reason: str) -> None:

@@ -105,7 +105,7 @@ ATTEMPTS = Instrument(
     kind="counter",
     unit="events",
     labels=(*OF_CONSUMER, "outcome"),
-    help="Events that this process settled: handled, retried, discarded, dead_lettered or stopped.",
+    help="Events that this process settled: handled, retried, ignored, dead_lettered or stopped.",
 )
 HANDLER = Instrument(
     name="handler",

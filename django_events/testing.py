@@ -122,7 +122,7 @@ def drain(
     Returns how many events were handled. What handlers publish is moved and handled too, in rounds; NeverDrained
     says that after several of them more than `limit` events came of others. A handler's error is raised, with a
     note that names the event; nothing of that event is settled, so it comes again. With `raise_errors=False` it
-    is retried or becomes a dead letter, as its consumer says. Retry and Discard are a handler's decisions, and
+    is retried or becomes a dead letter, as its consumer says. RetryLater and Ignore are a handler's decisions, and
     followed. A retry that waits is not due. Scheduled events are published `ahead` of their time by as much.
 
     Inside a transaction it works in that one and commits nothing; in autocommit in transactions of its own.

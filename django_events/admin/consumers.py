@@ -16,7 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_events import pause, resume, retry, rewind, skip, sql
+from django_events import pause, resume, retry_now, rewind, skip, sql
 from django_events.admin import addresses
 from django_events.admin.forms import RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
@@ -65,8 +65,8 @@ def _resume(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str
     return ""
 
 
-def _retry(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
-    if retry(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
+def _retry_now(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
+    if retry_now(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
         return _("Consumer %(consumer)s tries again now what failed.") % {"consumer": row}
     return ""
 
@@ -118,12 +118,12 @@ ACTIONS = {
             act=_resume,
         ),
         Action(
-            name="retry",
+            name="retry_now",
             label=gettext_lazy("Retry now"),
             explanation=gettext_lazy(
                 "What stopped or waits for another attempt is tried again now, its attempts counted anew."
             ),
-            act=_retry,
+            act=_retry_now,
         ),
         Action(
             name="skip",
@@ -276,7 +276,7 @@ class ConsumerAdmin(Pages):
         offered = {
             "pause": row.paused_at is None,
             "resume": row.paused_at is not None,
-            "retry": row.paused_at is None and state in ("retrying", "stopped"),
+            "retry_now": row.paused_at is None and state in ("retrying", "stopped"),
         }
         return offered.get(action.name, True)
 

@@ -36,7 +36,7 @@ STATES = {
     "stopped": (gettext_lazy("stopped"), "stopped"),
     "dead": (gettext_lazy("dead letter"), "dead"),
     "redriven": (gettext_lazy("waits to be handled again"), "redriven"),
-    "discarded": (gettext_lazy("discarded"), "filtered"),
+    "ignored": (gettext_lazy("ignored"), "filtered"),
     "unknown": (gettext_lazy("unknown: a filter fails on it"), "stopped"),
 }
 

@@ -33,7 +33,7 @@ from django_events.exceptions import EventsMissing
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
 
-OUTCOMES = {Verdict.DISCARD: models.PastDelivery.DISCARDED, Verdict.DEAD_LETTER: models.PastDelivery.DEAD}
+OUTCOMES = {Verdict.IGNORE: models.PastDelivery.IGNORED, Verdict.DEAD_LETTER: models.PastDelivery.DEAD}
 
 
 class Settled(NamedTuple):
@@ -211,7 +211,7 @@ class Hand(Held):
             if failure.verdict is Verdict.DEAD_LETTER:
                 counts.update(failed=1, dead_lettered=1)
             else:
-                counts.update(discarded=1)
+                counts.update(ignored=1)
         elif failure is not None:
             failed = failure.event
             behind = [event_id for event_id in self.left if self._waits_for(failed.id, event_id)]

@@ -28,7 +28,7 @@ from django_events.consuming.registered import Named, writable
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.declarations import LONGEST_LEASE, SHORTEST_LEASE
 from django_events.exceptions import ClaimRefused, LeaseLost
-from django_events.retries import Discard, Retry
+from django_events.retries import Ignore, RetryLater
 
 SQL = sql.beside(__name__)
 
@@ -69,11 +69,11 @@ class Claimed:
         It counts as an attempt, and after the last one the event is a dead letter. Where keys are in order, those of
         its key behind it are given back.
         """
-        self._fail(event, error or Retry(after=after or timedelta(0)), pause=after)
+        self._fail(event, error or RetryLater(after=after or timedelta(0)), pause=after)
 
-    def discard(self, event: ReceivedEvent, reason: str) -> None:
+    def ignore(self, event: ReceivedEvent, reason: str) -> None:
         """It is settled without being handled, with a line in the log."""
-        self._fail(event, Discard(reason))
+        self._fail(event, Ignore(reason))
 
     def extend(self, lease: timedelta | None = None) -> None:
         """Have all that is not settled for so long from now on, by default as long as at first."""

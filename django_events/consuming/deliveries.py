@@ -110,7 +110,7 @@ class Queue:
                 consumer_id=consumer_id,
                 handled=self.counts["handled"],
                 failed=self.counts["failed"],
-                discarded=self.counts["discarded"],
+                ignored=self.counts["ignored"],
                 dead_lettered=self.counts["dead_lettered"],
             )
         self.counts.clear()
@@ -124,7 +124,7 @@ class Queue:
                 consumer_id=self.subscription.consumer_id,
                 handled=self.counts["handled"],
                 failed=self.counts["failed"],
-                discarded=self.counts["discarded"],
+                ignored=self.counts["ignored"],
                 dead_lettered=self.counts["dead_lettered"],
             )
             self.counts.clear()

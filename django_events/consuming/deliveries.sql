@@ -14,7 +14,7 @@ FOR NO KEY UPDATE OF p SKIP LOCKED
 --
 -- In a later statement than the one that locked it: a rewind, which makes older deliveries, takes the same lock.
 -- Nothing is written where nothing changes. While the consumer is not live, nothing is known behind what it is filled with.
--- Parameters: consumer_id, handled, failed, discarded, dead_lettered (how many more).
+-- Parameters: consumer_id, handled, failed, ignored, dead_lettered (how many more).
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery.
 UPDATE django_events_position AS p
 SET
@@ -22,7 +22,7 @@ SET
     number = greatest(p.position, least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END)),
     handled = p.handled + %(handled)s,
     failed = p.failed + %(failed)s,
-    discarded = p.discarded + %(discarded)s,
+    ignored = p.ignored + %(ignored)s,
     dead_lettered = p.dead_lettered + %(dead_lettered)s,
     served_at = clock_timestamp()
 FROM django_events_consumer AS c
@@ -40,7 +40,7 @@ WHERE c.id = %(consumer_id)s
     AND p.consumer_id = c.id
     AND p.partition = -1
     AND (
-        %(handled)s + %(failed)s + %(discarded)s > 0
+        %(handled)s + %(failed)s + %(ignored)s > 0
         OR least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END) > p.position
     )
 RETURNING p.position
@@ -49,13 +49,13 @@ RETURNING p.position
 -- name: add_counts
 -- Add what a worker of a queue consumer did to the consumer's counts, when it ends; waits for who moves the position.
 --
--- Parameters: consumer_id, handled, failed, discarded, dead_lettered (how many more).
+-- Parameters: consumer_id, handled, failed, ignored, dead_lettered (how many more).
 -- Relies on: django_events_position (consumer_id, partition).
 UPDATE django_events_position
 SET
     handled = handled + %(handled)s,
     failed = failed + %(failed)s,
-    discarded = discarded + %(discarded)s,
+    ignored = ignored + %(ignored)s,
     dead_lettered = dead_lettered + %(dead_lettered)s
 WHERE consumer_id = %(consumer_id)s AND partition = -1
 RETURNING id

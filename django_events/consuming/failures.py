@@ -9,7 +9,7 @@ from django_events import declarations, sql
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import UnreadableEvent
-from django_events.retries import Discard, Retry
+from django_events.retries import Ignore, RetryLater
 
 SQL = sql.beside(__name__)
 
@@ -21,7 +21,7 @@ class Verdict(Enum):
     RETRY = "retry"
     DEAD_LETTER = "dead letter"
     STOP = "stop"
-    DISCARD = "discard"
+    IGNORE = "ignore"
 
     @property
     def outcome(self) -> str:
@@ -33,7 +33,7 @@ _OUTCOMES = {
     Verdict.RETRY: "retried",
     Verdict.DEAD_LETTER: "dead_lettered",
     Verdict.STOP: "stopped",
-    Verdict.DISCARD: "discarded",
+    Verdict.IGNORE: "ignored",
 }
 
 
@@ -49,7 +49,7 @@ class Failure:
     @property
     def passes(self) -> bool:
         """Whether the consumer goes on behind the event."""
-        return self.verdict in (Verdict.DEAD_LETTER, Verdict.DISCARD)
+        return self.verdict in (Verdict.DEAD_LETTER, Verdict.IGNORE)
 
     @property
     def summary(self) -> str:
@@ -70,13 +70,13 @@ def judge(
     consumer: declarations.Consumer, event: ReceivedEvent, error: BaseException, *, may_stop: bool = True
 ) -> Failure:
     """What follows from an error of this attempt. Only what is ahead of the position can stop a partition."""
-    if isinstance(error, Discard):
-        return Failure(event, error, Verdict.DISCARD)
+    if isinstance(error, Ignore):
+        return Failure(event, error, Verdict.IGNORE)
     # What can't be read today can't be read tomorrow.
     if event.attempt >= consumer.retry.attempts or isinstance(error, UnreadableEvent):
         stops = consumer.on_exhausted == "stop" and may_stop
         return Failure(event, error, Verdict.STOP if stops else Verdict.DEAD_LETTER)
-    pause = error.after if isinstance(error, Retry) else consumer.retry.pause(event.attempt)
+    pause = error.after if isinstance(error, RetryLater) else consumer.retry.pause(event.attempt)
     return Failure(event, error, Verdict.RETRY, pause)
 
 

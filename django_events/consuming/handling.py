@@ -23,7 +23,7 @@ from django_events.consuming.held import Held
 from django_events.consuming.reading import TOO_LONG, EventGone
 from django_events.consuming.received import ReceivedEvent, UnreadEvent, gone, unreadable
 from django_events.exceptions import WorkerEnded
-from django_events.retries import Discard, Retry
+from django_events.retries import Ignore, RetryLater
 from django_events.signals import event_dead_lettered, event_handled, event_retried
 
 logger = logging.getLogger("django_events.consumer")
@@ -321,7 +321,7 @@ def log_failure(lease: Held) -> OnFailure:
     """Say in the log which consumer, partition, event and attempt it was, and what follows."""
 
     def on_failure(failure: Failure) -> None:
-        decided = isinstance(failure.error, Discard | Retry)  # the handler knew what it did
+        decided = isinstance(failure.error, Ignore | RetryLater)  # the handler knew what it did
         level = logging.INFO if decided else logging.WARNING
         if failure.verdict in (Verdict.DEAD_LETTER, Verdict.STOP):
             level = logging.ERROR
@@ -350,4 +350,4 @@ def _consequence(failure: Failure) -> str:
         case Verdict.STOP:
             return "It was the last attempt: the partition stops here until `manage.py events resume`."
         case _:
-            return "It is discarded."
+            return "It is ignored."

@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     error: str | None = ""  # None leaves the last one
     handled: int = 0
     failed: int = 0
-    discarded: int = 0
+    ignored: int = 0
     dead_lettered: int = 0
     release: bool = False
 
@@ -278,8 +278,8 @@ class Lease(Held):
             number=number,
             careful_until=self.careful_until if careful_until is None else careful_until,
             handled=len(handled),
-            failed=int(verdict not in (None, Verdict.DISCARD)),
-            discarded=int(verdict is Verdict.DISCARD),
+            failed=int(verdict not in (None, Verdict.IGNORE)),
+            ignored=int(verdict is Verdict.IGNORE),
             dead_lettered=int(verdict is Verdict.DEAD_LETTER),
             release=self.last and self.batch is not None and position >= self.batch.position,
         )
@@ -294,9 +294,9 @@ class Lease(Held):
             )
         return self._write(entry)
 
-    def settle_redrive(self, *, failed: bool, discarded: bool) -> Settlement:
+    def settle_redrive(self, *, failed: bool, ignored: bool) -> Settlement:
         """Write down that a dead letter was handled again; the position stays."""
-        return self._keep(handled=int(not failed and not discarded), failed=int(failed), discarded=int(discarded))
+        return self._keep(handled=int(not failed and not ignored), failed=int(failed), ignored=int(ignored))
 
     def settled(self, settlement: Settlement) -> None:
         """The transaction that settled is committed: go on from there."""
@@ -360,7 +360,7 @@ class Lease(Held):
                 error=entry.error,
                 handled=entry.handled,
                 failed=entry.failed,
-                discarded=entry.discarded,
+                ignored=entry.ignored,
                 dead_lettered=entry.dead_lettered,
                 release=entry.release,
                 hold=self.may_freeze,

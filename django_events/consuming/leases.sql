@@ -35,7 +35,7 @@ RETURNING attempts, ctid::text,
 -- Where the row was when it was last written is tried first: under an old snapshot, a look by the key walks
 -- over every version since. No answer means that the row is elsewhere, or that the lease was lost.
 -- Parameters: position_id, token, place (a ctid, or null to look by the key), position, number,
--- handled, failed, discarded, dead_lettered (how many more), attempted, attempts, pause (an interval
+-- handled, failed, ignored, dead_lettered (how many more), attempted, attempts, pause (an interval
 -- until the next attempt, or null), careful_until, stopped, error (null to leave it),
 -- release, hold (whether to take the lock of `hold`, by which a frozen settler is found).
 -- Answers with where the row is now, whether the transaction is still the one that began with `hold`, and whether that
@@ -47,7 +47,7 @@ SET
     number = %(number)s,
     handled = handled + %(handled)s,
     failed = failed + %(failed)s,
-    discarded = discarded + %(discarded)s,
+    ignored = ignored + %(ignored)s,
     dead_lettered = dead_lettered + %(dead_lettered)s,
     attempted = %(attempted)s,
     attempts = %(attempts)s,

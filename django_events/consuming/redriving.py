@@ -57,8 +57,8 @@ class Redrive:
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
     ) -> Settlement:
-        """Delete it if it was handled or discarded; write its new error down if not."""
-        if failure is None or failure.verdict is Verdict.DISCARD:
+        """Delete it if it was handled or ignored; write its new error down if not."""
+        if failure is None or failure.verdict is Verdict.IGNORE:
             rows = sql.fetch(self.lease.using, SQL.drop_dead_letter, dead_letter_id=self.dead_letter_id)
         else:
             rows = sql.fetch(
@@ -72,8 +72,8 @@ class Redrive:
         if not rows:
             raise self._discarded()
         return self.lease.settle_redrive(
-            failed=failure is not None and failure.verdict is not Verdict.DISCARD,
-            discarded=failure is not None and failure.verdict is Verdict.DISCARD,
+            failed=failure is not None and failure.verdict is not Verdict.IGNORE,
+            ignored=failure is not None and failure.verdict is Verdict.IGNORE,
         )
 
     def settled(self, settlement: Settlement) -> None:

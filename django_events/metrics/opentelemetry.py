@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from django_events import __version__, telemetry
 from django_events.consuming.received import ReceivedEvent
-from django_events.retries import Discard, Retry
+from django_events.retries import Ignore, RetryLater
 from django_events.telemetry import INSTRUMENTS, Instrument
 
 NAME = "django_events"
@@ -137,8 +137,8 @@ class OpenTelemetryTracing:
 
 def _tell_of(span: trace.Span, error: BaseException) -> None:
     """What a handler decided is no error."""
-    if isinstance(error, Discard | Retry):
-        span.set_attribute("django_events.decision", type(error).__name__.lower())
+    if isinstance(error, Ignore | RetryLater):
+        span.set_attribute("django_events.decision", "ignore" if isinstance(error, Ignore) else "retry_later")
         return
     span.set_attribute("error.type", type(error).__qualname__)
     span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))

@@ -912,7 +912,7 @@ class Migration(OnPostgreSQL):
                     ("resume_consumerrow", "Can resume a consumer"),
                     ("rewind_consumerrow", "Can rewind a consumer"),
                     ("skip_consumerrow", "Can let a consumer skip an event"),
-                    ("retry_consumerrow", "Can let a consumer retry now"),
+                    ("retry_now_consumerrow", "Can let a consumer retry now"),
                 ],
                 "verbose_name": "consumer",
                 "verbose_name_plural": "consumers",
@@ -1032,7 +1032,7 @@ class Migration(OnPostgreSQL):
                 (
                     "outcome",
                     models.CharField(
-                        choices=[("handled", "handled"), ("discarded", "discarded"), ("dead", "dead letter")],
+                        choices=[("handled", "handled"), ("ignored", "ignored"), ("dead", "dead letter")],
                         max_length=9,
                         verbose_name="outcome",
                     ),
@@ -1120,7 +1120,7 @@ class Migration(OnPostgreSQL):
                         choices=[
                             ("pause", "pause"),
                             ("resume", "resume"),
-                            ("retry", "retry"),
+                            ("retry_now", "retry now"),
                             ("skip", "skip"),
                             ("rewind", "rewind"),
                             ("redrive", "redrive"),
@@ -1156,7 +1156,7 @@ class Migration(OnPostgreSQL):
                 ("number", models.BigIntegerField(default=0, verbose_name="number")),
                 ("handled", models.BigIntegerField(default=0, verbose_name="handled")),
                 ("failed", models.BigIntegerField(default=0, verbose_name="failed attempts")),
-                ("discarded", models.BigIntegerField(default=0, verbose_name="discarded")),
+                ("ignored", models.BigIntegerField(default=0, verbose_name="ignored")),
                 ("dead_lettered", models.BigIntegerField(default=0, verbose_name="dead-lettered")),
                 (
                     "attempted",
@@ -1278,7 +1278,7 @@ class Migration(OnPostgreSQL):
                 (
                     "handled",
                     models.BigIntegerField(
-                        help_text="Of all consumers, what they discarded included.", verbose_name="handled"
+                        help_text="Of all consumers, what they ignored included.", verbose_name="handled"
                     ),
                 ),
                 ("lag", models.BigIntegerField(help_text="Of all consumers, added up.", verbose_name="lag")),

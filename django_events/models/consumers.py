@@ -78,7 +78,7 @@ class ConsumerRow(models.Model):
             ("resume_consumerrow", "Can resume a consumer"),
             ("rewind_consumerrow", "Can rewind a consumer"),
             ("skip_consumerrow", "Can let a consumer skip an event"),
-            ("retry_consumerrow", "Can let a consumer retry now"),
+            ("retry_now_consumerrow", "Can let a consumer retry now"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name"),
@@ -115,7 +115,7 @@ class Position(models.Model):
     number = models.BigIntegerField(_("number"), default=0)
     handled = models.BigIntegerField(_("handled"), default=0)
     failed = models.BigIntegerField(_("failed attempts"), default=0)
-    discarded = models.BigIntegerField(_("discarded"), default=0)
+    ignored = models.BigIntegerField(_("ignored"), default=0)
     dead_lettered = models.BigIntegerField(_("dead-lettered"), default=0)
     attempted = models.BigIntegerField(
         _("attempted event"), null=True, blank=True, help_text=_("The event that the attempts are about.")
@@ -242,7 +242,7 @@ class Intervention(models.Model):
         choices=[
             ("pause", _("pause")),
             ("resume", _("resume")),
-            ("retry", _("retry")),
+            ("retry_now", _("retry now")),
             ("skip", _("skip")),
             ("rewind", _("rewind")),
             ("redrive", _("redrive")),

@@ -128,7 +128,7 @@ class PastDeliveryQuerySet(OfConsumers["PastDelivery"]):
 class PastDelivery(models.Model):
     """A delivery that was processed, where its consumer keeps a history. What is too old is deleted."""
 
-    HANDLED, DISCARDED, DEAD = "handled", "discarded", "dead"
+    HANDLED, IGNORED, DEAD = "handled", "ignored", "dead"
 
     pk = models.CompositePrimaryKey("consumer_id", "event_id", "processed_at")
     consumer = models.ForeignKey(
@@ -149,7 +149,7 @@ class PastDelivery(models.Model):
     outcome = models.CharField(
         _("outcome"),
         max_length=9,
-        choices=[(HANDLED, _("handled")), (DISCARDED, _("discarded")), (DEAD, _("dead letter"))],
+        choices=[(HANDLED, _("handled")), (IGNORED, _("ignored")), (DEAD, _("dead letter"))],
     )
     worker = models.CharField(_("worker"), max_length=200)
 

@@ -18,7 +18,7 @@ class Sample(models.Model):
     at = models.DateTimeField(_("at"), primary_key=True, help_text=_("The full minute."))
     taken_at = models.DateTimeField(_("taken at"), db_default=ClockTimestamp(), editable=False)
     published = models.BigIntegerField(_("published"), help_text=_("The last ids of all topics, added up."))
-    handled = models.BigIntegerField(_("handled"), help_text=_("Of all consumers, what they discarded included."))
+    handled = models.BigIntegerField(_("handled"), help_text=_("Of all consumers, what they ignored included."))
     lag = models.BigIntegerField(_("lag"), help_text=_("Of all consumers, added up."))
     buffered = models.BigIntegerField(_("buffered"), help_text=_("Events that waited for the transfer."))
     topics: "models.JSONField[Any, Any]" = models.JSONField(

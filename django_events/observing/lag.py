@@ -40,7 +40,7 @@ class Progress(NamedTuple):
     state: str
     handled: int
     failed: int
-    discarded: int
+    ignored: int
     dead_lettered: int
     attempted: int | None
     attempts: int
@@ -67,7 +67,7 @@ class Standing(NamedTuple):
     more_lag: bool
     handled: int
     failed: int
-    discarded: int
+    ignored: int
     dead_lettered: int
     dead_letters: int
     more_dead_letters: bool

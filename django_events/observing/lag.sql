@@ -8,7 +8,7 @@
 -- Relies on: what `lanes` does.
 SELECT
     c.name, t.name, p.partition, p.position, log.ends_at AS head, p.events, p.more, {state} AS state,
-    p.handled, p.failed, p.discarded, p.dead_lettered, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
+    p.handled, p.failed, p.ignored, p.dead_lettered, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
     p.served_at
 FROM ({lanes}) AS p
 JOIN django_events_consumer AS c ON c.id = p.consumer_id
@@ -30,7 +30,7 @@ ORDER BY c.name, t.name, p.partition
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL, django_events_deliverylease (consumer_id).
 SELECT
     p.id, p.consumer_id, p.partition, p.position,
-    p.handled, p.failed, p.discarded, p.dead_lettered, p.stopped_at, p.served_at,
+    p.handled, p.failed, p.ignored, p.dead_lettered, p.stopped_at, p.served_at,
     p.attempted, p.attempts, p.retry_at, p.error, p.token, p.leased_until, p.holder,
     false AS more,
     greatest(coalesce(log.ends_at, 0) - CASE WHEN p.partition = -1 THEN p.position ELSE p.number END, 0) AS events
@@ -47,7 +47,7 @@ SELECT
         WHEN c.live THEN coalesce(log.ends_at, 0)
         ELSE c.filled_until
     END,
-    p.handled, p.failed, p.discarded, p.dead_lettered, p.stopped_at, p.served_at,
+    p.handled, p.failed, p.ignored, p.dead_lettered, p.stopped_at, p.served_at,
     coalesce(waiting.event_id, p.attempted),
     coalesce(waiting.attempts, p.attempts),
     coalesce(waiting.visible_at, p.retry_at),
@@ -141,7 +141,7 @@ total AS (
         bool_or(p.more) AS more_lag,
         sum(p.handled)::bigint AS handled,
         sum(p.failed)::bigint AS failed,
-        sum(p.discarded)::bigint AS discarded,
+        sum(p.ignored)::bigint AS ignored,
         sum(p.dead_lettered)::bigint AS dead_lettered,
         max(p.served_at) AS served_at
     FROM p
@@ -150,7 +150,7 @@ total AS (
 SELECT
     c.name, t.name, c.mode,
     p.state, total.in_states[p.rank] AS in_state, total.partitions, total.lag, total.more_lag,
-    total.handled, total.failed, total.discarded, total.dead_lettered,
+    total.handled, total.failed, total.ignored, total.dead_lettered,
     least(dead.letters, %(most)s) AS dead_letters, dead.letters > %(most)s AS more_dead_letters,
     p.partition, p.position, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
     total.served_at, clock_timestamp() - greatest(total.served_at, p.retry_at) AS unserved_for, c.paused_at,

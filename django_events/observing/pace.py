@@ -31,9 +31,9 @@ class Pace:
         return samples.per_second(earlier.last_id, log.last_id, self.took) if earlier else None
 
     def of_consumer(self, one: Standing) -> float | None:
-        """Events a second that a consumer handled or discarded."""
+        """Events a second that a consumer handled or ignored."""
         earlier = self.sample and self.sample.consumers.get(one.consumer_id)
-        return samples.per_second(earlier.handled, one.handled + one.discarded, self.took) if earlier else None
+        return samples.per_second(earlier.handled, one.handled + one.ignored, self.took) if earlier else None
 
 
 def now(using: str) -> datetime:

@@ -262,7 +262,7 @@ def _retrying(standings: list[Standing]) -> Iterator[Trouble]:
                 "times": counted.times(one.attempts),
                 "moment": moment(one.retry_at),
             }
-            remedy = gettext("To try again now: %(command)s") % {"command": _events("retry", one.consumer)}
+            remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
             yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
 
 

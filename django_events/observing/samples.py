@@ -28,7 +28,7 @@ LIMITS = {"statement_timeout": "1s", "synchronous_commit": "off"}
 
 
 class Total(NamedTuple):
-    """Everything added up: the last ids of all topics, what was handled or discarded, and what was to be done."""
+    """Everything added up: the last ids of all topics, what was handled or ignored, and what was to be done."""
 
     at: datetime
     published: int
@@ -46,7 +46,7 @@ class OfTopic(NamedTuple):
 
 
 class OfConsumer(NamedTuple):
-    """How far a consumer was on a topic: what it had handled or discarded, failed attempts, and dead letters there."""
+    """How far a consumer was on a topic: what it had handled or ignored, failed attempts, and dead letters there."""
 
     at: datetime
     lag: int
@@ -139,7 +139,7 @@ def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
         if partition == models.Position.ALL
     }
     consumers = {
-        one.consumer_id: [one.lag, one.handled + one.discarded, one.failed, one.dead_letters]
+        one.consumer_id: [one.lag, one.handled + one.ignored, one.failed, one.dead_letters]
         for one in standings(using, counted=_share(using), known=ends)
     }
     return topics, consumers

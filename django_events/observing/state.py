@@ -58,7 +58,7 @@ BEHIND = _metric(
 )
 HANDLED = _metric("consumer_handled", "Events that were handled.", labels=OF_CONSUMER, kind="counter")
 FAILED = _metric("consumer_failed", "Attempts that failed.", labels=OF_CONSUMER, kind="counter")
-DISCARDED = _metric("consumer_discarded", "Events that were discarded.", labels=OF_CONSUMER, kind="counter")
+IGNORED = _metric("consumer_ignored", "Events that were ignored.", labels=OF_CONSUMER, kind="counter")
 DEAD_LETTERED = _metric("consumer_dead_lettered", "Events that died.", labels=OF_CONSUMER, kind="counter")
 DEAD = _metric("consumer_dead_letters", "Dead letters that are there, counted.", labels=OF_CONSUMER)
 STATE = _metric(
@@ -162,7 +162,7 @@ def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Sample]:
         yield Sample(BEHIND, of, max(waits.get(one.consumer_id, NO_TIME), NO_TIME).total_seconds())
         yield Sample(HANDLED, of, one.handled)
         yield Sample(FAILED, of, one.failed)
-        yield Sample(DISCARDED, of, one.discarded)
+        yield Sample(IGNORED, of, one.ignored)
         yield Sample(DEAD_LETTERED, of, one.dead_lettered)
         yield Sample(DEAD, of, one.dead_letters)
         yield Sample(STATE, (*of, one.state), one.in_state)

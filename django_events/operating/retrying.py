@@ -1,7 +1,7 @@
 """What waits for its next attempt, or stopped, is tried again now.
 
-retry("search")
-retry("search", event_id=1204)
+retry_now("search")
+retry_now("search", event_id=1204)
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Retried(NamedTuple):
     deliveries: int
 
 
-def retry(
+def retry_now(
     consumer: Named,
     *,
     topic: declarations.Topic | str | None = None,
@@ -46,7 +46,7 @@ def retry(
             again = try_again(using, row, event_id=event_id)
             if any(again.values()):
                 event = {} if event_id is None else {"event": event_id}
-                record(using, row, "retry", by=by, **event, **again)
+                record(using, row, "retry_now", by=by, **event, **again)
                 retried.append(Retried(row.topic.name, again["partitions"], again.get("deliveries", 0)))
     return retried
 

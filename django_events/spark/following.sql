@@ -27,7 +27,7 @@ WITH consumer AS (
     RETURNING id
 ), at AS (
     INSERT INTO django_events_position (
-        consumer_id, partition, position, number, handled, failed, discarded, dead_lettered, attempts, careful_until,
+        consumer_id, partition, position, number, handled, failed, ignored, dead_lettered, attempts, careful_until,
         error, holder
     )
     SELECT id, -1, %(position)s, %(position)s, 0, 0, 0, 0, 0, 0, '', '' FROM consumer

@@ -79,7 +79,7 @@ TABLES = {
             "lag": LONG,
             "handled": LONG,
             "failed": LONG,
-            "discarded": LONG,
+            "ignored": LONG,
             "dead_lettered": LONG,
             "served_at": TIME,
         },

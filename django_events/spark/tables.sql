@@ -47,7 +47,7 @@ SELECT
         WHEN p.partition = -1 THEN greatest(coalesce(log.id, h.id_floor) - p.position, 0)
         ELSE greatest(coalesce(lane.number, 0) - p.number, 0)
     END AS lag,
-    p.handled, p.failed, p.discarded, p.dead_lettered, p.served_at
+    p.handled, p.failed, p.ignored, p.dead_lettered, p.served_at
 FROM django_events_position AS p
 JOIN django_events_consumer AS c ON c.id = p.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id

@@ -27,7 +27,7 @@ from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import ConsumerNotReady, LeaseLost, NeverDrained
 from django_events.log.transfer import Transfer
-from django_events.retries import Discard, Retry
+from django_events.retries import Ignore, RetryLater
 from django_events.syncing import sync
 from django_events.workers.due_partitions import Agenda, Due
 
@@ -200,7 +200,7 @@ class _Handler(BoundHandler):
 
 def _is_decision(error: BaseException) -> bool:
     """Whether a handler says with it what is to be done, rather than that something is wrong."""
-    return isinstance(error, Discard | Retry)
+    return isinstance(error, Ignore | RetryLater)
 
 
 def _never_drained(passed: Counter[str], followed: Counter[str], rounds: int) -> NeverDrained:

@@ -20,7 +20,7 @@ from django_events import (
     publish_many,
     redrive,
     resume,
-    retry,
+    retry_now,
     rewind,
     unregister,
 )
@@ -81,7 +81,7 @@ def test_workers_and_operators_use_the_database_that_is_named(things, make_consu
     resume(reader, using="default", by="a test")
     rewind(reader, to=1, using="default", by="a test")
     run_once(reader)
-    retry(reader, using="default", by="a test")
+    retry_now(reader, using="default", by="a test")
     erase(things, key="a", using="default", by="a test", reason="a test")
     assert [o.error for o in run_steps("default") if o.error] == []
     assert not list(verify("default").findings)

@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.dispatch import Signal
 from django.utils import timezone
 
-from django_events import Backoff, BufferedWriter, Discard, Draft, publish, publish_many
+from django_events import Backoff, BufferedWriter, Draft, Ignore, publish, publish_many
 from django_events.signals import event_dead_lettered, event_handled, event_published, event_retried
 from django_events.testing import drain
 from tests.support.fix_consumers import exhaust, write_order, written
@@ -97,9 +97,9 @@ def test_a_failing_event_is_retried_and_then_a_dead_letter(things, make_consumer
     assert sorted(handled) == [1, 2, 4, 5]
 
 
-def test_a_discarded_event_is_neither(things, make_consumer):
+def test_an_ignored_event_is_neither(things, make_consumer):
     def handle(event):
-        raise Discard("not for us")
+        raise Ignore("not for us")
 
     consumer = make_consumer(things, handler=handle)
     publish(things, 1)

@@ -98,7 +98,7 @@ def test_settling_finds_the_row_where_it_was(serving):
         "error": "",
         "handled": 1,
         "failed": 0,
-        "discarded": 0,
+        "ignored": 0,
         "dead_lettered": 0,
         "release": True,
         "hold": True,

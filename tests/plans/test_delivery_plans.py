@@ -149,7 +149,7 @@ def test_a_takeover_reads_deliveries_by_their_keys(consumer_id, statistics):
 
 
 def test_moving_up_reads_one_delivery(consumer_id, statistics):
-    plan = explained(DELIVERIES_SQL.move_up, consumer_id=consumer_id, handled=1, failed=0, discarded=0, dead_lettered=0)
+    plan = explained(DELIVERIES_SQL.move_up, consumer_id=consumer_id, handled=1, failed=0, ignored=0, dead_lettered=0)
 
     assert how_deliveries_are_read(plan) <= {"Index Scan", "Index Only Scan"}
 

@@ -297,7 +297,7 @@ def test_latency(frame: Callable[..., Any]) -> None:
             at = published[topic, offset] + timedelta(microseconds=chance.randrange(10**9))
             again = chance.choice([[], [HOUR]])
             for later, outcome in [
-                (timedelta(0), chance.choice(["handled", "discarded", "dead"])),
+                (timedelta(0), chance.choice(["handled", "ignored", "dead"])),
                 *((a, "handled") for a in again),
             ]:
                 history.append(

@@ -487,7 +487,7 @@ def test_a_declaration_prints_as_its_name():
 def test_consumers_can_be_declared_without_django():
     program = """
 import sys
-from django_events import Backoff, Discard, Retry, consumer, topic
+from django_events import Backoff, Ignore, RetryLater, consumer, topic
 orders = topic("orders")
 @consumer(orders, name="billing", types=["order.*"], retry=Backoff(attempts=3))
 def bill(event):

@@ -47,14 +47,14 @@ def test_every_public_name_is_what_it_says():
     from django_events.drafts import Unset
 
     classes = {
-        *("Backoff", "Claimed", "Consumer", "Discard", "Draft", "EventsError", "Receipt", "ReceivedEvent", "Retry"),
+        *("Backoff", "Claimed", "Consumer", "Ignore", "Draft", "EventsError", "Receipt", "ReceivedEvent", "RetryLater"),
         *("BufferedWriter", "CreateTopic", "Topic"),
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
         *("apublish", "apublish_many", "consumer", "discard", "lag", "pause", "publish", "publish_many", "redrive"),
         *("cancel", "capture", "claim", "erase", "event_context", "outbox", "resume", "rewind", "suppress"),
-        *("publish_again", "retry", "skip", "topic", "unregister"),
+        *("publish_again", "retry_now", "skip", "topic", "unregister"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_events import Backoff, Discard, Retry
+from django_events import Backoff, Ignore, RetryLater
 
 SECOND = timedelta(seconds=1)
 LONGEST = timedelta(days=3_650)
@@ -77,30 +77,30 @@ def test_durations_that_can_be_used(value):
 
 @pytest.mark.requirement("E10")
 def test_retry_says_when():
-    asked = Retry("the bank is closed", after=timedelta(hours=1))
+    asked = RetryLater("the bank is closed", after=timedelta(hours=1))
 
     assert asked.after == timedelta(hours=1)
     assert str(asked) == "the bank is closed"
-    assert str(Retry(after=timedelta(hours=1))) == "to be tried again after 1:00:00"
-    assert Retry(after=timedelta(0)).after == timedelta(0)
+    assert str(RetryLater(after=timedelta(hours=1))) == "to be tried again after 1:00:00"
+    assert RetryLater(after=timedelta(0)).after == timedelta(0)
 
 
 @pytest.mark.parametrize("after", [timedelta(seconds=-1), LONGEST + SECOND, timedelta.max, 5, "1h", None])
 def test_retry_after_something_else_is_refused(after):
     with pytest.raises(ValueError) as caught:
-        Retry(after=after)
-    assert str(caught.value) == f"Retry has after={after!r}, expected a timedelta from zero to ten years."
+        RetryLater(after=after)
+    assert str(caught.value) == f"RetryLater has after={after!r}, expected a timedelta from zero to ten years."
 
 
 def test_retry_has_no_default():
     with pytest.raises(TypeError, match="after"):
-        Retry("later")
+        RetryLater("later")
 
 
-def test_discard_says_why():
-    assert (Discard("nothing to bill").reason, str(Discard("nothing to bill"))) == (
+def test_ignore_says_why():
+    assert (Ignore("nothing to bill").reason, str(Ignore("nothing to bill"))) == (
         "nothing to bill",
         "nothing to bill",
     )
     with pytest.raises(TypeError, match="reason"):
-        Discard()
+        Ignore()

@@ -1,4 +1,4 @@
-"""`manage.py events retry` and `skip`: what to do about an event that fails."""
+"""`manage.py events retry-now` and `skip`: what to do about an event that fails."""
 
 from typing import Any
 
@@ -17,12 +17,14 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report
-from django_events.operating.retrying import retry as retry_now
+from django_events.operating.retrying import retry_now
 from django_events.operating.skipping import skip as skip_event
 from django_events.phrases import count
 
 
-def retry(using: str, *, name: str, id: Address | None, topic: str | None, by: str | None, **options: Any) -> Report:
+def _retry_now(
+    using: str, *, name: str, id: Address | None, topic: str | None, by: str | None, **options: Any
+) -> Report:
     topic = topic if id is None else _topic(using, name, id, topic)
     retried = retry_now(name, topic=topic, event_id=None if id is None else id.id, by=by, using=using)
     data = {"consumer": name, "retried": [one._asdict() for one in retried]}
@@ -87,9 +89,9 @@ def _arguments_of_skip(parser: CommandParser) -> None:
 
 
 RETRY = Subcommand(
-    name="retry",
+    name="retry-now",
     help="Let a consumer try again now what stopped or waits for its next attempt.",
-    report=retry,
+    report=_retry_now,
     arguments=_arguments_of_retry,
 )
 SKIP = Subcommand(

@@ -36,13 +36,13 @@ FAULTS = {
     "pause": (
         "position",
         "Its next attempt is at {until}.",
-        "A pause of ten years at most, as Backoff and Retry take it.",
-        "Have it tried now: manage.py events retry {consumer} --topic {topic}",
+        "A pause of ten years at most, as Backoff and RetryLater take it.",
+        "Have it tried now: manage.py events retry-now {consumer} --topic {topic}",
     ),
     "delivery": (
         "delivery",
         "Nobody gets the delivery before {until}.",
-        "A pause of ten years at most, as Backoff and Retry take it, and the consumer's delay.",
+        "A pause of ten years at most, as Backoff and RetryLater take it, and the consumer's delay.",
         "When its workers are stopped, UPDATE django_events_delivery SET visible_at = NULL for it.",
     ),
     "redrive": (

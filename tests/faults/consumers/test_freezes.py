@@ -13,7 +13,7 @@ from tests.support.processes import Processes
 pytestmark = pytest.mark.usefixtures("transfer")
 
 POSITIONS = (
-    "SELECT id, position, number, handled, failed, discarded, dead_lettered, attempted, attempts"
+    "SELECT id, position, number, handled, failed, ignored, dead_lettered, attempted, attempts"
     " FROM django_events_position ORDER BY id"
 )
 LOST = "lost its lease of "

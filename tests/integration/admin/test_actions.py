@@ -86,7 +86,7 @@ def test_pause_and_resume(olga, things, make_consumer, broken):
 
 def test_asking_changes_nothing(olga, things, make_consumer, broken):
     row = consumer_of(declare(make_consumer, things, broken))
-    for action in ("pause", "resume", "retry", "skip", "rewind"):
+    for action in ("pause", "resume", "retry_now", "skip", "rewind"):
         assert olga.get(address("consumerrow", row, f"act/{action}")).status_code == 200
     row.refresh_from_db()
     assert row.paused_at is None
@@ -180,7 +180,7 @@ def test_retry_now(olga, things, make_consumer, broken):
     waiting = olga.get(address("consumerrow", row, "deliveries"), {"state": "waiting"}).content.decode()
     assert "number 1 is broken" in waiting
 
-    answer = olga.post(address("consumerrow", row, "act/retry"), follow=True)
+    answer = olga.post(address("consumerrow", row, "act/retry_now"), follow=True)
     assert "tries again now" in said(answer)[0]
     broken.repaired = True
     drain()

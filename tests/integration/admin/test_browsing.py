@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_events import Backoff, Discard, Draft, rewind
+from django_events import Backoff, Draft, Ignore, rewind
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
 from django_events.models import ConsumerRow, DeadLetter, TopicRow
@@ -156,8 +156,8 @@ def test_the_status_of_an_event_with_each_consumer(olga, things, make_consumer):
     def failing(event):
         raise ValueError("no")
 
-    def discarding(event):
-        raise Discard("not wanted")
+    def ignoring(event):
+        raise Ignore("not wanted")
 
     hour = Backoff(attempts=2, base=timedelta(hours=1))
     make_consumer(things, handler=fine, name="stream")
@@ -167,7 +167,7 @@ def test_the_status_of_an_event_with_each_consumer(olga, things, make_consumer):
     make_consumer(things, handler=failing, name="retrying", mode="queue", retry=hour)
     make_consumer(things, handler=fine, name="queue", mode="queue")
     make_consumer(things, handler=fine, name="delayed", mode="queue", delay=timedelta(hours=1))
-    make_consumer(things, handler=discarding, name="discarding", mode="queue", history=timedelta(days=1))
+    make_consumer(things, handler=ignoring, name="ignoring", mode="queue", history=timedelta(days=1))
     make_consumer(things, handler=fine, name="picky-queue", mode="queue", where="$.n > 5")
     things.publish({"n": 1}, type="t")
     things.publish({"n": 2}, type="t")
@@ -177,7 +177,7 @@ def test_the_status_of_an_event_with_each_consumer(olga, things, make_consumer):
 
     expected = {
         "stream": "handled", "picky": "filtered out", "failing": "retrying", "dead": "dead", "retrying": "retrying",
-        "queue": "handled", "delayed": "delayed", "discarding": "discarded", "picky-queue": "filtered out",
+        "queue": "handled", "delayed": "delayed", "ignoring": "ignored", "picky-queue": "filtered out",
     }  # fmt: skip
     assert status_of(things, 1) == expected
     assert status_of(things, 2)["failing"] == "pending"

@@ -34,7 +34,7 @@ ACTIONS = {
     "publish again": ["view_event", "republish_event"],
     "pause": ["view_consumerrow", "pause_consumerrow"],
     "resume": ["view_consumerrow", "resume_consumerrow"],
-    "retry": ["view_consumerrow", "retry_consumerrow"],
+    "retry_now": ["view_consumerrow", "retry_now_consumerrow"],
     "skip": ["view_consumerrow", "skip_consumerrow"],
     "rewind": ["view_consumerrow", "rewind_consumerrow"],
     "redrive": ["view_deadletter", "redrive_deadletter"],
@@ -80,7 +80,7 @@ def addresses(lanes, make_consumer):
         "interventions": root + "intervention/",
         **{
             name: address("consumerrow", consumer, f"act/{name}")
-            for name in ("pause", "resume", "retry", "skip", "rewind")
+            for name in ("pause", "resume", "retry_now", "skip", "rewind")
         },
         **{name: address("deadletter", letter, f"act/{name}") for name in ("redrive", "discard")},
     }

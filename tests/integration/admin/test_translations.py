@@ -92,7 +92,7 @@ def test_every_word_is_translated(olga, things, make_consumer, brackets, monkeyp
         address("topicrow", topic, "log") + "?type=nothing", address("topicrow", topic, "log/1"),
         address("topicrow", topic, "log/1/again"), f"{root}consumerrow/", address("consumerrow", row),
         address("consumerrow", consumer_of(slow)), address("consumerrow", row, "deliveries"),
-        *(address("consumerrow", row, f"act/{name}") for name in ("pause", "resume", "retry", "skip", "rewind")),
+        *(address("consumerrow", row, f"act/{name}") for name in ("pause", "resume", "retry_now", "skip", "rewind")),
         address("consumerrow", row, "act/rewind") + "?to=beginning",
         address("consumerrow", row, "act/rewind") + "?to=id",
         f"{root}deadletter/errors/", address("deadletter", letter), address("deadletter", letter, "act/redrive"),

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from django_events import Backoff, Discard, Draft, claim, models, publish_many, sql
+from django_events import Backoff, Draft, Ignore, claim, models, publish_many, sql
 from django_events.consuming.claiming import SQL as CLAIMING_SQL
 from django_events.exceptions import ClaimRefused, LeaseLost, UnknownConsumer
 from django_events.log.transfer import Transfer
@@ -60,7 +60,7 @@ def test_what_is_nacked_comes_again_at_once_or_after_a_while(queue):
             assert [(event.value, event.attempt) for event in again] == [("a", 2)]
             again.ack(*again)
     row = deliveries(queue).get(event_id=2)
-    assert (row.attempts, row.error) == (1, "Retry: to be tried again after 1:00:00")
+    assert (row.attempts, row.error) == (1, "RetryLater: to be tried again after 1:00:00")
     assert timedelta(minutes=59) < row.visible_at - row.last_at < timedelta(minutes=61)
 
 
@@ -107,7 +107,7 @@ def test_a_stopped_consumer_gives_nothing_away(queue):
 def test_a_claim_in_a_transaction_that_goes_on_stops_no_worker(queue, in_thread):
     consumer = queue.subscription.consumer
     with claim("queue") as claimed:
-        claimed.nack(*claimed, error=Discard("x"))
+        claimed.nack(*claimed, error=Ignore("x"))
     row = models.ConsumerRow.objects.get(name="queue")
     event = models.Event.objects.at("things", 1)
     models.DeadLetter.objects.create(
@@ -142,12 +142,12 @@ def test_an_error_follows_the_schedule_up_to_a_dead_letter(things, make_queue):
     assert (letter.attempts, letter.error) == (2, "ValueError: bad")
 
 
-def test_what_is_discarded_is_settled(queue):
+def test_what_is_ignored_is_settled(queue):
     with claim("queue", 5) as claimed:
-        claimed.discard(claimed.events[0], "not for us")
+        claimed.ignore(claimed.events[0], "not for us")
         claimed.ack(*claimed.events[1:])
     assert pending(queue) == []
-    assert models.Position.objects.get(consumer__name="queue").discarded == 1
+    assert models.Position.objects.get(consumer__name="queue").ignored == 1
 
 
 @pytest.mark.requirement("X2", "S3")

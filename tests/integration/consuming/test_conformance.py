@@ -9,9 +9,9 @@ from django.db import IntegrityError, connection, transaction
 
 from django_events import (
     Backoff,
-    Discard,
     Draft,
-    Retry,
+    Ignore,
+    RetryLater,
     declarations,
     discard,
     lag,
@@ -200,7 +200,7 @@ def test_each_event_is_handled_once(things, make, threads):
     assert values_written() == list(range(150))
     assert nothing_is_left(reader)
     position = position_of(reader)
-    assert (position.handled, position.failed, position.discarded, position.dead_lettered) == (150, 0, 0, 0)
+    assert (position.handled, position.failed, position.ignored, position.dead_lettered) == (150, 0, 0, 0)
 
 
 def test_a_handler_gets_all_that_was_published(things, make):
@@ -447,7 +447,7 @@ def test_there_is_no_progress_without_the_dead_letter(things, make, no_dead_lett
 @pytest.mark.requirement("E10", "S4")
 @BOTH_MODES
 def test_a_handler_may_say_when_it_is_tried_again(things, make, transactional):
-    handler = Handler(2, times=1, error=lambda reason: Retry(reason, after=HOUR))
+    handler = Handler(2, times=1, error=lambda reason: RetryLater(reason, after=HOUR))
     reader = make(handler, transactional=transactional)
     fill_topic(things, 1, 2)
     run_once(reader)
@@ -462,20 +462,20 @@ def test_a_handler_may_say_when_it_is_tried_again(things, make, transactional):
 
 @pytest.mark.requirement("E10", "S6")
 def test_to_ask_for_another_attempt_is_an_attempt(things, make):
-    handler = Handler(1, error=lambda reason: Retry(reason, after=timedelta(0)))
+    handler = Handler(1, error=lambda reason: RetryLater(reason, after=timedelta(0)))
     reader = make(handler)
     fill_topic(things, 1)
     exhaust(reader)
 
     assert handler.attempts_at(1) == [1, 2, 3]
-    assert [letter.error for letter in dead_letters(reader)] == ["Retry: no 1"]
+    assert [letter.error for letter in dead_letters(reader)] == ["RetryLater: no 1"]
 
 
 @pytest.mark.requirement("E10", "X2")
 @BOTH_MODES
 @BOTH_SIZES
-def test_what_is_discarded_is_passed_without_its_effects(things, make, transactional, batch_size):
-    reader = make(Handler(2, error=Discard), transactional=transactional, batch_size=batch_size)
+def test_what_is_ignored_is_passed_without_its_effects(things, make, transactional, batch_size):
+    reader = make(Handler(2, error=Ignore), transactional=transactional, batch_size=batch_size)
     fill_topic(things, 1, 2, 3)
     exhaust(reader)
 
@@ -484,7 +484,7 @@ def test_what_is_discarded_is_passed_without_its_effects(things, make, transacti
     assert dead_letters(reader) == []
     assert nothing_is_left(reader)
     position = position_of(reader)
-    assert (position.handled, position.failed, position.discarded) == (2, 0, 1)
+    assert (position.handled, position.failed, position.ignored) == (2, 0, 1)
 
 
 @pytest.mark.requirement("S2")

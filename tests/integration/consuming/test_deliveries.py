@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import transaction
 
-from django_events import Backoff, Discard, Draft, declarations, models, publish, publish_many
+from django_events import Backoff, Draft, Ignore, declarations, models, publish, publish_many
 from django_events.consuming import registration
 from django_events.consuming.failures import judge
 from django_events.consuming.filling import fill_some
@@ -227,12 +227,12 @@ def test_what_fails_comes_again_after_its_pause_and_holds_up_nobody(things, make
 
 
 @pytest.mark.requirement("S6")
-def test_what_fails_for_the_last_time_is_a_dead_letter_and_a_discarded_one_is_nothing(things, make_queue):
+def test_what_fails_for_the_last_time_is_a_dead_letter_and_an_ignored_one_is_nothing(things, make_queue):
     queue = make_queue(things, retry=Backoff(attempts=1))
     fill_topic(things, *"abc")
     hand = queue.claim(3)
     fail(hand, hand.events[0])
-    fail(hand, hand.events[0], Discard("not for us"))
+    fail(hand, hand.events[0], Ignore("not for us"))
     finish(hand)
 
     assert pending(queue) == []

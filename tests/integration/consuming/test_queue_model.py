@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 
 from django_events import (
     Backoff,
-    Discard,
     Draft,
-    Retry,
+    Ignore,
+    RetryLater,
     discard,
     lag,
     models,
@@ -32,7 +32,7 @@ from django_events import (
     publish_many,
     redrive,
     resume,
-    retry,
+    retry_now,
     rewind,
     skip,
 )
@@ -49,14 +49,16 @@ from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
-COUNTS = ("handled", "failed", "discarded", "dead_lettered")
+COUNTS = ("handled", "failed", "ignored", "dead_lettered")
 HOUR = timedelta(hours=1)
 DUE, FAR = "due", "far"  # when the pause after a failure is over: now, or not while the test runs
 NEVER = 1e9  # seconds
 PICK = st.integers(0, 9)  # one of several, counted round
 PICKS = st.sets(PICK, min_size=1, max_size=4)
 BOTH = st.booleans()
-ERRORS = st.sampled_from([Retry(after=timedelta(0)), Retry(after=timedelta(0)), Retry(after=HOUR), Discard("no")])
+ERRORS = st.sampled_from(
+    [RetryLater(after=timedelta(0)), RetryLater(after=timedelta(0)), RetryLater(after=HOUR), Ignore("no")]
+)
 KEYS = st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=8)
 
 
@@ -145,7 +147,7 @@ class Model(RuleBasedStateMachine):
             rows.all().delete()
         self.consumers.update(paused_at=None, max_pending=None)
         rewind(self.name, to="end")
-        self.position.update(handled=0, failed=0, discarded=0, dead_lettered=0)
+        self.position.update(handled=0, failed=0, ignored=0, dead_lettered=0)
 
     # What the model knows
 
@@ -267,7 +269,7 @@ class Model(RuleBasedStateMachine):
         self.publish(keys)
         if failing is not None:
             self.claim(0, 20)
-            self.nack(0, failing, Retry(after=timedelta(0)))
+            self.nack(0, failing, RetryLater(after=timedelta(0)))
             if self.hands:
                 self.let_go(0, "release")
 
@@ -371,9 +373,9 @@ class Model(RuleBasedStateMachine):
         assert event.attempt == attempt
         settle(hand, failure=hand.judge(event, error))
         out = {event.id}
-        if isinstance(error, Discard):
-            self.finish(event.id, models.PastDelivery.DISCARDED)
-            self.counts.update(discarded=1)
+        if isinstance(error, Ignore):
+            self.finish(event.id, models.PastDelivery.IGNORED)
+            self.counts.update(ignored=1)
         elif attempt >= self.attempts:
             self.bury(event.id, attempt)
         else:
@@ -513,7 +515,7 @@ class Model(RuleBasedStateMachine):
         if pick is not None:
             event_id = nth(self.open, pick)
             waiting = {event_id: waiting[event_id]} if event_id in waiting else {}
-        again = retry(self.name, event_id=None if pick is None else event_id)
+        again = retry_now(self.name, event_id=None if pick is None else event_id)
         assert [one.deliveries for one in again] == ([len(waiting)] if waiting else [])
         for one in waiting.values():
             one.wait, one.attempts = DUE, 0

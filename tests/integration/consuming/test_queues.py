@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from django_events import Backoff, Discard, Draft, Retry, models, publish_many
+from django_events import Backoff, Draft, Ignore, RetryLater, models, publish_many
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.queues import serve_hand
@@ -81,9 +81,9 @@ def test_an_event_that_fails_is_tried_by_itself_until_it_is_a_dead_letter(things
 def test_a_handler_can_decide_by_itself(things, make):
     def function(event):
         if event.value == "later":
-            raise Retry(after=timedelta(hours=1))
+            raise RetryLater(after=timedelta(hours=1))
         if event.value == "never":
-            raise Discard("not for us")
+            raise Ignore("not for us")
         write_order(event.value)
 
     queue = make(function)

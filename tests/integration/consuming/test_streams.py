@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
-from django_events import Backoff, Discard, Draft, Retry, publish, publish_many
+from django_events import Backoff, Draft, Ignore, RetryLater, publish, publish_many
 from django_events.consuming import leases, streams, subscriptions
 from django_events.log.segments import segments
 from django_events.models import Event, Position, TopicRow
@@ -380,33 +380,33 @@ def test_a_consumer_may_stop_instead_and_says_so(lanes, make_consumer, caplog, t
 
 @pytest.mark.requirement("E10")
 def test_a_handler_may_say_when_to_try_again(things, make_consumer):
-    reader = make_consumer(things, handler=Flaky(1, error=lambda said: Retry(said, after=timedelta(hours=5))))
+    reader = make_consumer(things, handler=Flaky(1, error=lambda said: RetryLater(said, after=timedelta(hours=5))))
     fill(things, 1)
     serve_due(reader)
 
     between = (ClockTimestamp() + timedelta(hours=4, minutes=59), ClockTimestamp() + timedelta(hours=5, minutes=1))
-    assert positions(reader).filter(retry_at__range=between, attempts=1, error="Retry: no 1, attempt 1").exists()
+    assert positions(reader).filter(retry_at__range=between, attempts=1, error="RetryLater: no 1, attempt 1").exists()
 
 
 @pytest.mark.requirement("E10")
 def test_asking_for_another_attempt_counts_as_one(things, make_consumer):
-    handler = Flaky(1, error=lambda said: Retry(said, after=NO_PAUSE))
+    handler = Flaky(1, error=lambda said: RetryLater(said, after=NO_PAUSE))
     reader = make_consumer(things, handler=handler, retry=AT_ONCE)
     fill(things, 1)
     exhaust(reader)
 
     assert handler.calls == [1, 1, 1]
-    assert [letter.error for letter in dead_letters(reader)] == ["Retry: no 1, attempt 3"]
+    assert [letter.error for letter in dead_letters(reader)] == ["RetryLater: no 1, attempt 3"]
 
 
 @pytest.mark.requirement("E10")
 @BOTH_MODES
 @pytest.mark.parametrize("batch_size", [None, 4])
-def test_a_discarded_event_is_passed_and_what_the_handler_wrote_for_it_is_undone(
+def test_an_ignored_event_is_passed_and_what_the_handler_wrote_for_it_is_undone(
     things, make_consumer, caplog, transactional, batch_size
 ):
     caplog.set_level(logging.INFO)
-    handler = Flaky(2, error=Discard)
+    handler = Flaky(2, error=Ignore)
     reader = make_consumer(things, handler=handler, transactional=transactional, batch_size=batch_size)
     fill(things, 1, 2, 3)
     exhaust(reader)
@@ -414,9 +414,9 @@ def test_a_discarded_event_is_passed_and_what_the_handler_wrote_for_it_is_undone
     if transactional:
         assert written() == ["1", "3"]
     position = position_of(reader)
-    assert (position.position, position.handled, position.discarded, position.failed) == (3, 2, 1, 0)
+    assert (position.position, position.handled, position.ignored, position.failed) == (3, 2, 1, 0)
     assert dead_letters(reader) == []
-    assert "event things/2, attempt 1: Discard: no 2, attempt 1. It is discarded." in caplog.text
+    assert "event things/2, attempt 1: Ignore: no 2, attempt 1. It is ignored." in caplog.text
 
 
 @pytest.mark.requirement("E10")
@@ -582,7 +582,7 @@ def test_a_hook_that_raises_after_the_commit_takes_nothing_back(things, make_con
 
 
 @pytest.mark.requirement("X2")
-@pytest.mark.parametrize("end", [Broken, Discard])
+@pytest.mark.parametrize("end", [Broken, Ignore])
 def test_a_hook_that_raises_beside_a_failure_does_not_bring_the_failed_event_back(things, make_consumer, end):
     """The event before is committed, its hook raises, and the failed one was passed in the same commit."""
     failed = []
@@ -604,10 +604,10 @@ def test_a_hook_that_raises_beside_a_failure_does_not_bring_the_failed_event_bac
 
     assert written() == ["1", "3"]
     position = position_of(reader)
-    assert (position.handled, position.dead_lettered, position.discarded) == (
+    assert (position.handled, position.dead_lettered, position.ignored) == (
         2,
         int(end is Broken),
-        int(end is Discard),
+        int(end is Ignore),
     )
 
 
@@ -747,14 +747,14 @@ def test_a_handler_that_closes_its_connection_and_fails_is_a_failure_like_any_ot
         connection.close()
         attempts.append((event.value, event.attempt))
         if event.value == 2 and event.attempt == 1:
-            raise Retry("the bank is closed", after=timedelta(hours=5))
+            raise RetryLater("the bank is closed", after=timedelta(hours=5))
 
     reader = make_consumer(things, handler=handler, transactional=False)
     fill(things, 1, 2, 3)
     run_once(reader)
 
     position = position_of(reader)
-    assert (position.position, position.attempts, position.error) == (1, 1, "Retry: the bank is closed")
+    assert (position.position, position.attempts, position.error) == (1, 1, "RetryLater: the bank is closed")
     end_pauses(reader)
     run_once(reader)
     assert attempts == [(1, 1), (2, 1), (2, 2), (3, 1)]
@@ -813,7 +813,7 @@ def test_a_broken_handler_path_stops_only_its_own_consumer(things, make_consumer
 
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize("batch_size", [None, 3], ids=["single", "batch"])
-@pytest.mark.parametrize("error", [Broken, asyncio.CancelledError, SystemExit, Discard])
+@pytest.mark.parametrize("error", [Broken, asyncio.CancelledError, SystemExit, Ignore])
 def test_async_handlers_write_in_the_same_transaction(things, make_consumer, batch_size, error):
     async def handler(given):
         for event in given if batch_size else [given]:
@@ -829,8 +829,8 @@ def test_async_handlers_write_in_the_same_transaction(things, make_consumer, bat
 
     assert written() == ["1", "3"]
     position = position_of(reader)
-    assert (position.position, position.handled, position.discarded) == (3, 2, int(error is Discard))
-    assert len(dead_letters(reader)) == int(error is not Discard)
+    assert (position.position, position.handled, position.ignored) == (3, 2, int(error is Ignore))
+    assert len(dead_letters(reader)) == int(error is not Ignore)
 
 
 def test_an_object_with_an_async_call_is_awaited(things, make_consumer):
@@ -1401,17 +1401,17 @@ def test_a_dead_letter_that_fails_again_has_all_its_attempts_and_its_new_error(l
 
 
 @pytest.mark.requirement("S9")
-def test_a_dead_letter_that_is_discarded_by_its_handler_is_gone(things, make_consumer):
+def test_a_dead_letter_that_its_handler_ignores_is_gone(things, make_consumer):
     handler = Flaky(1)
     reader = make_consumer(things, handler=handler, retry=ONE_ATTEMPT)
     letters = bury(reader, things, 1)
-    handler.error = Discard
+    handler.error = Ignore
     redrive(letters)
     serve_due(reader)
 
     assert dead_letters(reader) == []
     assert written() == []
-    assert position_of(reader).discarded == 1
+    assert position_of(reader).ignored == 1
 
 
 @pytest.mark.requirement("S9")

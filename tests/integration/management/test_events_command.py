@@ -708,7 +708,7 @@ def test_resume_lets_what_stopped_be_tried_again(events: Run, things, make_consu
     assert position_of(reader).stopped_at is None
 
 
-# --- retry and skip
+# --- retry-now and skip
 
 
 def test_retry_tries_again_now(events: Run, things, make_consumer, make_queue) -> None:
@@ -718,20 +718,20 @@ def test_retry_tries_again_now(events: Run, things, make_consumer, make_queue) -
     serve_due(reader)
     run_once(queue.subscription.consumer)
 
-    assert events("retry", "reader", "2").out == (
+    assert events("retry-now", "reader", "2").out == (
         "Of consumer reader things/2 doesn't wait for another attempt. Nothing was changed.\n"
     )
-    assert events("retry", "reader", "things/1").out == "Consumer reader tries again now: 1 partition.\n"
-    assert events("retry", "reader").out.endswith("Nothing was changed.\n")
-    assert events("retry", "queue").out == "Consumer queue tries again now: 2 deliveries.\n"
-    assert events("retry", "queue", "--format", "json").data == {"consumer": "queue", "retried": []}
+    assert events("retry-now", "reader", "things/1").out == "Consumer reader tries again now: 1 partition.\n"
+    assert events("retry-now", "reader").out.endswith("Nothing was changed.\n")
+    assert events("retry-now", "queue").out == "Consumer queue tries again now: 2 deliveries.\n"
+    assert events("retry-now", "queue", "--format", "json").data == {"consumer": "queue", "retried": []}
 
 
 def test_retry_of_what_is_paused_is_refused(events: Run, things, make_consumer) -> None:
     make_consumer(things, handler=fail)
     pause("reader")
 
-    answer = events("retry", "reader")
+    answer = events("retry-now", "reader")
 
     assert (answer.code, answer.out) == (1, "")
     assert "manage.py events resume reader" in answer.err
@@ -1250,7 +1250,7 @@ SUBCOMMANDS = {
     "cancel": ["orders", "1"],
     "pause": ["billing"],
     "resume": ["billing"],
-    "retry": ["billing"],
+    "retry-now": ["billing"],
     "skip": ["billing", "1", "--reason", "x"],
     "rewind": ["billing", "--to", "end"],
     "unregister": ["billing"],

@@ -17,7 +17,7 @@ from django.urls import path
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_events import Backoff, BufferedWriter, Discard, Draft, pause, publish, publish_many, telemetry
+from django_events import Backoff, BufferedWriter, Draft, Ignore, pause, publish, publish_many, telemetry
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
 from django_events.metrics.views import metrics
@@ -122,7 +122,7 @@ def test_what_becomes_of_events_is_counted_and_timed(
             if one.value == "bad":
                 raise ValueError
             if one.value == "unwanted":
-                raise Discard("it is not wanted")
+                raise Ignore("it is not wanted")
 
     make_consumer(topic, name="tallies", handler=bill, retry=AT_ONCE, **options)
     for value in ("good", "bad", "good", "unwanted", "good"):
@@ -131,7 +131,7 @@ def test_what_becomes_of_events_is_counted_and_timed(
     drain(raise_errors=False)
 
     of = {"consumer": "tallies", "topic": "sales"}
-    outcomes = ("handled", "retried", "discarded", "dead_lettered")
+    outcomes = ("handled", "retried", "ignored", "dead_lettered")
     assert [counted("attempts_total", outcome=one, **of) for one in outcomes] == [3, 1, 1, 1]
     settled = counted("handler_seconds_count", **of)
     assert settled
@@ -205,7 +205,7 @@ def test_the_state_is_told_of_topics_buffer_and_consumers(
     assert told("consumer_handled_total", **ledger) == 9
     assert told("consumer_failed_total", **ledger) == 2
     assert told("consumer_dead_lettered_total", **ledger) == 1
-    assert told("consumer_discarded_total", **ledger) == 0
+    assert told("consumer_ignored_total", **ledger) == 0
     assert told("consumer_state", state="idle", **emails) == 1
     assert told("troubles", kind="paused") == 1
     assert told("troubles", kind="dead letters") == 2

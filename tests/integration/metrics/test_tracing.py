@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
-from django_events import Backoff, BufferedWriter, Discard, Draft, event_context, publish, publish_many, telemetry
+from django_events import Backoff, BufferedWriter, Draft, Ignore, event_context, publish, publish_many, telemetry
 from django_events.exceptions import InvalidEvent
 from django_events.metrics.opentelemetry import OpenTelemetry, OpenTelemetryTracing
 from django_events.models import BufferedEvent, DeadLetter, Event
@@ -211,7 +211,7 @@ def test_an_error_is_told_and_a_decision_is_none(traced: Traced, make_topic: Any
 
     def bill(event: Any) -> None:
         if event.value == "unwanted":
-            raise Discard("not wanted")
+            raise Ignore("not wanted")
         if event.attempt == 1:
             raise ValueError("no such order")
 
@@ -224,8 +224,8 @@ def test_an_error_is_told_and_a_decision_is_none(traced: Traced, make_topic: Any
     assert {span.attributes["messaging.message.id"] for span in failed} == {"sales/1"}
     assert failed[0].attributes["error.type"] == "ValueError"
     assert failed[0].events[0].attributes["exception.message"] == "no such order"
-    [discarded] = [s for s in traced.spans("handle sales") if "django_events.decision" in s.attributes]
-    assert discarded.attributes["django_events.decision"] == "discard"
+    [ignored] = [s for s in traced.spans("handle sales") if "django_events.decision" in s.attributes]
+    assert ignored.attributes["django_events.decision"] == "ignore"
     assert {s.attributes["django_events.attempt"] for s in traced.spans("handle sales")} == {1, 2}
 
 

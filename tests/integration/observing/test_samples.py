@@ -29,13 +29,13 @@ def stored(*ages: timedelta, **columns: object) -> None:
     Sample.objects.bulk_create(Sample(at=now - age, taken_at=now - age, **counts) for age in ages)
 
 
-def discard_or_fail(event):
+def ignore_or_fail(event):
     if event.value == "bad":
         raise ValueError("bad")
 
 
 def test_a_sample_is_how_far_everything_is(lanes, things, make_consumer, make_queue):
-    reader = make_consumer(lanes, handler=discard_or_fail, retry=Backoff(attempts=1))
+    reader = make_consumer(lanes, handler=ignore_or_fail, retry=Backoff(attempts=1))
     queue = make_queue(things)
     publish_many(lanes, [Draft(value=value) for value in ["good", "good", "bad"]])
     transfer_all()

@@ -151,7 +151,7 @@ def test_a_pause_of_a_partition(lanes, make_consumer, until: str, told: str) -> 
         raw("UPDATE django_events_position SET retry_at = NULL")
     assert (found.kind, found.partition, found.id) == ("position", waiting.partition, 1)
     assert told in found.what
-    assert found.remedy == "Have it tried now: manage.py events retry reader --topic lanes"
+    assert found.remedy == "Have it tried now: manage.py events retry-now reader --topic lanes"
 
 
 @pytest.mark.parametrize(("until", "told"), FOREVER)

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django_events import (
     Backoff,
     Draft,
-    Retry,
+    RetryLater,
     declarations,
     erase,
     models,
@@ -327,7 +327,7 @@ def test_nothing_escapes_between_publishers_transfers_and_workers(make_topic, ma
     def note(event):
         seen[event.consumer].append(event.id)
         if event.value and event.id % 7 == 0 and event.attempt < 2:
-            raise Retry(after=timedelta(0))
+            raise RetryLater(after=timedelta(0))
         if event.value and event.id % 11 == 0:
             raise ValueError(event.value["name"])
 

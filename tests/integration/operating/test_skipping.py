@@ -16,7 +16,7 @@ from django_events import (
     publish_many,
     redrive,
     resume,
-    retry,
+    retry_now,
     rewind,
     skip,
     unregister,
@@ -222,7 +222,7 @@ def test_of_several_topics_one_has_to_be_named(things, lanes, make_consumer):
     with pytest.raises(SkipRefused, match="Say which topic is meant"):
         skip(reader, 1, reason="a test")
     with pytest.raises(RetryRefused, match="Say which topic is meant"):
-        retry(reader, event_id=1)
+        retry_now(reader, event_id=1)
     assert skip(reader, 1, topic=things, reason="a test").topic == "things"
 
 
@@ -230,7 +230,7 @@ def test_a_streaming_query_is_refused(things):
     topic = models.TopicRow.objects.get(name="things")
     query = models.ConsumerRow.objects.create(name="query", topic=topic, mode="spark")
     try:
-        for verb in (lambda: skip("query", 1, reason="a test"), lambda: retry("query")):
+        for verb in (lambda: skip("query", 1, reason="a test"), lambda: retry_now("query")):
             with pytest.raises(ConsumerInUse, match="streaming query of Spark"):
                 verb()
     finally:
@@ -302,7 +302,7 @@ def test_a_log_that_somebody_has_locked_is_said(things, make_consumer, connect, 
 
 
 @pytest.mark.parametrize("mode", ["stream", "queue"])
-@pytest.mark.parametrize("verb", [skip, retry])
+@pytest.mark.parametrize("verb", [skip, retry_now])
 def test_a_consumer_that_is_unregistered_in_this_moment(things, make_consumer, monkeypatch, mode, verb):
     reader = make_consumer(things, handler=failing(), mode=mode, start="beginning")
     fill_topic(things, "a")
@@ -311,8 +311,8 @@ def test_a_consumer_that_is_unregistered_in_this_moment(things, make_consumer, m
     declarations.consumers.discard(reader)
     module = skipping if verb is skip else retrying
     monkeypatch.setattr(module, "refuse_queries", lambda rows: unregister("reader"))
-    if verb is retry and mode == "stream":
-        assert retry("reader") == []
+    if verb is retry_now and mode == "stream":
+        assert retry_now("reader") == []
         return
     with pytest.raises(UnknownConsumer, match="was unregistered or registered anew in this moment"):
         verb("reader", **({"event_id": 1, "reason": "a test"} if verb is skip else {}))
@@ -580,12 +580,12 @@ def test_retry_tries_at_once_and_counts_anew(lanes, make_consumer):
     for lane in range(4):
         fill_topic(lanes, "bad", partition=lane)
     run_once(reader)
-    assert retry(reader, event_id=2) == [("lanes", 1, 0)]
+    assert retry_now(reader, event_id=2) == [("lanes", 1, 0)]
     assert position_of(reader, 1).attempts == 0
     assert position_of(reader, 0).attempts == 1
-    assert retry(reader, by="ada") == [("lanes", 3, 0)]
-    assert retry(reader) == []
-    assert [(o.by, o.details) for o in interventions("retry")][1] == ("ada", {"partitions": 3})
+    assert retry_now(reader, by="ada") == [("lanes", 3, 0)]
+    assert retry_now(reader) == []
+    assert [(o.by, o.details) for o in interventions("retry_now")][1] == ("ada", {"partitions": 3})
     run_once(reader)
     assert set(positions(reader).values_list("attempts", flat=True)) == {1}
 
@@ -617,7 +617,7 @@ def test_retry_locks_in_the_order_that_all_share(lanes, make_consumer, make_queu
 def retry_without_indexes(consumer):
     with connection.cursor() as cursor:
         cursor.execute("SET enable_indexscan = off; SET enable_bitmapscan = off")
-    return retry(consumer)
+    return retry_now(consumer)
 
 
 def waiting_for_a_lock(connect):
@@ -628,7 +628,7 @@ def test_retry_lets_a_stopped_partition_try_again(things, make_consumer):
     reader = make_consumer(things, handler=failing("bad"), retry=Backoff(attempts=1), on_exhausted="stop")
     fill_topic(things, "bad")
     run_once(reader)
-    assert retry(reader) == [("things", 1, 0)]
+    assert retry_now(reader) == [("things", 1, 0)]
     assert position_of(reader).stopped_at is None
 
 
@@ -637,9 +637,9 @@ def test_retry_of_deliveries(things, make):
     fill_topic(things, *["bad"] * 3)
     consumer = queue.subscription.consumer
     run_once(consumer)
-    assert retry(consumer, event_id=2) == [("things", 0, 1)]
-    assert retry(consumer, event_id=2) == []
-    assert retry(consumer) == [("things", 0, 2)]
+    assert retry_now(consumer, event_id=2) == [("things", 0, 1)]
+    assert retry_now(consumer, event_id=2) == []
+    assert retry_now(consumer) == [("things", 0, 2)]
     run_once(consumer)
     assert list(deliveries(queue).values_list("attempts", flat=True)) == [1, 1, 1]
 
@@ -650,10 +650,10 @@ def test_a_paused_consumer_is_resumed_and_not_retried(things, make_consumer):
     run_once(reader)
     pause(reader)
     with pytest.raises(RetryRefused, match="events resume reader"):
-        retry(reader)
+        retry_now(reader)
     assert position_of(reader).attempts == 1
     assert resume(reader)
-    assert interventions("retry") == []
+    assert interventions("retry_now") == []
 
 
 def test_a_worker_hears_of_a_retry(things, make_consumer):
@@ -664,7 +664,7 @@ def test_a_worker_hears_of_a_retry(things, make_consumer):
         tell_workers()
         wait_until(lambda: position_of(reader).attempts == 1, what="an attempt")
         bad.clear()
-        retry(reader)
+        retry_now(reader)
         wait_until(lambda: written() == ["bad"], what="another")
 
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from django_events import Backoff, Draft, lag, models, pause, publish_many, redrive, resume, retry, skip
+from django_events import Backoff, Draft, lag, models, pause, publish_many, redrive, resume, retry_now, skip
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import ConsumerInUse, RedriveRefused, RetryRefused, SkipRefused
@@ -89,7 +89,7 @@ def test_each_event_is_handled_once_or_a_dead_letter(lanes, make_consumer, in_th
                         skip(consumer, event_id, reason="a race", wait=timedelta(seconds=own.choice([0, 2, 2])))
                         skipped.append(event_id)
                     case 3 | 4:
-                        retry(consumer)
+                        retry_now(consumer)
                     case 5:
                         pause(consumer)
                         resume(consumer)

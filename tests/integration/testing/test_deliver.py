@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from django.db import DatabaseError
 
-from django_events import Draft, ReceivedEvent, Retry, consumer
+from django_events import Draft, ReceivedEvent, RetryLater, consumer
 from django_events.consuming.handlers import BrokenTransaction
 from django_events.exceptions import FilteredOut, InvalidEvent, UnknownConsumer
 from django_events.models import Event, Position
@@ -126,9 +126,9 @@ def test_without_transaction_an_error_undoes_nothing(anywhere, things):
     @consumer(things, name="fail", transactional=False)
     def fail(event):
         stock("tea")
-        raise Retry(after=timedelta(hours=1))
+        raise RetryLater(after=timedelta(hours=1))
 
-    with pytest.raises(Retry):
+    with pytest.raises(RetryLater):
         deliver(fail, Draft(value=1))
 
     assert Product.objects.exists()

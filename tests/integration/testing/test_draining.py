@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 from django.utils import timezone
 
-from django_events import Backoff, Draft, ReceivedEvent, Retry, consumer, pause, resume, rewind, topic
+from django_events import Backoff, Draft, ReceivedEvent, RetryLater, consumer, pause, resume, rewind, topic
 from django_events.exceptions import InvalidConsumer, NeverDrained, UnknownConsumer, UnknownTopic
 from django_events.models import BufferedEvent, ConsumerRow, Event
 from django_events.testing import drain, published
@@ -277,7 +277,7 @@ def test_a_loop_through_two_topics_names_both(things, make_topic):
 
 @in_a_transaction
 def test_attempts_without_end_are_told(things):
-    handler = mock.Mock(side_effect=Retry(after=timedelta(0)))
+    handler = mock.Mock(side_effect=RetryLater(after=timedelta(0)))
     consumer(things, name="again", retry=Backoff(attempts=10_000))(handler)
     things.publish(1)
 

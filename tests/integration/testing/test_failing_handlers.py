@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
-from django_events import Discard, Draft, Retry, consumer, redrive
+from django_events import Draft, Ignore, RetryLater, consumer, redrive
 from django_events.consuming.handlers import BrokenTransaction
 from django_events.exceptions import HandlerNotFound, LeaseLost, WorkerEnded
 from django_events.models import DeadLetter, Position
@@ -242,11 +242,11 @@ def test_not_raised_a_batch_goes_on_one_by_one(anywhere, things, seen):
 
 
 @in_a_transaction
-def test_retry_and_discard_are_followed_and_not_raised(things, caplog):
+def test_retry_later_and_ignore_are_followed_and_not_raised(things, caplog):
     @consumer(things, name="decide", retry=LATER)
     def decide(event):
         stock(event.value)
-        raise Discard("no tea") if event.value == "tea" else Retry(after=timedelta(hours=1))
+        raise Ignore("no tea") if event.value == "tea" else RetryLater(after=timedelta(hours=1))
 
     things.publish("tea")
     things.publish("cup")
@@ -255,10 +255,10 @@ def test_retry_and_discard_are_followed_and_not_raised(things, caplog):
 
     assert not Product.objects.exists()
     position = position_of("decide")
-    assert (position.position, position.discarded, position.attempted, position.attempts) == (1, 1, 2, 1)
-    discarded, retried = (record.getMessage() for record in caplog.records)
-    assert "event things/1, attempt 1: Discard: no tea." in discarded
-    assert "event things/2, attempt 1: Retry: to be tried again after 1:00:00." in retried
+    assert (position.position, position.ignored, position.attempted, position.attempts) == (1, 1, 2, 1)
+    ignored, retried = (record.getMessage() for record in caplog.records)
+    assert "event things/1, attempt 1: Ignore: no tea." in ignored
+    assert "event things/2, attempt 1: RetryLater: to be tried again after 1:00:00." in retried
 
 
 @in_a_transaction

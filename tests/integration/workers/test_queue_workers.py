@@ -9,9 +9,9 @@ from django.db.models import F, Sum
 
 from django_events import (
     Backoff,
-    Discard,
     Draft,
-    Retry,
+    Ignore,
+    RetryLater,
     declarations,
     discard,
     lag,
@@ -119,7 +119,7 @@ def test_an_event_that_fails_becomes_a_dead_letter_and_others_do_not_wait(things
         if event.value == "bad":
             raise ValueError("bad")
         if event.value == "never":
-            raise Discard("not for us")
+            raise Ignore("not for us")
         write_value(event)
 
     consumer = make(handler, retry=Backoff(attempts=2, base=timedelta(hours=1), cap=timedelta(hours=1)))
@@ -135,7 +135,7 @@ def test_an_event_that_fails_becomes_a_dead_letter_and_others_do_not_wait(things
     [letter] = dead_letters(consumer)
     assert (letter.event_id, letter.attempts, letter.error) == (2, 2, "ValueError: bad")
     position = position_of(consumer)
-    assert (position.handled, position.failed, position.discarded, position.dead_lettered) == (2, 2, 1, 1)
+    assert (position.handled, position.failed, position.ignored, position.dead_lettered) == (2, 2, 1, 1)
 
 
 def test_drain_serves_queues_in_the_transaction_of_a_test(things, make):
@@ -171,7 +171,7 @@ def test_drain_raises_what_a_handler_raises(things, make):
 def test_drain_leaves_what_waits_for_others_of_its_key(things, make):
     def handler(event):
         if event.value == 1:
-            raise Retry(after=timedelta(hours=1))
+            raise RetryLater(after=timedelta(hours=1))
         write_value(event)
 
     consumer = make(handler, ordered=True)
@@ -195,7 +195,7 @@ def test_what_another_is_about_to_claim_is_passed_over(things, make_queue, conne
 
 def test_waiting_writes_nothing(things, make, in_thread):
     def handler(event):
-        raise Retry(after=timedelta(hours=1))
+        raise RetryLater(after=timedelta(hours=1))
 
     consumer = make(handler, ordered=True)
     publish_many(things, [Draft(value=value, key="k") for value in (1, 2)])
