@@ -81,7 +81,7 @@ WITH_TIME = st.one_of(
 WITH_THE_DEAD = st.one_of(
     step("redrive", PICKS, BOTH), step("redrive", PICKS, BOTH), step("make_redrives"), step("discard", PICKS)
 )
-AT_A_WORD = st.one_of(step("skip", PICK, BOTH), step("skip", PICK, BOTH), step("retry", st.none() | PICK))
+AT_A_WORD = st.one_of(step("skip", PICK, BOTH), step("skip", PICK, BOTH), step("retry_now", st.none() | PICK))
 BY_PEOPLE = st.one_of(step("rewind", PICK, BOTH), step("pause_and_resume", st.integers(0, 2)))
 
 
@@ -510,7 +510,7 @@ class Model(RuleBasedStateMachine):
             lease.hand = None
             lease.ids.remove(event_id)
 
-    def retry(self, pick):
+    def retry_now(self, pick):
         waiting = {event_id: one for event_id, one in self.open.items() if one.wait and one.attempts}
         if pick is not None:
             event_id = nth(self.open, pick)
