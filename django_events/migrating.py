@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from django.apps import apps
-from django.db import connections, migrations, router
+from django.db import connections, migrations, router, transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import Migration
 from django.db.migrations.autodetector import MigrationAutodetector, OperationDependency
@@ -221,18 +221,16 @@ def make_by_migrations(using: str) -> None:
     What the models can't say is only there: the partitioned log, functions, identities, how tables are vacuumed.
     """
     connection = connections[using]
-    tables = [connection.ops.quote_name(table) for table in sorted(TABLES)]
-    with connection.cursor() as cursor:
-        for table in tables:
-            cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608  # it is quoted
-            if cursor.fetchone()[0]:
-                raise NotReady(
-                    f"The tables of django_events in the database {using!r} were made without its migrations, and "
-                    f"{table} has rows. Nothing was changed. Make the database anew, with the migrations of "
-                    "django_events."
-                )
-    with connection.schema_editor() as editor:
-        editor.execute(f"DROP TABLE {', '.join(tables)} CASCADE")
+    for table in sorted(TABLES):
+        [[has_rows]] = sql.fetch(using, SQL.has_rows.on(table=table))
+        if has_rows:
+            raise NotReady(
+                f"The tables of django_events in the database {using!r} were made without its migrations, and "
+                f"{table} has rows. Nothing was changed. Make the database anew, with the migrations of "
+                "django_events."
+            )
+    with transaction.atomic(using):
+        sql.run(using, SQL.drop_tables.on(tables=sorted(TABLES)))
     state = ProjectState()
     for migration in _ours():
         with connection.schema_editor(atomic=migration.atomic) as editor:

@@ -3,3 +3,17 @@
 --
 -- Relies on: the catalog's own indexes.
 SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('django_events_event') AND relkind = 'r')
+
+
+-- name: has_rows
+-- Whether a table has rows.
+--
+-- Identifiers: table.
+SELECT EXISTS (SELECT FROM {table})
+
+
+-- name: drop_tables
+-- Drop tables, with what refers to them.
+--
+-- Identifiers: tables.
+DROP TABLE {tables} CASCADE

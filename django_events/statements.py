@@ -1,13 +1,17 @@
-"""The statements in SQL files, each beside the module that asks for them; whoever runs them brings a connection.
+"""The statements of the SQL files, each file beside the module that asks for them.
 
     SQL = beside(__name__)
     SQL.claim.on(log="django_events_event_7").text
 
-Parameters are named. Identifiers are composed here and nowhere else, and quoted. Django is not needed for it.
+Parameters are named. Names, values and parts are composed here and nowhere else, and quoted. A module that runs a
+statement brings the connection. Django is not needed for it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
+from functools import lru_cache
 from importlib import resources
+from string import Formatter
 
 from psycopg import sql
 
@@ -15,21 +19,53 @@ LOG = "django_events_event"
 TOO_DEEP = "strict $.**{5001}"  # a jsonpath: lists and objects in each other
 SMALL = 4_000  # bytes of JSON, whose text is not worth a closer look for programs that read many
 
+_LOADER = object()
+
+Name = str | tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of an SQL file. Only these reach a cursor, so no f-string does."""
+    """A statement of an SQL file, or a part of one. Only these reach a cursor.
+
+    Nothing outside this module makes one, so no text that was put together at run time is ever run.
+    """
 
     name: str
     text: str
+    made_by: InitVar[object] = None
 
-    def on(self, **names: "str | int | sql.Literal | Statement") -> "Statement":
-        """The same statement about other tables: `{log}` in the file becomes a quoted name, a number
-        itself, and a part of a statement what it says."""
-        # A file is code of ours, read from the package: psycopg wants to be told.
-        return Statement(
-            self.name, sql.SQL(self.text).format(**{k: _composed(v) for k, v in names.items()}).as_string()
-        )
+    def __post_init__(self, made_by: object) -> None:
+        if made_by is not _LOADER:
+            raise TypeError("Statements come from SQL files. Write it into one, and compose it with .on(…).")
+
+    def on(self, **given: "Name | int | sql.Literal | Statement | Sequence[Name | Statement]") -> "Statement":
+        """The same statement with all its `{…}` replaced: a name is quoted, `("e", "id")` is a qualified one, a number
+        is itself, a part is what it says, and of a list each is, with commas between them.
+        """
+        composed = {name: _composed(one) for name, one in given.items()}
+        return _made(self.name, "".join(text if name is None else composed[name] for text, name in _pieces(self.text)))
+
+    def written(self, **parts: str) -> str:
+        """The same as text for a person, a migration or Django's compiler, with these parts as they are.
+
+        That is no statement: nothing here runs it. Percent signs are single ones.
+        """
+        pieces = _pieces(self.text)
+        return "".join(text.replace("%%", "%") if name is None else parts[name] for text, name in pieces)
+
+
+def _made(name: str, text: str) -> Statement:
+    return Statement(name, text, made_by=_LOADER)
+
+
+@lru_cache(maxsize=1024)
+def _pieces(text: str) -> tuple[tuple[str, str | None], ...]:
+    """Texts, and names of what belongs between them: `("SELECT … FROM ", None), ("", "log")`."""
+    found: list[tuple[str, str | None]] = []
+    for before, name, _, _ in Formatter().parse(text):
+        found += [(before, None)] if name is None else [(before, None), ("", name)]
+    return tuple(found)
 
 
 def literal(value: str | int | float | list[str] | list[int]) -> sql.Literal:
@@ -37,14 +73,30 @@ def literal(value: str | int | float | list[str] | list[int]) -> sql.Literal:
     return sql.Literal(value)
 
 
-def _composed(name: "str | int | sql.Literal | Statement") -> sql.Composable:
-    if isinstance(name, Statement):
-        return sql.SQL(name.text)
-    if isinstance(name, str):
-        return sql.Identifier(name)
-    quoted = name if isinstance(name, sql.Literal) else literal(name)
-    # The statement is going to be given parameters, if only none: a percent sign would begin one.
-    return sql.SQL(quoted.as_string().replace("%", "%%"))
+def quoted(value: str | list[str]) -> str:
+    """A value in the SQL that a person is told to run."""
+    return sql.Literal(value).as_string()
+
+
+def quoted_name(*names: str) -> str:
+    """A name, or a qualified one, in SQL that a person, a migration or Django's compiler gets."""
+    return sql.Identifier(*names).as_string()
+
+
+def _composed(given: "Name | int | sql.Literal | Statement | Sequence[Name | Statement]") -> str:
+    match given:
+        case Statement():
+            return given.text
+        case str():
+            return sql.Identifier(given).as_string()
+        case int():
+            return f" {given:d}" if given < 0 else f"{given:d}"
+        case tuple():
+            return sql.Identifier(*given).as_string()
+        case sql.Literal():
+            # The statement is going to be given parameters, if only none: a percent sign would begin one.
+            return given.as_string().replace("%", "%%")
+    return ", ".join(map(_composed, given))
 
 
 class Statements:
@@ -72,7 +124,7 @@ def _read(path: str) -> dict[str, Statement]:
     for block in text.split("-- name: ")[1:]:
         name, _, rest = block.partition("\n")
         lines = (line for line in rest.splitlines() if not line.lstrip().startswith("--"))
-        found[name] = Statement(name, "\n".join(lines).strip())
+        found[name] = _made(name, "\n".join(lines).strip())
     return found
 
 
@@ -86,22 +138,17 @@ shared = Statements("sql/shared.sql")  # what several modules ask for
 
 def union_all(statements: list[Statement]) -> Statement:
     """One statement that answers with the rows of all of them."""
-    return Statement(statements[0].name, "\nUNION ALL\n".join(f"({s.text})" for s in statements))
+    return _made(statements[0].name, "\nUNION ALL\n".join(f"({s.text})" for s in statements))
 
 
 def all_of(conditions: list[Statement]) -> Statement:
     """One condition that holds when all of them do."""
-    return Statement("all", " AND ".join(f"({s.text})" for s in conditions) or "true")
+    return _made("all", " AND ".join(f"({s.text})" for s in conditions) or "true")
 
 
-def listed(expressions: list[Statement]) -> Statement:
-    """Expressions one after the other, as a SELECT takes them."""
-    return Statement("list", ", ".join(one.text for one in expressions))
-
-
-def as_text(column: str, *, small: int) -> Statement:
+def as_text(*column: str, small: int) -> Statement:
     """A JSON column as text, or null where that could take gigabytes; what is small is not looked at closely."""
-    return shared.as_text_if_readable.on(json=Statement("column", column), small=small, too_deep=literal(TOO_DEEP))
+    return shared.as_text_if_readable.on(json=column, small=small, too_deep=literal(TOO_DEEP))
 
 
 def log_table(topic_id: int) -> str:

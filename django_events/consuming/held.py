@@ -92,7 +92,7 @@ class Held:
         """What has the lock and won't let it go soon: a prepared transaction never does by itself."""
         for pid, prepared in sql.fetch(self.using, SQL.holder_of_lease, token=self.token):
             if pid is None:
-                end = f"ROLLBACK PREPARED {sql.literal(prepared).as_string()}"
+                end = f"ROLLBACK PREPARED {sql.quoted(prepared)}"
                 return f"the prepared transaction {prepared!r} has its lock. If a handler prepared it, undo it: {end}"
             if late:
                 return f"the session {pid}, which was closed, has its lock still, and is ended by who takes over"

@@ -27,7 +27,6 @@ TOO_LONG = (
     "made into text"
 )
 _UNREAD, _METADATA = len(COLUMNS), COLUMNS.index("metadata")
-_HERE = "{chosen}"
 
 
 class Rows(NamedTuple):
@@ -53,11 +52,11 @@ def bounded(
     """
     if most_bytes is None:
         most_bytes = settings.MAX_BATCH_BYTES
-        light = sql.Statement(chosen.name, _light(min(LIGHT, most_bytes // at_most)).replace(_HERE, chosen.text))
+        light = SQL.light.on(chosen=chosen, bytes=min(LIGHT, most_bytes // at_most))
         rows = sql.fetch_whole(using, light, **parameters)
         if all(row[_METADATA] is not None for row in rows):
             return Rows(rows, None)
-    weighed = sql.Statement(chosen.name, _around(most_bytes).replace(_HERE, chosen.text))
+    weighed = SQL.bounded.on(chosen=chosen, bytes=most_bytes, value=_text_of("value"), metadata=_text_of("metadata"))
     rows = sql.fetch_large(using, weighed, **parameters)
     if rows and rows[-1][_UNREAD]:
         *columns, _, stored = rows[-1]
@@ -66,18 +65,8 @@ def bounded(
 
 
 @cache
-def _light(most_bytes: int) -> str:
-    return SQL.light.on(chosen=sql.Statement("chosen", _HERE), bytes=most_bytes).text
-
-
-@cache
-def _around(most_bytes: int) -> str:
-    return SQL.bounded.on(
-        chosen=sql.Statement("chosen", _HERE),
-        bytes=most_bytes,
-        value=as_text("e.value", small=SMALL),
-        metadata=as_text("e.metadata", small=SMALL),
-    ).text
+def _text_of(column: str) -> sql.Statement:
+    return as_text("e", column, small=SMALL)
 
 
 def loaded(rows: Rows, event: ReceivedEvent) -> ReceivedEvent | None:

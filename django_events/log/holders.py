@@ -50,7 +50,7 @@ class Holder(NamedTuple):
     def ending(self) -> str:
         """What ends it, in SQL."""
         if self.kind == "prepared":
-            name = sql.literal(self.name).as_string()
+            name = sql.quoted(self.name)
             return f"COMMIT PREPARED {name}, or ROLLBACK PREPARED {name}"
         return f"SELECT pg_terminate_backend({self.pid})"
 

@@ -13,7 +13,7 @@ from django.db.models import Model
 
 from django_events import models, sql
 from django_events.exceptions import NotReady, tables_missing
-from django_events.statements import LOG, Statement
+from django_events.statements import LOG, quoted, quoted_name
 
 SQL = sql.beside(__name__)
 
@@ -25,7 +25,7 @@ class Block(NamedTuple):
     """Statements that belong together, and what they are for."""
 
     purpose: str
-    statements: list[Statement]
+    statements: list[str]
 
 
 @dataclass(frozen=True)
@@ -40,62 +40,60 @@ class Granting:
     segment_functions: list[str]
     path: list[str]
 
-    def on(self, rights: str, *names: str) -> Statement:
+    def on(self, rights: str, *names: str) -> str:
         """Rights on tables of the schema."""
-        tables = [f"{_quoted(self.schema)}.{_quoted(name)}" for name in names]
+        tables = [f"{quoted_name(self.schema)}.{quoted_name(name)}" for name in names]
         return self.grant(rights, ",\n    ".join(tables))
 
-    def on_sequence(self) -> Statement:
-        return self.grant("USAGE", f"SEQUENCE {_quoted(self.schema)}.{_quoted(SEQUENCE)}")
+    def on_sequence(self) -> str:
+        return self.grant("USAGE", f"SEQUENCE {quoted_name(self.schema)}.{quoted_name(SEQUENCE)}")
 
-    def grant(self, rights: str, things: str) -> Statement:
+    def grant(self, rights: str, things: str) -> str:
         return self.grant_to(self.role, rights, things)
 
-    def grant_to(self, role: str, rights: str, things: str) -> Statement:
-        return SQL.grant.on(rights=_part(rights), things=_part(things), role=_part(_quoted(role)))
+    def grant_to(self, role: str, rights: str, things: str) -> str:
+        return SQL.grant.written(rights=rights, things=things, role=quoted_name(role))
 
-    def on_log(self, rights: str) -> Statement:
-        log, name = self._log, _literal(self.role)
-        return SQL.grant_log.on(
-            rights=_part(rights), log=_part(log), name=_part(name), quote=_part(_dollars(log, name))
-        )
+    def on_log(self, rights: str) -> str:
+        log, name = self._log, quoted(self.role)
+        return SQL.grant_log.written(rights=rights, log=log, name=name, quote=_dollars(log, name))
 
-    def own_log(self) -> Statement:
-        log, name = self._log, _literal(self.owner)
-        return SQL.own_log.on(log=_part(log), name=_part(name), quote=_part(_dollars(log, name)))
+    def own_log(self) -> str:
+        log, name = self._log, quoted(self.owner)
+        return SQL.own_log.written(log=log, name=name, quote=_dollars(log, name))
 
-    def revoke(self, rights: str, things: str, *roles: str) -> Statement:
-        return SQL.revoke.on(rights=_part(rights), things=_part(things), roles=_part(", ".join(roles)))
+    def revoke(self, rights: str, things: str, *roles: str) -> str:
+        return SQL.revoke.written(rights=rights, things=things, roles=", ".join(roles))
 
     def schemas(self) -> list[str]:
         """Where names are looked up: the schema of the tables, and all of the search_path."""
-        return [_quoted(name) for name in dict.fromkeys([self.schema, *self.path])]
+        return [quoted_name(name) for name in dict.fromkeys([self.schema, *self.path])]
 
-    def proof(self) -> Statement:
+    def proof(self) -> str:
         """A REVOKE of what another role gave only warns: this ends in an error then."""
-        role, owner, schema = (_literal(name) for name in (self.role, self.owner, self.schema))
-        path = sql.literal([self.schema, *self.path]).as_string()
-        return SQL.prove_rights.on(
-            role=_part(role),
-            owner=_part(owner),
-            schema=_part(schema),
-            path=_part(path),
-            quote=_part(_dollars(role, owner, schema, path)),
+        role, owner, schema = (quoted(name) for name in (self.role, self.owner, self.schema))
+        path = quoted([self.schema, *self.path])
+        return SQL.prove_rights.written(
+            role=role,
+            owner=owner,
+            schema=schema,
+            path=path,
+            quote=_dollars(role, owner, schema, path),
         )
 
-    def make(self) -> Statement:
-        role, name = _quoted(self.role), _literal(self.role)
-        return SQL.make_role.on(role=_part(role), name=_part(name), quote=_part(_dollars(role, name)))
+    def make(self) -> str:
+        role, name = quoted_name(self.role), quoted(self.role)
+        return SQL.make_role.written(role=role, name=name, quote=_dollars(role, name))
 
-    def membership(self, role: str, *, to: str) -> Statement:
-        return SQL.grant_role.on(role=_part(_quoted(role)), to=_part(_quoted(to)))
+    def membership(self, role: str, *, to: str) -> str:
+        return SQL.grant_role.written(role=quoted_name(role), to=quoted_name(to))
 
-    def execute(self, functions: list[str]) -> Statement:
+    def on_functions(self, functions: list[str]) -> str:
         return self.grant("EXECUTE", _functions(functions))
 
     @property
     def _log(self) -> str:
-        return _literal(f"{_quoted(self.schema)}.{_quoted(LOG)}")
+        return quoted(f"{quoted_name(self.schema)}.{quoted_name(LOG)}")
 
 
 def _entry(of: Granting) -> Block:
@@ -103,20 +101,20 @@ def _entry(of: Granting) -> Block:
         "The role. Nobody logs in with it: give it to your logins, with GRANT … TO …",
         [
             of.make(),
-            of.grant("USAGE", f"SCHEMA {_quoted(of.schema)}"),
-            of.grant("CONNECT", f"DATABASE {_quoted(of.database)}"),
+            of.grant("USAGE", f"SCHEMA {quoted_name(of.schema)}"),
+            of.grant("CONNECT", f"DATABASE {quoted_name(of.database)}"),
         ],
     )
 
 
 def _closed(of: Granting) -> Block:
     """What this role must not be able to do, nor PUBLIC, so that it can't have its code run by others."""
-    roles = ["PUBLIC", *([_quoted(of.role)] if of.role != of.owner else [])]
+    roles = ["PUBLIC", *([quoted_name(of.role)] if of.role != of.owner else [])]
     return Block(
         "A role that may create in a schema of the search_path has its functions and operators run by other roles, in\n"
         "place of PostgreSQL's. So only the owner of the tables may. If a REVOKE had no effect, it ends in an error.",
         [
-            of.grant_to(of.owner, "USAGE, CREATE", f"SCHEMA {_quoted(of.schema)}"),
+            of.grant_to(of.owner, "USAGE, CREATE", f"SCHEMA {quoted_name(of.schema)}"),
             *(of.revoke("CREATE", f"SCHEMA {name}", *roles) for name in of.schemas()),
             of.revoke("EXECUTE", _functions([*of.functions, *of.segment_functions]), "PUBLIC"),
             of.proof(),
@@ -128,23 +126,10 @@ def _functions(signatures: list[str]) -> str:
     return "FUNCTION\n    " + ",\n    ".join(signatures)
 
 
-def _quoted(name: str) -> str:
-    return SQL.only_name.on(name=name).text
-
-
-def _literal(text: str) -> str:
-    return sql.literal(text).as_string()
-
-
 def _dollars(*names: str) -> str:
     """A dollar quote that none of these names can end."""
     quotes = (f"$block{number or ''}$" for number in itertools.count())
     return next(quote for quote in quotes if not any(quote in name for name in names))
-
-
-def _part(text: str) -> Statement:
-    """As statements have it: all that is printed has its percent signs doubled until then."""
-    return Statement("part", text.replace("%", "%%"))
 
 
 def publisher(of: Granting) -> Iterator[Block]:
@@ -156,7 +141,7 @@ def publisher(of: Granting) -> Iterator[Block]:
         "Ids come from the database alone: the transfer goes by them. Probes see since when something waits.",
         [
             of.on(f"INSERT ({EVENT}), SELECT (id, topic_id, published_at)", _table(models.BufferedEvent)),
-            of.execute(of.functions),
+            of.on_functions(of.functions),
         ],
     )
     yield Block(
@@ -181,7 +166,7 @@ def sink(of: Granting) -> Iterator[Block]:
         [
             of.on(f"INSERT (attempt, {EVENT}), SELECT, DELETE", _table(models.StagedEvent)),
             of.on(f"INSERT ({EVENT})", _table(models.BufferedEvent)),
-            of.execute(of.functions),
+            of.on_functions(of.functions),
         ],
     )
     yield Block(
@@ -233,12 +218,12 @@ def operator(of: Granting) -> Iterator[Block]:
     yield _entry(of)
     yield Block(
         "All tables of django_events, and the functions that publish.",
-        [of.on("SELECT, INSERT, UPDATE, DELETE", *_tables()), of.on_sequence(), of.execute(of.functions)],
+        [of.on("SELECT, INSERT, UPDATE, DELETE", *_tables()), of.on_sequence(), of.on_functions(of.functions)],
     )
     yield Block(
         "The log: the transfer adds events, erase() blanks them. Segments come and go by functions that have the\n"
         "rights of the log's owner: an owner can have its code run by all who use a table, so operators own none.",
-        [of.own_log(), of.on_log("SELECT, INSERT, UPDATE"), of.execute(of.segment_functions)],
+        [of.own_log(), of.on_log("SELECT, INSERT, UPDATE"), of.on_functions(of.segment_functions)],
     )
     yield Block(
         "A worker that froze with a lease is ended, so that its locks go; and old snapshots are looked for.",

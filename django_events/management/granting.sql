@@ -111,13 +111,6 @@ END
 GRANT {role} TO {to}
 
 
--- name: only_name
--- Part of a GRANT: a name, quoted.
---
--- Identifiers: name.
-{name}
-
-
 -- name: home
 -- Where the tables of events are: the schema, its database, who owns them, the owner's functions that publish and that
 -- change segments, with their arguments, and the schemas of the search_path.

@@ -8,7 +8,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from django_events import declarations, sql
 from django_events.exceptions import UnknownTopic
-from django_events.statements import as_text
+from django_events.statements import TOO_DEEP
 
 LOOKED_AT_CLOSELY = 64  # bytes: pages and commands show few, which may all be bad ones
 
@@ -71,4 +71,7 @@ class ReadableText(Func):
 
     def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[Any]]:  # type: ignore[override]
         column, _ = compiler.compile(self.source_expressions[0])
-        return as_text(column, small=LOOKED_AT_CLOSELY).text, []
+        text = sql.shared.as_text_if_readable.written(
+            json=column, small=str(LOOKED_AT_CLOSELY), too_deep=sql.quoted(TOO_DEEP)
+        )
+        return text, []

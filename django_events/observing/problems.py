@@ -19,7 +19,7 @@ from django_events.observing import counted
 from django_events.observing.dead_rows import Holder, Pile, holders, piles
 from django_events.observing.lag import Standing, oldest_waits
 from django_events.phrases import duration, moment
-from django_events.statements import literal, log_table
+from django_events.statements import log_table, quoted
 
 LATE = timedelta(seconds=10)
 UNSERVED = timedelta(seconds=60)
@@ -219,12 +219,12 @@ def _prepared(using: str) -> Iterator[Trouble]:
             "table": table,
             "time": duration(age),
         }
-        quoted = literal(name).as_string()
+        literal = quoted(name)
         remedy = gettext(
             "If a handler prepared it, undo it: %(rollback)s. Otherwise as its owner wants: %(commit)s"
         ) % {
-            "rollback": f"ROLLBACK PREPARED {quoted}",
-            "commit": f"COMMIT PREPARED {quoted}",
+            "rollback": f"ROLLBACK PREPARED {literal}",
+            "commit": f"COMMIT PREPARED {literal}",
         }
         yield Trouble("prepared", consumer, topic, None, what, remedy)
 
@@ -419,7 +419,7 @@ def _holder(one: Holder) -> str:
 
 def _end_of(one: Holder) -> str:
     """What ends it, in SQL."""
-    name = literal(one.name).as_string()
+    name = quoted(one.name)
     if one.kind == "slot":
         command = f"SELECT pg_drop_replication_slot({name})"
         return gettext("Let its reader go on, or if it is gone for good: %(command)s") % {"command": command}

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import pgtrigger
 from django.db.models import Model
-from psycopg.sql import Identifier
 
 from django_events import declarations, sql
 from django_events.drafts import UNSET, Unset
@@ -36,6 +35,7 @@ from django_events.publishing.fields import (
     problems_of_keys,
 )
 from django_events.publishing.session_settings import names_of
+from django_events.statements import quoted, quoted_name
 
 SQL = sql.beside(__name__)
 
@@ -194,63 +194,53 @@ class Capture(pgtrigger.Trigger):
         """The body of the trigger's function."""
         for problem in self.declared.problems(model):
             raise InvalidCapture(problem)
-        suppressible = ", ".join(_literal(name) for name in names_of(self.declared.topic, model))
+        suppressible = ", ".join(quoted(name) for name in names_of(self.declared.topic, model))
         rows = _REFERENCING[self.of].get("new", "old_values")
-        insert = (self._changes(model) if self.of == "updated" else self._rows(model)).text
-        return "\n".join(
-            [
-                f"IF NOT EXISTS (SELECT FROM {rows})",
-                "    OR string_to_array(current_setting('django_events.suppressed', true), ',')"
-                f" && ARRAY[{suppressible}]",
-                "THEN",
-                "    RETURN NULL;",
-                "END IF;",
-                f"django_events_topic := django_events_open({_literal(self.declared.topic)});",
-                "django_events_metadata := coalesce(nullif(current_setting('django_events.context', true), ''), '{}');",
-                f"{insert};",
-                "RETURN NULL;",
-            ]
+        insert = self._changes(model) if self.of == "updated" else self._rows(model)
+        function = SQL.capture_function.written(
+            rows=rows, suppressible=suppressible, topic=quoted(self.declared.topic), insert=insert, empty=quoted("{}")
         )
+        return f"{function};"
 
-    def _rows(self, model: type[Model]) -> sql.Statement:
+    def _rows(self, model: type[Model]) -> str:
         columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
         checked, end = _checked(payload, masked)
-        return SQL.capture_rows.on(
-            rows=_REFERENCING[self.of].get("new", "old_values"),
+        return SQL.capture_rows.written(
+            rows=quoted_name(_REFERENCING[self.of].get("new", "old_values")),
             type=self._type(model, self.of),
-            key=_part(columns.key("r", self.declared.key)),
-            checked=_part(checked),
-            end=_part(end),
-            shown=_part(columns.shown("r", payload, masked)),
-            condition=_part(self._condition(model, old="r", new="r")),
+            key=columns.key("r", self.declared.key),
+            checked=checked,
+            end=end,
+            shown=columns.shown("r", payload, masked),
+            condition=self._condition(model, old="r", new="r"),
         )
 
-    def _changes(self, model: type[Model]) -> sql.Statement:
+    def _changes(self, model: type[Model]) -> str:
         columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
         watched = chosen(model, self.declared.watch) if self.declared.watch else payload
         unshown = [*payload, *chosen(model, self.declared.exclude)]
         told = [*payload, *(one for one in watched if one not in unshown)]
         checked, end = _checked(told, masked)
-        return SQL.capture_changes.on(
-            pk=str(columns.pk[0].column),
-            same=_part(columns.same()),
+        return SQL.capture_changes.written(
+            pk=quoted_name(str(columns.pk[0].column)),
+            same=columns.same(),
             created=self._type(model, "created"),
             updated=self._type(model, "updated"),
             deleted=self._type(model, "deleted"),
-            old_key=_part(columns.key("o", self.declared.key)),
-            new_key=_part(columns.key("n", self.declared.key)),
-            checked=_part(checked),
-            end=_part(end),
-            old_shown=_part(columns.shown("o", payload, masked)),
-            new_shown=_part(columns.shown("n", payload, masked)),
-            changed=_part(columns.changed(told, masked)),
-            differ=_part(columns.differ(watched)),
-            condition=_part(self._condition(model, old="o", new="n")),
+            old_key=columns.key("o", self.declared.key),
+            new_key=columns.key("n", self.declared.key),
+            checked=checked,
+            end=end,
+            old_shown=columns.shown("o", payload, masked),
+            new_shown=columns.shown("n", payload, masked),
+            changed=columns.changed(told, masked),
+            differ=columns.differ(watched),
+            condition=self._condition(model, old="o", new="n"),
         )
 
-    def _type(self, model: type[Model], operation: Operation) -> sql.Statement:
+    def _type(self, model: type[Model], operation: Operation) -> str:
         name = self.declared.type_of(model, operation)
-        return _part("NULL::varchar" if name is None else f"{_literal(name)}::varchar")
+        return "NULL::varchar" if name is None else f"{quoted(name)}::varchar"
 
     def _masked(self, model: type[Model]) -> list[Concrete]:
         return chosen(model, self.declared.mask)
@@ -283,12 +273,12 @@ class _Columns:
         return " AND ".join(f"{self._column('o', field)} = {self._column('n', field)}" for field in self.pk)
 
     def shown(self, row: str, fields: list[Concrete], masked: list[Concrete]) -> str:
-        return ", ".join(f"{self._shown(row, field, masked)} AS {_quoted(field.attname)}" for field in fields)
+        return ", ".join(f"{self._shown(row, field, masked)} AS {quoted_name(field.attname)}" for field in fields)
 
     def changed(self, fields: list[Concrete], masked: list[Concrete]) -> str:
         """An object of those that changed, from what to what; the empty one too, where there is none."""
         parts = [
-            f"CASE WHEN {self._differs(field)} THEN jsonb_build_object({_literal(field.attname)}, jsonb_build_object("
+            f"CASE WHEN {self._differs(field)} THEN jsonb_build_object({quoted(field.attname)}, jsonb_build_object("
             f"'old', {self._shown('o', field, masked)}, 'new', {self._shown('n', field, masked)})) ELSE '{{}}' END"
             for field in fields
         ]
@@ -307,25 +297,13 @@ class _Columns:
         return in_sql(field, self._column(row, field))
 
     def _masked(self, row: str, field: Concrete) -> str:
-        return f"CASE WHEN {self._column(row, field)} IS NOT NULL THEN {_literal(MASKED)} END"
+        return f"CASE WHEN {self._column(row, field)} IS NOT NULL THEN {quoted(MASKED)} END"
 
     def _column(self, row: str, field: Concrete) -> str:
-        return f"{row}.{_quoted(str(field.column))}"
+        return f"{row}.{quoted_name(str(field.column))}"
 
 
 def _checked(shown: list[Concrete], masked: list[Concrete]) -> tuple[str, str]:
     """What comes before and behind a value that may be one which no reader makes into text: what refuses it."""
     may = any(may_expand(field) for field in shown if field not in masked)
     return ("django_events_checked(", ")") if may else ("", "")
-
-
-def _quoted(name: str) -> str:
-    return Identifier(name).as_string()
-
-
-def _literal(text: str) -> str:
-    return sql.literal(text).as_string()
-
-
-def _part(text: str) -> sql.Statement:
-    return sql.Statement("part", text)

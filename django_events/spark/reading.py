@@ -23,7 +23,7 @@ from django_events.exceptions import DataLost
 from django_events.spark.columns import COLUMNS, TOPIC, Column
 from django_events.spark.dsn import Connection, Dsn, fetch_whole
 from django_events.spark.ranges import Range
-from django_events.statements import SMALL, Statement, all_of, as_text, beside, listed, log_table, shared
+from django_events.statements import SMALL, Statement, all_of, as_text, beside, log_table, shared
 
 logger = logging.getLogger("django_events.spark")
 SQL = beside(__name__)
@@ -116,7 +116,7 @@ class RangeReader:
             start=start,
             end=end,
             piece=piece,
-            columns=listed([named(name, column) for name, column in self._wanted.items()]),
+            columns=[named(name, column) for name, column in self._wanted.items()],
             gathered=_gathering(connection, self._wanted),
             condition=self.condition or all_of([]),
         )
@@ -215,15 +215,14 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
 
 def _named(name: str, column: Column) -> Statement:
     if column.json:
-        return _named_json(name, column, as_text(f"e.{column.source}", small=SMALL))
+        return _named_json(name, column, as_text("e", column.source, small=SMALL))
     part = SQL.as_text if column.arrow == pa.string() else SQL.as_is
     return part.on(column=column.source, name=name)
 
 
 def _named_without_payload(name: str, column: Column) -> Statement:
     if column.json:
-        json_column = Statement("column", f"e.{column.source}")
-        return _named_json(name, column, SQL.as_text_if_small.on(json=json_column, small=SMALL))
+        return _named_json(name, column, SQL.as_text_if_small.on(json=("e", column.source), small=SMALL))
     return SQL.without_bytes.on(name=name) if column.arrow == pa.binary() else _named(name, column)
 
 
@@ -231,15 +230,13 @@ def _named_json(name: str, column: Column, text: Statement) -> Statement:
     return SQL.as_text_if_there.on(text=text, column=column.source, name=name, there=_there(name))
 
 
-def _gathering(connection: Connection, columns: Mapping[str, Column]) -> Statement:
+def _gathering(connection: Connection, columns: Mapping[str, Column]) -> list[Statement]:
     is_utf8 = connection.info.parameter_status("server_encoding") == "UTF8"
     how, how_json = HOW if is_utf8 else HOW_ELSEWHERE, (SQL.gather_json if is_utf8 else SQL.gather_foreign_json)
-    return listed(
-        [
-            how_json.on(name=name, there=_there(name)) if column.json else how[column.arrow].on(name=name)
-            for name, column in columns.items()
-        ]
-    )
+    return [
+        how_json.on(name=name, there=_there(name)) if column.json else how[column.arrow].on(name=name)
+        for name, column in columns.items()
+    ]
 
 
 def _there(name: str) -> str:

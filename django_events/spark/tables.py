@@ -30,8 +30,8 @@ class Table:
 TABLES = {
     "dead_letters": Table(
         SQL.spark_dead_letters.on(
-            value=as_text("d.value", small=SMALL),
-            metadata=as_text("d.metadata", small=SMALL),
+            value=as_text("d", "value", small=SMALL),
+            metadata=as_text("d", "metadata", small=SMALL),
             unreadable=literal(json.dumps({"unreadable": NOT_MADE_INTO_TEXT})),
         ),
         {

@@ -23,6 +23,8 @@ from django_events.statements import Statements as Statements
 from django_events.statements import all_of as all_of
 from django_events.statements import beside as beside
 from django_events.statements import literal as literal
+from django_events.statements import quoted as quoted
+from django_events.statements import quoted_name as quoted_name
 from django_events.statements import shared as shared
 from django_events.statements import union_all as union_all
 

@@ -9,7 +9,7 @@
 -- as the last one, up to the thousandth.
 -- A jsonpath that looks everywhere goes as deep as the value does, and what is 12,000 deep is too deep for the server's
 -- stack: that would fail the whole statement, so 5,000 is the end. A list in a list takes 8 bytes at least.
--- Literals: small (bytes), too_deep (a jsonpath to what is deeper). Parts: json (the column).
+-- Literals: small (bytes), too_deep (a jsonpath to what is deeper). Identifiers: json (the column).
 CASE
     WHEN pg_column_size({json}) <= {small} AND pg_column_compression({json}) IS NULL
         THEN {json}::text

@@ -12,19 +12,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from django_events.conf import settings
 from django_events.phrases import without_details
 from django_events.sql.direct import is_pooled, noticing_the_client, parameters
+from django_events.statements import Statement, beside
 from django_events.workers.loop import LONGEST_RETRY, pause_after
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import Bell
 
 logger = logging.getLogger("django_events.wakeups")
+SQL = beside(__name__)
 
 CONNECT_TIMEOUT = 5  # seconds, unless the site's OPTIONS say otherwise: closing waits for an attempt to end
 
@@ -40,10 +41,10 @@ class Session:
         self._connection = connection
         self._broken = broken
 
-    def ask(self, query: LiteralString, *parameters: object) -> Any:
+    def ask(self, statement: Statement, **parameters: object) -> Any:
         """Run a statement, from any thread, and return its one value. An error ends the session."""
         try:
-            row = self._connection.execute(query, parameters).fetchone()
+            row = _execute(self._connection, statement, **parameters).fetchone()
         except psycopg.Error as error:
             self.error = error
             self._broken.ring()
@@ -124,15 +125,15 @@ class Listener:
 
     def _listen(self, connection: Connection) -> None:
         connection.add_notify_handler(lambda notify: self._tell(notify.channel, notify.payload))
-        connection.execute("SET idle_session_timeout = 0")  # a site's limit is not meant for one that waits
+        _execute(connection, SQL.wait_idle)
         for name, value in noticing_the_client().items():
-            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+            _execute(connection, SQL.set_for_session, name=name, value=value)
         session = Session(connection, self._look)
         known = 0
         while not self._stop.requested:
             new = self._callbacks[known:]
             for channel, _ in new:
-                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+                _execute(connection, SQL.listen.on(channel=channel))
             if self.session is None:
                 self.session = session
                 self._say_back()
@@ -186,6 +187,10 @@ class Listener:
             self.using,
             settings.POLL_INTERVAL.total_seconds(),
         )
+
+
+def _execute(connection: Connection, statement: Statement, **parameters: object) -> psycopg.Cursor[Any]:
+    return connection.execute(statement.text.encode(), parameters)
 
 
 def _call(callback: Callback, payload: str) -> None:

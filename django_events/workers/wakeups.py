@@ -21,9 +21,10 @@ from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import Bell
 
+SQL = sql.beside(__name__)
+
 SHORTEST_PAUSE = 0.001
 SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
-TO_SLEEP = "SELECT current_setting('max_prepared_transactions') WHERE pg_try_advisory_lock(%s)"
 
 NO_WAKE_UPS = (
     "Transactions can be prepared on this server (max_prepared_transactions is {most}), so publishers wake no transfer:"
@@ -88,7 +89,7 @@ class WakeUps:
         elif self._locked is session:
             # All that is left to find is what was inserted without a word.
             self._bell.wait(stop, min(max(self.poll, SOON) if self._all_ring else self.poll, limit))
-        elif (prepared := session.ask(TO_SLEEP, channel.ASLEEP)) is not None:
+        elif (prepared := session.ask(SQL.lock_to_sleep, lock=channel.ASLEEP)) is not None:
             self._locked = session  # now publishers notify; who came before is seen by looking once more
             self._all_ring = prepared == "0" and settings.WAKE_UPS is not False
         elif self._somebody_else_sleeps(session):
@@ -101,9 +102,9 @@ class WakeUps:
 
     def _somebody_else_sleeps(self, session: Session) -> bool:
         """Only another transfer holds the lock alone; publishers share it, also with us."""
-        if not session.ask("SELECT pg_try_advisory_lock_shared(%s)", channel.ASLEEP):
+        if not session.ask(SQL.share_lock, lock=channel.ASLEEP):
             return True
-        session.ask("SELECT pg_advisory_unlock_shared(%s)", channel.ASLEEP)
+        session.ask(SQL.unshare_lock, lock=channel.ASLEEP)
         return False
 
     def _unlock(self) -> None:
@@ -111,4 +112,4 @@ class WakeUps:
         self._locked = None
         if session is not None:
             with suppress(psycopg.Error):  # then the session ends, and the lock with it
-                session.ask("SELECT pg_advisory_unlock(%s)", channel.ASLEEP)
+                session.ask(SQL.unlock, lock=channel.ASLEEP)

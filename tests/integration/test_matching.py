@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_events import Consumer, sql
+from django_events import Consumer, sql, statements
 from django_events.matching import condition, matches
 from tests.unit.test_matching import TABLE
 
@@ -35,7 +35,7 @@ def consumer(**filters):
 
 def is_match(declared, *, type="", key=None, value=None):
     """Ask the database about an event, by the condition that workers use."""
-    asked = sql.Statement(
+    asked = statements._made(
         "asked",
         f"SELECT {condition(declared).text}"
         " FROM (SELECT %(type)s::text AS type, %(key)s::text AS key, %(value)s::jsonb AS value) AS e",

@@ -389,10 +389,10 @@ def test_a_server_with_another_encoding_is_understood(dsn: str) -> None:
     from django_events.spark.columns import COLUMNS
     from django_events.spark.dsn import Dsn
     from django_events.spark.reading import read_table
-    from django_events.statements import Statement
+    from django_events.statements import _made
 
     wanted = {"key": COLUMNS["key"], "type": COLUMNS["type"]}
-    asked = Statement("asked", "SELECT * FROM (VALUES ('\u00e9t\u00e9', 'x'), (NULL, '\u00fc')) AS t (key, type)")
+    asked = _made("asked", "SELECT * FROM (VALUES ('\u00e9t\u00e9', 'x'), (NULL, '\u00fc')) AS t (key, type)")
     with Dsn(dsn).connected() as connection:
         connection.execute("DROP DATABASE IF EXISTS spark_latin1")
         provider = b"LOCALE_PROVIDER libc" if connection.info.server_version >= 150_000 else b""

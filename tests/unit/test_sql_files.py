@@ -1,6 +1,7 @@
 """The SQL files: each statement says what it is for, takes what its header names, and is used beside its file."""
 
 import ast
+import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from django_events import sql
+from django_events import sql, statements
 from django_events.publishing.encoding import BufferRow
 
 PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
 
+ASKING = {"ask"}
 FETCHING = {"fetch", "fetch_whole", "bounded"}  # all take a statement, and its parameters by name
 PARAMETER = re.compile(r"%\((\w+)\)s")
 IDENTIFIER = re.compile(r"\{(\w+)\}")
-CHANGES = {"CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "ANALYZE", "LOCK", "SET", "DO", "COPY"}
+CHANGES = {"LISTEN", "CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "ANALYZE", "LOCK", "SET", "DO", "COPY"}
 KINDS = {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE", *CHANGES}
 JSONPATH = re.compile(r"'strict [^']*'")
 READS = re.compile(r"\b(?:FROM|JOIN|USING)\s+(django_events_\w+|pg_\w+|\{log\})(?!\w*\()")
@@ -113,10 +115,16 @@ class Module:
         return []
 
     def of_call(self, call: ast.Call) -> Iterator[Use]:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "on":
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("on", "written"):
             parts = frozenset(name for k in call.keywords for name in self.names(bare(k.value)))
             for name in self.names(call.func.value):
                 yield Use(name, identifiers=keywords(call), parts=parts)
+        if called(call) in ASKING and call.args:
+            for name in self.names(bare(call.args[0])):
+                yield Use(name, parameters=keywords(call))
+        if called(call) == "_execute" and len(call.args) == 2:
+            for name in self.names(bare(call.args[1])):
+                yield Use(name, parameters=keywords(call))
         if called(call) in FETCHING and len(call.args) == 2:
             for name in self.names(bare(call.args[1])):
                 yield Use(name, parameters=keywords(call))
@@ -178,7 +186,7 @@ def bare_of(call: ast.Call) -> ast.expr | None:
 
 def bare(node: ast.expr) -> ast.expr:
     """Without the `.on(…)`."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "on":
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("on", "written"):
         return node.func.value
     return node
 
@@ -275,10 +283,73 @@ def test_there_are_no_other_placeholders():
 
 
 def test_a_name_that_is_put_into_a_statement_is_quoted():
-    statement = sql.Statement("x", "SELECT 1 FROM {log} WHERE name = {name} AND id = {id}")
+    statement = statements_of("x", "SELECT 1 FROM {log} WHERE name = {name} AND id = {id}")
     made = statement.on(log='a"; DROP TABLE b; --', name=sql.literal("O'Brien"), id=7)
 
     assert made.text == """SELECT 1 FROM "a""; DROP TABLE b; --" WHERE name = 'O''Brien' AND id = 7"""
+
+
+def statements_of(name, text):
+    return statements._made(name, text)
+
+
+def test_what_is_given_to_a_statement_is_composed_by_what_it_is():
+    statement = statements_of("x", "{a} {b} {c} {d} {e}")
+    made = statement.on(
+        a=("e", "id"), b=["a", "b"], c=[statements_of("part", "1"), ("e", "key")], d=-7, e=sql.literal("%")
+    )
+
+    assert made.text == """"e"."id" "a", "b" 1, "e"."key"  -7 '%%'"""
+
+
+def test_text_for_a_person_is_no_statement():
+    statement = statements_of("x", "SELECT format('%%I', {name})")
+
+    assert statement.written(name="'100%'") == "SELECT format('%I', '100%')"
+
+
+def test_a_text_made_at_run_time_is_no_statement():
+    with pytest.raises(TypeError, match="Statements come from SQL files"):
+        sql.Statement("x", "SELECT 1")
+    with pytest.raises(TypeError, match="Statements come from SQL files"):
+        dataclasses.replace(sql.shared.topics, text="SELECT 1")
+
+
+# These run what is composed: they join statements that travel together, or stand before one of Django's.
+RUNNERS = {"sql/__init__.py", "spark/dsn.py", "spark/reading.py", "publishing/session_settings.py"}
+COMPOSERS = {"statements.py"}
+RUNNING = {"execute", "executemany", "copy", "exec_", "mogrify"}
+
+
+def test_no_text_made_at_run_time_reaches_a_cursor():
+    wrong = [
+        f"{file}:{node.lineno}: {ast.unparse(node)}"
+        for path in PACKAGE.rglob("*.py")
+        if not (file := path.relative_to(PACKAGE).as_posix()).startswith("migrations/")  # they are frozen
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (file not in COMPOSERS and composes(node)) or (file not in RUNNERS and runs_a_text(node))
+    ]
+    assert wrong == []
+
+
+def composes(node: ast.AST) -> bool:
+    """Whether it makes statements, or SQL of psycopg's own. To look at a `Composable` of others is another matter."""
+    if isinstance(node, ast.ImportFrom) and node.module in ("psycopg", "psycopg.sql"):
+        forbidden = {"sql"} if node.module == "psycopg" else {alias.name for alias in node.names} - {"Composable"}
+        return bool(forbidden & {alias.name for alias in node.names})
+    if isinstance(node, ast.ImportFrom) and node.module == "django_events.statements":
+        return any(alias.name.startswith("_") for alias in node.names)
+    return (
+        isinstance(node, ast.Call)
+        and re.fullmatch(r"(\w+\.)?Statement|.*statements\._\w+", ast.unparse(node.func)) is not None
+    )
+
+
+def runs_a_text(node: ast.AST) -> bool:
+    """Whether it gives anything but the text of a statement to a cursor or a connection."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in RUNNING:
+        return False
+    return bool(node.args) and not re.search(r"\.text(\.encode\(\))?$", ast.unparse(node.args[0]))
 
 
 def test_a_file_is_read_once():
@@ -293,6 +364,6 @@ def test_a_statement_that_is_not_there_is_an_error():
 
 
 def test_a_union_keeps_the_order_of_its_statements():
-    one, two = sql.Statement("one", "SELECT 1"), sql.Statement("two", "SELECT 2")
+    one, two = statements_of("one", "SELECT 1"), statements_of("two", "SELECT 2")
 
     assert sql.union_all([one, two]).text == "(SELECT 1)\nUNION ALL\n(SELECT 2)"

@@ -42,7 +42,7 @@ def _text(block: Block) -> str:
 
 
 def _statements(block: Block) -> list[str]:
-    return [f"{statement.text.replace('%%', '%')};" for statement in block.statements]
+    return [f"{statement};" for statement in block.statements]
 
 
 def _name(text: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from django.db import connection, connections
 
 from django_events.sql.direct import noticing_the_server, parameters
+from django_events.statements import _made
 from django_events.workers import listening
 from django_events.workers.listening import Listener, Session
 from django_events.workers.stopping import Stop
@@ -63,7 +64,7 @@ def threads() -> set[threading.Thread]:
 
 def pid_of(session: Session | None) -> int:
     assert session is not None
-    return int(session.ask("SELECT pg_backend_pid()"))
+    return int(session.ask(_made("asked", "SELECT pg_backend_pid()")))
 
 
 def backend_is_gone(other: Other, pid: int) -> bool:
@@ -215,7 +216,7 @@ def test_no_notification_is_lost_while_others_ask(listener, hear, other):
 
     def ask(number: int) -> None:
         while not stop.requested:
-            answer = session.ask("SELECT %s::int", number)
+            answer = session.ask(_made("asked", "SELECT %(given)s::int"), given=number)
             asked.append(answer)
             if answer != number:
                 wrong.append(answer)
@@ -252,23 +253,23 @@ def test_large_notifications_arrive_whole(hear, other):
 
 def test_what_the_server_keeps_for_a_session_ends_with_it(listener, hear, other):
     hear("one")
-    assert listener.session.ask("SELECT pg_try_advisory_lock(%s)", LOCK) is True
+    assert listener.session.ask(_made("asked", "SELECT pg_try_advisory_lock(%(given)s)"), given=LOCK) is True
     session = terminate(listener, other)
     wait_until(lambda: listener.listening, what="another session")
 
     assert other.execute("SELECT pg_try_advisory_lock(%s)", [LOCK]).fetchone() == (True,)
     with pytest.raises(psycopg.OperationalError):
-        session.ask("SELECT 1")
-    assert listener.session.ask("SELECT 1") == 1  # an old session's error doesn't touch it
+        session.ask(_made("asked", "SELECT 1"))
+    assert listener.session.ask(_made("asked", "SELECT 1")) == 1  # an old session's error doesn't touch it
 
 
 def test_a_statement_that_fails_ends_the_session(listener, hear, other, caplog):
     """Whoever asked can't know what came of it: a lock may be held or not."""
     one = hear("one")
     session = listener.session
-    session.ask("SELECT pg_advisory_lock(%s)", LOCK)
+    session.ask(_made("asked", "SELECT pg_advisory_lock(%(given)s)"), given=LOCK)
     with pytest.raises(psycopg.errors.DivisionByZero):
-        session.ask("SELECT 1 / 0")
+        session.ask(_made("asked", "SELECT 1 / 0"))
     wait_until(lambda: listener.listening and listener.session is not session, what="another session")
     wait_until(lambda: other.execute("SELECT pg_try_advisory_lock(%s)", [LOCK]).fetchone() == (True,), what="the lock")
 
@@ -330,5 +331,8 @@ def test_both_ends_notice_that_the_other_has_vanished(settings, monkeypatch, lis
             assert told == [6, 4, 3, 12_000], "what the site has set stays"
     assert "tcp_user_timeout" not in connections.settings["default"]["OPTIONS"]
     assert listener.session is not None
-    asked = [listener.session.ask("SELECT current_setting(%s)", f"tcp_{name}") for name in SERVERS]
+    asked = [
+        listener.session.ask(_made("asked", "SELECT current_setting(%(given)s)"), given=f"tcp_{name}")
+        for name in SERVERS
+    ]
     assert asked == ["6", "2", "3", "12000"]

@@ -13,6 +13,7 @@ from django.db import connections, transaction
 from django_events import Draft, publish, publish_many
 from django_events.log import channel
 from django_events.models import BufferedEvent, Event
+from django_events.statements import _made
 from django_events.workers.background import in_background
 from django_events.workers.listening import Listener
 from django_events.workers.loop import run
@@ -272,7 +273,7 @@ def test_sleep_is_forgotten_with_the_connection_that_held_the_lock(make_wake_ups
     fall_asleep(wake_ups, stop)
     before = wake_ups._listener.session
     assert before is not None
-    bystander.execute("SELECT pg_terminate_backend(%s)", [before.ask("SELECT pg_backend_pid()")])
+    bystander.execute("SELECT pg_terminate_backend(%s)", [before.ask(_made("asked", "SELECT pg_backend_pid()"))])
     wait_until(lambda: wake_ups.wait(stop) or not wake_ups.asleep, what="the news")  # each wait returns: it was told
 
     wait_until(lambda: wake_ups._listener.listening, what="another connection")
