@@ -8,7 +8,7 @@ from django_events.observing.lag import Standing, oldest_waits
 from django_events.observing.pace import Pace
 
 
-class TopicRow(NamedTuple):
+class TopicLine(NamedTuple):
     """A topic in a table."""
 
     log: Log
@@ -16,7 +16,7 @@ class TopicRow(NamedTuple):
     waiting: Waiting | None
 
 
-class ConsumerRow(NamedTuple):
+class ConsumerLine(NamedTuple):
     """A consumer in a table."""
 
     standing: Standing
@@ -24,13 +24,13 @@ class ConsumerRow(NamedTuple):
     behind: timedelta | None
 
 
-def topic_rows(in_logs: list[Log], in_buffer: list[Waiting], pace: Pace) -> list[TopicRow]:
+def topic_rows(in_logs: list[Log], in_buffer: list[Waiting], pace: Pace) -> list[TopicLine]:
     """Topics with what they are given per second, and what waits for the transfer."""
     waits = {one.topic: one for one in in_buffer}
-    return [TopicRow(log, pace.of_topic(log), waits.get(log.topic.name)) for log in in_logs]
+    return [TopicLine(log, pace.of_topic(log), waits.get(log.topic.name)) for log in in_logs]
 
 
-def consumer_rows(using: str, found: list[Standing], pace: Pace) -> list[ConsumerRow]:
+def consumer_rows(using: str, found: list[Standing], pace: Pace) -> list[ConsumerLine]:
     """Consumers with what they handle per second, and how long the oldest event waits for them."""
     waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
-    return [ConsumerRow(one, pace.of_consumer(one), waits.get(one.consumer_id)) for one in found]
+    return [ConsumerLine(one, pace.of_consumer(one), waits.get(one.consumer_id)) for one in found]

@@ -13,7 +13,7 @@ from django_events.phrases import moment
 SQL = sql.beside(__name__)
 
 
-class Holder(NamedTuple):
+class LockHolder(NamedTuple):
     """A session or a prepared transaction that has locked a table, or a topic's head; or that there is no head.
 
     Of the sessions of others a role may see less. `does` is what a session began last, in a word or two: not more,
@@ -60,6 +60,6 @@ class Holder(NamedTuple):
         return f"{self.called} holds {self.mode} on {self.table}{since}{doing}"
 
 
-def holders(using: str, topic_ids: Collection[int]) -> list[Holder]:
+def holders(using: str, topic_ids: Collection[int]) -> list[LockHolder]:
     """Those in the way of these topics, the longest first."""
-    return [Holder(*row) for row in sql.fetch(using, SQL.holders, topic_ids=list(topic_ids))]
+    return [LockHolder(*row) for row in sql.fetch(using, SQL.holders, topic_ids=list(topic_ids))]

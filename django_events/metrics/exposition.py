@@ -5,14 +5,14 @@ text(read_all())
 
 from collections.abc import Iterable
 
-from django_events.observing.state import STATE_METRICS, Sample
+from django_events.observing.state import STATE_METRICS, Measurement
 from django_events.telemetry import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def text(samples: Iterable[Sample]) -> str:
+def text(samples: Iterable[Measurement]) -> str:
     """The samples by metric, each with what it means."""
     lines: dict[Metric, list[str]] = {metric: _header(metric) for metric in STATE_METRICS}
     for metric, labels, value in samples:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.utils.translation import gettext
 
 from django_events import declarations, models, sql
-from django_events.log.holders import Holder as LockHolder
+from django_events.log.holders import LockHolder
 from django_events.log.holders import holders as lock_holders
 from django_events.log.inventory import NextScheduled, Waiting
 from django_events.log.setbacks import HEADLESS, HIDDEN, MISSING

@@ -30,7 +30,7 @@ LIMITS = {"statement_timeout": "5s", "lock_timeout": "500ms"}
 OF_TOPIC = ("database", "topic")
 
 
-class Sample(NamedTuple):
+class Measurement(NamedTuple):
     metric: Metric
     labels: tuple[str, ...]
     value: float
@@ -86,12 +86,12 @@ def databases() -> list[str]:
     ]
 
 
-def read_all() -> list[Sample]:
+def read_all() -> list[Measurement]:
     """The state of every database. One that can't be read is not up, and the others are told all the same."""
     return [sample for using in databases() for sample in read(using)]
 
 
-def read(using: str) -> list[Sample]:
+def read(using: str) -> list[Measurement]:
     """The state of a database, in a transaction that only reads."""
     began = time.monotonic()
     try:
@@ -100,8 +100,8 @@ def read(using: str) -> list[Sample]:
     except Exception as error:  # also what a site's own way to connect raises
         logger.warning("The state of the database %r can't be read. %s", using, _said(using, error))
         _leave_usable(using)
-        return [Sample(UP, (using,), 0)]
-    return [Sample(UP, (using,), 1), Sample(READING, (using,), time.monotonic() - began), *found]
+        return [Measurement(UP, (using,), 0)]
+    return [Measurement(UP, (using,), 1), Measurement(READING, (using,), time.monotonic() - began), *found]
 
 
 def _said(using: str, error: Exception) -> str:
@@ -112,7 +112,7 @@ def _said(using: str, error: Exception) -> str:
     return sql.said(error)
 
 
-def _of_database(using: str) -> Iterator[Sample]:
+def _of_database(using: str) -> Iterator[Measurement]:
     topics = list(models.TopicRow.objects.using(using).select_related("head").order_by("name"))
     buffered, scheduled = waiting(using, **LIMITS), next_scheduled(using)
     ends = ends_of(using, topics)
@@ -122,24 +122,24 @@ def _of_database(using: str) -> Iterator[Sample]:
     for log in logs(using, topics):
         of = using, log.topic.name
         events, age = waits.get(log.topic.pk, (0, 0.0))
-        yield Sample(FIRST_ID, of, log.first_id)
-        yield Sample(LAST_ID, of, log.last_id)
-        yield Sample(EVENTS, of, log.events)
-        yield Sample(BUFFERED, of, events)
-        yield Sample(WAITING, of, max(age, 0.0))
+        yield Measurement(FIRST_ID, of, log.first_id)
+        yield Measurement(LAST_ID, of, log.last_id)
+        yield Measurement(EVENTS, of, log.events)
+        yield Measurement(BUFFERED, of, events)
+        yield Measurement(WAITING, of, max(age, 0.0))
     yield from _sizes(using, topics)
-    yield Sample(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
+    yield Measurement(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
     yield from _of_consumers(using, found)
     for step in models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"):
         if step.finished_at is not None:
-            yield Sample(MAINTAINED, (using, step.name), (step.now - step.finished_at).total_seconds())
-        yield Sample(FAILING, (using, step.name), bool(step.error))
+            yield Measurement(MAINTAINED, (using, step.name), (step.now - step.finished_at).total_seconds())
+        yield Measurement(FAILING, (using, step.name), bool(step.error))
     kinds = [trouble.kind for trouble in troubles(using, buffered, scheduled, found)]
     for kind in sorted(set(kinds)):
-        yield Sample(TROUBLES, (using, kind), kinds.count(kind))
+        yield Measurement(TROUBLES, (using, kind), kinds.count(kind))
 
 
-def _sizes(using: str, topics: list[models.TopicRow]) -> Iterator[Sample]:
+def _sizes(using: str, topics: list[models.TopicRow]) -> Iterator[Measurement]:
     """Somebody who rebuilds a segment holds this up: then the rest is told without it."""
     try:
         with sql.batch(using, **LIMITS):
@@ -149,24 +149,24 @@ def _sizes(using: str, topics: list[models.TopicRow]) -> Iterator[Sample]:
             raise
         return
     for topic, (segments, size) in found.items():
-        yield Sample(SEGMENTS, (using, topic), segments)
-        yield Sample(SIZE, (using, topic), size)
+        yield Measurement(SEGMENTS, (using, topic), segments)
+        yield Measurement(SIZE, (using, topic), size)
 
 
-def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Sample]:
+def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Measurement]:
     found = list(found)
     waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
     for one in found:
         of = using, one.consumer, one.topic
-        yield Sample(LAG, of, one.lag)
-        yield Sample(BEHIND, of, max(waits.get(one.consumer_id, NO_TIME), NO_TIME).total_seconds())
-        yield Sample(HANDLED, of, one.handled)
-        yield Sample(FAILED, of, one.failed)
-        yield Sample(IGNORED, of, one.ignored)
-        yield Sample(DEAD_LETTERED, of, one.dead_lettered)
-        yield Sample(DEAD, of, one.dead_letters)
-        yield Sample(STATE, (*of, one.state), one.in_state)
-        yield Sample(PAUSED, of, one.paused_at is not None)
+        yield Measurement(LAG, of, one.lag)
+        yield Measurement(BEHIND, of, max(waits.get(one.consumer_id, NO_TIME), NO_TIME).total_seconds())
+        yield Measurement(HANDLED, of, one.handled)
+        yield Measurement(FAILED, of, one.failed)
+        yield Measurement(IGNORED, of, one.ignored)
+        yield Measurement(DEAD_LETTERED, of, one.dead_lettered)
+        yield Measurement(DEAD, of, one.dead_letters)
+        yield Measurement(STATE, (*of, one.state), one.in_state)
+        yield Measurement(PAUSED, of, one.paused_at is not None)
 
 
 def _leave_usable(using: str) -> None:

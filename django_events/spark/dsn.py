@@ -107,7 +107,7 @@ def explained(dsn: Dsn) -> Iterator[None]:
         raise
 
 
-class Session:
+class KeptConnection:
     """A connection that is kept for a query, and opened again when it is lost. It doesn't travel to executors."""
 
     def __init__(self, dsn: Dsn) -> None:

@@ -16,7 +16,6 @@ from django_events.spark import files, topics
 from django_events.spark.dsn import Dsn
 from django_events.spark.locking import FolderLock, alone
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
-from django_events.spark.options import Subscription
 from django_events.spark.parts import Part, Parts
 from django_events.spark.ranges import Range
 from django_events.spark.reading import RangeReader
@@ -68,7 +67,7 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
     with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
         journal = Parts(storage_of(spark, wanted.path), wanted.path)
         journal.refuse_other_way(wanted.format, wanted.by)
-        found = topics.find(connection, Subscription(names=wanted.topics))
+        found = topics.find(connection, topics.TopicChoice(names=wanted.topics))
         for topic in found:
             journal.refuse_other_topic(topic.name, topic.incarnation)
             _refuse_older(topic, wanted, journal)

@@ -15,6 +15,7 @@ from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.offsets import EARLIEST, LATEST, Boundary
 from django_events.spark.reading import RangeReader
 from django_events.spark.tables import TABLES
+from django_events.spark.topics import TopicChoice
 from django_events.statements import shared
 
 ADDRESS = ("dsn", "databaseUrl")
@@ -34,15 +35,7 @@ NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subscription:
-    """Which topics: by their names, or all that a pattern matches."""
-
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filter:
+class EventFilter:
     """Which events are read, in the words of a consumer."""
 
     types: tuple[str, ...] | None = None
@@ -75,14 +68,14 @@ class ReadOptions:
     """What to read, from where to where, and how."""
 
     dsn: Dsn
-    subscription: Subscription
+    subscription: TopicChoice
     start: Boundary
     end: Boundary
     columns: tuple[str, ...]
     fail_on_data_loss: bool
     min_partitions: int
     fetch_size: int
-    filter: Filter
+    filter: EventFilter
     table: str | None
     max_offsets_per_trigger: int | None
     consumer: str | None
@@ -180,7 +173,7 @@ class _Given:
             )
         return Dsn(self._values[option.lower()], option=option)
 
-    def subscription(self, *, needed: bool) -> Subscription:
+    def subscription(self, *, needed: bool) -> TopicChoice:
         option = self._only_one(SUBSCRIPTIONS, "What to read")
         value = self.text(option) if option else None
         if value is None:
@@ -189,7 +182,7 @@ class _Given:
                     "Option 'subscribe' is missing, expected topics like 'orders, payments'; or 'subscribePattern', "
                     "a regular expression for the whole of a name, or 'table'."
                 )
-            return Subscription()
+            return TopicChoice()
         if option == "subscribePattern":
             try:
                 re.compile(value)
@@ -197,11 +190,11 @@ class _Given:
                 raise InvalidOption(
                     f"Option 'subscribePattern' is {value!r}, expected a regular expression: {error}."
                 ) from None
-            return Subscription(pattern=value)
+            return TopicChoice(pattern=value)
         names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
         if not names:
             raise InvalidOption(f"Option 'subscribe' is {value!r}, expected names of topics like 'orders, payments'.")
-        return Subscription(names=names)
+        return TopicChoice(names=names)
 
     def boundary(self, options: tuple[str, ...], *, otherwise: str) -> Boundary:
         option = self._only_one(options, "One end of what to read")
@@ -227,7 +220,7 @@ class _Given:
             raise InvalidOption(f"Option {name!r} is {value!r}. {did_you_mean(value, known)}")
         return value
 
-    def filter(self) -> Filter:
+    def filter(self) -> EventFilter:
         """What the server leaves out."""
         if self.flag("pushdown", otherwise=False):
             raise InvalidOption(
@@ -235,7 +228,7 @@ class _Given:
                 "out is missing in the next one on the same frame. Say what to read by options 'types', 'keys' and "
                 "'where': by these the server filters."
             )
-        return Filter(types=self.texts("types"), keys=self.texts("keys"), where=self.text("where"))
+        return EventFilter(types=self.texts("types"), keys=self.texts("keys"), where=self.text("where"))
 
     def texts(self, name: str) -> tuple[str, ...] | None:
         """Texts between commas, or a list in JSON."""

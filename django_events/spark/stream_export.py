@@ -17,7 +17,6 @@ from django_events.spark.batches import Batches, Reached
 from django_events.spark.dsn import Dsn
 from django_events.spark.journal import FOLDER
 from django_events.spark.locking import alone
-from django_events.spark.options import Subscription
 from django_events.spark.storage import storage_of
 from django_events.spark.topics import TopicLog
 
@@ -119,7 +118,7 @@ def _checkpoint(wanted: Follow) -> str:
 def _logs(wanted: Follow, journal: Batches) -> list[TopicLog]:
     """The topics as they are; DataLost if ids that the files have are those of other events, or will be."""
     with Dsn(wanted.dsn).connected() as connection:
-        found = topics.find(connection, Subscription(names=wanted.topics), fail=False)
+        found = topics.find(connection, topics.TopicChoice(names=wanted.topics), fail=False)
     for log in found:
         known = journal.reached.get(log.name)
         if known is None:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from django_events.exceptions import DataLost
 from django_events.spark import topics
-from django_events.spark.dsn import Session
+from django_events.spark.dsn import KeptConnection
 from django_events.spark.following import Follower
 from django_events.spark.options import ReadOptions
 from django_events.spark.ranges import Range, split
@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._until: dict[str, int] | None = None  # where a query that reads what is available now ends
-        self._session = Session(options.dsn)
+        self._session = KeptConnection(options.dsn)
         self._follower = Follower(options.consumer) if options.consumer else None
 
     def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's names, here and below

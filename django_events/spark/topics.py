@@ -5,14 +5,18 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from django_events.exceptions import UnknownTopic, did_you_mean
 from django_events.spark.dsn import Connection, fetch_whole
 from django_events.statements import log_table, shared, union_all
 
-if TYPE_CHECKING:
-    from django_events.spark.options import Subscription
+
+@dataclass(frozen=True, kw_only=True)
+class TopicChoice:
+    """Which topics to read: by their names, or all that a pattern matches."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,16 @@ class TopicLog:
         return self.first + bisect_left(range(self.first, self.end), True, key=has_come)
 
 
-def find(connection: Connection, subscription: "Subscription", *, fail: bool = True) -> list[TopicLog]:
+def find(connection: Connection, wanted: TopicChoice, *, fail: bool = True) -> list[TopicLog]:
     """The topics that are meant, in the order of their names; UnknownTopic for a name that is none."""
     rows = {name: row for name, *row in fetch_whole(connection, shared.topics)}
-    if subscription.pattern is not None:
-        wanted = {name for name in rows if re.fullmatch(subscription.pattern, name)}
+    if wanted.pattern is not None:
+        names = {name for name in rows if re.fullmatch(wanted.pattern, name)}
     else:
-        wanted = set(subscription.names)
+        names = set(wanted.names)
         if fail:
-            refuse_unknown(wanted, rows)
-    known = sorted(wanted & rows.keys())
+            refuse_unknown(names, rows)
+    known = sorted(names & rows.keys())
     if not known:
         return []
     extents = union_all([shared.bounds.on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known])

@@ -16,8 +16,8 @@ from django_events import Draft, publish_many
 from django_events.models import Event, TopicHead
 from django_events.spark import topics
 from django_events.spark.dsn import Connection, Dsn
-from django_events.spark.options import Subscription
 from django_events.spark.ranges import Range, split
+from django_events.spark.topics import TopicChoice
 from django_events.statements import Statement
 from tests.spark.conftest import move
 from tests.support.fix_topics import TopicFactory
@@ -436,7 +436,7 @@ def topic_id(topic: Any) -> int:
 def test_a_time_is_found_while_the_oldest_events_are_removed(log: Callable[..., Any], dsn: str) -> None:
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
     with Dsn(dsn).connected() as used:
-        [found] = topics.find(used, Subscription(names=("things",)))
+        [found] = topics.find(used, TopicChoice(names=("things",)))
         drop_first_segment(topic)
 
         assert (found.first, found.end) == (1, 251)
@@ -460,7 +460,7 @@ def test_a_log_that_is_emptied_while_it_is_looked_for_ends_where_it_did(
 
     monkeypatch.setattr(topics, "fetch_whole", emptying)
     with Dsn(dsn).connected() as used:
-        [found] = topics.find(used, Subscription(names=("things",)))
+        [found] = topics.find(used, TopicChoice(names=("things",)))
 
     assert (found.first, found.end) == (251, 251)
 

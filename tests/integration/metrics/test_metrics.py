@@ -330,7 +330,7 @@ def test_the_page_is_for_who_has_the_token_or_may_look() -> None:
 
 def test_names_with_quotes_are_written_as_prometheus_reads_them() -> None:
     name = 'a "name" with \\ and \n'
-    [up] = [f for f in text_string_to_metric_families(text([state.Sample(state.UP, (name,), 1)])) if f.samples]
+    [up] = [f for f in text_string_to_metric_families(text([state.Measurement(state.UP, (name,), 1)])) if f.samples]
     assert up.samples[0].labels == {"database": name}
 
 
