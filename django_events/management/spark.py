@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from django_events.exceptions import EventsError, InvalidOption, UnknownTopic
 from django_events.phrases import duration
-from django_events.spark.paths import PATTERN, spelled, split
+from django_events.spark.exporting.paths import PATTERN, spelled, split
 from django_events.workers.loop import Exit
 
 PACKAGES = {"pyspark", "pyarrow", "pandas", "numpy", "py4j"}

@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 
 from django_events.exceptions import InvalidOption
 from django_events.spark import options
-from django_events.spark.batch import BatchReader
-from django_events.spark.columns import struct
+from django_events.spark.reading.batch import BatchReader
+from django_events.spark.reading.columns import struct
+from django_events.spark.reading.streaming import StreamReader
+from django_events.spark.reading.tables import TableReader
 from django_events.spark.sink import BatchWriter, StreamWriter, refuse_without_rights
-from django_events.spark.streaming import StreamReader
-from django_events.spark.tables import TableReader
 
 
 class EventsSource(DataSource):

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from django_events.management.spark import dsn_of
-from django_events.spark.export import Export, Summary, export
+from django_events.spark.exporting.export import Export, Summary, export
 from django_events.spark.session import session
 
 HOURS = """

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from django_events import Draft, publish_many
 from django_events.models import Event, TopicHead
-from django_events.spark import topics
 from django_events.spark.dsn import Connection, Dsn
-from django_events.spark.ranges import Range, split
-from django_events.spark.topics import TopicChoice
+from django_events.spark.reading import topics
+from django_events.spark.reading.ranges import Range, split
+from django_events.spark.reading.topics import TopicChoice
 from django_events.statements import Statement
 from tests.spark.conftest import move
 from tests.support.fix_topics import TopicFactory
@@ -270,7 +270,7 @@ def test_what_is_removed_between_planning_and_reading_is_noticed(
 ) -> None:
     from django_events.exceptions import DataLost
     from django_events.spark.dsn import Dsn
-    from django_events.spark.reading import RangeReader
+    from django_events.spark.reading.rows import RangeReader
     from django_events.statements import all_of
 
     topic = log(*(Draft(value=n) for n in range(250)), segment_size=100)
@@ -386,9 +386,9 @@ def test_the_zones_of_servers_and_sessions_make_no_difference(
 def test_a_server_with_another_encoding_is_understood(dsn: str) -> None:
     from psycopg.conninfo import make_conninfo
 
-    from django_events.spark.columns import COLUMNS
     from django_events.spark.dsn import Dsn
-    from django_events.spark.reading import read_table
+    from django_events.spark.reading.columns import COLUMNS
+    from django_events.spark.reading.rows import read_table
     from django_events.statements import _made
 
     wanted = {"key": COLUMNS["key"], "type": COLUMNS["type"]}

@@ -23,8 +23,8 @@ from django.db import connection
 
 from django_events import Draft
 from django_events.models import Event
-from django_events.spark.parts import Part, Parts
-from django_events.spark.storage import OfDisk
+from django_events.spark.exporting.parts import Part, Parts
+from django_events.spark.exporting.storage import OfDisk
 from tests.spark.test_batch import HOSTILE, collected, drop_first_segment, publish, stored
 from tests.spark.test_streaming import cut_back, make_anew
 
@@ -297,7 +297,7 @@ def test_a_part_of_which_nothing_is_left_is_finished(
 
 def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) -> None:
     from django_events.spark.dsn import Dsn
-    from django_events.spark.locking import alone
+    from django_events.spark.exporting.locking import alone
 
     topic = log(Draft(value=1))
     with alone(Dsn(dsn), f"file://{tmp_path}/"):
@@ -310,7 +310,7 @@ def test_one_run_at_a_time(log: Callable[..., Any], tmp_path: Path, dsn: str) ->
 def test_a_lock_that_was_lost_notes_nothing(
     spark: Any, log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_events.spark import export
+    from django_events.spark.exporting import export
 
     def write_without_lock(*arguments: Any) -> int:
         """Write a part, while the server ends the connection of the lock."""
@@ -664,7 +664,7 @@ def test_a_new_query_does_not_write_over_another(spark: Any, log: Callable[..., 
 
 
 def test_events_take_the_shape_of_kafka(spark: Any, log: Callable[..., Any], read: Callable[..., Any]) -> None:
-    from django_events.spark.stream_export import for_kafka
+    from django_events.spark.exporting.stream_export import for_kafka
 
     topic = log(Draft(value={"a": 1}, key="k", type="t", metadata={"m": 1}), Draft(body=b"\0\xff"))
     rows = for_kafka(read(topic).orderBy("offset")).collect()

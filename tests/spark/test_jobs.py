@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from django_events.exceptions import InvalidOption
-from django_events.spark.columns import COLUMNS
 from django_events.spark.jobs import results
 from django_events.spark.jobs.registry import ALL, JOBS
-from django_events.spark.tables import TABLES
+from django_events.spark.reading.columns import COLUMNS
+from django_events.spark.reading.tables import TABLES
 
 Row = dict[str, Any]
 

@@ -12,13 +12,13 @@ from django.db import connections
 
 from django_events import Draft
 from django_events.exceptions import ExportRefused, InvalidOption
-from django_events.spark import export as exporting
-from django_events.spark import files, storage
-from django_events.spark.batches import Batches
-from django_events.spark.export import Export, export
-from django_events.spark.parts import Parts
-from django_events.spark.storage import OfDisk, OfHadoop, OfObjects
-from django_events.spark.stream_export import Follow, _Files
+from django_events.spark.exporting import export as exporting
+from django_events.spark.exporting import files, storage
+from django_events.spark.exporting.batches import Batches
+from django_events.spark.exporting.export import Export, export
+from django_events.spark.exporting.parts import Parts
+from django_events.spark.exporting.storage import OfDisk, OfHadoop, OfObjects
+from django_events.spark.exporting.stream_export import Follow, _Files
 from tests.spark.conftest import killed_in
 from tests.spark.rivals import (
     EVENTS,

@@ -14,12 +14,12 @@ from django_events import Draft, rewind
 from django_events.exceptions import ConsumerChangeRefused, DataLost, EventsError
 from django_events.models import ConsumerRow, Intervention, Position, TopicRow
 from django_events.observing.lag import lag
-from django_events.spark import streaming
 from django_events.spark.dsn import Dsn
-from django_events.spark.following import Follower
 from django_events.spark.options import for_stream
-from django_events.spark.ranges import Range
-from django_events.spark.streaming import Offsets, StreamReader
+from django_events.spark.reading import streaming
+from django_events.spark.reading.following import Follower
+from django_events.spark.reading.ranges import Range
+from django_events.spark.reading.streaming import Offsets, StreamReader
 from tests.spark.conftest import move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id
 from tests.support.fix_database import Connect
@@ -396,7 +396,7 @@ def test_a_lost_connection_is_opened_again(log: Callable[..., Any], dsn: str) ->
     ],
 )
 def test_a_limit_is_shared(backlogs: dict[str, int], most: int, expected: dict[str, int]) -> None:
-    from django_events.spark.streaming import shared
+    from django_events.spark.reading.streaming import shared
 
     ends = shared(dict.fromkeys(backlogs, 100), {name: 100 + count for name, count in backlogs.items()}, most)
 

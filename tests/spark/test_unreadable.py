@@ -12,8 +12,8 @@ from django.db import connection
 
 from django_events import Draft, models
 from django_events.spark.dsn import Dsn
-from django_events.spark.stream_export import for_kafka
-from django_events.spark.tables import TableReader
+from django_events.spark.exporting.stream_export import for_kafka
+from django_events.spark.reading.tables import TableReader
 from tests.spark.conftest import move
 from tests.support import worst_values
 

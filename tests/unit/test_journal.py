@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from django_events.exceptions import ExportRefused
-from django_events.spark.batches import Batches, Reached
-from django_events.spark.journal import KEPT
-from django_events.spark.parts import Part, Parts
-from django_events.spark.storage import OfDisk
+from django_events.spark.exporting.batches import Batches, Reached
+from django_events.spark.exporting.journal import KEPT
+from django_events.spark.exporting.parts import Part, Parts
+from django_events.spark.exporting.storage import OfDisk
 
 PART = Part(topic="things", incarnation="i", start=1, end=51)
 OTHER = Part(topic="things", incarnation="i", start=51, end=101)

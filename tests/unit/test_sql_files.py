@@ -316,7 +316,7 @@ def test_a_text_made_at_run_time_is_no_statement():
 
 
 # These run what is composed: they join statements that travel together, or stand before one of Django's.
-RUNNERS = {"sql/__init__.py", "spark/dsn.py", "spark/reading.py", "publishing/session_settings.py"}
+RUNNERS = {"sql/__init__.py", "spark/dsn.py", "spark/reading/rows.py", "publishing/session_settings.py"}
 COMPOSERS = {"statements.py"}
 RUNNING = {"execute", "executemany", "copy", "exec_", "mogrify"}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from django_events.spark.storage import ABORTABLE, OfObjects
+from django_events.spark.exporting.storage import ABORTABLE, OfObjects
 
 
 class Store:

@@ -35,8 +35,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
         using = named(options["database"])
         with explained():
-            from django_events.spark import files
-            from django_events.spark.export import BEGINNING, END, Export, export
+            from django_events.spark.exporting import files
+            from django_events.spark.exporting.export import BEGINNING, END, Export, export
             from django_events.spark.session import session
 
             if options["part"] < 1:
@@ -87,7 +87,7 @@ def _is_behind(since: Any, until: Any) -> bool:
 
 def _place(option: str, text: str | None, topics: list[str]) -> Any:
     """An id or a time as the end of what is exported."""
-    from django_events.spark.offsets import Boundary
+    from django_events.spark.reading.offsets import Boundary
 
     if text is None:
         return None

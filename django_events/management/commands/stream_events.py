@@ -44,9 +44,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, topics: list[str], verbosity: int, **options: Any) -> None:
         using = named(options["database"])
         with explained():
-            from django_events.spark import files
+            from django_events.spark.exporting import files
+            from django_events.spark.exporting.stream_export import Follow, following
             from django_events.spark.session import session
-            from django_events.spark.stream_export import Follow, following
 
             to, checkpoint = options["to"], options["checkpoint"]
             if to is not None and options["option"]:

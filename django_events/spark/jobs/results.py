@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from django_events.spark.files import AS_TEXT
+from django_events.spark.exporting.files import AS_TEXT
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from django_events.observing.problems import Trouble, troubles
 from django_events.observing.verifying.proving import verify
 from django_events.spark.dsn import Dsn
 from django_events.spark.options import Subscription
-from django_events.spark.topics import find
+from django_events.spark.reading.topics import find
 from django_events.statements import log_table
 from testproject.shop.models import Product
 from tests.support.fix_consumers import run_once, working

@@ -16,8 +16,8 @@ from typing import Any
 from uuid import uuid4
 
 from django_events.exceptions import ExportRefused
-from django_events.spark.files import described
-from django_events.spark.storage import OF_TASKS, Storage
+from django_events.spark.exporting.files import described
+from django_events.spark.exporting.storage import OF_TASKS, Storage
 
 FOLDER = "_django_events"  # readers of data pass over names that begin like this
 LAYOUT = 2

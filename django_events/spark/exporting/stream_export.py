@@ -12,13 +12,14 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from django_events.exceptions import DataLost, ExportRefused, InvalidOption
-from django_events.spark import files, topics
-from django_events.spark.batches import Batches, Reached
 from django_events.spark.dsn import Dsn
-from django_events.spark.journal import FOLDER
-from django_events.spark.locking import alone
-from django_events.spark.storage import storage_of
-from django_events.spark.topics import TopicLog
+from django_events.spark.exporting import files
+from django_events.spark.exporting.batches import Batches, Reached
+from django_events.spark.exporting.journal import FOLDER
+from django_events.spark.exporting.locking import alone
+from django_events.spark.exporting.storage import storage_of
+from django_events.spark.reading import topics
+from django_events.spark.reading.topics import TopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

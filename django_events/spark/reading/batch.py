@@ -6,9 +6,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from django_events.exceptions import InvalidOption
-from django_events.spark import topics
 from django_events.spark.options import ReadOptions
-from django_events.spark.ranges import Range, split
+from django_events.spark.reading import topics
+from django_events.spark.reading.ranges import Range, split
 
 
 class BatchReader(DataSourceReader):

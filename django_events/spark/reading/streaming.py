@@ -15,12 +15,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from django_events.exceptions import DataLost
-from django_events.spark import topics
 from django_events.spark.dsn import KeptConnection
-from django_events.spark.following import Follower
 from django_events.spark.options import ReadOptions
-from django_events.spark.ranges import Range, split
-from django_events.spark.topics import TopicLog
+from django_events.spark.reading import topics
+from django_events.spark.reading.following import Follower
+from django_events.spark.reading.ranges import Range, split
+from django_events.spark.reading.topics import TopicLog
 
 logger = logging.getLogger("django_events.spark")
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, TimestampType
 
-from django_events.spark.columns import Column
 from django_events.spark.dsn import Dsn
-from django_events.spark.reading import NOT_MADE_INTO_TEXT, read_table
+from django_events.spark.reading.columns import Column
+from django_events.spark.reading.rows import NOT_MADE_INTO_TEXT, read_table
 from django_events.statements import SMALL, Statement, as_text, beside, literal
 
 SQL = beside(__name__)

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import InputPartition
 
 from django_events.database_errors import ErrorKind, kind_of
 from django_events.exceptions import DataLost
-from django_events.spark.columns import COLUMNS, TOPIC, Column
 from django_events.spark.dsn import Connection, Dsn, fetch_whole
-from django_events.spark.ranges import Range
+from django_events.spark.reading.columns import COLUMNS, TOPIC, Column
+from django_events.spark.reading.ranges import Range
 from django_events.statements import SMALL, Statement, all_of, as_text, beside, log_table, shared
 
 logger = logging.getLogger("django_events.spark")

@@ -14,7 +14,7 @@ from psycopg.pq import ConnStatus
 
 from django_events.exceptions import ExportRefused
 from django_events.spark.dsn import Connection, Dsn, fetch
-from django_events.spark.paths import key
+from django_events.spark.exporting.paths import key
 from django_events.statements import beside
 
 SQL = beside(__name__)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from django_events.exceptions import ExportRefused, InvalidOption
 from django_events.spark.errors import told
-from django_events.spark.paths import split
+from django_events.spark.exporting.paths import split
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from django_events.exceptions import DataLost, ExportRefused, InvalidOption
-from django_events.spark import files, topics
 from django_events.spark.dsn import Dsn
-from django_events.spark.locking import FolderLock, alone
-from django_events.spark.offsets import EARLIEST, LATEST, Boundary
-from django_events.spark.parts import Part, Parts
-from django_events.spark.ranges import Range
-from django_events.spark.reading import RangeReader
+from django_events.spark.exporting import files
+from django_events.spark.exporting.locking import FolderLock, alone
+from django_events.spark.exporting.parts import Part, Parts
+from django_events.spark.exporting.storage import storage_of
+from django_events.spark.reading import topics
+from django_events.spark.reading.offsets import EARLIEST, LATEST, Boundary
+from django_events.spark.reading.ranges import Range
+from django_events.spark.reading.rows import RangeReader
+from django_events.spark.reading.topics import TopicLog
 from django_events.spark.session import tagged
-from django_events.spark.storage import storage_of
-from django_events.spark.topics import TopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
