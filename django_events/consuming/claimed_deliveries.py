@@ -22,7 +22,7 @@ from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.consuming.failures import Failure, Verdict, bury, judge
-from django_events.consuming.held import Held
+from django_events.consuming.leases import Lease
 from django_events.consuming.missing import floors, missing
 from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
@@ -36,10 +36,10 @@ SQL = sql.beside(__name__)
 OUTCOMES = {Verdict.IGNORE: models.PastDelivery.IGNORED, Verdict.DEAD_LETTER: models.PastDelivery.DEAD}
 
 
-class Settled(NamedTuple):
+class DeliverySettlement(NamedTuple):
     """What a settling transaction takes out of a hand; it counts once that transaction is committed.
 
-    `held` says that the transaction is the one that began with `Held.hold`.
+    `held` says that the transaction is the one that began with `Lease.hold`.
     """
 
     out: frozenset[int]
@@ -49,7 +49,7 @@ class Settled(NamedTuple):
 
 
 @dataclass(slots=True)
-class Hand(Held):
+class ClaimedDeliveries(Lease):
     """Deliveries of one consumer, held by this worker until they are settled or given back, or the time is over.
 
     Those that were taken over are read one by one: one of them may be too large for a worker.
@@ -195,7 +195,7 @@ class Hand(Held):
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
-    ) -> Settled:
+    ) -> DeliverySettlement:
         """Write down, in the caller's transaction, what was handled and what another event failed with.
 
         Where keys are in order, those of the failed one's key that are in hand behind it are given back.
@@ -233,9 +233,9 @@ class Hand(Held):
             raise self.lose()
         if failure is not None and failure.verdict is Verdict.DEAD_LETTER:  # behind its delivery, as whoever locks both
             bury(self.subscription, failure)
-        return Settled(out, max(self.careful_until, careful_until or 0), held, counts)
+        return DeliverySettlement(out, max(self.careful_until, careful_until or 0), held, counts)
 
-    def settled(self, settlement: Settled) -> None:
+    def settled(self, settlement: DeliverySettlement) -> None:
         """The transaction that settled is committed: the rest is still in hand."""
         self.events = [event for event in self.events if event.id not in settlement.out]
         self.unread = [event_id for event_id in self.unread if event_id not in settlement.out]
@@ -323,7 +323,7 @@ def _id(row: tuple[Any, ...]) -> int:
     return row[0]  # type: ignore[no-any-return]
 
 
-def hand_of(
+def claimed_under(
     subscription: Subscription,
     token: int,
     claimed: Sequence[tuple[int, int, str | None]],
@@ -332,10 +332,10 @@ def hand_of(
     lost_token: int | None,
     nested: bool,
     counts: Counter[str],
-) -> Hand:
+) -> ClaimedDeliveries:
     """What was claimed under a token: ids, counted attempts and keys."""
     ids = [event_id for event_id, _, _ in claimed]
-    hand = Hand(
+    hand = ClaimedDeliveries(
         subscription,
         token,
         lost_token,

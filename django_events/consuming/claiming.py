@@ -18,7 +18,7 @@ from functools import partial
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import declarations, sql
-from django_events.consuming.claimed_deliveries import Hand, Settled
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries, DeliverySettlement
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure, Verdict
 from django_events.consuming.handling import begin, log_failure, no_attempt_left
@@ -39,7 +39,7 @@ class Claimed:
     It is false when there was nothing to claim.
     """
 
-    def __init__(self, queue: Queue | None, hand: Hand | None, events: list[ReceivedEvent]) -> None:
+    def __init__(self, queue: Queue | None, hand: ClaimedDeliveries | None, events: list[ReceivedEvent]) -> None:
         self.events = events
         self._queue = queue
         self._hand = hand
@@ -92,7 +92,7 @@ class Claimed:
         log_failure(hand)(failure)
         self._given_back |= self._settle([], failure).out - {event.id}
 
-    def _settle(self, handled: list[ReceivedEvent], failure: Failure | None = None) -> Settled:
+    def _settle(self, handled: list[ReceivedEvent], failure: Failure | None = None) -> DeliverySettlement:
         hand, queue = self._something()
         with transaction.atomic(hand.using):
             settlement = hand.settle(handled, failure)
@@ -118,7 +118,7 @@ class Claimed:
             raise hand.lose()
         return [event for event in events if event.id in there]
 
-    def _something(self) -> tuple[Hand, Queue]:
+    def _something(self) -> tuple[ClaimedDeliveries, Queue]:
         if self._hand is None or self._queue is None:
             raise ClaimRefused("Nothing was claimed here, so there is nothing to settle.")
         return self._hand, self._queue
@@ -192,7 +192,7 @@ def _refuse_length(of: str, lease: timedelta | None) -> None:
         raise ValueError(f"{of} has lease={lease!r}, expected a timedelta from 1 second to 1 day.")
 
 
-def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[Hand | None, list[ReceivedEvent]]:
+def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[ClaimedDeliveries | None, list[ReceivedEvent]]:
     """Claim until there is something to hand out.
 
     In a transaction only of what is there, for filling locks a lot; and with a window, because what is made is
@@ -237,7 +237,7 @@ def _refuse_old_snapshot(using: str) -> None:
         )
 
 
-def _begun(hand: Hand, most: int) -> list[ReceivedEvent]:
+def _begun(hand: ClaimedDeliveries, most: int) -> list[ReceivedEvent]:
     """The events to hand out. One that may have ended a worker comes alone, its attempt counted; or dies."""
     while events := hand.next(most):
         first = events[0]
@@ -259,7 +259,7 @@ def _begun(hand: Hand, most: int) -> list[ReceivedEvent]:
     return []
 
 
-def in_hand(hand: Hand) -> set[int]:
+def in_hand(hand: ClaimedDeliveries) -> set[int]:
     """The ids of what is under the hand's token still."""
     rows = sql.fetch(
         hand.using,
@@ -271,12 +271,12 @@ def in_hand(hand: Hand) -> set[int]:
     return {event_id for (event_id,) in rows}
 
 
-def _note(hand: Hand, settlement: Settled) -> None:
+def _note(hand: ClaimedDeliveries, settlement: DeliverySettlement) -> None:
     event_ids = "".join(f"{event_id}," for event_id in settlement.out)
     sql.fetch(hand.using, SQL.note_settled, token=hand.token, event_ids=event_ids)
 
 
-def _noted(hand: Hand) -> set[int]:
+def _noted(hand: ClaimedDeliveries) -> set[int]:
     """What is settled in the transaction that goes on."""
     [[noted]] = sql.fetch(hand.using, SQL.noted_as_settled, token=hand.token)
     return {int(event_id) for event_id in noted.split(",") if event_id}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from django_events import sql
-from django_events.consuming.claimed_deliveries import Hand, hand_of
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries, claimed_under
 from django_events.consuming.leases import end_holder
 from django_events.consuming.subscriptions import Subscription
 
@@ -32,7 +32,7 @@ SLOW = 0.005  # seconds: to look for something in vain for longer is not repeate
 BELIEVED = 10  # times as long as it took
 
 
-class InVain(NamedTuple):
+class Unclaimable(NamedTuple):
     """Nothing could be had up to a place, which is believed for so many seconds, because finding it out is slow."""
 
     until: int
@@ -58,19 +58,19 @@ class Queue:
         self.since, self.until = since, until  # of when they were received
         self.keeps_books = keeps_books  # whether it may keep the row of the consumer's position until it commits
         self.ordered = subscription.consumer.ordered
-        self.in_vain: InVain | None = None
+        self.unclaimable: Unclaimable | None = None
         self.counts = Counter[str]()
         self._after = 0
         self._window = SMALLEST_WINDOW
         self._slow = False
         self._believed_until = 0.0
-        self._time_to_go_back = NowAndThen(ROUND)
+        self._time_to_go_back = Interval(ROUND)
 
     @property
     def using(self) -> str:
         return self.subscription.using
 
-    def claim(self, most: int, *, ours: Collection[int] = (), hurry: bool = True) -> Hand | None:
+    def claim(self, most: int, *, ours: Collection[int] = (), async_commit: bool = True) -> ClaimedDeliveries | None:
         """Lease the next deliveries; None if nothing can be had now, as far as one knows.
 
         What somebody had in hand when its lease ended comes first, and all of it: one of those may be why. What is
@@ -80,7 +80,7 @@ class Queue:
         floor = self._floor()
         self._after = max(self._after, floor)
         whole, began, place = self._after <= floor, time.monotonic(), self._place_of_end()
-        while (hand := self._claim(most, ours, hurry=hurry)) is None:
+        while (hand := self._claim(most, ours, async_commit=async_commit)) is None:
             if self._after:
                 continue  # there is more behind what was looked at
             if whole:
@@ -88,13 +88,13 @@ class Queue:
             self._after = floor  # and once more from there: it is what others gave back
             whole, began, place = True, time.monotonic(), self._place_of_end()
         if hand is None and self._end_frozen_settlers(ours):
-            hand = self._claim(most, ours, hurry=hurry)
+            hand = self._claim(most, ours, async_commit=async_commit)
         self._remember(hand, place, time.monotonic() - began)
         return hand
 
     def start_over(self) -> None:
         """Look everywhere the next time: there is something that was not there before."""
-        self._after, self.in_vain = 0, None
+        self._after, self.unclaimable = 0, None
 
     def flush(self) -> None:
         """Add what was counted to the consumer's counts, and move its position up to its oldest delivery."""
@@ -135,24 +135,24 @@ class Queue:
             self._after = 0
             self.flush()
 
-    def _remember(self, hand: Hand | None, place: int, seconds: float) -> None:
+    def _remember(self, hand: ClaimedDeliveries | None, place: int, seconds: float) -> None:
         """Where it was slow to find nothing, say so, so that only what comes behind that is looked at for a while."""
         if hand is not None:
-            if self.in_vain is not None and min(hand.attempts) <= self.in_vain.until:
+            if self.unclaimable is not None and min(hand.attempts) <= self.unclaimable.until:
                 self.start_over()  # something moves there: a key may go on
             return
-        self._slow = seconds > SLOW or self.in_vain is not None  # the next time, the place of the end is asked for
+        self._slow = seconds > SLOW or self.unclaimable is not None  # the next time, the place of the end is asked for
         if seconds > SLOW and place:
-            self.in_vain = InVain(place, BELIEVED * seconds)
-            self._believed_until = time.monotonic() + self.in_vain.seconds
+            self.unclaimable = Unclaimable(place, BELIEVED * seconds)
+            self._believed_until = time.monotonic() + self.unclaimable.seconds
         self._after = 0
         if self.counts:
             self.flush()
 
     def _floor(self) -> int:
-        if self.in_vain is not None and time.monotonic() >= self._believed_until:
-            self.in_vain = None
-        return 0 if self.in_vain is None else self.in_vain.until
+        if self.unclaimable is not None and time.monotonic() >= self._believed_until:
+            self.unclaimable = None
+        return 0 if self.unclaimable is None else self.unclaimable.until
 
     def _place_of_end(self) -> int:
         """Up to where all deliveries are there: asked only where it may be needed."""
@@ -175,7 +175,7 @@ class Queue:
             end_holder(self.using, token)
         return bool(overdue)
 
-    def _claim(self, most: int, ours: Collection[int], *, hurry: bool) -> Hand | None:
+    def _claim(self, most: int, ours: Collection[int], *, async_commit: bool) -> ClaimedDeliveries | None:
         """One look: at what was lost, at what waited, and behind the place."""
         nested = connections[self.using].in_atomic_block
         while True:
@@ -183,7 +183,7 @@ class Queue:
             questions = (
                 (SQL.enter, {"consumer_id": self.subscription.consumer_id}),
                 self._take_over(token, ours),
-                self._next(token, most, hurry=hurry and not nested),
+                self._next(token, most, async_commit=async_commit and not nested),
             )
             if nested:  # the caller's transaction goes on with its own settings
                 with sql.batch(self.using, *questions) as (_, taken, claimed):
@@ -217,7 +217,7 @@ class Queue:
             "ours": list(ours),
         }
 
-    def _next(self, token: int, most: int, *, hurry: bool) -> sql.Question:
+    def _next(self, token: int, most: int, *, async_commit: bool) -> sql.Question:
         if self.ordered:
             return SQL.claim_ordered.on(open=SQL.open_to_claims, leasing=SQL.lease_picked), {
                 "consumer_id": self.subscription.consumer_id,
@@ -227,7 +227,7 @@ class Queue:
                 "after": self._after,
                 "most": most,
                 "window": max(self._window, 2 * most),
-                "hurry": hurry,
+                "async_commit": async_commit,
                 "since": self.since,
                 "until": self.until,
             }
@@ -238,12 +238,12 @@ class Queue:
             "holder": self.holder,
             "after": self._after,
             "most": most,
-            "hurry": hurry,
+            "async_commit": async_commit,
             "since": self.since,
             "until": self.until,
         }
 
-    def _taken_over(self, token: int, taken: sql.Rows, nested: bool) -> Hand | None:
+    def _taken_over(self, token: int, taken: sql.Rows, nested: bool) -> ClaimedDeliveries | None:
         lost_token = taken[0][0]
         found = [(event_id, attempts, key) for _, event_id, attempts, key in taken if event_id is not None]
         hand = self._in_hand(token, found, lost_token, nested)
@@ -256,8 +256,8 @@ class Queue:
             )
         return hand
 
-    def _in_hand(self, token: int, found: list[Any], lost_token: int | None, nested: bool) -> Hand | None:
-        hand = hand_of(
+    def _in_hand(self, token: int, found: list[Any], lost_token: int | None, nested: bool) -> ClaimedDeliveries | None:
+        hand = claimed_under(
             self.subscription,
             token,
             found,
@@ -272,7 +272,7 @@ class Queue:
         return None
 
 
-class NowAndThen:
+class Interval:
     """True once in so many seconds, counted from now."""
 
     def __init__(self, seconds: float) -> None:

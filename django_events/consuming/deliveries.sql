@@ -157,7 +157,7 @@ ORDER BY deliveries.event_id
 -- a head is asked by NOT IN, which is hashed: an IN may be planned as a loop within a loop.
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
--- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, hurry
+-- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, async_commit
 -- (whether the commit may skip the disk), since and until (of when they were received, or null).
 -- Answers with the event, the attempts that are counted, its key, and the end of the window, or of
 -- as many as are wanted, for others may be at them in this moment; where nothing is claimed, with
@@ -253,7 +253,7 @@ picked AS MATERIALIZED (
 {leasing}
 SELECT
     claimed.event_id, claimed.attempts, claimed.key, next.place,
-    CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
+    CASE WHEN %(async_commit)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
 FROM (
     SELECT
         CASE
@@ -324,7 +324,7 @@ claimed AS (
 -- entries of those that were settled, which an old snapshot keeps. What it leaves out is found from the position on.
 -- The commit need not wait for the disk unless one of them failed before: a lease that a crash of the server takes
 -- back was not used for anything that survived the crash.
--- Parameters: consumer_id, after, most, token, lease (an interval), holder, hurry (whether the commit may skip the
+-- Parameters: consumer_id, after, most, token, lease (an interval), holder, async_commit (whether the commit may skip the
 -- disk), since and until (of when they were received, or null). Answers with the event, the attempts that are
 -- counted, its key, and the last of those that waited for nothing.
 -- Parts: open, leasing.
@@ -368,6 +368,6 @@ picked AS MATERIALIZED (
 {leasing}
 SELECT
     claimed.event_id, claimed.attempts, claimed.key, (SELECT max(fresh.event_id) FROM fresh),
-    CASE WHEN %(hurry)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
+    CASE WHEN %(async_commit)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
 FROM claimed
 ORDER BY claimed.event_id

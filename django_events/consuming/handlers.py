@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from django_events import declarations, telemetry
 from django_events.consuming.children import leaving_async_children_behind, leaving_children_behind
-from django_events.consuming.held import Held
+from django_events.consuming.leases import Lease
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import HandlerTimeout
 
@@ -46,7 +46,7 @@ class BoundHandler:
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
             self.invoke = async_to_sync(leaving_async_children_behind(handler))
 
-    def call(self, lease: Held, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
         """Hand events over in their order; returns how many were taken. Stops early when there is `enough`."""
         if self.consumer.batch_size is not None:
             self._call_once(lease, list(events), events[0], place=0 if len(events) == 1 else None)
@@ -58,7 +58,7 @@ class BoundHandler:
         return len(events)
 
     def _call_once(
-        self, lease: Held, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, place: int | None
+        self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, place: int | None
     ) -> None:
         lease.handling_since = time.monotonic()
         lease.handling = first

@@ -19,7 +19,7 @@ from django_events import sql, telemetry
 from django_events.consuming.children import children_left_behind
 from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
-from django_events.consuming.held import Held
+from django_events.consuming.leases import Lease
 from django_events.consuming.reading import TOO_LONG, EventGone
 from django_events.consuming.received import ReceivedEvent, UnreadEvent, gone, unreadable
 from django_events.exceptions import WorkerEnded
@@ -34,7 +34,7 @@ OnFailure = Callable[[Failure], None]
 
 
 class Settlement(Protocol):
-    """What a settling transaction wrote; `held` says that it is the one that began with `Held.hold`."""
+    """What a settling transaction wrote; `held` says that it is the one that began with `Lease.hold`."""
 
     @property
     def held(self) -> bool: ...
@@ -61,7 +61,7 @@ class Claim(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HandlingResult:
     """What a settling transaction settled: events that were handled, and behind them one that failed."""
 
     settlement: Settlement
@@ -77,7 +77,7 @@ class Outcome:
 class Handling:
     """One worker's way through the events of one lease."""
 
-    def __init__(self, lease: Held, handler: BoundHandler, *, enough: Enough, on_failure: OnFailure) -> None:
+    def __init__(self, lease: Lease, handler: BoundHandler, *, enough: Enough, on_failure: OnFailure) -> None:
         self.lease = lease
         self.handler = handler
         self.consumer = handler.consumer
@@ -120,7 +120,9 @@ class Handling:
                 self._tell(outcome)
                 return outcome.passed
 
-    def _handle_and_settle(self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None) -> Outcome:
+    def _handle_and_settle(
+        self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None
+    ) -> HandlingResult:
         """One such transaction: these events, and behind them the one that failed before.
 
         HandlerFailed tells on which event it failed now, if one can know. Any other error is nobody's attempt.
@@ -135,7 +137,7 @@ class Handling:
             with transaction.atomic(using):
                 session = connections[using].connection
                 if outermost:
-                    self.lease.hold()
+                    self.lease.take_lock()
                     # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
                     transaction.on_commit(lambda: committed.append(True), using)
                 if events:
@@ -154,14 +156,14 @@ class Handling:
         except Exception as error:
             if committed and settlement is not None:
                 self._log_hook(error)
-                return Outcome(settlement, events[:handled], seconds, failure)
+                return HandlingResult(settlement, events[:handled], seconds, failure)
             if not isinstance(error, DatabaseError | InterfaceError) or sql.kind_of(error) is sql.ErrorKind.LOST:
                 raise
             self._raise_if_lost(session, error)
             if not events:
                 raise
             raise HandlerFailed(_only(events), error) from error
-        return Outcome(settlement, events[:handled], seconds, failure)
+        return HandlingResult(settlement, events[:handled], seconds, failure)
 
     def _before(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
         """Handle, then settle: each call by itself, so that a crash repeats one call at most."""
@@ -183,7 +185,7 @@ class Handling:
             with transaction.atomic(self.lease.using):
                 settlement = claim.settle(chunk)
             claim.settled(settlement)
-            self._tell(Outcome(settlement, chunk, time.perf_counter() - began))
+            self._tell(HandlingResult(settlement, chunk, time.perf_counter() - began))
             passed += len(chunk)
             if passed < len(events) and claim.is_careful(events[passed]):
                 break
@@ -193,10 +195,10 @@ class Handling:
         with transaction.atomic(self.lease.using):
             settlement = claim.settle([], failure)
         claim.settled(settlement)
-        self._tell(Outcome(settlement, failure=failure))
+        self._tell(HandlingResult(settlement, failure=failure))
         return int(failure.passes)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: HandlingResult) -> None:
         """What is settled now, to whoever receives our signals or observes."""
         consumer, using = self.consumer, self.lease.using
         if telemetry.ATTEMPTS.observed:
@@ -216,7 +218,7 @@ class Handling:
         elif failure.verdict is Verdict.DEAD_LETTER:
             event_dead_lettered.send_robust(consumer, consumer=consumer, event=event, error=error, using=using)
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: HandlingResult) -> None:
         """Once for all that was settled together. Times compare the database's clock with the one here."""
         of = self.lease.using, self.consumer.name, self.lease.subscription.topic
         if outcome.handled:
@@ -317,7 +319,7 @@ def _is_of_connection(error: BaseException) -> bool:
     return isinstance(error, OperationalError | InterfaceError)
 
 
-def log_failure(lease: Held) -> OnFailure:
+def log_failure(lease: Lease) -> OnFailure:
     """Say in the log which consumer, partition, event and attempt it was, and what follows."""
 
     def on_failure(failure: Failure) -> None:

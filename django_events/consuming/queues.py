@@ -12,8 +12,8 @@ from django.db import OperationalError
 
 from django_events import sql
 from django_events.consuming import streams
-from django_events.consuming.claimed_deliveries import Hand
-from django_events.consuming.deliveries import NowAndThen, Queue
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.deliveries import Interval, Queue
 from django_events.consuming.filling import fill
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
@@ -35,31 +35,36 @@ class QueueServer:
         self.queue = queue
         self.at_once = at_once or self.subscription.most
         self.getting_on = False
-        self._time_to_redrive = NowAndThen(REDRIVE_EVERY)
+        self._time_to_redrive = Interval(REDRIVE_EVERY)
 
-    def claim(self, *, ours: Collection[int] = (), hurry: bool = True) -> Hand | None:
+    def claim(self, *, ours: Collection[int] = (), async_commit: bool = True) -> ClaimedDeliveries | None:
         """What is to be handled next; None if there is nothing now. What isn't there yet is made from the log.
 
         That takes time where a filter leaves out much: while it is `getting_on`, ask again.
         """
         if self._time_to_redrive and redrive_some(self.subscription):  # however much else there is to do
             self.queue.start_over()
-        hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
+        hand = self.queue.claim(self.at_once, ours=ours, async_commit=async_commit)
         self.getting_on = hand is None and (redrive_some(self.subscription) or fill(self.subscription))
         if self.getting_on:
             self.queue.start_over()
-            hand = self.queue.claim(self.at_once, ours=ours, hurry=hurry)
+            hand = self.queue.claim(self.at_once, ours=ours, async_commit=async_commit)
         return hand
 
     def serve(
-        self, hand: Hand, handler: BoundHandler, *, on_failure: OnFailure, stopping: Callable[[], bool] = lambda: False
+        self,
+        hand: ClaimedDeliveries,
+        handler: BoundHandler,
+        *,
+        on_failure: OnFailure,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> int:
         """Handle and settle what is in hand, for a turn; returns how many events were passed.
 
         With LeaseLost or any other error, nothing is settled but what was before: give the hand up then.
         """
         claimed, began = len(hand.attempts), time.monotonic()
-        passed = serve_hand(hand, handler, on_failure=on_failure, stopping=stopping)
+        passed = serve_deliveries(hand, handler, on_failure=on_failure, stopping=stopping)
         took = time.monotonic() - began
         # What is given back was written for nothing, and what is in hand others can't have.
         if took >= streams.TURN:
@@ -69,8 +74,12 @@ class QueueServer:
         return passed
 
 
-def serve_hand(
-    hand: Hand, handler: BoundHandler, *, on_failure: OnFailure, stopping: Callable[[], bool] = lambda: False
+def serve_deliveries(
+    hand: ClaimedDeliveries,
+    handler: BoundHandler,
+    *,
+    on_failure: OnFailure,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Handle and settle what is in hand, for a turn; returns how many events were passed."""
     ends_at = time.monotonic() + streams.TURN

@@ -7,7 +7,7 @@ from django.db import DatabaseError
 
 from django_events import sql
 from django_events.consuming.failures import Failure, Verdict, judge
-from django_events.consuming.leases import Lease, Settlement
+from django_events.consuming.leased_partitions import LeasedPartition, PartitionSettlement
 from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
@@ -20,7 +20,7 @@ SQL = sql.beside(__name__)
 class Redrive:
     """The oldest dead letter of a leased partition that somebody wants handled again."""
 
-    lease: Lease
+    lease: LeasedPartition
     dead_letter_id: int
     attempts: int
     event: ReceivedEvent
@@ -56,7 +56,7 @@ class Redrive:
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
-    ) -> Settlement:
+    ) -> PartitionSettlement:
         """Delete it if it was handled or ignored; write its new error down if not."""
         if failure is None or failure.verdict is Verdict.IGNORE:
             rows = sql.fetch(self.lease.using, SQL.drop_dead_letter, dead_letter_id=self.dead_letter_id)
@@ -76,14 +76,14 @@ class Redrive:
             ignored=failure is not None and failure.verdict is Verdict.IGNORE,
         )
 
-    def settled(self, settlement: Settlement) -> None:
+    def settled(self, settlement: PartitionSettlement) -> None:
         self.lease.settled(settlement)
 
     def _discarded(self) -> LeaseLost:
         return LeaseLost(f"The dead letter {self.event.address} of consumer {self.subscription} was discarded.")
 
 
-def next_redrive(lease: Lease) -> Redrive | None:
+def next_redrive(lease: LeasedPartition) -> Redrive | None:
     """The next dead letter of a leased partition to handle again, in the order of their ids."""
     rows = sql.fetch(
         lease.using,
@@ -105,7 +105,7 @@ def next_redrive(lease: Lease) -> Redrive | None:
     return Redrive(lease, dead_letter_id, attempts, ReceivedEvent(topic, read[0], consumer=name)) if read else None
 
 
-def _rows(lease: Lease, event_id: int, *, most_bytes: int | None = None) -> Rows:
+def _rows(lease: LeasedPartition, event_id: int, *, most_bytes: int | None = None) -> Rows:
     consumer_id = lease.subscription.consumer_id
     letter = sql.shared.read_dead_letters
     return bounded(lease.using, letter, most_bytes=most_bytes, consumer_id=consumer_id, event_ids=[event_id])

@@ -1,7 +1,7 @@
 """Stream consumers: one reader per partition, in order, for a turn of several batches.
 
-agenda = Agenda(using, subscriptions(using, [bill]))
-while due := agenda.take() or ...:
+due_partitions = DuePartitions(using, subscriptions(using, [bill]))
+while due := due_partitions.take() or ...:
     if lease := claim(*due, holder="host:7"):
         serve(lease, handler, ...)
 """
@@ -15,7 +15,8 @@ from django.db import DatabaseError, connections, transaction
 from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leases import Batch, Lease, end_holder
+from django_events.consuming.leased_partitions import EventBatch, LeasedPartition
+from django_events.consuming.leases import end_holder
 from django_events.consuming.reading import is_of_payload
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
@@ -29,7 +30,7 @@ TRANSACTION = 0.1  # seconds: then a handler of single events has its work commi
 
 
 def serve(
-    lease: Lease,
+    lease: LeasedPartition,
     handler: BoundHandler,
     *,
     on_failure: OnFailure,
@@ -56,7 +57,7 @@ def serve(
 class _Turn:
     def __init__(
         self,
-        lease: Lease,
+        lease: LeasedPartition,
         handler: BoundHandler,
         on_failure: OnFailure,
         stopping: Callable[[], bool],
@@ -101,7 +102,7 @@ class _Turn:
             passed += self._handling.handle(self.lease, events[passed:])
         return passed
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self) -> EventBatch | None:
         try:
             return self._read()
         except EventsMissing:
@@ -121,7 +122,7 @@ class _Turn:
             self.lease.stop(f"What follows can't be read. {sql.said(error)}")
             return None
 
-    def _read(self) -> Batch | None:
+    def _read(self) -> EventBatch | None:
         """The next batch. Where together they can't be read, they are handled one by one, and one of them fails."""
         try:
             return self.lease.read()
@@ -145,7 +146,7 @@ class _Turn:
         return self.stopping() or time.monotonic() >= self._commit_at
 
 
-def _take_over(lease: Lease, lost_token: int) -> None:
+def _take_over(lease: LeasedPartition, lost_token: int) -> None:
     """Somebody's lease ran out: end what that one still has open, so that nobody works beside it."""
     logger.warning(
         "Consumer %s, partition %d is taken over behind event %d: its worker died, or froze for longer than its lease.",

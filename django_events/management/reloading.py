@@ -25,7 +25,7 @@ from django.utils import autoreload
 from django_events.exceptions import ConsumerNotReady
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
-from django_events.workers.wakeup_flag import Bell
+from django_events.workers.wakeup_flag import WakeupFlag
 
 FINISHES = 5.0  # seconds for what is in hand, before it is handed back
 ENDS = FINISHES + 5.0  # seconds for the process, before it is killed
@@ -174,11 +174,11 @@ def _positive(code: int) -> int:
 
 def _end_of(worker: "subprocess.Popen[bytes]", stop: Stop) -> int:
     """Wait for the end of the process, and bring it about when told to stop."""
-    ended = Bell()
+    ended = WakeupFlag()
 
     def wait() -> None:
         worker.wait()
-        ended.ring()
+        ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
     try:

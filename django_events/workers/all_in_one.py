@@ -1,6 +1,6 @@
 """The transfer, consumers and maintenance in one process, with one LISTEN connection.
 
-with closing(Crew("default", [bill, index])) as crew:
+with closing(AllInOne("default", [bill, index])) as crew:
     done = crew.run(stop)
 """
 
@@ -27,7 +27,7 @@ class Done(NamedTuple):
     handled: int
 
 
-class Crew:
+class AllInOne:
     """Who works together: if one of them fails, the others finish what they have in hand and stop too."""
 
     def __init__(self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1) -> None:

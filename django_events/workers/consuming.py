@@ -1,4 +1,4 @@
-"""Consumers as workers: threads that share an agenda, each with a connection of its own.
+"""Consumers as workers: threads that share an due_partitions, each with a connection of its own.
 
 pool = ConsumerPool("default", [bill, index], threads=4, listener=listener)
 handled = pool.run(stop)
@@ -15,12 +15,12 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import declarations, sql, telemetry
 from django_events.conf import settings
-from django_events.consuming.claimed_deliveries import Hand
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.held import Held
-from django_events.consuming.leases import Lease, claim, give_up
+from django_events.consuming.leased_partitions import LeasedPartition, claim
+from django_events.consuming.leases import Lease, give_up
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.streams import serve as serve_partition
@@ -28,12 +28,12 @@ from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
 from django_events.log import channel
 from django_events.log.setbacks import Failing
-from django_events.workers.due_partitions import Agenda, Due
-from django_events.workers.lease_renewal import Keeper
+from django_events.workers.due_partitions import Due, DuePartitions
+from django_events.workers.lease_renewal import LeaseRenewal
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work, run
 from django_events.workers.stopping import Stop
-from django_events.workers.wakeup_flag import Bell
+from django_events.workers.wakeup_flag import WakeupFlag
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -53,7 +53,7 @@ class ConsumerWorker:
         self.using = pool.using
         self._pool = pool
         self._holder = f"{socket.gethostname()}:{os.getpid()}/{name}"
-        self._unsettled: list[Held] = []
+        self._unsettled: list[Lease] = []
         self._queues: dict[int, QueueServer] = {}
 
     def connect(self) -> None:
@@ -64,12 +64,12 @@ class ConsumerWorker:
         """Serve what is due until events were handled or nothing is; returns how many events were passed."""
         pool = self._pool
         while not stop.requested:
-            if not pool.agenda.look(period=pool.poll):
+            if not pool.due_partitions.look(period=pool.poll):
                 return 0
-            if (due := pool.agenda.take()) is None:  # another thread was faster
+            if (due := pool.due_partitions.take()) is None:  # another thread was faster
                 continue
-            if pool.agenda.more:
-                pool.bell.ring()
+            if pool.due_partitions.more:
+                pool.wakeup.set()
             try:
                 lease = self._claim(due)
             except (DatabaseError, EventsMissing) as error:
@@ -78,16 +78,16 @@ class ConsumerWorker:
                 continue
             if lease is None:
                 if due.subscription.is_queue and self._queue(due).getting_on:
-                    pool.agenda.notice([due.subscription.topic_id])
+                    pool.due_partitions.look_at([due.subscription.topic_id])
                 else:  # somebody else was faster, or holds a lock on the position
-                    pool.agenda.refused(due.position_id)
+                    pool.due_partitions.refused(due.position_id)
                 continue
-            pool.agenda.claimed(due.position_id)
+            pool.due_partitions.claimed(due.position_id)
             passed, until = 0, None
             try:
-                with pool.keeper.keeping(lease):
+                with pool.renewal.renewing(lease):
                     passed = self._serve(due, lease, stop)
-                until = lease.position if isinstance(lease, Lease) else None
+                until = lease.position if isinstance(lease, LeasedPartition) else None
                 pool.proven.add(due.position_id)
                 # A worker that is to stop may have read nothing.
                 if (passed or not stop.requested) and pool.setbacks.concerns(due.subscription):
@@ -104,28 +104,32 @@ class ConsumerWorker:
                 if not isinstance(error, DatabaseError | EventsMissing) or not self._set_aside(due, error):
                     raise
             finally:
-                pool.agenda.served(due.position_id, until=until)
+                pool.due_partitions.served(due.position_id, until=until)
                 self._tidy()
             if passed:
                 return passed
         return 0
 
-    def _claim(self, due: Due) -> Lease | Hand | None:
+    def _claim(self, due: Due) -> LeasedPartition | ClaimedDeliveries | None:
         """A lease of this process that ran out is not for this process: its handler is still at work.
 
         A handler may crash the server: that must not undo the claim, or nobody counts how often it did so. What this
         process has served well since its connection was made is trusted not to; the rest is waited for.
         """
-        pool, hurry = self._pool, due.position_id in self._pool.proven
+        pool, async_commit = self._pool, due.position_id in self._pool.proven
         if not due.subscription.is_queue:
-            return None if pool.keeper.holds(due.position_id) else claim(*due, holder=self._holder, hurry=hurry)
+            return (
+                None
+                if pool.renewal.holds(due.position_id)
+                else claim(*due, holder=self._holder, async_commit=async_commit)
+            )
         server = self._queue(due)
-        hand = server.claim(ours=pool.keeper.tokens, hurry=hurry)
+        hand = server.claim(ours=pool.renewal.tokens, async_commit=async_commit)
         if hand is not None and len(hand.attempts) >= server.at_once:  # there may be more, for others
-            pool.agenda.notice([due.subscription.topic_id])
-            pool.bell.ring()
-        if hand is None and (in_vain := server.queue.in_vain) is not None:
-            pool.agenda.in_vain(due.position_id, *in_vain)
+            pool.due_partitions.look_at([due.subscription.topic_id])
+            pool.wakeup.set()
+        if hand is None and (unclaimable := server.queue.unclaimable) is not None:
+            pool.due_partitions.unclaimable(due.position_id, *unclaimable)
         return hand
 
     def _set_aside(self, due: Due, error: Failing) -> bool:
@@ -134,12 +138,12 @@ class ConsumerWorker:
             return False
         if due.subscription.is_queue:
             self._queue(due).queue.start_over()
-        self._pool.agenda.set_aside(due, error)
+        self._pool.due_partitions.set_aside(due, error)
         return True
 
-    def _serve(self, due: Due, lease: Lease | Hand, stop: Stop) -> int:
+    def _serve(self, due: Due, lease: LeasedPartition | ClaimedDeliveries, stop: Stop) -> int:
         handler, on_failure = self._pool.handlers[due.subscription.consumer.name], log_failure(lease)
-        if isinstance(lease, Hand):
+        if isinstance(lease, ClaimedDeliveries):
             return self._queue(due).serve(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
         return serve_partition(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
 
@@ -150,11 +154,11 @@ class ConsumerWorker:
 
     def wait(self, stop: Stop) -> None:
         pool = self._pool
-        pool.bell.wait(stop, pool.agenda.seconds_to_next(period=pool.poll))
+        pool.wakeup.wait(stop, pool.due_partitions.seconds_to_next(period=pool.poll))
 
     def reset(self) -> None:
         self._pool.proven.clear()
-        self._pool.agenda.notice_all()
+        self._pool.due_partitions.look_everywhere()
 
     def close(self) -> None:
         self._give_up_if_reachable()
@@ -213,7 +217,7 @@ class ConsumerWorker:
 
 
 class ConsumerPool:
-    """Some consumers, served by threads of this process, with one agenda, one keeper and one bell."""
+    """Some consumers, served by threads of this process, with one due_partitions, one keeper and one wakeup."""
 
     def __init__(
         self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1, listener: Listener
@@ -222,13 +226,13 @@ class ConsumerPool:
         self.threads = threads
         self.handlers: dict[str, BoundHandler] = {}
         self.broken: list[HandlerNotFound] = []
-        self.bell = Bell()
+        self.wakeup = WakeupFlag()
         self.setbacks = ConsumerSetbacks(using)
         self.proven: set[int] = set()  # positions, see ConsumerWorker._claim
         self._consumers = consumers
         self._listener = listener
         self._errors: list[BaseException] = []
-        self.keeper = Keeper(using, stop=lambda: None)
+        self.renewal = LeaseRenewal(using, stop=lambda: None)
 
     @property
     def poll(self) -> float:
@@ -243,10 +247,10 @@ class ConsumerPool:
         if self.broken and not self.handlers:
             raise self.broken[0]
         served = self._subscriptions()
-        self.agenda = Agenda(self.using, served, setbacks=self.setbacks)
+        self.due_partitions = DuePartitions(self.using, served, setbacks=self.setbacks)
         topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
         self.topic_ids = topic_ids if len(topic_ids) <= channel.LONGEST_PAYLOAD else ""
-        self.keeper = Keeper(self.using, stop=stop.request)
+        self.renewal = LeaseRenewal(self.using, stop=stop.request)
         if not once:  # nobody waits then
             self._listener.on(channel.LOG, self._notified)
             self._listener.start()
@@ -280,18 +284,18 @@ class ConsumerPool:
             self.hand_back()
             raise
         finally:
-            self.keeper.close()
+            self.renewal.close()
             finished.close()
         if self._errors:
             raise self._errors[0]
         return sum(totals)
 
     def hand_back(self) -> None:
-        """Give up what is in hand, for a process that ends at once; see `Keeper.hand_back`."""
-        self.keeper.hand_back()
+        """Give up what is in hand, for a process that ends at once; see `LeaseRenewal.hand_back`."""
+        self.renewal.hand_back()
 
     def close(self) -> None:
-        self.bell.close()
+        self.wakeup.close()
 
     def _load(self) -> None:
         """Import the handlers that are named by a path. One that can't be had stops its own consumer only."""
@@ -315,8 +319,8 @@ class ConsumerPool:
     def _notified(self, payload: str) -> None:
         """Something came or happened, in some places or everywhere."""
         news = channel.read(payload)
-        self.agenda.came(news.partitions)
-        self.agenda.happened(news.topic_ids)
+        self.due_partitions.arrived(news.partitions)
+        self.due_partitions.freed(news.topic_ids)
         if news.everywhere:
-            self.agenda.notice_all()
-        self.bell.ring()
+            self.due_partitions.look_everywhere()
+        self.wakeup.set()

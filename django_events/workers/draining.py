@@ -14,13 +14,13 @@ from datetime import timedelta
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import declarations, models, sql
-from django_events.consuming.claimed_deliveries import Hand
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, broken
 from django_events.consuming.handling import OnFailure, log_failure
-from django_events.consuming.held import Held
-from django_events.consuming.leases import Lease, claim
+from django_events.consuming.leased_partitions import LeasedPartition, claim
+from django_events.consuming.leases import Lease
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.streams import serve
@@ -29,7 +29,7 @@ from django_events.exceptions import ConsumerNotReady, LeaseLost, NeverDrained
 from django_events.log.transfer import Transfer
 from django_events.retries import Ignore, RetryLater
 from django_events.syncing import sync
-from django_events.workers.due_partitions import Agenda, Due
+from django_events.workers.due_partitions import Due, DuePartitions
 
 SQL = sql.beside(__name__)
 
@@ -68,13 +68,13 @@ class Drain:
         self._consumers = consumers
         self._handlers: dict[str, _Handler] = {}
         self._queues: dict[int, QueueServer] = {}
-        self._in_vain = Counter[tuple[int, int]]()
+        self._fruitless = Counter[tuple[int, int]]()
         self._waits = 0
 
     def run(self) -> int:
         """Returns how many events were passed. HandlerRaised carries the first error of a handler."""
         with _commits_left_as_they_were(self.using):
-            self._agenda = Agenda(self.using, _registered(self.using, self._consumers), patient=False)
+            self._due_partitions = DuePartitions(self.using, _registered(self.using, self._consumers), patient=False)
             self._transfer = Transfer(self.using, ahead=self.ahead)
             self._move()
             passed, followed, rounds = self._serve(), Counter[str](), 0
@@ -82,7 +82,7 @@ class Drain:
                 followed, rounds = followed + self._serve(), rounds + 1
                 if rounds > SHALLOW and followed.total() > self.limit:
                     raise _never_drained(passed, followed, rounds)
-        self._agenda.setbacks.raise_first()
+        self._due_partitions.setbacks.raise_first()
         return passed.total() + followed.total()
 
     def _move(self) -> int:
@@ -96,23 +96,23 @@ class Drain:
 
     def _serve(self) -> Counter[str]:
         """Serve the consumers until nothing is due; returns how many events each of them passed."""
-        passed, in_vain = Counter[str](), set[int]()
-        while self._agenda.look(period=0):
+        passed, fruitless = Counter[str](), set[int]()
+        while self._due_partitions.look(period=0):
             served = False
-            while due := self._agenda.take():
-                if due.position_id in in_vain:
+            while due := self._due_partitions.take():
+                if due.position_id in fruitless:
                     continue
                 with _undone_if_broken(self.using):
                     lease = self._claim(due)
                     if lease is not None:
                         done = self._turn(due, lease)
                         passed[str(due.subscription)] += done
-                        in_vain = set() if done else in_vain
+                        fruitless = set() if done else fruitless
                 if lease is None and due.subscription.is_queue:
                     if self._queues[due.position_id].getting_on:
                         served = True
                     else:  # what is there waits for others of its keys
-                        in_vain.add(due.position_id)
+                        fruitless.add(due.position_id)
                     continue
                 served = True
                 self._wait(lease, f"serving consumer {due.subscription}, because it holds a lock on its position")
@@ -120,20 +120,20 @@ class Drain:
                 break
         return passed
 
-    def _claim(self, due: Due) -> Lease | Hand | None:
+    def _claim(self, due: Due) -> LeasedPartition | ClaimedDeliveries | None:
         if not due.subscription.is_queue:
             return claim(*due, holder=HOLDER)
         if due.position_id not in self._queues:
             self._queues[due.position_id] = QueueServer(Queue(due.subscription, holder=HOLDER))
         return self._queues[due.position_id].claim()
 
-    def _turn(self, due: Due, lease: Lease | Hand) -> int:
+    def _turn(self, due: Due, lease: LeasedPartition | ClaimedDeliveries) -> int:
         consumer = lease.subscription.consumer
         try:
             if consumer.name not in self._handlers:
                 self._handlers[consumer.name] = _Handler(consumer, raise_errors=self.raise_errors)
             handler, on_failure = self._handlers[consumer.name], self._on_failure(lease)
-            if isinstance(lease, Hand):
+            if isinstance(lease, ClaimedDeliveries):
                 here = min(lease.attempts)
                 passed = self._queues[due.position_id].serve(lease, handler, on_failure=on_failure)
             else:
@@ -144,16 +144,16 @@ class Drain:
                 error.add_note(f"It was raised when the events of consumer {lease.subscription} were read or settled.")
             _let_go(lease)
             raise
-        self._in_vain[due.position_id, here] += not passed
-        if self._in_vain[due.position_id, here] > self.limit:
+        self._fruitless[due.position_id, here] += not passed
+        if self._fruitless[due.position_id, here] > self.limit:
+            where = "at" if isinstance(lease, ClaimedDeliveries) else "behind"
             raise NeverDrained(
                 f"Consumer {lease.subscription} is due again and again and passes no event: it was served "
-                f"{self.limit:,} times {'at' if isinstance(lease, Hand) else 'behind'} event {here}. Let it attempt an "
-                "event less often."
+                f"{self.limit:,} times {where} event {here}. Let it attempt an event less often."
             )
         return passed
 
-    def _on_failure(self, lease: Held) -> OnFailure:
+    def _on_failure(self, lease: Lease) -> OnFailure:
         log = log_failure(lease)
 
         def on_failure(failure: Failure) -> None:
@@ -183,7 +183,7 @@ class _Handler(BoundHandler):
         super().__init__(consumer)
         self._raise_errors = raise_errors
 
-    def call(self, lease: Held, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
         # A worker settles as many events together as there is time for, and handles those before a failing one
         # again. A test counts calls, so here each event is settled by itself, however long it takes.
         try:
@@ -249,7 +249,7 @@ def _is_open(using: str) -> bool:
     return raw is not None and not raw.closed
 
 
-def _let_go(lease: Lease | Hand) -> None:
+def _let_go(lease: LeasedPartition | ClaimedDeliveries) -> None:
     """Leave no lease behind, as far as the database can be reached."""
     connection = connections[lease.using]
     if connection.in_atomic_block and (broken(lease.using) or not connection.is_usable()):

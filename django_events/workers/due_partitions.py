@@ -37,7 +37,7 @@ class Due(NamedTuple):
     floor: int = 0
 
 
-class Agenda:
+class DuePartitions:
     """The partitions of some subscriptions that are due. Threads may share it; each takes its own."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Agenda:
         self._reached: dict[int, int] = {}
         self._floors: dict[int, int] = {}
         self._refused: dict[int, tuple[float, float]] = {}
-        self._in_vain: dict[int, tuple[int, float]] = {}
+        self._unclaimable: dict[int, tuple[int, float]] = {}
         self._due: deque[Due] = deque()
         self._next: float | None = None
         self._noticed: set[int] = set()
@@ -87,7 +87,7 @@ class Agenda:
         floor = self._reached.get(due.position_id, 0) or self._floors.get(due.subscription.consumer_id, 0)
         return due._replace(floor=floor)
 
-    def came(self, places: Iterable[tuple[int, int]]) -> None:
+    def arrived(self, places: Iterable[tuple[int, int]]) -> None:
         """Events came into these partitions, each named by its topic's id and its number.
 
         Queue consumers that could give nothing may be able to now. Where this process served such a partition last,
@@ -107,30 +107,30 @@ class Agenda:
         """The positions into which an event of a partition comes: of consumers of just it, and of all of the topic."""
         return self._places.get((topic_id, partition), []) + self._places.get((topic_id, models.Position.ALL), [])
 
-    def notice(self, topic_ids: Iterable[int]) -> None:
+    def look_at(self, topic_ids: Iterable[int]) -> None:
         """Something happened in these topics: look at them next time."""
         with self._noticing:
             self._noticed.update(topic_ids)
 
-    def happened(self, topic_ids: Iterable[int]) -> None:
+    def freed(self, topic_ids: Iterable[int]) -> None:
         """Somebody did something to consumers of these topics, or stopped serving them: all may be free now."""
         topic_ids = set(topic_ids)
         for position_id in tuple(self._refused):
             if self._lanes[position_id].subscription.topic_id in topic_ids:
                 self._refused.pop(position_id, None)
-                self._in_vain.pop(position_id, None)
-        self.notice(topic_ids)
+                self._unclaimable.pop(position_id, None)
+        self.look_at(topic_ids)
 
-    def notice_all(self) -> None:
+    def look_everywhere(self) -> None:
         """Something may have happened anywhere."""
         self._looked_at = None
 
-    def in_vain(self, position_id: int, until: int, seconds: float) -> None:
+    def unclaimable(self, position_id: int, until: int, seconds: float) -> None:
         """Deliveries up to an id can't be had, and to find that out took long: believe it for so many seconds."""
-        self._in_vain[position_id] = until, time.monotonic() + seconds
+        self._unclaimable[position_id] = until, time.monotonic() + seconds
 
     def _looked_until(self, position_id: int) -> int:
-        until, believed_until = self._in_vain.get(position_id, (0, 0.0))
+        until, believed_until = self._unclaimable.get(position_id, (0, 0.0))
         return until if time.monotonic() < believed_until else 0
 
     def refused(self, position_id: int) -> None:
@@ -141,7 +141,7 @@ class Agenda:
         with self._noticing:
             self._ours.discard(position_id)
             self._reached.pop(position_id, None)
-        self.notice([self._lanes[position_id].subscription.topic_id])
+        self.look_at([self._lanes[position_id].subscription.topic_id])
 
     def set_aside(self, due: Due, error: Failing) -> None:
         """A partition could not be claimed or served because of its own log, for example: it rests for a while."""
@@ -167,7 +167,7 @@ class Agenda:
             self._noticed.add(subscription.topic_id)
             if subscription.is_queue:  # the next of its keys, and what it gave back, can be had
                 self._refused.pop(position_id, None)
-                self._in_vain.pop(position_id, None)
+                self._unclaimable.pop(position_id, None)
                 self._ours.add(position_id)
                 return
             if until is None:
@@ -301,7 +301,7 @@ class Agenda:
         floor = self._floors.get(of.consumer_id, 0)
         if of.is_queue:
             [[position_id, _]] = of.positions
-            return SQL.agenda_of_queue.on(
+            return SQL.due_queue.on(
                 consumer_id=of.consumer_id,
                 floor=self._looked_until(position_id),
                 redrive=sql.shared.redrive_of_queue,
@@ -309,7 +309,7 @@ class Agenda:
         events = sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else sql.shared.in_its_partition
         consumer = of.consumer
         if consumer.min_batch > 1 and self.patient and consumer.max_wait is not None:
-            return SQL.agenda_of_batches.on(
+            return SQL.due_batches.on(
                 consumer_id=of.consumer_id,
                 floor=floor,
                 log=of.log,
@@ -320,7 +320,7 @@ class Agenda:
                 most=MOST_LOOKED_AT if consumer.filtered else consumer.min_batch,
                 longest=sql.literal(consumer.max_wait.total_seconds()),
             )
-        return SQL.agenda.on(
+        return SQL.due.on(
             consumer_id=of.consumer_id,
             floor=floor,
             log=of.log,

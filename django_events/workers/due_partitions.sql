@@ -14,7 +14,7 @@ WHERE p.id = ANY(%(position_ids)s::bigint[])
 GROUP BY p.consumer_id
 
 
--- name: agenda_of_queue
+-- name: due_queue
 -- Whether a queue consumer has something to do, and in how many seconds it may be had; as `agenda`.
 --
 -- While it isn't live, only what it is filled with counts. Something is due when a delivery is free, when it isn't live and has room for what is in the log, or when a dead
@@ -93,7 +93,7 @@ WHERE c.id = {consumer_id}
     )
 
 
--- name: agenda_of_batches
+-- name: due_batches
 -- As `agenda`, for a consumer that waits until there are enough events for a batch.
 --
 -- A partition is due when enough of the next events match, when there are some to pass before the first that
@@ -147,7 +147,7 @@ WHERE c.id = {consumer_id}
     AND (p.position < {floor} OR unread.events > 0 OR redrive.id IS NOT NULL)
 
 
--- name: agenda
+-- name: due
 -- The partitions in which one consumer has something to handle, and in how many seconds each may be claimed.
 --
 -- Zero or less is now. A retry, the lease of somebody else and a hold are waited for; what is paused

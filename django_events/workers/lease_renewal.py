@@ -16,8 +16,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_events import sql
-from django_events.consuming.held import Held
-from django_events.consuming.leases import give_up
+from django_events.consuming.leases import Lease, give_up
 from django_events.workers.loop import Exit
 
 logger = logging.getLogger("django_events.consumer")
@@ -29,14 +28,14 @@ OTHERS_FINISH = 5.0
 HANDED_BACK = 2.0  # seconds: whoever ends at once doesn't wait any longer for the database
 
 
-class Keeper:
+class LeaseRenewal:
     """Knows the leases that the threads of this process hold on one database."""
 
     def __init__(self, using: str, *, stop: Callable[[], None], end: Callable[[int], None] = os._exit) -> None:
         self.using = using
         self._stop_others = stop
         self._end = end
-        self._leases: dict[int, Held] = {}
+        self._leases: dict[int, Lease] = {}
         self._renewed_at: dict[int, float] = {}
         self._wake = threading.Event()
         self._closed = False
@@ -46,7 +45,7 @@ class Keeper:
         self._watched = False
 
     @contextmanager
-    def keeping(self, lease: Held) -> Iterator[None]:
+    def renewing(self, lease: Lease) -> Iterator[None]:
         """Renew a lease for as long as the block takes."""
         self._renewed_at[lease.token] = time.monotonic()
         self._leases[lease.token] = lease
@@ -93,7 +92,7 @@ class Keeper:
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="django_events keeper", daemon=True)
+                    self._thread = threading.Thread(target=self._run, name="django_events lease renewal", daemon=True)
                     self._thread.start()
 
     def holds(self, position_id: int) -> bool:
@@ -150,7 +149,7 @@ class Keeper:
             with self._renewing:
                 self._renew([lease for lease in to_renew if not lease.lost], now)
 
-    def _takes_too_long(self, lease: Held, now: float) -> bool:
+    def _takes_too_long(self, lease: Lease, now: float) -> bool:
         """Whether a handler takes longer than it may: its lease is not renewed then."""
         event, since, timeout = lease.handling, lease.handling_since, lease.subscription.consumer.timeout
         if event is None or timeout is None:
@@ -190,7 +189,7 @@ class Keeper:
             faulthandler.cancel_dump_traceback_later()
             self._watched = False
 
-    def _renew(self, leases: list[Held], now: float) -> None:
+    def _renew(self, leases: list[Lease], now: float) -> None:
         try:
             held = {
                 token
@@ -224,7 +223,7 @@ class Keeper:
             logger.error("A frozen worker's connection can't be ended. %s", sql.said(error))
             connections[self.using].close()
 
-    def _abandon(self, lease: Held) -> None:
+    def _abandon(self, lease: Lease) -> None:
         """A handler doesn't come back: let the others finish, and end the process with it."""
         logger.critical(
             "Consumer %s, %s: the handler doesn't come back, so this process ends with exit code %d. "

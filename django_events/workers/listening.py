@@ -1,7 +1,7 @@
 """The one LISTEN connection of a process to a database, for all that wait in it.
 
 with closing(Listener("default")) as listener:
-    listener.on("django_events_log", lambda payload: bell.ring())
+    listener.on("django_events_log", lambda payload: wakeup.set())
     listener.start()
 
 A notification is a hint to look, never more: callbacks are also called, with an empty payload, when
@@ -22,7 +22,7 @@ from django_events.sql.direct import is_pooled, noticing_the_client, parameters
 from django_events.statements import Statement, beside
 from django_events.workers.loop import LONGEST_RETRY, pause_after
 from django_events.workers.stopping import Stop
-from django_events.workers.wakeup_flag import Bell
+from django_events.workers.wakeup_flag import WakeupFlag
 
 logger = logging.getLogger("django_events.wakeups")
 SQL = beside(__name__)
@@ -33,10 +33,10 @@ Connection = psycopg.Connection[Any]
 Callback = Callable[[str], None]
 
 
-class Session:
+class ListenSession:
     """The connection as long as it lasts. What the server keeps for it, locks above all, ends with it."""
 
-    def __init__(self, connection: Connection, broken: Bell) -> None:
+    def __init__(self, connection: Connection, broken: WakeupFlag) -> None:
         self.error: psycopg.Error | None = None
         self._connection = connection
         self._broken = broken
@@ -47,7 +47,7 @@ class Session:
             row = _execute(self._connection, statement, **parameters).fetchone()
         except psycopg.Error as error:
             self.error = error
-            self._broken.ring()
+            self._broken.set()
             raise
         return row and row[0]
 
@@ -55,19 +55,19 @@ class Session:
 class Listener:
     """Calls callbacks for the notifications of their channels, in its own thread or in one that asks a session.
 
-    The connection is locked meanwhile, so a callback must not ask for anything: let it ring a bell.
+    The connection is locked meanwhile, so a callback must not ask for anything: let it ring a wakeup.
     Only the thread of the listener opens and closes the connection; it makes a new one when it is lost.
     """
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self.session: Session | None = None
+        self.session: ListenSession | None = None
         self.pooled = False
         self._callbacks: list[tuple[str, Callback]] = []
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = Stop()
-        self._look = Bell()
+        self._look = WakeupFlag()
         self._lost = False
 
     @property
@@ -78,7 +78,7 @@ class Listener:
     def on(self, channel: str, callback: Callback) -> None:
         """Call back with the payload of every notification from now on, and once as soon as it listens."""
         self._callbacks.append((channel, callback))
-        self._look.ring()
+        self._look.set()
 
     def start(self) -> None:
         """Connect, in a thread. Repeating it does nothing."""
@@ -128,7 +128,7 @@ class Listener:
         _execute(connection, SQL.wait_idle)
         for name, value in noticing_the_client().items():
             _execute(connection, SQL.set_for_session, name=name, value=value)
-        session = Session(connection, self._look)
+        session = ListenSession(connection, self._look)
         known = 0
         while not self._stop.requested:
             new = self._callbacks[known:]
@@ -141,7 +141,7 @@ class Listener:
                 _call(callback, "")
             known += len(new)
             self._stop.wait(None, connection.pgconn.socket, self._look.fileno())
-            self._look.take()
+            self._look.consume()
             if session.error is not None:
                 raise session.error
             self._receive(connection)

@@ -129,7 +129,7 @@ def pause_after(failures: int) -> float:
     return min(doubled, LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
 
 
-class Rate:
+class Throughput:
     """How much was done in a while, for the log."""
 
     def __init__(self, *, every: float = 10.0) -> None:

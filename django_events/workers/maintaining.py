@@ -32,7 +32,7 @@ LATE = 1.0  # seconds behind the full minute, so that a clock of the database th
 PERIOD = 60.0
 
 
-class Outcome(NamedTuple):
+class StepRun(NamedTuple):
     """How a run of a step went: its result, or what went wrong; neither if somebody else runs it now."""
 
     step: str
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[Outcome]:
+def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[StepRun]:
     """Run the steps whose time has come, and that nobody else runs. `until` is asked in between."""
     names, periods = [step.name for step in STEPS], [step.every for step in STEPS]
     asked: sql.Question = SQL.due_steps, {"names": names, "periods": periods}
@@ -50,22 +50,22 @@ def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[Ou
     return list(_run([step for step in STEPS if step.name in due], using, until=until, as_scheduled=True))
 
 
-def run_steps(using: str, steps: Sequence[Step] = STEPS) -> list[Outcome]:
+def run_steps(using: str, steps: Sequence[Step] = STEPS) -> list[StepRun]:
     """Run these steps now, due or not, but for those that somebody else runs."""
     return list(_run(steps, using, until=lambda: False, as_scheduled=False))
 
 
-def _run(steps: Iterable[Step], using: str, *, until: Callable[[], bool], as_scheduled: bool) -> Iterator[Outcome]:
+def _run(steps: Iterable[Step], using: str, *, until: Callable[[], bool], as_scheduled: bool) -> Iterator[StepRun]:
     for step in steps:
         if until():
             return
         begun = _begin(using, step, as_scheduled=as_scheduled)
         if begun is None:
             if not as_scheduled:
-                yield Outcome(step.name, 0.0, None)
+                yield StepRun(step.name, 0.0, None)
             continue
         began = time.monotonic()
-        outcome = Outcome(step.name, 0.0, None)
+        outcome = StepRun(step.name, 0.0, None)
         try:
             outcome = outcome._replace(result=step.run(using, until))
         except Exception as error:
@@ -99,7 +99,7 @@ def _begin(using: str, step: Step, *, as_scheduled: bool) -> datetime | None:
         return rows[0][0] if rows else None
 
 
-def _end(using: str, begun: datetime, outcome: Outcome) -> Outcome:
+def _end(using: str, begun: datetime, outcome: StepRun) -> StepRun:
     asked: sql.Question = (
         SQL.end_step,
         {

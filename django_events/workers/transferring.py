@@ -6,7 +6,7 @@ from django_events.log.transfer import Transfer
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
-from django_events.workers.wakeup_flag import Bell
+from django_events.workers.wakeup_flag import WakeupFlag
 from django_events.workers.wakeups import WakeUps
 
 
@@ -17,8 +17,8 @@ class TransferWorker:
         self.using = using
         self._transfer = Transfer(using, only=only)
         self._moved_before = False
-        self._bell = Bell()
-        self._wake_ups = WakeUps(listener, self._bell, poll=settings.POLL_INTERVAL.total_seconds())
+        self._wakeup = WakeupFlag()
+        self._wake_ups = WakeUps(listener, self._wakeup, poll=settings.POLL_INTERVAL.total_seconds())
 
     def connect(self) -> None:
         if connect_for_work(self.using):
@@ -53,4 +53,4 @@ class TransferWorker:
 
     def close(self) -> None:
         self._wake_ups.close()
-        self._bell.close()
+        self._wakeup.close()

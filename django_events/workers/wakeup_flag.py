@@ -1,8 +1,8 @@
 """A bell between threads: whoever rings it lets one go on that waits for it.
 
-bell = Bell()
-bell.ring()  # from any thread
-if bell.wait(stop, 0.5):
+wakeup = WakeupFlag()
+wakeup.set()  # from any thread
+if wakeup.wait(stop, 0.5):
     ...
 """
 
@@ -13,7 +13,7 @@ import time
 from django_events.workers.stopping import Stop
 
 
-class Bell:
+class WakeupFlag:
     """Rings that nobody took yet are one ring. It has a file descriptor, so a select notices it."""
 
     def __init__(self) -> None:
@@ -21,13 +21,13 @@ class Bell:
         self._receiver, self._sender = socket.socketpair()
         self._rung = self._closed = False
 
-    def ring(self) -> None:
+    def set(self) -> None:
         with self._lock:
             if not self._rung and not self._closed:
                 self._rung = True
                 self._sender.send(b"\0")
 
-    def take(self) -> bool:
+    def consume(self) -> bool:
         """Take the ring, if there is one."""
         with self._lock:
             rung, self._rung = self._rung, False
@@ -42,7 +42,7 @@ class Bell:
         """
         deadline = time.monotonic() + seconds
         while not stop.requested:
-            if self.take():
+            if self.consume():
                 return True
             left = deadline - time.monotonic()
             if left <= 0:

@@ -17,9 +17,9 @@ import psycopg
 from django_events import sql
 from django_events.conf import settings
 from django_events.log import channel
-from django_events.workers.listening import Listener, Session
+from django_events.workers.listening import Listener, ListenSession
 from django_events.workers.stopping import Stop
-from django_events.workers.wakeup_flag import Bell
+from django_events.workers.wakeup_flag import WakeupFlag
 
 SQL = sql.beside(__name__)
 
@@ -45,14 +45,14 @@ def why_polling(using: str) -> str | None:
 class WakeUps:
     """Whether publishers are told that somebody sleeps, and the sleep itself. For one thread."""
 
-    def __init__(self, listener: Listener, bell: Bell, *, poll: float) -> None:
+    def __init__(self, listener: Listener, wakeup: WakeupFlag, *, poll: float) -> None:
         self.poll = poll
         self._listener = listener
-        self._bell = bell
-        self._locked: Session | None = None  # the session that holds the lock: with it, the lock is gone
+        self._wakeup = wakeup
+        self._locked: ListenSession | None = None  # the session that holds the lock: with it, the lock is gone
         self._all_ring = False
         self._pause = SHORTEST_PAUSE
-        listener.on(channel.WAKE_UP, lambda payload: bell.ring())
+        listener.on(channel.WAKE_UP, lambda payload: wakeup.set())
 
     @property
     def asleep(self) -> bool:
@@ -71,7 +71,7 @@ class WakeUps:
     def heard(self) -> None:
         """There was something to do, and it will be looked again: who rang until now need not ring again."""
         self._pause = SHORTEST_PAUSE
-        self._bell.take()
+        self._wakeup.consume()
 
     def busy(self) -> None:
         """There was something to do more than once: publishers need not notify for now."""
@@ -85,22 +85,22 @@ class WakeUps:
     def _wait(self, stop: Stop, limit: float) -> None:
         session = self._listener.session
         if session is None:
-            self._bell.wait(stop, min(self.poll if self._listener.pooled else min(self.poll, SOON), limit))
+            self._wakeup.wait(stop, min(self.poll if self._listener.pooled else min(self.poll, SOON), limit))
         elif self._locked is session:
             # All that is left to find is what was inserted without a word.
-            self._bell.wait(stop, min(max(self.poll, SOON) if self._all_ring else self.poll, limit))
+            self._wakeup.wait(stop, min(max(self.poll, SOON) if self._all_ring else self.poll, limit))
         elif (prepared := session.ask(SQL.lock_to_sleep, lock=channel.ASLEEP)) is not None:
             self._locked = session  # now publishers notify; who came before is seen by looking once more
             self._all_ring = prepared == "0" and settings.WAKE_UPS is not False
         elif self._somebody_else_sleeps(session):
             # When that one ends, nobody sleeps, so publishers don't notify.
-            self._bell.wait(stop, min(self.poll, SOON, limit))
+            self._wakeup.wait(stop, min(self.poll, SOON, limit))
         else:
             # A publisher is at work. It doesn't notify, so look again soon, and less often the longer it takes.
             stop.wait(min(self._pause, self.poll, limit))
             self._pause = min(self._pause * 2, SOON)
 
-    def _somebody_else_sleeps(self, session: Session) -> bool:
+    def _somebody_else_sleeps(self, session: ListenSession) -> bool:
         """Only another transfer holds the lock alone; publishers share it, also with us."""
         if not session.ask(SQL.share_lock, lock=channel.ASLEEP):
             return True

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 from django_events.declarations import Consumer
-from django_events.workers.all_in_one import Crew, Done
+from django_events.workers.all_in_one import AllInOne, Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events
 
@@ -18,7 +18,7 @@ def crew_at_work(consumers: Sequence[Consumer] = CONSUMERS) -> Iterator["Future[
     """The transfer and the consumers, until the block ends; their error comes out at the end."""
     logging.getLogger("django_events.consumer").setLevel(logging.CRITICAL)  # what fails here is in the table
     stop = Stop()
-    with closing(Crew("default", consumers, threads=2)) as crew, ThreadPoolExecutor(1) as executor:
+    with closing(AllInOne("default", consumers, threads=2)) as crew, ThreadPoolExecutor(1) as executor:
         working = executor.submit(crew.run, stop)
         try:
             yield working

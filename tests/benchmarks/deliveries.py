@@ -109,7 +109,7 @@ def handle(queue: Queue, events: int, *, size: int = 1) -> float:
         nonlocal done
         while done < events and (hand := queue.claim(min(size, events - done))):
             with transaction.atomic():
-                hand.hold()
+                hand.take_lock()
                 settlement = hand.settle(hand.events)
             hand.settled(settlement)
             done += len(settlement.out)

@@ -9,7 +9,7 @@ from django.db import connection
 
 from django_events import models, sql
 from django_events.benching.percentiles import percentile
-from django_events.consuming.leases import SQL as LEASES_SQL
+from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
 from django_events.declarations import Topic
 from django_events.log import retention, segments
 from django_events.log.transfer import Transfer
@@ -184,7 +184,7 @@ def planned(effort: Effort) -> Iterator[Row]:
 
     def read(topic_id: int, number: int) -> float:
         after = number * 50
-        statement = LEASES_SQL.read.on(
+        statement = PARTITIONS_SQL.read.on(
             log=log_table(topic_id),
             after=sql.literal(after),
             upper=sql.literal(after + 100),

@@ -4,14 +4,14 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, consumer, declarations, publish_many, sql
-from django_events.consuming.leases import SQL as LEASES_SQL
-from django_events.consuming.leases import claim
+from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
+from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.models import Position
 from django_events.statements import log_table
 from django_events.syncing import sync
-from django_events.workers.due_partitions import Agenda
+from django_events.workers.due_partitions import DuePartitions
 from tests.plans.test_plans import explain, scans
 from tests.support.fix_topics import transfer_all
 
@@ -52,7 +52,7 @@ def segments_of(plan, serving: Subscription) -> set[int]:
 @pytest.mark.requirement("D1")
 def test_a_batch_is_read_from_the_segments_between_its_bounds(serving, statistics):
     plan = explain(
-        LEASES_SQL.read.on(
+        PARTITIONS_SQL.read.on(
             log=serving.log,
             events=sql.shared.in_partition.on(partition=2),
             match=serving.match,
@@ -75,9 +75,9 @@ def test_the_end_of_what_can_be_read_is_found_behind_the_position(serving, stati
 @pytest.mark.requirement("D1")
 def test_looking_for_something_to_do_opens_no_segment_below_the_lowest_position(serving, statistics):
     Position.objects.filter(consumer_id=serving.consumer_id).update(position=36_500)
-    agenda = Agenda("default", [serving])
-    assert agenda.look(period=60)
-    plan = explain(agenda._statement(serving))
+    due_partitions = DuePartitions("default", [serving])
+    assert due_partitions.look(period=60)
+    plan = explain(due_partitions._statement(serving))
 
     assert min(segments_of(plan, serving)) == 36_001
 
@@ -106,8 +106,8 @@ def test_settling_finds_the_row_where_it_was(serving):
     known = {"position_id": position_id, "token": lease.token}
 
     with sql.batch("default"):  # the table is small here, and would rather be read as a whole
-        by_place = scans(explain(LEASES_SQL.settle, place=lease.place, **known, **entry))
-        by_key = scans(explain(LEASES_SQL.settle, place=None, **known, **entry))
+        by_place = scans(explain(PARTITIONS_SQL.settle, place=lease.place, **known, **entry))
+        by_key = scans(explain(PARTITIONS_SQL.settle, place=None, **known, **entry))
 
     assert by_place == {("Tid Scan", "django_events_position")}
     assert by_key == {("Index Scan", "django_events_position")}

@@ -14,7 +14,7 @@ from django_events import declarations
 from django_events.consuming import registration
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.leases import Lease, claim
+from django_events.consuming.leased_partitions import LeasedPartition, claim
 from django_events.consuming.streams import serve
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log import channel
@@ -26,7 +26,7 @@ from django_events.models import (
 )
 from django_events.models.functions import ClockTimestamp
 from django_events.workers.consuming import ConsumerPool
-from django_events.workers.due_partitions import Agenda, Due
+from django_events.workers.due_partitions import Due, DuePartitions
 from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop
 from testproject.shop.models import Order, Product
@@ -94,12 +94,14 @@ def written() -> list[str]:
 
 def due(consumer: declarations.Consumer, *, patient: bool = True) -> list[Due]:
     """What a worker that looks now would claim, in that order."""
-    agenda = Agenda("default", subscriptions("default", [consumer]), patient=patient)
-    agenda.look(period=0)
-    return list(iter(agenda.take, None))
+    due_partitions = DuePartitions("default", subscriptions("default", [consumer]), patient=patient)
+    due_partitions.look(period=0)
+    return list(iter(due_partitions.take, None))
 
 
-def lease_of(consumer: declarations.Consumer, partition: int | None = None, *, holder: str = "a test") -> Lease | None:
+def lease_of(
+    consumer: declarations.Consumer, partition: int | None = None, *, holder: str = "a test"
+) -> LeasedPartition | None:
     """Claim a partition, by default the only one."""
     [subscription] = subscriptions("default", [consumer])
     lanes = {lane: position_id for position_id, lane in subscription.positions}
@@ -108,16 +110,16 @@ def lease_of(consumer: declarations.Consumer, partition: int | None = None, *, h
     return claim(subscription, lanes[partition], partition, holder=holder)
 
 
-def serve_lease(lease: Lease, **options: Any) -> int:
+def serve_lease(lease: LeasedPartition, **options: Any) -> int:
     return serve(lease, BoundHandler(lease.subscription.consumer), on_failure=log_failure(lease), **options)
 
 
 def serve_due(consumer: declarations.Consumer, *, patient: bool = True) -> int:
     """Serve what is due, in this thread, until nothing is; returns how many events were passed."""
-    agenda = Agenda("default", subscriptions("default", [consumer]), patient=patient)
+    due_partitions = DuePartitions("default", subscriptions("default", [consumer]), patient=patient)
     passed = 0
     for _ in range(MOST_TURNS):
-        if not agenda.look(period=0) or (next_due := agenda.take()) is None:
+        if not due_partitions.look(period=0) or (next_due := due_partitions.take()) is None:
             return passed
         lease = claim(*next_due, holder="a test")
         assert lease is not None, "it is due and can't be claimed"

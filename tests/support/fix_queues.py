@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from django_events import Backoff, Draft, declarations, models, publish_many
-from django_events.consuming.claimed_deliveries import Hand
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.filling import fill_some
 from django_events.consuming.received import ReceivedEvent
@@ -73,7 +73,7 @@ def row_of(queue: Queue) -> models.ConsumerRow:
     return models.ConsumerRow.objects.get(pk=queue.subscription.consumer_id)
 
 
-def values(hand: Hand | None) -> list[Any]:
+def values(hand: ClaimedDeliveries | None) -> list[Any]:
     """What is in hand, those included that would be read one by one."""
     assert hand is not None, "nothing could be claimed"
     if hand.unread:
@@ -82,24 +82,24 @@ def values(hand: Hand | None) -> list[Any]:
     return [event.value for event in hand.events]
 
 
-def settle(hand: Hand, *events: ReceivedEvent, failure: Any = None) -> None:
+def settle(hand: ClaimedDeliveries, *events: ReceivedEvent, failure: Any = None) -> None:
     with transaction.atomic():
-        hand.hold()
+        hand.take_lock()
         settlement = hand.settle(events, failure)
     hand.settled(settlement)
 
 
-def finish(hand: Hand) -> None:
+def finish(hand: ClaimedDeliveries) -> None:
     """Settle all that is in hand as handled."""
     values(hand)
     settle(hand, *hand.events)
 
 
-def fail(hand: Hand, event: ReceivedEvent, error: BaseException | None = None) -> None:
+def fail(hand: ClaimedDeliveries, event: ReceivedEvent, error: BaseException | None = None) -> None:
     settle(hand, failure=hand.judge(event, error or ValueError("bad")))
 
 
-def expire(hand: Hand) -> None:
+def expire(hand: ClaimedDeliveries) -> None:
     """As if the time of the lease were over."""
     assert models.DeliveryLease.objects.filter(token=hand.token).update(leased_until=ClockTimestamp())
 

@@ -9,7 +9,16 @@ from django.db import DataError, InterfaceError, OperationalError, ProgrammingEr
 from django.db.utils import InternalError, NotSupportedError
 
 from django_events.workers import loop
-from django_events.workers.loop import FIRST_RETRY, LEFT_PAUSE, LONGEST_RETRY, Exit, Rate, Unreachable, pause_after, run
+from django_events.workers.loop import (
+    FIRST_RETRY,
+    LEFT_PAUSE,
+    LONGEST_RETRY,
+    Exit,
+    Throughput,
+    Unreachable,
+    pause_after,
+    run,
+)
 from django_events.workers.stopping import Stop
 
 LOST = ["08006", "57P01", "57P02", "57P03", "53300", None]
@@ -256,7 +265,7 @@ def clock(monkeypatch):
 
 
 def test_a_rate_is_told_once_in_a_while_and_counts_all_since_the_last(clock):
-    rate = Rate(every=10)
+    rate = Throughput(every=10)
     assert rate.add(5) is None
     clock.now += 9.5
     assert rate.add(5) is None
@@ -269,7 +278,7 @@ def test_a_rate_is_told_once_in_a_while_and_counts_all_since_the_last(clock):
 
 
 def test_a_rate_of_nothing_is_nothing(clock):
-    rate = Rate(every=10)
+    rate = Throughput(every=10)
     clock.now += 20
 
     assert rate.add(0) == (0, 0.0)

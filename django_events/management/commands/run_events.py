@@ -12,7 +12,7 @@ from django_events import declarations
 from django_events.management import reloading
 from django_events.management.databases import explained
 from django_events.management.worker import WorkerCommand, log_handled, log_moved
-from django_events.workers.all_in_one import Crew, Done
+from django_events.workers.all_in_one import AllInOne, Done
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop
 
@@ -60,7 +60,7 @@ class Command(WorkerCommand):
         with (
             self.serving_metrics(metrics),
             self.working(using) as stop,
-            closing(Crew(using, consumers, threads=threads)) as crew,
+            closing(AllInOne(using, consumers, threads=threads)) as crew,
         ):
             if greeting:
                 self.say(greeting)
@@ -76,12 +76,12 @@ class Command(WorkerCommand):
     def _work_until_changed(
         self, using: str, consumers: list[declarations.Consumer], *, threads: int, greeting: str
     ) -> None:
-        crews: list[Crew] = []
+        crews: list[AllInOne] = []
 
         def work(stop: Stop) -> None:
             if greeting and not crews:
                 self.say(greeting)
-            crews.append(Crew(using, consumers, threads=threads))
+            crews.append(AllInOne(using, consumers, threads=threads))
             with closing(crews[-1]) as crew:
                 _run(crew, stop)
 
@@ -93,7 +93,7 @@ class Command(WorkerCommand):
             reloading.work_until_changed(work, hand_back=hand_back, say=self.say)
 
 
-def _run(crew: Crew, stop: Stop, *, once: bool = False) -> Done:
+def _run(crew: AllInOne, stop: Stop, *, once: bool = False) -> Done:
     return crew.run(stop, once=once, on_moved=log_moved(crew.using), on_handled=log_handled(crew.using))
 
 

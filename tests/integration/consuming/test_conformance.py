@@ -27,7 +27,7 @@ from django_events import (
 from django_events.consuming.filling import fill_some
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import serve_hand
+from django_events.consuming.queues import serve_deliveries
 from django_events.exceptions import ConsumerInUse, LeaseLost
 from django_events.models import ConsumerRow, DeadLetter, Delivery, DeliveryLease, Event, PastDelivery, Position
 from django_events.models.functions import ClockTimestamp
@@ -173,7 +173,7 @@ def die(consumer):
         if consumer.mode == "stream":
             serve_lease(held)
         else:
-            serve_hand(held, BoundHandler(consumer), on_failure=log_failure(held))
+            serve_deliveries(held, BoundHandler(consumer), on_failure=log_failure(held))
     expire(consumer)
 
 

@@ -451,7 +451,7 @@ def test_the_order_of_keys_survives_failures_crashes_and_many_hands(things, make
                     continue
                 some = hand.events[: dice.randint(1, 10)]
                 with transaction.atomic():
-                    hand.hold()
+                    hand.take_lock()
                     settlement = hand.settle(some)
                     with lock:
                         done.extend((event.key, event.id) for event in some)

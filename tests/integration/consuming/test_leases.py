@@ -10,19 +10,19 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 from django_events import Backoff, Draft, publish, publish_many
-from django_events.consuming import held, streams
+from django_events.consuming import leases, streams
 from django_events.consuming.filling import fill_some
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import give_up
-from django_events.consuming.queues import serve_hand
+from django_events.consuming.queues import serve_deliveries
 from django_events.consuming.redriving import next_redrive
 from django_events.exceptions import LeaseLost
 from django_events.models import Delivery
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.dead_letters import redrive
 from django_events.workers import lease_renewal
-from django_events.workers.lease_renewal import Keeper
+from django_events.workers.lease_renewal import LeaseRenewal
 from testproject.shop.models import Product
 from tests.support.fix_consumers import (
     dead_letters,
@@ -54,14 +54,14 @@ BOTH_MODES = pytest.mark.parametrize("transactional", [True, False], ids=["trans
 
 
 @pytest.fixture
-def keeper(monkeypatch):
-    """A keeper that says how it would have ended the process."""
+def renewal(monkeypatch):
+    """A renewal that says how it would have ended the process."""
     monkeypatch.setattr(logging, "shutdown", lambda: None)
     ended = []
-    keeper = Keeper("default", stop=lambda: ended.append("stop"), end=ended.append)
-    keeper.ended = ended
-    yield keeper
-    keeper.close()
+    renewal = LeaseRenewal("default", stop=lambda: ended.append("stop"), end=ended.append)
+    renewal.ended = ended
+    yield renewal
+    renewal.close()
 
 
 def fill(topic, *values, **fields):
@@ -314,7 +314,7 @@ def test_a_worker_goes_on_with_its_other_work_after_it_lost_a_lease(
 
 
 @pytest.mark.requirement("S8")
-def test_the_lease_of_a_handler_that_takes_long_is_renewed(things, make_consumer, in_thread, keeper):
+def test_the_lease_of_a_handler_that_takes_long_is_renewed(things, make_consumer, in_thread, renewal):
     go_on = threading.Event()
 
     def handler(event):
@@ -327,7 +327,7 @@ def test_the_lease_of_a_handler_that_takes_long_is_renewed(things, make_consumer
     first_end = position_of(reader).leased_until
 
     def serve_and_keep():
-        with keeper.keeping(lease):
+        with renewal.renewing(lease):
             return serve_lease(lease)
 
     served = in_thread(serve_and_keep)
@@ -338,32 +338,32 @@ def test_the_lease_of_a_handler_that_takes_long_is_renewed(things, make_consumer
         go_on.set()
     assert served.result(SOON) == 1
     assert written() == ["1"]
-    assert keeper.ended == []
+    assert renewal.ended == []
 
 
-def test_a_renewed_lease_settles_although_its_row_is_elsewhere(things, make_consumer, keeper):
+def test_a_renewed_lease_settles_although_its_row_is_elsewhere(things, make_consumer, renewal):
     """Settling looks where the row was: a renewal has moved it, and more than once."""
     reader = make_consumer(things, handler=write_down)
     fill(things, 1)
     lease = lease_of(reader)
     for _ in range(3):
-        keeper._renewed_at[lease.token] = 0.0
-        keeper._renew([lease], time.monotonic())
+        renewal._renewed_at[lease.token] = 0.0
+        renewal._renew([lease], time.monotonic())
 
     assert not lease.lost
     assert serve_lease(lease) == 1
     assert reached(reader) == [1]
 
 
-def test_a_lease_that_is_being_settled_is_not_lost_to_who_renews_it(things, make_consumer, keeper, connect):
+def test_a_lease_that_is_being_settled_is_not_lost_to_who_renews_it(things, make_consumer, renewal, connect):
     reader = make_consumer(things, handler=write_down)
     fill(things, 1)
     lease = lease_of(reader)
     other = connect()
     other.execute("UPDATE django_events_position SET position = 1 WHERE id = %s", [lease.position_id])
 
-    with keeper.keeping(lease):
-        keeper._renew([lease], time.monotonic())  # neither waits
+    with renewal.renewing(lease):
+        renewal._renew([lease], time.monotonic())  # neither waits
         assert not lease.lost
     other.rollback()
     lease.release()
@@ -372,9 +372,9 @@ def test_a_lease_that_is_being_settled_is_not_lost_to_who_renews_it(things, make
 @pytest.mark.requirement("S8")
 @BOTH_MODES
 def test_a_handler_whose_lease_is_lost_meanwhile_is_told_when_it_comes_back(
-    things, make_consumer, in_thread, keeper, transactional
+    things, make_consumer, in_thread, renewal, transactional
 ):
-    """The keeper finds out, before anything is settled."""
+    """The renewal finds out, before anything is settled."""
     taken = []
 
     def handler(event):
@@ -385,7 +385,7 @@ def test_a_handler_whose_lease_is_lost_meanwhile_is_told_when_it_comes_back(
     reader = make_consumer(things, handler=handler, lease=timedelta(seconds=1), transactional=transactional)
     fill(things, 1)
     lease = lease_of(reader)
-    with pytest.raises(LeaseLost, match="meanwhile"), keeper.keeping(lease):
+    with pytest.raises(LeaseLost, match="meanwhile"), renewal.renewing(lease):
         serve_lease(lease)
 
     assert written() == ([] if transactional else ["1"])
@@ -393,12 +393,12 @@ def test_a_handler_whose_lease_is_lost_meanwhile_is_told_when_it_comes_back(
     taken[0].release()
 
 
-def test_a_keeper_without_leases_keeps_no_connection(things, make_consumer, keeper):
+def test_a_process_without_leases_keeps_no_connection(things, make_consumer, renewal):
     reader = make_consumer(things, handler=print, lease=timedelta(seconds=1))
     fill(things, 1)
     for _ in range(2):
         lease = lease_of(reader)
-        with keeper.keeping(lease):
+        with renewal.renewing(lease):
             renewed = position_of(reader).leased_until
             wait_until(lambda: position_of(reader).leased_until > renewed, seconds=SOON)
         lease.release()
@@ -808,7 +808,7 @@ def test_a_dead_letter_that_kills_its_worker_runs_out_of_attempts_too(things, ma
 @pytest.mark.requirement("E10")
 def test_a_filter_does_not_hide_the_event_that_kills(lanes, make_consumer, monkeypatch):
     """Ranges without a match come first: the batch that was in hand is still the next that is read."""
-    monkeypatch.setattr("django_events.consuming.leases.RANGE", 8)
+    monkeypatch.setattr("django_events.consuming.leased_partitions.RANGE", 8)
     handler = Killer("deadly")
     reader = make_consumer(lanes, handler=handler, types=["a"], retry=Backoff(attempts=2))
     fill(lanes, *range(30), partition=1)
@@ -824,14 +824,14 @@ def test_a_filter_does_not_hide_the_event_that_kills(lanes, make_consumer, monke
 # Timeouts
 
 
-def serve_with(keeper, consumer):
+def serve_with(renewal, consumer):
     lease = lease_of(consumer)
-    with keeper.keeping(lease):
+    with renewal.renewing(lease):
         return serve_lease(lease)
 
 
 class Late:
-    """A handler that comes back after the keeper has noticed, for some values."""
+    """A handler that comes back after the renewal has noticed, for some values."""
 
     def __init__(self, *late, error=None, times=None):
         self.late = late
@@ -846,7 +846,7 @@ class Late:
             write_order(event.value)
             if event.value in self.late and self.times != 0:
                 self.times = self.times and self.times - 1
-                [lease] = self.keeper._leases.values()
+                [lease] = self.renewal._leases.values()
                 lease.handling_since -= 7_200.0  # as if it had begun two hours ago
                 wait_until(lambda: lease.timed_out is lease.handling, seconds=SOON)
                 if self.error:
@@ -856,9 +856,9 @@ class Late:
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("error", [None, ValueError("too late anyway")])
 @BOTH_MODES
-def test_a_handler_that_comes_back_late_has_failed(things, make_consumer, keeper, error, transactional, caplog):
+def test_a_handler_that_comes_back_late_has_failed(things, make_consumer, renewal, error, transactional, caplog):
     handler = Late(2, error=error)
-    handler.keeper = keeper
+    handler.renewal = renewal
     reader = make_consumer(
         things,
         handler=handler,
@@ -867,7 +867,7 @@ def test_a_handler_that_comes_back_late_has_failed(things, make_consumer, keeper
         retry=Backoff(base=timedelta(hours=1), cap=timedelta(hours=1)),
     )
     fill(things, 1, 2, 3)
-    assert serve_with(keeper, reader) == 1
+    assert serve_with(renewal, reader) == 1
 
     position = position_of(reader)
     assert (position.position, position.attempted, position.attempts) == (1, 2, 1)
@@ -876,17 +876,17 @@ def test_a_handler_that_comes_back_late_has_failed(things, make_consumer, keeper
     if transactional:
         assert written() == ["1"]
     assert "the handler of event things/2, attempt 1 takes longer than 1:00:00" in caplog.text
-    assert keeper.ended == []
+    assert renewal.ended == []
 
 
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("batch_size", [None, 5], ids=["single", "batch"])
 @BOTH_MODES
 def test_a_late_event_is_charged_alone_and_the_others_go_on_in_the_same_turn(
-    things, make_consumer, keeper, batch_size, transactional
+    things, make_consumer, renewal, batch_size, transactional
 ):
     handler = Late(2)
-    handler.keeper = keeper
+    handler.renewal = renewal
     reader = make_consumer(
         things,
         handler=handler,
@@ -896,7 +896,7 @@ def test_a_late_event_is_charged_alone_and_the_others_go_on_in_the_same_turn(
         transactional=transactional,
     )
     fill(things, 1, 2, 3, 4)
-    assert serve_with(keeper, reader) == 4
+    assert serve_with(renewal, reader) == 4
 
     assert [(letter.event_id, letter.attempts, letter.error) for letter in dead_letters(reader)] == [
         (2, 1, "HandlerTimeout: It took longer than 1:00:00.")
@@ -908,12 +908,12 @@ def test_a_late_event_is_charged_alone_and_the_others_go_on_in_the_same_turn(
 
 
 @pytest.mark.requirement("P9")
-def test_a_late_error_is_told_with_the_timeout(things, make_consumer, keeper):
+def test_a_late_error_is_told_with_the_timeout(things, make_consumer, renewal):
     handler = Late(1, error=ValueError("the bank hung up"))
-    handler.keeper = keeper
+    handler.renewal = renewal
     reader = make_consumer(things, handler=handler, timeout=timedelta(hours=1), retry=ONE)
     fill(things, 1)
-    serve_with(keeper, reader)
+    serve_with(renewal, reader)
 
     [letter] = dead_letters(reader)
     assert "ValueError: the bank hung up" in letter.traceback
@@ -922,7 +922,7 @@ def test_a_late_error_is_told_with_the_timeout(things, make_consumer, keeper):
 @pytest.mark.requirement("P9")
 @BOTH_MODES
 def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
-    things, make_consumer, keeper, in_thread, transactional, caplog
+    things, make_consumer, renewal, in_thread, transactional, caplog
 ):
     handler = Freezing()
     reader = make_consumer(
@@ -936,13 +936,13 @@ def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
     lost = lease_of(reader)
 
     def serve_and_keep():
-        with keeper.keeping(lost):
+        with renewal.renewing(lost):
             serve_lease(lost)
 
     stuck = in_thread(serve_and_keep)
     try:
-        wait_until(lambda: 70 in keeper.ended, seconds=SOON)
-        assert keeper.ended == ["stop", 70]
+        wait_until(lambda: 70 in renewal.ended, seconds=SOON)
+        assert renewal.ended == ["stop", 70]
         assert "the handler doesn't come back, so this process ends with exit code 70" in caplog.text
         assert len(due(reader)) == 1, "its lease was given up: nobody waits"
         assert in_thread(serve_due, reader).result(SOON) == 2
@@ -958,7 +958,7 @@ def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
 
 @pytest.mark.requirement("P9")
 def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
-    lanes, make_consumer, keeper, in_thread, monkeypatch
+    lanes, make_consumer, renewal, in_thread, monkeypatch
 ):
     monkeypatch.setattr(lease_renewal, "OTHERS_FINISH", SOON)
     stuck, busy = threading.Event(), threading.Event()
@@ -976,16 +976,16 @@ def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
 
     def serve_and_keep(consumer):
         lease = lease_of(consumer, 0)
-        with keeper.keeping(lease):
+        with renewal.renewing(lease):
             return serve_lease(lease)
 
     serving = [in_thread(serve_and_keep, slow), in_thread(serve_and_keep, other)]
     try:
-        wait_until(lambda: "stop" in keeper.ended, seconds=SOON)
-        assert 70 not in keeper.ended
+        wait_until(lambda: "stop" in renewal.ended, seconds=SOON)
+        assert 70 not in renewal.ended
         busy.set()
         assert serving[1].result(SOON) == 1
-        wait_until(lambda: 70 in keeper.ended, seconds=SOON)
+        wait_until(lambda: 70 in renewal.ended, seconds=SOON)
     finally:
         stuck.set()
         busy.set()
@@ -995,7 +995,7 @@ def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
 
 @pytest.mark.requirement("P9")
 def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go_to_others(
-    lanes, make_consumer, keeper, in_thread, monkeypatch
+    lanes, make_consumer, renewal, in_thread, monkeypatch
 ):
     monkeypatch.setattr(lease_renewal, "OTHERS_FINISH", 0.05)
     go_on = threading.Event()
@@ -1013,12 +1013,12 @@ def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go
 
     def serve_and_keep(consumer):
         lease = lease_of(consumer, 0)
-        with keeper.keeping(lease):
+        with renewal.renewing(lease):
             return serve_lease(lease)
 
     serving = [in_thread(serve_and_keep, consumer) for consumer in (other, slow)]
     try:
-        wait_until(lambda: 70 in keeper.ended, seconds=SOON)
+        wait_until(lambda: 70 in renewal.ended, seconds=SOON)
         assert len(due(other)) == 1, "its lease had an hour left, and is given up"
     finally:
         go_on.set()
@@ -1027,14 +1027,14 @@ def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go
 
 
 @pytest.mark.requirement("P9")
-def test_without_a_timeout_a_handler_may_take_as_long_as_it_wants(things, make_consumer, keeper, in_thread):
+def test_without_a_timeout_a_handler_may_take_as_long_as_it_wants(things, make_consumer, renewal, in_thread):
     go_on = threading.Event()
     reader = make_consumer(things, handler=lambda event: go_on.wait(SOON), lease=timedelta(seconds=1))
     fill(things, 1)
     lease = lease_of(reader)
 
     def serve_and_keep():
-        with keeper.keeping(lease):
+        with renewal.renewing(lease):
             return serve_lease(lease)
 
     served = in_thread(serve_and_keep)
@@ -1043,7 +1043,7 @@ def test_without_a_timeout_a_handler_may_take_as_long_as_it_wants(things, make_c
     go_on.set()
 
     assert served.result(SOON) == 1
-    assert keeper.ended == []
+    assert renewal.ended == []
     assert position_of(reader).failed == 0
 
 
@@ -1072,7 +1072,7 @@ def test_a_session_that_is_about_to_end_is_waited_for(things, make_consumer, con
 
 
 def test_a_session_that_does_not_end_is_named(things, make_consumer, connect, monkeypatch):
-    monkeypatch.setattr(held, "PATIENCE", 0.05)
+    monkeypatch.setattr(leases, "PATIENCE", 0.05)
     reader = make_consumer(things, handler=write_down)
     fill(things, 1)
     lease = lease_of(reader)
@@ -1118,7 +1118,7 @@ def test_who_can_not_be_found_settles_nothing(things, make_consumer, connect, mo
     def serve(lease):
         if mode == "stream":
             return serve_lease(lease)
-        return serve_hand(lease, BoundHandler(reader), on_failure=log_failure(lease))
+        return serve_deliveries(lease, BoundHandler(reader), on_failure=log_failure(lease))
 
     lease, other = have(), connect()
     other.execute("SELECT pg_advisory_xact_lock_shared(%s)", [lease.token])

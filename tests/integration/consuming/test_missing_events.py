@@ -11,7 +11,7 @@ from django_events import Draft, publish_many, skip
 from django_events.consuming import handling
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import serve_hand
+from django_events.consuming.queues import serve_deliveries
 from django_events.consuming.reading import ALL
 from django_events.exceptions import EventsMissing, LeaseLost, SkipRefused
 from django_events.log import setbacks
@@ -288,7 +288,7 @@ def serve_here(reader):
     if reader.mode == "stream":
         serve_due(reader)
     elif hand := queue_of(reader).claim(10):
-        serve_hand(hand, BoundHandler(reader), on_failure=log_failure(hand))
+        serve_deliveries(hand, BoundHandler(reader), on_failure=log_failure(hand))
 
 
 class Short:

@@ -38,7 +38,7 @@ from django_events import (
 )
 from django_events.consuming import deliveries as claims
 from django_events.consuming import filling
-from django_events.consuming.claimed_deliveries import Hand
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.filling import fill_some
 from django_events.consuming.handling import no_attempt_left
 from django_events.consuming.queues import redrive_some
@@ -100,7 +100,7 @@ class Open:
 class Lease:
     """What somebody has in hand; without a `hand`, the worker is dead."""
 
-    hand: Hand | None
+    hand: ClaimedDeliveries | None
     ids: set[int]
     careful: bool = False
     counted: set[int] = field(default_factory=set)
@@ -132,7 +132,7 @@ class Model(RuleBasedStateMachine):
         self.open: dict[int, Open] = {}
         self.leases: dict[int, Lease] = {}
         self.overdue: list[int] = []  # tokens, the longest overdue first
-        self.lost: list[Hand] = []
+        self.lost: list[ClaimedDeliveries] = []
         self.dead: dict[int, Dead] = {}
         self.past = Counter[tuple[int, str]]()
         self.counts = Counter[str]()
@@ -185,7 +185,7 @@ class Model(RuleBasedStateMachine):
     def expirable(self) -> list[int]:
         return [token for token in self.leases if token not in self.overdue]
 
-    def lease(self, pick: int) -> tuple[Lease, Hand]:
+    def lease(self, pick: int) -> tuple[Lease, ClaimedDeliveries]:
         lease = self.leases[nth(self.hands, pick)]
         assert lease.hand is not None
         return lease, lease.hand
@@ -234,7 +234,7 @@ class Model(RuleBasedStateMachine):
         if event_id in self.dead and self.dead[event_id].redriven and outcome != models.PastDelivery.DEAD:
             del self.dead[event_id]
 
-    def drop(self, lease: Lease, hand: Hand, out: set[int]) -> None:
+    def drop(self, lease: Lease, hand: ClaimedDeliveries, out: set[int]) -> None:
         lease.ids -= out
         if not lease.ids:
             self.end(hand.token)
@@ -305,7 +305,7 @@ class Model(RuleBasedStateMachine):
         for token in [token for token in self.overdue if not self.leases[token].ids]:
             if self.overdue[0] == token:  # skipped to the last: whoever takes it over lets it go, and looks on
                 self.end(token)
-        believed = 0 if worker.in_vain is None else worker.in_vain.until
+        believed = 0 if worker.unclaimable is None else worker.unclaimable.until
         hand = worker.claim(most)
         if self.overdue:
             self.take_over(self.overdue[0], hand)
@@ -324,7 +324,7 @@ class Model(RuleBasedStateMachine):
             self.open[event_id].wait = None
         self.deliver(hand)
 
-    def take_over(self, token: int, hand: Hand | None) -> None:
+    def take_over(self, token: int, hand: ClaimedDeliveries | None) -> None:
         """All of it, however much was asked for: somebody died of it."""
         lease = self.leases[token]
         assert hand is not None
@@ -335,7 +335,7 @@ class Model(RuleBasedStateMachine):
         self.leases[hand.token] = Lease(hand, set(lease.ids), careful=True)
         self.deliver(hand)
 
-    def deliver(self, hand: Hand) -> None:
+    def deliver(self, hand: ClaimedDeliveries) -> None:
         for event_id in hand.left:
             one = self.open[event_id]
             one.token = hand.token

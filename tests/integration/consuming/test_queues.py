@@ -8,7 +8,7 @@ from django.db import connection
 from django_events import Backoff, Draft, Ignore, RetryLater, models, publish_many
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.queues import serve_hand
+from django_events.consuming.queues import serve_deliveries
 from django_events.exceptions import LeaseLost
 from tests.support.fix_consumers import write_order, written
 from tests.support.fix_queues import deliveries, end_pauses, expire, pending
@@ -28,7 +28,7 @@ def serve(queue, most=100, **options):
     """Claim and serve until nothing can be had; returns how many events were passed."""
     handler, passed = BoundHandler(queue.subscription.consumer), 0
     while hand := queue.claim(most):
-        passed += serve_hand(hand, handler, on_failure=log_failure(hand), **options)
+        passed += serve_deliveries(hand, handler, on_failure=log_failure(hand), **options)
     return passed
 
 
@@ -130,7 +130,7 @@ def test_a_handler_whose_lease_was_taken_over_leaves_nothing(things, make):
     fill(things, "a", "b")
     hand = queue.claim(2)
     with pytest.raises(LeaseLost):
-        serve_hand(hand, BoundHandler(queue.subscription.consumer), on_failure=log_failure(hand))
+        serve_deliveries(hand, BoundHandler(queue.subscription.consumer), on_failure=log_failure(hand))
     assert written() == []
 
 
@@ -148,7 +148,7 @@ def test_what_ended_its_worker_runs_out_of_attempts_and_its_neighbours_do_not(th
         if (hand := queue.claim(100)) is None:
             break
         try:
-            serve_hand(hand, handler, on_failure=log_failure(hand))
+            serve_deliveries(hand, handler, on_failure=log_failure(hand))
         except KeyboardInterrupt:
             expire(hand)
 
@@ -170,7 +170,7 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_begun(things, make_queue
     fill(things, "a", "b", "c")
     hand = queue.claim(3)
     handler = BoundHandler(queue.subscription.consumer)
-    assert serve_hand(hand, handler, on_failure=log_failure(hand), stopping=lambda: bool(stopping)) == 1
+    assert serve_deliveries(hand, handler, on_failure=log_failure(hand), stopping=lambda: bool(stopping)) == 1
 
     assert written() == ["a"]
     assert list(deliveries(queue).values_list("event_id", "token", "attempts")) == [(2, None, 0), (3, None, 0)]

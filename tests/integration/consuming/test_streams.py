@@ -13,7 +13,7 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from django_events import Backoff, Draft, Ignore, RetryLater, publish, publish_many
-from django_events.consuming import leases, streams, subscriptions
+from django_events.consuming import leased_partitions, streams, subscriptions
 from django_events.log.segments import segments
 from django_events.models import Event, Position, TopicRow
 from django_events.models.functions import ClockTimestamp
@@ -916,7 +916,7 @@ def test_without_a_transaction_a_failed_batch_is_handled_one_by_one(things, make
 def test_a_filtered_consumer_gets_its_events_and_passes_the_others(
     lanes, make_consumer, monkeypatch, partitioned, batch_size
 ):
-    monkeypatch.setattr(leases, "RANGE", 25)  # so that there are ranges without a match
+    monkeypatch.setattr(leased_partitions, "RANGE", 25)  # so that there are ranges without a match
     handler = Flaky()
     reader = make_consumer(
         lanes,
@@ -959,7 +959,7 @@ def test_a_filtered_consumer_gets_its_events_and_passes_the_others(
 @pytest.mark.requirement("S12")
 @pytest.mark.parametrize("partitioned", [True, False])
 def test_numbers_stay_right_wherever_a_filtered_consumer_stops(lanes, make_consumer, monkeypatch, partitioned):
-    monkeypatch.setattr(leases, "RANGE", 10)
+    monkeypatch.setattr(leased_partitions, "RANGE", 10)
     monkeypatch.setattr(subscriptions, "READ_AHEAD", 3)
     reader = make_consumer(
         lanes, handler=Flaky(40, 41, 42, 43), where="$ > 10", retry=ONE_ATTEMPT, partitioned=partitioned
@@ -1049,17 +1049,17 @@ def test_fewer_are_handed_over_when_the_first_has_waited_long_enough(lanes, make
 def test_a_worker_that_waits_for_a_batch_knows_when_to_look_again(things, make_consumer):
     reader = make_consumer(things, handler=Flaky(), batch_size=10, min_batch=5, max_wait=timedelta(hours=1))
     fill(things, 1)
-    agenda = streams_agenda(reader)
-    assert not agenda.look(period=10**6)
+    due_partitions = due_partitions_of(reader)
+    assert not due_partitions.look(period=10**6)
 
-    assert 3_000 < agenda.seconds_to_next(period=10**6) <= 3_600
+    assert 3_000 < due_partitions.seconds_to_next(period=10**6) <= 3_600
 
 
-def streams_agenda(consumer):
+def due_partitions_of(consumer):
     from django_events.consuming.subscriptions import subscriptions as all_subscriptions
-    from django_events.workers.due_partitions import Agenda
+    from django_events.workers.due_partitions import DuePartitions
 
-    return Agenda("default", all_subscriptions("default", [consumer]))
+    return DuePartitions("default", all_subscriptions("default", [consumer]))
 
 
 @pytest.mark.requirement("E9")

@@ -11,11 +11,11 @@ from django.db.backends.signals import connection_created
 
 from django_events import Backoff, Draft, discard, publish_many, redrive
 from django_events.consuming import streams
-from django_events.consuming.leases import claim
+from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter
-from django_events.workers.due_partitions import Agenda
+from django_events.workers.due_partitions import DuePartitions
 from tests.support.fix_consumers import (
     dead_letters,
     exhaust,
@@ -203,11 +203,11 @@ def test_a_sites_limit_for_idle_transactions_is_not_for_handlers(things, make_co
 
 
 @pytest.mark.requirement("S8")
-def test_a_keeper_goes_on_after_an_error_that_nobody_thought_of(things, make_consumer):
+def test_the_renewal_goes_on_after_an_error_that_nobody_thought_of(things, make_consumer):
     """As when a site's way to connect asks a service for a password, and the service is down for a moment."""
 
     def refuse_once(connection, **kwargs):
-        if threading.current_thread().name == "django_events keeper" and not refused:
+        if threading.current_thread().name == "django_events lease renewal" and not refused:
             refused.append(True)
             raise RuntimeError("no password today")
 
@@ -293,10 +293,10 @@ def test_a_consumer_that_caught_up_opens_only_the_newest_segments(make_topic, ma
         fill(topic, *range(200))
     serve_due(reader)
     [subscription] = subscriptions("default", [reader])
-    agenda = Agenda("default", [subscription])
-    assert not agenda.look(period=60)
+    due_partitions = DuePartitions("default", [subscription])
+    assert not due_partitions.look(period=60)
 
-    statement = agenda._statement(subscription).text
+    statement = due_partitions._statement(subscription).text
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN {statement}", {})
         plan = "\n".join(line for (line,) in cursor.fetchall())
@@ -307,24 +307,24 @@ def test_a_consumer_that_caught_up_opens_only_the_newest_segments(make_topic, ma
 def test_a_partition_that_can_not_be_claimed_is_left_alone_for_longer_each_time(things, make_consumer, connect):
     reader = make_consumer(things, handler=print)
     fill(things, 1)
-    agenda = Agenda("default", subscriptions("default", [reader]))
+    due_partitions = DuePartitions("default", subscriptions("default", [reader]))
     other = connect()
     other.execute("SELECT FROM django_events_position WHERE id = %s FOR UPDATE", [position_of(reader).pk])
     pauses = []
     for _ in range(4):
-        wait_until(lambda: agenda.look(period=0), what="a partition that is due")
-        due = agenda.take()
+        wait_until(lambda: due_partitions.look(period=0), what="a partition that is due")
+        due = due_partitions.take()
         assert claim(*due, holder="a test") is None
         before = time.monotonic()
-        agenda.refused(due.position_id)
-        pauses.append(agenda._refused[due.position_id][0] - before)
-        assert not agenda.look(period=0)
-        assert 0 < agenda.seconds_to_next(period=60) <= pauses[-1]
+        due_partitions.refused(due.position_id)
+        pauses.append(due_partitions._refused[due.position_id][0] - before)
+        assert not due_partitions.look(period=0)
+        assert 0 < due_partitions.seconds_to_next(period=60) <= pauses[-1]
     assert pauses == sorted(pauses)
     assert pauses[-1] > 4 * pauses[0]
     other.rollback()
-    wait_until(lambda: agenda.look(period=0), what="a partition that is due")
-    lease = claim(*agenda.take(), holder="a test")
+    wait_until(lambda: due_partitions.look(period=0), what="a partition that is due")
+    lease = claim(*due_partitions.take(), holder="a test")
     assert lease is not None
     lease.release()
 
@@ -333,9 +333,9 @@ def test_a_lease_that_ran_out_is_not_taken_over_by_its_own_process(things, make_
     def handler(event):
         calls.append(event.attempt)
         expire_leases(reader)
-        pool.agenda.notice_all()
-        pool.bell.ring()
-        wait_until(lambda: pool.agenda._refused, what="a thread that was refused")
+        pool.due_partitions.look_everywhere()
+        pool.wakeup.set()
+        wait_until(lambda: pool.due_partitions._refused, what="a thread that was refused")
         write_order(event.value)
 
     calls = []

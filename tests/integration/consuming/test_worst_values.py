@@ -9,11 +9,11 @@ from django.core.management import call_command
 from django.db import DatabaseError, connection, transaction
 
 from django_events import models, skip
-from django_events.consuming import leases, reading
-from django_events.consuming.claimed_deliveries import Hand
+from django_events.consuming import leased_partitions, reading
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.leases import Lease
+from django_events.consuming.leased_partitions import LeasedPartition
 from django_events.consuming.queues import QueueServer
 from django_events.exceptions import EventsMissing
 from django_events.operating.dead_letters import redrive
@@ -295,7 +295,7 @@ def test_a_read_that_leaves_an_event_out_passes_nothing(things, make_consumer, m
     reader = make_consumer(things, handler=handler)
     insert(things, "'1'::jsonb", "'2'::jsonb", "'3'::jsonb")
     with monkeypatch.context() as patched:
-        patched.setattr(leases, "bounded", lambda *args, **options: reading.Rows([], None))
+        patched.setattr(leased_partitions, "bounded", lambda *args, **options: reading.Rows([], None))
         with pytest.raises(EventsMissing, match="The log has event things/1, and a read left it out"):
             exhaust(reader)
 
@@ -308,7 +308,7 @@ def test_a_read_that_leaves_an_event_out_passes_nothing(things, make_consumer, m
 def test_a_read_of_one_after_a_failure_finds_the_one_that_is_there(things, make_consumer, monkeypatch):
     reader = make_consumer(things, handler=Noted(), types=["", "a"])
     insert(things, "'1'::jsonb", DEEP)
-    true = leases.bounded
+    true = leased_partitions.bounded
 
     def bounded(*args, most_bytes=None, **options):
         return (
@@ -316,7 +316,7 @@ def test_a_read_of_one_after_a_failure_finds_the_one_that_is_there(things, make_
         )
 
     with monkeypatch.context() as patched, shallow_stack():
-        patched.setattr(leases, "bounded", bounded)
+        patched.setattr(leased_partitions, "bounded", bounded)
         with pytest.raises(EventsMissing, match="The log has event things/2, and a read left it out"):
             exhaust(reader)
 
@@ -333,7 +333,7 @@ def test_an_event_that_vanishes_before_its_payload_is_read_is_not_called_unreada
     queue = make_queue(things, handler=handler, retry=AT_ONCE) if mode == "queue" else None
     reader = queue.subscription.consumer if queue else make_consumer(things, handler=handler, retry=AT_ONCE)
     insert(things, "'1'::jsonb", LARGE, "'3'::jsonb")
-    kind = Hand if queue else Lease
+    kind = ClaimedDeliveries if queue else LeasedPartition
     true = kind.load
 
     def load(held, event):

@@ -125,7 +125,7 @@ def test_a_runner_that_froze_overwrites_nothing(only):
     begun = maintaining._begin("default", step, as_scheduled=True)
     later(LEASE + MINUTE)
     run_due("default")
-    maintaining._end("default", begun, maintaining.Outcome("test", 0.0, {"done": "frozen"}))
+    maintaining._end("default", begun, maintaining.StepRun("test", 0.0, {"done": "frozen"}))
 
     assert MaintenanceStep.objects.get().result == {"done": 1}
 

@@ -16,7 +16,7 @@ from django.db import connection, connections
 from django_events.sql.direct import noticing_the_server, parameters
 from django_events.statements import _made
 from django_events.workers import listening
-from django_events.workers.listening import Listener, Session
+from django_events.workers.listening import Listener, ListenSession
 from django_events.workers.stopping import Stop
 from tests.support.fix_database import Connect
 from tests.support.fix_database import Session as Other
@@ -62,7 +62,7 @@ def threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if "listener" in thread.name}
 
 
-def pid_of(session: Session | None) -> int:
+def pid_of(session: ListenSession | None) -> int:
     assert session is not None
     return int(session.ask(_made("asked", "SELECT pg_backend_pid()")))
 
@@ -71,7 +71,7 @@ def backend_is_gone(other: Other, pid: int) -> bool:
     return other.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone() is None
 
 
-def terminate(listener: Listener, other: Other) -> Session:
+def terminate(listener: Listener, other: Other) -> ListenSession:
     """End the connection at the server; returns the session that is lost."""
     session = listener.session
     other.execute("SELECT pg_terminate_backend(%s)", [pid_of(session)])

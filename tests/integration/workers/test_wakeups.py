@@ -19,7 +19,7 @@ from django_events.workers.listening import Listener
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
-from django_events.workers.wakeup_flag import Bell
+from django_events.workers.wakeup_flag import WakeupFlag
 from django_events.workers.wakeups import WakeUps, why_polling
 from tests.support.fix_database import Connect, Session
 from tests.support.processes import wait_until
@@ -100,7 +100,7 @@ def make_wake_ups(connect: Connect) -> Iterator[Callable[[], WakeUps]]:
 
         def make(*, poll: float = 0.01) -> WakeUps:
             listener = stack.enter_context(closing(Listener("default")))
-            wake_ups = WakeUps(listener, stack.enter_context(closing(Bell())), poll=poll)
+            wake_ups = WakeUps(listener, stack.enter_context(closing(WakeupFlag())), poll=poll)
             stack.callback(wake_ups.close)
             listener.start()
             wait_until(lambda: listener.listening, what="a LISTEN connection")

@@ -1,4 +1,4 @@
-"""The agenda of a process: what it claims unseen, what it looks at, and what it leaves to others."""
+"""The due partitions of a process: what it claims unseen, what it looks at, and what it leaves to others."""
 
 import threading
 from contextlib import closing
@@ -8,10 +8,10 @@ import pytest
 from django.db import connections
 
 from django_events import Draft, publish_many
-from django_events.consuming.leases import claim
+from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models import TopicRow
-from django_events.workers.due_partitions import Agenda
+from django_events.workers.due_partitions import DuePartitions
 from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import pool_of, position_of, positions, serve_lease, working, write_order, written
 from tests.support.fix_topics import transfer_all
@@ -36,18 +36,18 @@ def fill(topic, *values, partition=None):
     transfer_all()
 
 
-def agenda_of(*consumers):
-    return Agenda("default", subscriptions("default", consumers))
+def due_partitions_of(*consumers):
+    return DuePartitions("default", subscriptions("default", consumers))
 
 
-def serve_next(agenda):
+def serve_next(due_partitions):
     """Take what is due next, claim and serve it, as a worker does; returns how many events were passed."""
-    due = agenda.take()
+    due = due_partitions.take()
     lease = claim(*due, holder="a test")
     assert lease is not None
-    agenda.claimed(due.position_id)
+    due_partitions.claimed(due.position_id)
     passed = serve_lease(lease)
-    agenda.served(due.position_id, until=lease.position)
+    due_partitions.served(due.position_id, until=lease.position)
     return passed
 
 
@@ -59,30 +59,30 @@ def place(topic, partition=0):
 def test_a_partition_that_was_served_here_is_claimed_without_looking(wide, make_consumer, django_assert_num_queries):
     by_partition = make_consumer(wide, name="by_partition", handler=ignore)
     together = make_consumer(wide, name="together", handler=ignore, partitioned=False)
-    agenda = agenda_of(by_partition, together)
+    due_partitions = due_partitions_of(by_partition, together)
     fill(wide, 1, partition=1)
-    assert agenda.look(period=60)
-    assert serve_next(agenda) + serve_next(agenda) == 2
-    assert not agenda.look(period=60)
+    assert due_partitions.look(period=60)
+    assert serve_next(due_partitions) + serve_next(due_partitions) == 2
+    assert not due_partitions.look(period=60)
 
     fill(wide, 2, 3, partition=1)
-    agenda.came([place(wide, 1)])
+    due_partitions.arrived([place(wide, 1)])
     with django_assert_num_queries(0):
-        assert agenda.look(period=60)
-    assert serve_next(agenda) + serve_next(agenda) == 4
-    assert not agenda.look(period=60)
-    assert agenda.take() is None
+        assert due_partitions.look(period=60)
+    assert serve_next(due_partitions) + serve_next(due_partitions) == 4
+    assert not due_partitions.look(period=60)
+    assert due_partitions.take() is None
     assert position_of(by_partition, 1).position == position_of(together).position == 3
 
 
 def test_a_flood_into_partitions_of_this_process_keeps_nobody_waiting(wide, make_consumer):
     """What is told all the time doesn't come before what is due, and doesn't put off the look that finds it."""
     reader = make_consumer(wide, handler=ignore)
-    agenda = agenda_of(reader)
+    due_partitions = due_partitions_of(reader)
     for partition in (0, 1):
         fill(wide, 1, partition=partition)
-    assert agenda.look(period=60)
-    assert serve_next(agenda) + serve_next(agenda) == 2
+    assert due_partitions.look(period=60)
+    assert serve_next(due_partitions) + serve_next(due_partitions) == 2
 
     quiet = False
     for turn in range(10):
@@ -90,9 +90,9 @@ def test_a_flood_into_partitions_of_this_process_keeps_nobody_waiting(wide, make
             fill(wide, turn, partition=partition)
         if turn == 3:
             fill(wide, "quiet", partition=2)
-        agenda.came([place(wide, 0), place(wide, 1)] + [place(wide, 2)] * (turn == 3))
-        assert agenda.look(period=60)
-        serve_next(agenda)
+        due_partitions.arrived([place(wide, 0), place(wide, 1)] + [place(wide, 2)] * (turn == 3))
+        assert due_partitions.look(period=60)
+        serve_next(due_partitions)
         if quiet := position_of(reader, 2).position > 0:
             break
     assert quiet
@@ -101,52 +101,52 @@ def test_a_flood_into_partitions_of_this_process_keeps_nobody_waiting(wide, make
 
 def test_a_partition_that_others_served_is_looked_at(wide, make_consumer, django_assert_num_queries):
     reader = make_consumer(wide, handler=ignore)
-    agenda = agenda_of(reader)
-    assert not agenda.look(period=60)
+    due_partitions = due_partitions_of(reader)
+    assert not due_partitions.look(period=60)
     fill(wide, 1, partition=1)
-    agenda.came([place(wide, 1)])
+    due_partitions.arrived([place(wide, 1)])
 
     with django_assert_num_queries(1):
-        assert agenda.look(period=60)
-    agenda.refused(agenda.take().position_id)  # it was the others' again
-    agenda.came([place(wide, 1)])
+        assert due_partitions.look(period=60)
+    due_partitions.refused(due_partitions.take().position_id)  # it was the others' again
+    due_partitions.arrived([place(wide, 1)])
     with django_assert_num_queries(1):
-        assert not agenda.look(period=60)  # not before a while
-    wait_until(lambda: agenda.look(period=60), what="the end of the while")
-    assert serve_next(agenda) == 1
+        assert not due_partitions.look(period=60)  # not before a while
+    wait_until(lambda: due_partitions.look(period=60), what="the end of the while")
+    assert serve_next(due_partitions) == 1
 
 
 def test_what_comes_while_a_partition_is_served_is_looked_for_afterwards(wide, make_consumer):
     """Claimed unseen, it would be written to although the turn read all there was."""
     reader = make_consumer(wide, handler=ignore)
-    agenda = agenda_of(reader)
+    due_partitions = due_partitions_of(reader)
     fill(wide, 1, partition=1)
-    assert agenda.look(period=60)
-    due = agenda.take()
+    assert due_partitions.look(period=60)
+    due = due_partitions.take()
     lease = claim(*due, holder="a test")
-    agenda.claimed(due.position_id)
-    agenda.came([place(wide, 1)])
+    due_partitions.claimed(due.position_id)
+    due_partitions.arrived([place(wide, 1)])
     assert serve_lease(lease) == 1
-    agenda.served(due.position_id, until=lease.position)
-    assert not agenda.look(period=60)
+    due_partitions.served(due.position_id, until=lease.position)
+    assert not due_partitions.look(period=60)
 
     fill(wide, 2, partition=1)
-    agenda.came([place(wide, 1)])
-    assert agenda.look(period=60)
-    assert serve_next(agenda) == 1
+    due_partitions.arrived([place(wide, 1)])
+    assert due_partitions.look(period=60)
+    assert serve_next(due_partitions) == 1
 
 
 def test_small_batches_wait_for_more_also_where_they_were_served_before(things, make_consumer):
     reader = make_consumer(things, handler=ignore, batch_size=10, min_batch=2, max_wait=timedelta(hours=1))
-    agenda = agenda_of(reader)
+    due_partitions = due_partitions_of(reader)
     for n in range(2):
         fill(things, n)
-        agenda.came([place(things)])
-        assert agenda.look(period=60) is bool(n)
-    assert serve_next(agenda) == 2
+        due_partitions.arrived([place(things)])
+        assert due_partitions.look(period=60) is bool(n)
+    assert serve_next(due_partitions) == 2
     fill(things, 2)
-    agenda.came([place(things)])
-    assert not agenda.look(period=60)
+    due_partitions.arrived([place(things)])
+    assert not due_partitions.look(period=60)
 
 
 @pytest.mark.requirement("E13")
@@ -172,7 +172,7 @@ def test_when_a_worker_stops_others_go_on_at_once(things, make_consumer, setting
         thread.start()
         assert started.wait(60)
         with working(reader) as second:
-            wait_until(lambda: second._listener.listening and second.agenda._looked_at, what="the other worker")
+            wait_until(lambda: second._listener.listening and second.due_partitions._looked_at, what="the other worker")
             stop.request()
             go_on.set()
             thread.join()

@@ -1,0 +1,466 @@
+"""A partition that a worker has for itself for a while, and how far its consumer is in it.
+
+    lease = claim(subscription, position_id, partition, holder="host:7")
+    while batch := lease.read():
+        with transaction.atomic(using):
+            ...
+            settlement = lease.settle(batch.events, None)
+        lease.settled(settlement)
+
+A lease is fenced by a random token: after somebody else took the partition over, nothing can be
+settled under the old one, and LeaseLost says so.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from django_events import sql
+from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
+from django_events.consuming.leases import Lease, end_holder, give_up
+from django_events.consuming.missing import floors, left_out, missing
+from django_events.consuming.reading import ALL, NOTHING, bounded, loaded
+from django_events.consuming.received import ReceivedEvent, UnreadEvent
+from django_events.consuming.subscriptions import Subscription
+
+logger = logging.getLogger("django_events.consumer")
+SQL = sql.beside(__name__)
+
+# How many ids one read looks at, at least, for a consumer that may have few events among them.
+RANGE = 10_000
+MOST = 1_000_000  # events in one read, where nothing else bounds them
+
+
+class Gap(NamedTuple):
+    """An event that was not read where one must be: behind an id, and up to another one."""
+
+    what: str
+    after: int
+    upper: int
+
+
+class EventBatch(NamedTuple):
+    """The next events, and how far the consumer is when all of them are handled."""
+
+    events: list[ReceivedEvent]
+    position: int
+    number: int
+
+
+class Entry(NamedTuple):
+    """What is written down of a partition; the four counts are added to what is there."""
+
+    position: int
+    number: int
+    careful_until: int
+    attempted: int | None = None
+    attempts: int = 0
+    pause: timedelta | None = None
+    stopped: bool = False
+    error: str | None = ""  # None leaves the last one
+    handled: int = 0
+    failed: int = 0
+    ignored: int = 0
+    dead_lettered: int = 0
+    release: bool = False
+
+
+class PartitionSettlement(NamedTuple):
+    """What a settling transaction wrote, and where; it counts once that transaction is committed.
+
+    `held` says that the transaction is the one that began with `LeasedPartition.hold`.
+    """
+
+    entry: Entry
+    place: str
+    held: bool = False
+
+
+@dataclass(slots=True)
+class LeasedPartition(Lease):
+    """One partition of one consumer, held by this worker until it is released or the time is over."""
+
+    position_id: int
+    partition: int
+    position: int
+    number: int
+    attempted: int | None
+    attempts: int
+    careful_until: int
+    place: str | None
+    clock: datetime
+    redrives: bool
+    suspicious: bool
+    horizon: int = 0
+    batch: EventBatch | None = None
+    fitting: int = MOST
+    claimed_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def at_position(self) -> int | None:
+        return self.position_id
+
+    @property
+    def what(self) -> str:
+        return f"partition {self.partition}"
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing was to be read behind this batch when it was read."""
+        return self.batch is None or self.batch.position >= self.horizon
+
+    def read(self) -> EventBatch | None:
+        """The next events, no more than the consumer takes at once; None if there is nothing behind the position."""
+        return self._read()
+
+    def read_unread(self) -> EventBatch | None:
+        """The next event by itself and without its payload, after those up to the end of its batch failed to be read.
+
+        Each of them is read by itself then, and its attempt counted before that.
+        """
+        end = self._suspect()
+        batch = self._read(most_bytes=NOTHING)
+        if end is not None and batch is not None and not batch.events and end <= batch.position:
+            raise left_out(f"{self.subscription.topic}/{end}")
+        return batch
+
+    def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
+        """An unread event, with its payload; None if that can't be read."""
+        after = event.id - 1
+        statement = SQL.read.on(
+            log=self.subscription.log,
+            events=self._events(),
+            match=sql.all_of([]),
+            after=after,
+            upper=event.id,
+            most=1,
+        )
+        return loaded(bounded(self.using, statement, most_bytes=ALL), event)
+
+    def _read(self, most_bytes: int | None = None) -> EventBatch | None:
+        of = self.subscription
+        if self.position >= self.horizon:
+            rows = sql.fetch_whole(
+                self.using, sql.shared.horizon.on(log=of.log, topic_id=of.topic_id, after=self.position)
+            )
+            if not rows:
+                self.suspicious = False  # there was nothing in hand
+                return None
+            self.horizon = rows[0][0]
+        if self.suspicious:
+            self._suspect()
+        # What may have ended a worker is read by itself too: it may be too large to be read with others.
+        most = 1 if self.position < self.careful_until else min(of.most, self.fitting)
+        reach = most if of.is_dense else max(RANGE, 2 * most * of.partitions)
+        upper = min(self.horizon, self.position + reach)
+        statement = SQL.read.on(
+            log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
+        )
+        rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
+        events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
+        if cut is not None and not events:
+            events = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
+        # What does not fit was unpacked for nothing: that many are not looked at again.
+        self.fitting = of.most if cut is None else 2 * len(events)
+        ended = len(events) < most and cut is None
+        if events and events[0].id == self.attempted:
+            events[0] = events[0].with_attempt(self.attempts + 1)
+        if not of.consumer.filtered:
+            self._refuse_gap(events, upper if ended else events[-1].id)
+        if ended:
+            self.batch = EventBatch(events, upper, self._number_at(upper, events))
+        else:
+            self.batch = EventBatch(events, events[-1].id, self._number_of(events[-1]))
+        return self.batch
+
+    def _refuse_gap(self, events: list[ReceivedEvent], upper: int) -> None:
+        """EventsMissing if one of the next events is not among these, which are all up to an id."""
+        if self._gap(events, upper, self.position, self.number) is None:
+            return
+        dropped = floors(self.subscription)
+        number = max(self.number, dropped.number(self.partition))
+        after = max(self.position, dropped.id)
+        events = [event for event in events if event.id > dropped.id]
+        if (gap := self._gap(events, upper, after, number)) is None:
+            return
+        of = self.subscription
+        statement = sql.shared.batch_end.on(
+            log=of.log, events=self._events(), match=of.match, after=gap.after, upper=gap.upper, most=1
+        )
+        [[there]] = sql.fetch_whole(self.using, statement)
+        raise missing(gap.what) if there is None else left_out(f"{of.topic}/{there}")
+
+    def _gap(self, events: list[ReceivedEvent], upper: int, after: int, number: int) -> Gap | None:
+        """The first event that is missing: of all by its id, of a partition by its number if there is one behind it."""
+        topic = self.subscription.topic
+        if self.subscription.whole:
+            if len(events) >= upper - after:
+                return None
+            lost = next((n for n, event in enumerate(events, after + 1) if event.id != n), after + len(events) + 1)
+            return Gap(f"Event {topic}/{lost}", lost - 1, lost)
+        if not events or events[-1].number - number <= len(events):
+            return None
+        before = after
+        for lost, event in enumerate(events, number + 1):
+            if event.number != lost:
+                break
+            before = event.id
+        what = f"Event number {lost} of partition {self.partition}, which comes before {topic}/{event.id},"
+        return Gap(what, before, event.id - 1)
+
+    def _suspect(self) -> int | None:
+        """Somebody died or froze with the next batch in hand: one of its events may be why. Returns where it ends."""
+        of = self.subscription
+        statement = sql.shared.batch_end.on(
+            log=of.log, events=self._events(), match=of.match, after=self.position, upper=self.horizon, most=of.most
+        )
+        [[end]] = sql.fetch_whole(self.using, statement)
+        self.careful_until = max(self.careful_until, end or 0)
+        self.suspicious = False
+        return None if end is None else int(end)
+
+    def too_few(self, batch: EventBatch) -> bool:
+        """Whether a batch is smaller than the consumer wants, and its events not old enough to go without more."""
+        wanted = self.subscription.consumer
+        if not batch.events or not self.last or len(batch.events) >= wanted.min_batch:
+            return False
+        now = self.clock + timedelta(seconds=time.monotonic() - self.claimed_at)
+        return now - batch.events[0].logged_at < (wanted.max_wait or timedelta(0))
+
+    def is_careful(self, event: ReceivedEvent) -> bool:
+        """Whether this event is handled by itself, and its attempt counted before it starts."""
+        return event.id <= self.careful_until or event.id == self.attempted or isinstance(event, UnreadEvent)
+
+    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
+        """What follows from the error of an attempt."""
+        return judge(self.subscription.consumer, event, error)
+
+    def attempts_of(self, event: ReceivedEvent) -> int:
+        """How many attempts at this event are counted."""
+        return self.attempts if event.id == self.attempted else 0
+
+    def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
+        """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
+        rows = sql.fetch(
+            self.using,
+            SQL.count_attempt,
+            position_id=self.position_id,
+            token=self.token,
+            event_id=event.id,
+            careful_until=self.careful_until,
+        )
+        if not rows:
+            raise self.lose()
+        [[self.attempts, self.place, _]] = rows
+        self.attempted = event.id
+        return event.with_attempt(self.attempts)
+
+    def settle(
+        self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
+    ) -> PartitionSettlement:
+        """Write down, in the caller's transaction, what was handled and what the next event failed with.
+
+        Raises LeaseLost, and the transaction must not be committed then.
+        """
+        position, number = self._reached(handled, failure)
+        verdict = None if failure is None else failure.verdict
+        if failure is not None and verdict is Verdict.DEAD_LETTER:
+            bury(self.subscription, failure)
+        entry = Entry(
+            position=position,
+            number=number,
+            careful_until=self.careful_until if careful_until is None else careful_until,
+            handled=len(handled),
+            failed=int(verdict not in (None, Verdict.IGNORE)),
+            ignored=int(verdict is Verdict.IGNORE),
+            dead_lettered=int(verdict is Verdict.DEAD_LETTER),
+            release=self.last and self.batch is not None and position >= self.batch.position,
+        )
+        if failure is not None and not failure.passes:
+            entry = entry._replace(
+                attempted=failure.event.id,
+                attempts=failure.event.attempt,
+                pause=failure.pause,
+                stopped=verdict is Verdict.STOP,
+                error=failure.summary,
+                release=True,
+            )
+        return self._write(entry)
+
+    def settle_redrive(self, *, failed: bool, ignored: bool) -> PartitionSettlement:
+        """Write down that a dead letter was handled again; the position stays."""
+        return self._keep(handled=int(not failed and not ignored), failed=int(failed), ignored=int(ignored))
+
+    def settled(self, settlement: PartitionSettlement) -> None:
+        """The transaction that settled is committed: go on from there."""
+        entry, self.place, _ = settlement
+        self.position, self.number, self.careful_until = entry.position, entry.number, entry.careful_until
+        self.attempted, self.attempts, self.released = entry.attempted, entry.attempts, entry.release
+        self.holding = False
+
+    def release(self) -> None:
+        """Let the partition go; everything in hand is settled.
+
+        If somebody before died with it in hand, and nothing was read since, whoever claims it next has to know.
+        """
+        if self.suspicious:
+            self.give_up()
+            self.released = True
+        elif not self.released:
+            self.settled(self._keep(release=True))
+
+    def stop(self, error: str) -> None:
+        """Stop the partition where it is, until somebody resumes it."""
+        self.settled(self._keep(stopped=True, error=error[:LONGEST_ERROR], release=True))
+
+    def give_up(self) -> None:
+        """Let the partition go with something unsettled: whoever claims it next goes on carefully."""
+        give_up(self.using, [self.token])
+
+    def wait_for_more(self, batch: EventBatch) -> None:
+        """Pass what didn't match before the first event of a batch that is too small yet, and let go."""
+        first = batch.events[0]
+        position, number = first.id - 1, self._number_of(first) - 1
+        self.settled(self._keep(position=position, number=number, release=True))
+
+    def _keep(self, **changes: Any) -> PartitionSettlement:
+        """Everything stays as it is, but for what is named."""
+        entry = Entry(
+            position=self.position,
+            number=self.number,
+            careful_until=self.careful_until,
+            attempted=self.attempted,
+            attempts=self.attempts,
+            error=None,
+        )
+        return self._write(entry._replace(**changes))
+
+    def _write(self, entry: Entry) -> PartitionSettlement:
+        for place in [self.place, None] if self.place else [None]:
+            rows = sql.fetch(
+                self.using,
+                SQL.settle,
+                position_id=self.position_id,
+                token=self.token,
+                place=place,
+                position=entry.position,
+                number=entry.number,
+                careful_until=entry.careful_until,
+                attempted=entry.attempted,
+                attempts=entry.attempts,
+                pause=entry.pause,
+                stopped=entry.stopped,
+                error=entry.error,
+                handled=entry.handled,
+                failed=entry.failed,
+                ignored=entry.ignored,
+                dead_lettered=entry.dead_lettered,
+                release=entry.release,
+                hold=self.may_freeze,
+            )
+            if rows:
+                place, held, found = rows[0]
+                self.refuse_unfound(found)
+                return PartitionSettlement(entry, place, held is True)
+        raise self.lose()
+
+    def _reached(self, handled: Sequence[ReceivedEvent], failure: Failure | None) -> tuple[int, int]:
+        passed = failure.event if failure is not None and failure.passes else handled[-1] if handled else None
+        if passed is None:
+            at_end = self.batch is not None and not self.batch.events
+            return (self.batch.position, self.batch.number) if self.batch and at_end else (self.position, self.number)
+        if self.batch is not None and self.batch.events and passed.id == self.batch.events[-1].id:
+            return self.batch.position, self.batch.number
+        return passed.id, self._number_of(passed)
+
+    def _events(self) -> sql.Statement:
+        of = self.subscription
+        if of.whole:
+            return sql.shared.in_topic.on(topic_id=of.topic_id)
+        return sql.shared.in_partition.on(partition=self.partition)
+
+    def _number_of(self, event: ReceivedEvent) -> int:
+        return event.id if self.subscription.whole else event.number
+
+    def _number_at(self, upper: int, events: list[ReceivedEvent]) -> int:
+        of = self.subscription
+        if of.whole:
+            return upper
+        if of.consumer.filtered:
+            after = events[-1].id if events else self.position
+            statement = sql.shared.number_at.on(log=of.log, partition=self.partition, after=after, upper=upper)
+            if rows := sql.fetch_whole(self.using, statement):
+                return int(rows[0][0])
+        return events[-1].number if events else self.number
+
+
+def claim(
+    subscription: Subscription,
+    position_id: int,
+    partition: int,
+    floor: int = 0,
+    *,
+    holder: str,
+    async_commit: bool = True,
+) -> LeasedPartition | None:
+    """Lease a partition if it is free; None if somebody else has it, or it has to wait, or there is nothing to do.
+
+    In a async_commit it is not on disk when this returns, so a crash of the server may take it back.
+
+    One that was lost by its holder is taken over: what that one still does to the database is ended.
+    """
+    nested = connections[subscription.using].in_atomic_block
+    token = secrets.randbits(63)
+    for _ in range(2):
+        rows = sql.fetch_whole(
+            subscription.using,
+            SQL.claim.on(
+                redrive_due=sql.shared.redrive_due,
+                log=subscription.log,
+                topic_id=subscription.topic_id,
+                floor=floor,
+            ),
+            position_id=position_id,
+            token=token,
+            lease=subscription.consumer.lease,
+            holder=holder[:200],
+            async_commit=async_commit and not nested,
+        )
+        # Who froze just before its COMMIT keeps the row locked, and would for ever.
+        if rows or nested or not _end_frozen_settler(subscription.using, position_id):
+            break
+    if not rows:
+        return None
+    position, number, attempted, attempts, careful_until, lost_token, place, clock, redrives, horizon, _ = rows[0]
+    return LeasedPartition(
+        subscription,
+        token,
+        lost_token,
+        nested,
+        position_id,
+        partition,
+        position,
+        number,
+        attempted,
+        attempts,
+        careful_until,
+        place,
+        clock,
+        redrives,
+        suspicious=lost_token is not None,
+        horizon=horizon or 0,
+    )
+
+
+def _end_frozen_settler(using: str, position_id: int) -> bool:
+    """End whoever holds a position's row behind the end of its lease; returns whether there was one."""
+    rows = sql.fetch(using, SQL.overdue, position_id=position_id)
+    for (token,) in rows:
+        end_holder(using, token)
+    return bool(rows)
