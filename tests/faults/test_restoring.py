@@ -19,7 +19,8 @@ from psycopg import sql
 from testproject.private_postgres.account import server_account
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger, check_effects
-from tests.support.fix_restores import MakeServer, database_of, newest, oldest, previous, program, schema_of
+from tests.support.fix_restores import MakeServer, newest, oldest, previous, program, schema_of
+from tests.support.fix_servers import database_of
 from tests.support.processes import Processes, Publisher
 
 SETTINGS = "tests.support.restore_settings"

@@ -8,7 +8,8 @@ import pytest
 
 from testproject.private_postgres.account import server_account
 from testproject.private_postgres.server import Server
-from tests.support.fix_restores import MakeServer, database_of, newest, program
+from tests.support.fix_restores import MakeServer, newest, program
+from tests.support.fix_servers import database_of
 from tests.support.processes import Processes, check_log, wait_until
 from tests.support.proxies import CuttingProxy
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -11,19 +11,30 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server, choose_free_port
+from tests.support.fix_servers import database_of
 from tests.support.processes import Processes, answers, wait_until
 
 PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
 
 
-@pytest.fixture
-def fault_database(fault_server: Server) -> Iterator[str]:
-    """The address of a fresh database on the server that may be killed."""
-    parts = urlsplit(fault_server.url)
-    with psycopg.connect(fault_server.url, autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS faults WITH (FORCE)")
-        connection.execute("CREATE DATABASE faults")
-    yield urlunsplit(parts._replace(path="/faults"))
+NameTemplate = Callable[[str], str]
+
+
+@pytest.fixture(scope="session")
+def migrated(fault_server: Server, tmp_path_factory: pytest.TempPathFactory) -> NameTemplate:
+    """Name a database that `migrate` has run in with some settings: it runs once for each, and tests take copies."""
+    made: dict[str, str] = {}
+
+    def name_template(settings: str) -> str:
+        if settings not in made:
+            name = f"migrated_{len(made)}"
+            processes = Processes(database_of(fault_server, name), tmp_path_factory.mktemp(name), settings=settings)
+            ended = processes.run("migrate", "-v0")
+            assert ended.returncode == 0, ended.stderr
+            made[settings] = name
+        return made[settings]
+
+    return name_template
 
 
 @pytest.fixture
@@ -33,11 +44,14 @@ def settings_module() -> str:
 
 
 @pytest.fixture
-def processes(fault_database: str, tmp_path: Path, settings_module: str) -> Iterator[Processes]:
-    """Processes on a migrated database of the server that may be killed."""
-    started = Processes(fault_database, tmp_path, settings=settings_module)
-    migrated = started.run("migrate", "-v0")
-    assert migrated.returncode == 0, migrated.stderr
+def processes(
+    fault_server: Server, migrated: NameTemplate, tmp_path: Path, settings_module: str
+) -> Iterator[Processes]:
+    """Processes on a fresh, migrated database of the server that may be killed."""
+    template = migrated(settings_module)
+    with psycopg.connect(fault_server.url, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS faults WITH (FORCE)")
+    started = Processes(database_of(fault_server, "faults", template), tmp_path, settings=settings_module)
     yield started
     started.end()
 

@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -74,13 +73,6 @@ def previous() -> Path:
     """The programs of the version before the newest one; skipped like `oldest`."""
     oldest()
     return sorted(available_binaries(), key=major_version)[-2]
-
-
-def database_of(server: Server, name: str = "site") -> str:
-    """The address of a new, empty database."""
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-    return urlunsplit(urlsplit(server.url)._replace(path=f"/{name}"))
 
 
 def program(

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server
-from tests.support.fix_restores import database_of
+from tests.support.fix_servers import database_of
 from tests.upgrades.flow import ROOT, Code, go_on, tree_of
 from tests.upgrades.release import write
 from tests.upgrades.released import FOLDER, dump_of, versions

@@ -37,7 +37,7 @@ from django_events.spark.sink import SQL as SINK_SQL
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
 from testproject.shop.models import Product
-from tests.support.fix_restores import database_of
+from tests.support.fix_servers import database_of
 from tests.support.fix_topics import transfer_all
 
 KINDS = ("publisher", "consumer", "operator", "reader", "sink")
