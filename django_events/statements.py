@@ -15,6 +15,8 @@ from string import Formatter
 
 from psycopg import sql
 
+from django_events.event_columns import expanded
+
 LOG = "django_events_event"
 TOO_DEEP = "strict $.**{5001}"  # a jsonpath: lists and objects in each other
 SMALL = 4_000  # bytes of JSON, whose text is not worth a closer look for programs that read many
@@ -124,7 +126,7 @@ def _read(path: str) -> dict[str, Statement]:
     for block in text.split("-- name: ")[1:]:
         name, _, rest = block.partition("\n")
         lines = (line for line in rest.splitlines() if not line.lstrip().startswith("--"))
-        found[name] = _made(name, "\n".join(lines).strip())
+        found[name] = _made(name, expanded("\n".join(lines).strip()))
     return found
 
 

@@ -26,6 +26,7 @@ from django_events.consuming.handlers import BoundHandler, broken
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import writable
 from django_events.drafts import UNSET, Draft
+from django_events.event_columns import BUFFERED
 from django_events.exceptions import FilteredOut, InvalidEvent
 from django_events.matching import condition
 from django_events.publishing.encoding import BufferRow, encode, to_json
@@ -36,7 +37,7 @@ SQL = sql.beside(__name__)
 __all__ = ["PublishedEvent", "assert_published", "deliver", "drain", "isolate_declarations", "published"]
 
 SHOWN = 5  # events in a message
-STORED = ("topic_id", "partition", "type", "key", "value", "body", "metadata", "published_at")
+STORED = (*BUFFERED, "published_at")
 T = TypeVar("T", bound=declarations.Declared)
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from django_events import declarations, sql
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
+from django_events.event_columns import COPIED
 from django_events.exceptions import UnreadableEvent
 from django_events.retries import Ignore, RetryLater
 
@@ -99,24 +100,17 @@ def bury(subscription: Subscription, failure: Failure) -> None:
     """Keep a full copy of the event with its error. In the caller's transaction; again replaces the error."""
     if isinstance(failure.event, UnreadEvent) and _bury_unread(subscription, failure):
         return
-    event_id, partition, number, kind, key, value, body, metadata, published_at, logged_at = failure.event.columns
+    event_id, *copied = failure.event.columns
+    stored = dict(zip(COPIED, copied, strict=True))
     sql.fetch(
         subscription.using,
         SQL.bury,
         consumer_id=subscription.consumer_id,
         event_id=event_id,
-        partition=partition,
-        number=number,
-        type=kind,
-        key=key,
-        value=value,
-        body=body,
-        metadata="{}" if metadata is None else metadata,
-        published_at=published_at,
-        logged_at=logged_at,
         attempts=failure.event.attempt,
         error=failure.summary,
         traceback=failure.traceback,
+        **{**stored, "metadata": "{}" if stored["metadata"] is None else stored["metadata"]},
     )
 
 

@@ -5,18 +5,14 @@
 -- (the event as it was read), attempts, error, traceback.
 -- Relies on: django_events_deadletter (consumer_id, event_id).
 INSERT INTO django_events_deadletter (
-    consumer_id, event_id, partition, number, type, key, value, body, metadata, published_at, logged_at,
-    attempts, error, traceback
+    consumer_id, event_id, {copied_columns}, attempts, error, traceback
 )
 VALUES (
-    %(consumer_id)s, %(event_id)s, %(partition)s, %(number)s, %(type)s, %(key)s, %(value)s::jsonb, %(body)s::bytea,
-    %(metadata)s::jsonb, %(published_at)s, %(logged_at)s, %(attempts)s, %(error)s, %(traceback)s
+    %(consumer_id)s, %(event_id)s, {copied_parameters}, %(attempts)s, %(error)s, %(traceback)s
 )
 ON CONFLICT (consumer_id, event_id) DO UPDATE
 SET
-    partition = excluded.partition, number = excluded.number, type = excluded.type, key = excluded.key,
-    value = excluded.value, body = excluded.body, metadata = excluded.metadata,
-    published_at = excluded.published_at, logged_at = excluded.logged_at,
+    {copied_updates},
     attempts = excluded.attempts, error = excluded.error, traceback = excluded.traceback,
     dead_at = clock_timestamp(), redrive_at = NULL
 RETURNING id
@@ -39,12 +35,10 @@ WITH again AS (
 ),
 anew AS (
     INSERT INTO django_events_deadletter (
-        consumer_id, event_id, partition, number, type, key, value, body, metadata, published_at, logged_at,
-        attempts, error, traceback
+        consumer_id, event_id, {copied_columns}, attempts, error, traceback
     )
     SELECT
-        %(consumer_id)s, e.id, e.partition, e.number, e.type, e.key, e.value, e.body, e.metadata, e.published_at,
-        e.logged_at, %(attempts)s, %(error)s, %(traceback)s
+        %(consumer_id)s, {event_columns of e}, %(attempts)s, %(error)s, %(traceback)s
     FROM {log} AS e
     WHERE e.topic_id = {topic_id} AND e.id = {event_id} AND NOT EXISTS (SELECT FROM again)
     RETURNING id

@@ -14,7 +14,8 @@ from django.db import DatabaseError, connections
 
 from django_events import sql
 from django_events.conf import settings
-from django_events.consuming.received import COLUMNS, ReceivedEvent
+from django_events.consuming.received import ReceivedEvent
+from django_events.event_columns import EVENT
 from django_events.statements import SMALL, as_text
 
 SQL = sql.beside(__name__)
@@ -26,7 +27,7 @@ TOO_LONG = (
     "it has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep, which is not "
     "made into text"
 )
-_UNREAD, _METADATA = len(COLUMNS), COLUMNS.index("metadata")
+_UNREAD, _METADATA = len(EVENT), EVENT.index("metadata")
 
 
 class Rows(NamedTuple):

@@ -41,7 +41,7 @@ FROM (
     SELECT e.*, sum(e.weight) OVER (ORDER BY e.id ROWS UNBOUNDED PRECEDING) AS total
     FROM (
         SELECT
-            e.id, e.partition, e.number, e.type, e.key, e.value, e.body, e.metadata, e.published_at, e.logged_at,
+            {event_columns of e},
             e.size,
             CASE
                 WHEN e.metadata IS NULL OR (e.value IS NULL AND e.has_value) THEN {bytes}::float8 + 1

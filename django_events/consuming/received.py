@@ -7,27 +7,14 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from django_events.conf import settings
+from django_events.event_columns import EVENT
 from django_events.exceptions import UnreadableEvent
-
-# The columns of a stored event, in the order of `read`.
-COLUMNS = (
-    "id",
-    "partition",
-    "number",
-    "type",
-    "key",
-    "value",
-    "body",
-    "metadata",
-    "published_at",
-    "logged_at",
-)
 
 
 class ReceivedEvent:
     """An event as a handler gets it. It can't be changed; values, metadata and times are decoded when they are read.
 
-    The columns come as the database sends them, JSON and times as text, in the order of `COLUMNS`.
+    The columns come as the database sends them, JSON and times as text, in the order of `EVENT`.
     """
 
     __slots__ = ("_columns", "_metadata", "_value", "attempt", "consumer", "topic")
@@ -110,8 +97,8 @@ class ReceivedEvent:
 
     @property
     def columns(self) -> Sequence[Any]:
-        """All that is stored of it, JSON as text, in the order of `COLUMNS`."""
-        return self._columns[: len(COLUMNS)]
+        """All that is stored of it, JSON as text, in the order of `EVENT`."""
+        return self._columns[: len(EVENT)]
 
     def with_attempt(self, attempt: int) -> "ReceivedEvent":
         """The same event in another attempt."""

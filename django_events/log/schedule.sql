@@ -25,8 +25,8 @@ taken AS (
     RETURNING s.*
 ),
 published AS (
-    INSERT INTO django_events_bufferedevent (topic_id, partition, type, key, value, body, metadata)
-    SELECT topic_id, partition, type, key, value, body, metadata
+    INSERT INTO django_events_bufferedevent ({buffered_columns})
+    SELECT {buffered_columns}
     FROM taken
     ORDER BY publish_at, id
 )

@@ -126,11 +126,11 @@ numbered AS (
 ),
 logged AS (
     INSERT INTO django_events_event
-        (topic_id, id, partition, number, type, key, value, body, metadata, published_at, logged_at)
+        (topic_id, {event_columns})
     SELECT
         topic_id,
         last_id + row_number() OVER (PARTITION BY topic_id ORDER BY id),
-        placed_in, number, type, key, value, body, metadata, published_at, logged_at
+        placed_in, number, {said_columns}, published_at, logged_at
     FROM numbered
 ),
 counted AS (
@@ -187,9 +187,9 @@ moved AS (
 ),
 logged AS (
     INSERT INTO django_events_event
-        (topic_id, id, partition, number, type, key, value, body, metadata, published_at, logged_at)
+        (topic_id, {event_columns})
     SELECT
-        topic_id, last_id + place, 0, last_number + place, type, key, value, body, metadata, published_at, logged_at
+        topic_id, last_id + place, 0, last_number + place, {said_columns}, published_at, logged_at
     FROM (SELECT moved.*, row_number() OVER (PARTITION BY topic_id ORDER BY id) AS place FROM moved) AS placed
 ),
 counted AS (

@@ -12,13 +12,14 @@ from django.apps import apps
 from django.db.models import Model
 
 from django_events import models, sql
+from django_events.event_columns import BUFFERED
 from django_events.exceptions import NotReady, tables_missing
 from django_events.statements import LOG, quoted, quoted_name
 
 SQL = sql.beside(__name__)
 
 SEQUENCE = "django_events_bufferedevent_id_seq"
-EVENT = "topic_id, partition, type, key, value, body, metadata"  # what a publisher says of an event
+EVENT = ", ".join(BUFFERED)  # what a publisher says of an event
 
 
 class Block(NamedTuple):

@@ -25,7 +25,7 @@ WHERE %(dedup_key)s::text IS NULL
 --
 -- Parameters: topic, value, type, key, body, metadata, partition, wake (null: decide by the server).
 -- Relies on: django_events_topic (name).
-INSERT INTO django_events_bufferedevent (topic_id, partition, type, key, value, body, metadata)
+INSERT INTO django_events_bufferedevent ({buffered_columns})
 VALUES (
     django_events_open(%(topic)s::text, %(wake)s::boolean),
     %(partition)s::integer, %(type)s::text, %(key)s::text, %(value)s::jsonb, %(body)s::bytea, %(metadata)s::jsonb
@@ -61,12 +61,12 @@ SELECT django_events_publish(
 
 -- name: copy_scheduled
 -- Schedule many events: those of one time are published in the order of the rows.
-COPY django_events_scheduledevent (topic_id, value, type, key, body, metadata, partition, publish_at) FROM STDIN
+COPY django_events_scheduledevent (topic_id, {drafted_columns}, publish_at) FROM STDIN
 
 
 -- name: copy
 -- Publish many events: the id of each is its place in the order of the rows.
-COPY django_events_bufferedevent (topic_id, value, type, key, body, metadata, partition) FROM STDIN
+COPY django_events_bufferedevent (topic_id, {drafted_columns}) FROM STDIN
 
 
 -- name: new_ones

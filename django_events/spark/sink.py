@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, StringType, StructType
 
 from django_events.database_errors import kind_of
+from django_events.event_columns import BUFFERED
 from django_events.exceptions import InvalidEvent, InvalidOption, SinkRefused
 from django_events.spark.dsn import Connection, fetch
 from django_events.spark.options import SinkOptions
@@ -182,7 +183,7 @@ class Sink:
         _refuse_rows(given, batch.num_rows)
         count = batch.num_rows
         topic = [self.options.topic] * count if self.options.topic is not None else given["topic"].to_pylist()
-        columns = [_values(given, name, count) for name in ("partition", "type", "key", "value", "body", "metadata")]
+        columns = [_values(given, name, count) for name in BUFFERED[1:]]
         return zip(topic, *columns, strict=True)
 
 

@@ -1,6 +1,6 @@
 -- name: stage
 -- Stage events of a task of Spark, in the order of the rows.
-COPY django_events_stagedevent (attempt, topic_id, partition, type, key, value, body, metadata) FROM STDIN
+COPY django_events_stagedevent (attempt, {buffered_columns}) FROM STDIN
 
 
 -- name: lock_attempts
@@ -19,9 +19,9 @@ SELECT pg_advisory_xact_lock(hashtextextended(%(attempts)s::uuid[]::text, 0))
 -- Relies on: django_events_staged_attempt (attempt, id).
 WITH staged AS (
     DELETE FROM django_events_stagedevent WHERE attempt = ANY(%(attempts)s::uuid[])
-    RETURNING id, attempt, topic_id, partition, type, key, value, body, metadata
+    RETURNING id, attempt, {buffered_columns}
 ), published AS (
-    INSERT INTO django_events_bufferedevent (topic_id, partition, type, key, value, body, metadata)
+    INSERT INTO django_events_bufferedevent ({buffered_columns})
     SELECT
         s.topic_id, s.partition, s.type, s.key,
         CASE

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from django_events import ReceivedEvent
-from django_events.consuming.received import COLUMNS
+from django_events.event_columns import EVENT
 
 PUBLISHED, LOGGED = datetime(2026, 7, 1, tzinfo=UTC), datetime(2026, 7, 2, tzinfo=UTC)
 STORED = {
@@ -28,7 +28,7 @@ STORED = {
 
 def make(*, attempt=1, **changes):
     return ReceivedEvent(
-        "orders", [({**STORED, **changes})[column] for column in COLUMNS], consumer="billing", attempt=attempt
+        "orders", [({**STORED, **changes})[column] for column in EVENT], consumer="billing", attempt=attempt
     )
 
 
@@ -36,7 +36,7 @@ def test_it_says_all_that_is_stored_and_where_it_came_from():
     event = make()
 
     assert (event.topic, event.consumer, event.attempt, event.address) == ("orders", "billing", 1, "orders/1042")
-    assert {column: getattr(event, column) for column in COLUMNS} == {
+    assert {column: getattr(event, column) for column in EVENT} == {
         **STORED,
         "value": {"total": 120, "lines": [1, 2]},
         "metadata": {"trace": "abc"},
@@ -78,7 +78,7 @@ def test_json_is_read_when_it_is_asked_for_and_once(monkeypatch):
     assert read == [STORED["value"], STORED["metadata"]]
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, "topic", "consumer", "attempt", "address", "another"])
+@pytest.mark.parametrize("name", [*EVENT, "topic", "consumer", "attempt", "address", "another"])
 def test_nothing_of_it_can_be_changed(name):
     event = make()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from django_events import sql, statements
+from django_events.event_columns import COPIED
 from django_events.publishing.encoding import BufferRow
 
 PACKAGE = Path(sql.__file__).parents[1]
@@ -192,13 +193,18 @@ def bare(node: ast.expr) -> ast.expr:
 
 
 def keywords(call: ast.Call) -> frozenset[str]:
-    """The names given; the only `**` is that of an encoded event."""
+    """The names given; the only `**` are those of an encoded event, and of a stored one."""
     return frozenset(
         name
         for k in call.keywords
         if k.arg not in ("at_most", "most_bytes")  # are not the statement's
-        for name in ([k.arg] if k.arg else BufferRow._fields if "'row'" in ast.dump(k.value) else [])
+        for name in ([k.arg] if k.arg else unpacked(k.value))
     )
+
+
+def unpacked(value: ast.expr) -> tuple[str, ...]:
+    names = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in ast.walk(value)}
+    return BufferRow._fields if "row" in names else COPIED if "stored" in names else ()
 
 
 def parts_of(name: str) -> set[str]:

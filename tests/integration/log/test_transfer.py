@@ -319,9 +319,9 @@ def test_a_missing_segment_and_a_check_are_told_apart(make_topic):
             cursor.execute(insert, [row.pk, 2**40])
         with pytest.raises(IntegrityError) as refused:
             cursor.execute(insert, [row.pk, 7])
-    assert sql.state(missing.value) == sql.state(refused.value) == sql.CHECK_VIOLATION
-    assert sql.has_no_segment(missing.value)
-    assert not sql.has_no_segment(refused.value)
+    assert sql.state(missing.value) == sql.state(refused.value) == "23514"
+    assert sql.kind_of(missing.value) is sql.ErrorKind.NO_SEGMENT
+    assert sql.kind_of(refused.value) is sql.ErrorKind.OTHER
 
 
 def test_a_topic_that_is_being_written_is_left_to_its_writer(connect, make_topic):
