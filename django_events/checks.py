@@ -19,6 +19,7 @@ from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
 from django_events.declarations import consumers, registry
 from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
+from django_events.models.buffer import writable
 from django_events.phrases import moment
 from django_events.publishing.capture import Capture
 from django_events.publishing.model_signals import publishers
@@ -97,7 +98,7 @@ def check_databases_of_models(app_configs: Sequence[AppConfig] | None = None, **
         **{("An @outbox", publisher.model): None for publisher in publishers()},
         **{("A capture()", model._meta.concrete_model): None for model, one in registered if isinstance(one, Capture)},
     }
-    events = router.db_for_write(models.BufferedEvent) or DEFAULT_DB_ALIAS
+    events = writable()
     for what, model in declared:
         using = router.db_for_write(model) or DEFAULT_DB_ALIAS
         vendor = connections[using].vendor
@@ -137,7 +138,7 @@ def check_telemetry(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
 
 @register(Tags.compatibility)
 def check_engines(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
-    using = router.db_for_write(models.BufferedEvent) or DEFAULT_DB_ALIAS
+    using = writable()
     if connections[using].vendor != "postgresql":
         yield Error(
             f"Events are written to the database {using!r}, which is {connections[using].vendor}, not PostgreSQL.",
@@ -211,7 +212,7 @@ def check_retention(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
 
 @register(Tags.security, deploy=True)
 def check_encryption(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
-    using = router.db_for_write(models.BufferedEvent) or DEFAULT_DB_ALIAS
+    using = writable()
     if connections[using].vendor != "postgresql":
         return
     given = connections[using].get_connection_params()

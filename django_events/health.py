@@ -16,12 +16,12 @@ from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections, router
+from django.db import Error, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_events import declarations, sql
 from django_events.exceptions import rights_missing, rows_hidden
-from django_events.models import BufferedEvent
+from django_events.models.buffer import writable
 from django_events.observing.machines import for_machines
 from django_events.phrases import duration
 from django_events.sql.limited import limited
@@ -92,7 +92,7 @@ def _readiness(request: HttpRequest, *, using: str | None = None, max_age: timed
 
     With `max_age` also 503 while an event has been in the buffer for longer.
     """
-    alias = using or router.db_for_write(BufferedEvent)
+    alias = writable(using)
     found = fault(alias, max_age=max_age)
     if found is None:
         return JsonResponse({"status": "ok"})

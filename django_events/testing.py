@@ -24,11 +24,11 @@ from django.db import transaction
 from django_events import declarations, models, sql
 from django_events.consuming.handlers import BoundHandler, broken
 from django_events.consuming.received import ReceivedEvent
-from django_events.consuming.registered import writable
 from django_events.drafts import UNSET, Draft
 from django_events.event_columns import BUFFERED
 from django_events.exceptions import FilteredOut, InvalidEvent
 from django_events.matching import condition
+from django_events.models.buffer import writable
 from django_events.publishing.encoding import BufferRow, encode, to_json
 from django_events.workers.draining import Drain, HandlerRaised
 

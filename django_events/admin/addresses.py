@@ -10,13 +10,14 @@ from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
 from django_events import models
+from django_events.models.buffer import writable
 
 PARAMETER = "database"
 
 
 def home() -> str:
     """The alias that is meant where none is said."""
-    return router.db_for_write(models.BufferedEvent)
+    return writable()
 
 
 def databases() -> list[str]:

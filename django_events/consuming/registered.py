@@ -2,17 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.db import router
-
 from django_events import declarations, models
 from django_events.exceptions import EventsError, UnknownConsumer, did_you_mean
 
 Named = declarations.Consumer | str
-
-
-def writable(using: str | None) -> str:
-    """The alias that is meant: by default the one where events are written."""
-    return using or router.db_for_write(models.BufferedEvent)
 
 
 def refuse_several(rows: Sequence[models.ConsumerRow], event_id: int, error: type[EventsError]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.core.management.base import CommandError
-from django.db import DatabaseError, InterfaceError, connections, router
+from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
 from django_events.exceptions import (
@@ -15,13 +15,13 @@ from django_events.exceptions import (
     rows_hidden,
     tables_missing,
 )
-from django_events.models import BufferedEvent
+from django_events.models.buffer import writable
 from django_events.workers.loop import Exit, Unreachable
 
 
 def named(database: str | None) -> str:
     """The alias that is meant: by default the one where events are written."""
-    using = database or router.db_for_write(BufferedEvent)
+    using = writable(database)
     if using not in connections:
         known = ", ".join(connections)
         raise CommandError(f"There is no database {using!r}. Known are: {known}.", returncode=Exit.USAGE)

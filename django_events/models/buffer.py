@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from django.db import models
+from django.db import models, router
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
@@ -30,6 +30,11 @@ class EventColumns(models.Model):
 
     class Meta:
         abstract = True
+
+
+def writable(using: str | None = None) -> str:
+    """The alias that is meant: by default the one where the router writes events."""
+    return using or router.db_for_write(BufferedEvent)
 
 
 class BufferedEvent(EventColumns):

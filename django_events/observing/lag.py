@@ -13,7 +13,8 @@ from typing import NamedTuple
 from django.db import DatabaseError
 
 from django_events import declarations, models, sql
-from django_events.consuming.registered import Named, registered, writable
+from django_events.consuming.registered import Named, registered
+from django_events.models.buffer import writable
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)

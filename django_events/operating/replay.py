@@ -15,9 +15,10 @@ from django.db.models import QuerySet
 
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
-from django_events.consuming.registered import Named, refuse_several, registered, writable
+from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.consuming.registration import refuse_in_use
 from django_events.exceptions import ConsumerInUse, PositionRefused
+from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
 from django_events.operating.orphans import forget_orphans

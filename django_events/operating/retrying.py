@@ -7,8 +7,9 @@ retry_now("search", event_id=1204)
 from typing import NamedTuple
 
 from django_events import declarations, models, sql
-from django_events.consuming.registered import Named, refuse_several, registered, writable
+from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import RetryRefused
+from django_events.models.buffer import writable
 from django_events.operating.interventions import record
 from django_events.operating.quiesce import lock, refuse_queries
 

@@ -18,9 +18,10 @@ from django_events import declarations, models, sql
 from django_events.consuming import log_positions
 from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.leases import end_holder
-from django_events.consuming.registered import Named, refuse_several, registered, writable
+from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import SkipRefused
 from django_events.matching import condition
+from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record, this_user
 from django_events.operating.quiesce import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still

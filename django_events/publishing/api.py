@@ -11,15 +11,15 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
-from django.db import router, transaction
+from django.db import transaction
 
 from django_events import sql, telemetry
 from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent
-from django_events.models import BufferedEvent
+from django_events.models.buffer import writable
 from django_events.publishing.encoding import BufferRow, Encoded, encode
-from django_events.publishing.storing import copy, explained, store, store_one, writable
+from django_events.publishing.storing import copy, explained, publishable, store, store_one
 
 SQL = sql.beside(__name__)
 
@@ -50,7 +50,7 @@ def publish(
     declared = registry.get(topic)
     with telemetry.publishing(declared.name, events=1):
         event = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
-        return store_one(writable(using), declared, event)
+        return store_one(publishable(using), declared, event)
 
 
 async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
@@ -67,7 +67,7 @@ def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | No
     """
     declared = registry.get(topic)
     drafts = list(drafts)
-    using = writable(using)
+    using = publishable(using)
     if not drafts:
         return 0
     with telemetry.publishing(declared.name, events=len(drafts)), explained(using, declared):
@@ -93,7 +93,7 @@ def cancel(topic: Topic | str, ticket: int, *, using: str | None = None) -> bool
     before, so cancelling again changes nothing.
     """
     declared = registry.get(topic)
-    using = using or router.db_for_write(BufferedEvent)
+    using = writable(using)
     with explained(using, declared):
         return bool(sql.fetch(using, SQL.cancel, topic=declared.name, ticket=ticket))
 

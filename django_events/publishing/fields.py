@@ -13,12 +13,12 @@ from decimal import MAX_PREC, ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from django.db import connections, models, router
+from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, Model
 from django.utils.timezone import get_default_timezone, is_naive
 
-from django_events.models import BufferedEvent
+from django_events.models.buffer import writable
 
 if TYPE_CHECKING:
     Concrete: TypeAlias = Field[Any, Any]
@@ -187,7 +187,7 @@ def _postgresql() -> BaseDatabaseWrapper:
 
     Asking for the type of a column needs no connection, of PostgreSQL.
     """
-    written_to = router.db_for_write(BufferedEvent)
+    written_to = writable()
     aliases = [written_to, *(alias for alias in connections if alias != written_to)]
     found = [connections[alias] for alias in aliases if connections[alias].vendor == "postgresql"]
     return (found or [connections[written_to]])[0]

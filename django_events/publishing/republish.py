@@ -10,7 +10,7 @@ from django_events.exceptions import TopicNotReady
 from django_events.models.events import absent
 from django_events.publishing.context import current_context
 from django_events.publishing.encoding import to_json, window
-from django_events.publishing.storing import announce, explained, writable
+from django_events.publishing.storing import announce, explained, publishable
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -28,7 +28,7 @@ def publish_again(
     signal event_published is sent.
     """
     declared = declarations.registry.get(topic)
-    using = writable(using)
+    using = publishable(using)
     dedup_window = window(dedup_key)
     with explained(using, declared):
         rows = sql.fetch(using, sql.shared.topic_id, topic=declared.name)

@@ -25,6 +25,7 @@ from django_events.exceptions import (
     tables_missing,
 )
 from django_events.models import BufferedEvent
+from django_events.models.buffer import writable
 from django_events.phrases import cut_details
 from django_events.publishing.encoding import PLAIN, BufferRow, Conditional, Encoded
 from django_events.signals import event_published
@@ -39,9 +40,9 @@ _UNREADABLE = "DE003"
 _TOPIC_MISSING = "DE001"
 
 
-def writable(using: str | None) -> str:
+def publishable(using: str | None) -> str:
     """The alias that is meant; NotInTransaction where the settings want a transaction and there is none."""
-    using = using or router.db_for_write(BufferedEvent)
+    using = writable(using)
     if settings.REQUIRE_TRANSACTION and connections[using].get_autocommit():
         raise NotInTransaction(
             f"Publishing outside a transaction on {using!r} is forbidden by DJANGO_EVENTS['REQUIRE_TRANSACTION']. "

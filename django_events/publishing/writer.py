@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 from zlib import crc32
 
-from django.db import connections, router
+from django.db import connections
 
 from django_events.declarations import Topic, registry
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import NotWritten, WriterClosed, WriterFull
-from django_events.models import BufferedEvent
+from django_events.models.buffer import writable
 from django_events.publishing import open_writers
 from django_events.publishing.encoding import Conditional, Encoded, encode
 from django_events.publishing.writer_threads import Item, Lane, Limits, one_line, settle
@@ -58,7 +58,7 @@ class BufferedWriter:
         _check_number("max_bytes", max_bytes, MAX_BYTES)
         _check_number("max_flushes", max_flushes, MAX_FLUSHES)
         self._topic = registry.get(topic)
-        self._using = connections[using or router.db_for_write(BufferedEvent)].alias  # raises if there is none
+        self._using = connections[writable(using)].alias  # raises if there is none
         self._limits = Limits(max_items=max_items, max_bytes=max_bytes, max_age=_seconds("max_age", max_age))
         self._max_wait = _seconds("max_wait", max_wait)
         self._max_flushes = max_flushes

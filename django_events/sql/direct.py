@@ -1,4 +1,7 @@
-"""The way to the server itself, without what Django or a pooler does in between."""
+"""Connections beside the one that Django keeps for each thread: `own` is one of Django's, `raw` of psycopg's.
+
+And how both sides of a connection notice that the other has vanished.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +24,21 @@ def parameters(using: str) -> dict[str, Any]:
     for django_only in ("cursor_factory", "context"):
         found.pop(django_only, None)
     return found
+
+
+def own(using: str, **options: Any) -> Any:
+    """One more of Django's connections, which opens itself and which the caller closes. It is in no pool of the site.
+
+    `options` are psycopg's, and override those of the site.
+    """
+    wrapper = connections[using].copy()
+    wrapper.settings_dict["OPTIONS"] = {**wrapper.settings_dict.get("OPTIONS", {}), "pool": False, **options}
+    return wrapper
+
+
+def raw(using: str, **options: Any) -> psycopg.Connection[Any]:
+    """A connection of psycopg's, open, in which each statement is a transaction. The site's options override these."""
+    return psycopg.connect(**{**options, **parameters(using), "autocommit": True})
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from typing import Any
 import psycopg
 from django.db import connections
 
+from django_events.sql.direct import own
+
 
 @contextmanager
 def limited(using: str, *, seconds: int) -> Iterator[None]:
@@ -22,10 +24,7 @@ def limited(using: str, *, seconds: int) -> Iterator[None]:
 
     A connection, or an answer, that takes longer raises OperationalError.
     """
-    usual = connections[using]
-    brief: Any = usual.copy()
-    options = {name: value for name, value in brief.settings_dict["OPTIONS"].items() if name != "pool"}
-    brief.settings_dict["OPTIONS"] = {**options, "connect_timeout": seconds}
+    usual, brief = connections[using], own(using, connect_timeout=seconds)
     brief.Database = _Driver(seconds)
     connections[using] = brief
     try:

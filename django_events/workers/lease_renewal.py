@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from django.db import DatabaseError, InterfaceError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_events import sql
 from django_events.consuming.leases import Lease, give_up
+from django_events.sql.direct import own
 from django_events.workers.loop import Exit
 
 logger = logging.getLogger("django_events.consumer")
@@ -105,7 +105,7 @@ class LeaseRenewal:
         return list(self._leases)
 
     def _run(self) -> None:
-        connections[self.using] = unpooled(self.using)
+        connections[self.using] = own(self.using)
         try:
             self._repeat()
         finally:
@@ -244,10 +244,3 @@ class LeaseRenewal:
         logging.shutdown()
         self._closed = True
         self._end(Exit.ABANDONED)
-
-
-def unpooled(using: str) -> BaseDatabaseWrapper:
-    """A connection that no thread of the site can use up, because the leases of all of them depend on it."""
-    wrapper = connections[using].copy()
-    wrapper.settings_dict["OPTIONS"] = {**wrapper.settings_dict.get("OPTIONS", {}), "pool": False}
-    return wrapper

@@ -18,7 +18,7 @@ import psycopg
 
 from django_events.conf import settings
 from django_events.phrases import without_details
-from django_events.sql.direct import is_pooled, noticing_the_client, parameters
+from django_events.sql.direct import is_pooled, noticing_the_client, raw
 from django_events.statements import Statement, beside
 from django_events.workers.loop import LONGEST_RETRY, pause_after
 from django_events.workers.stopping import Stop
@@ -110,9 +110,7 @@ class Listener:
                 self._stop.wait(pause_after(failures))
 
     def _connect_and_listen(self) -> None:
-        connection: Connection = psycopg.connect(
-            **{"connect_timeout": CONNECT_TIMEOUT, **parameters(self.using), "autocommit": True}
-        )
+        connection = raw(self.using, connect_timeout=CONNECT_TIMEOUT)
         try:
             if is_pooled(connection):
                 self._say_pooled()

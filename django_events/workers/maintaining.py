@@ -20,7 +20,7 @@ from django.db import Error, connections
 
 from django_events import sql
 from django_events.maintaining.steps import STEPS, Result, Step, StepFailed
-from django_events.workers.lease_renewal import unpooled
+from django_events.sql.direct import own
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 
@@ -127,7 +127,7 @@ class Maintenance:
 
     def work(self, stop: Stop) -> int:
         """Run what is due. Where that is not possible, it is said once, and tried a minute later."""
-        usual, connections[self.using] = connections[self.using], unpooled(self.using)
+        usual, connections[self.using] = connections[self.using], own(self.using)
         try:
             connect_for_work(self.using)
             run_due(self.using, until=lambda: stop.requested)

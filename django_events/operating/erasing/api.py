@@ -17,8 +17,8 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from django_events import declarations, models
-from django_events.consuming.registered import writable
 from django_events.log.inventory import existing
+from django_events.models.buffer import writable
 from django_events.operating.erasing import log, traces, waiting
 from django_events.operating.erasing.erasure import Erased, Erasure
 from django_events.operating.erasing.refusals import refuse, refuse_unknown, refuse_unreadable

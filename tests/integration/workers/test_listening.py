@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
+from django_events.sql import direct
 from django_events.sql.direct import noticing_the_server, parameters
 from django_events.statements import _made
-from django_events.workers import listening
 from django_events.workers.listening import Listener, ListenSession
 from django_events.workers.stopping import Stop
 from tests.support.fix_database import Connect
@@ -172,7 +172,7 @@ def test_a_database_out_of_reach_is_told_once_and_tried_again(listener, hear, ot
         tries.append(1)
         return psycopg.connect(**parameters)
 
-    monkeypatch.setattr(listening, "psycopg", SimpleNamespace(connect=connect, Error=psycopg.Error))
+    monkeypatch.setattr(direct, "psycopg", SimpleNamespace(connect=connect))
     with caplog.at_level(logging.INFO):
         with out_of_reach():
             terminate(listener, other)
@@ -305,7 +305,7 @@ def test_through_a_pooler_it_never_listens(listener, other, caplog, monkeypatch)
 
     heard: list[str] = []
     listener.on("one", heard.append)
-    monkeypatch.setattr(listening, "psycopg", SimpleNamespace(connect=Pooled.connect, Error=psycopg.Error))
+    monkeypatch.setattr(direct, "psycopg", SimpleNamespace(connect=Pooled.connect))
     with caplog.at_level(logging.INFO):
         listener.start()
         wait_until(lambda: listener.pooled and not threads(), what="the end of the thread")
