@@ -1,19 +1,25 @@
 """Others from PyPI with a no-op job, each in one process and in the fastest setting that its documentation names.
 
-They are in the extra `bench`. Whoever isn't installed is left out, with a word about it. What is timed
-is a worker from its start to the end of a backlog, with everything it writes down about its jobs.
+They are in the extra `bench`. A peer that isn't installed is left out, and a line says so. Two things are timed: a
+worker from its start to the end of a backlog, with everything that it writes down about its jobs; and one job from
+before it is made to its function, where jobs come one by one and the worker is notified of each.
 """
 
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from tests.benchmarks.database import connect, settle, truncate, url
+from django_events.workers.stopping import Stop
+from tests.benchmarks.database import connect, count, settle, truncate, url
 from tests.benchmarks.harness import timed
 from tests.benchmarks.samples import value
+
+Arrived = list[tuple[float, float]]
 
 # procrastinate fetches one job per statement, so it gets faster with jobs side by side in its loop (its
 # howto/production/concurrency), and by deleting those that succeeded, so that its table stays small.
@@ -27,21 +33,134 @@ JOBS = {PROCRASTINATE: 2_000, PGQUEUER: 40_000}
 SLICE = 10_000  # jobs per statement when a backlog is made
 
 
+NEEDED = {"procrastinate": ("procrastinate",), "pgqueuer": ("pgqueuer", "asyncpg", "uvloop")}
+
+
 def installed() -> list[str]:
-    """The names of those that can be run here."""
-    needed = {PROCRASTINATE: ("procrastinate",), PGQUEUER: ("pgqueuer", "asyncpg", "uvloop")}
-    found = []
-    for peer, modules in needed.items():
-        if missing := [module for module in modules if find_spec(module) is None]:
-            print(f"Left out: {peer}; not installed: {', '.join(missing)}.", file=sys.stderr, flush=True)
-        else:
-            found.append(peer)
-    return found
+    """Those that can be run here, with their settings for a backlog."""
+    return [peer for peer in JOBS if is_installed(peer.split(",")[0])]
+
+
+def is_installed(name: str) -> bool:
+    """Whether a peer can be run here; says what is missing if not."""
+    missing = [module for module in NEEDED[name] if find_spec(module) is None]
+    if missing:
+        print(f"Left out: {name}; not installed: {', '.join(missing)}.", file=sys.stderr, flush=True)
+    return not missing
 
 
 def rate(peer: str, jobs: int) -> float:
     """Jobs per second of one of them through a backlog of so many."""
     return {PROCRASTINATE: _procrastinate, PGQUEUER: _pgqueuer}[peer](jobs)
+
+
+@contextmanager
+def publisher(peer: str) -> Iterator[Callable[[int, float], None]]:
+    """A function that makes a job that says when it was sent, in a transaction of its own on one connection."""
+    if peer == "procrastinate":
+        import procrastinate
+
+        app = procrastinate.App(connector=procrastinate.SyncPsycopgConnector(conninfo=url(), min_size=1, max_size=1))
+        with app.open():
+            task = app.configure_task("note")
+            yield lambda n, sent: task.defer(event={**value(n), "sent": sent}) and None
+    else:
+        from pgqueuer.db import SyncPsycopgDriver
+        from pgqueuer.queries import SyncQueries
+
+        with connect() as plain:
+            queries = SyncQueries(SyncPsycopgDriver(plain))
+
+            def one(n: int, sent: float) -> None:
+                queries.enqueue("note", json.dumps({**value(n), "sent": sent}).encode())
+
+            yield one
+
+
+def install(peer: str) -> None:
+    """Make the tables of one of them, empty."""
+    if peer == "procrastinate":
+        import procrastinate
+
+        app = procrastinate.App(connector=procrastinate.SyncPsycopgConnector(conninfo=url()))
+        with app.open():
+            if not _exists("procrastinate_jobs"):
+                app.schema_manager.apply_schema()
+        truncate("procrastinate_jobs CASCADE")
+    else:
+        import asyncpg
+        from pgqueuer.db import AsyncpgDriver
+        from pgqueuer.queries import Queries
+
+        async def install_tables() -> None:
+            connection = await asyncpg.connect(url())
+            try:
+                if not _exists("pgqueuer"):
+                    await Queries(AsyncpgDriver(connection)).install()
+            finally:
+                await connection.close()
+
+        asyncio.run(install_tables())
+        truncate("pgqueuer, pgqueuer_log")
+
+
+def waiting(peer: str) -> int:
+    """How many jobs are not done."""
+    table = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}[peer]
+    return count(table)
+
+
+def note_arrivals(peer: str, stop: Stop) -> Arrived:
+    """Work until told to stop; returns when each job was sent and when its function got it."""
+    arrived: Arrived = []
+    {"procrastinate": _note_procrastinate, "pgqueuer": _note_pgqueuer}[peer](arrived, stop)
+    return arrived
+
+
+def _note_procrastinate(arrived: Arrived, stop: Stop) -> None:
+    import procrastinate
+
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url(), min_size=10, max_size=10))
+
+    @app.task(name="note")
+    async def note(event: dict[str, Any]) -> None:
+        arrived.append((event["sent"], time.time()))
+
+    async def work() -> None:
+        async with app.open_async():
+            worker = asyncio.create_task(
+                app.run_worker_async(concurrency=10, delete_jobs="successful", install_signal_handlers=False)
+            )
+            await _until(stop)
+            worker.cancel()
+            await asyncio.wait([worker])
+
+    asyncio.run(work())
+
+
+def _note_pgqueuer(arrived: Arrived, stop: Stop) -> None:
+    import asyncpg
+    import uvloop
+    from pgqueuer import PgQueuer
+
+    async def note(job: Any) -> None:
+        arrived.append((json.loads(job.payload)["sent"], time.time()))
+
+    async def work() -> None:
+        async with asyncpg.create_pool(url(), min_size=4, max_size=4) as pool:
+            queuer = PgQueuer.from_asyncpg_pool(pool)
+            queuer.entrypoint("note")(note)
+            worker = asyncio.create_task(queuer.qm.run(batch_size=10))
+            await _until(stop)
+            queuer.qm.shutdown.set()
+            await asyncio.wait([worker], timeout=5)
+
+    uvloop.run(work())
+
+
+async def _until(stop: Stop) -> None:
+    while not stop.requested:
+        await asyncio.sleep(0.05)
 
 
 def _procrastinate(jobs: int) -> float:

@@ -25,9 +25,11 @@ from django.db import connection, transaction  # noqa: E402
 from django_events import ReceivedEvent, declarations, publish, publish_many  # noqa: E402
 from django_events.declarations import Consumer, Topic  # noqa: E402
 from django_events.maintaining import steps  # noqa: E402
+from django_events.workers.all_in_one import Crew  # noqa: E402
 from django_events.workers.consuming import ConsumerPool  # noqa: E402
 from django_events.workers.listening import Listener  # noqa: E402
 from django_events.workers.stopping import Stop, stop_on_signals  # noqa: E402
+from tests.benchmarks import peers  # noqa: E402
 from tests.benchmarks.by_hand import LAZY, PROGRESS, READ, noop  # noqa: E402
 from tests.benchmarks.database import CONSUMED, PUBLISHED, connect  # noqa: E402
 from tests.benchmarks.samples import PLAIN_COLUMNS, TYPE, draft, key, value  # noqa: E402
@@ -61,6 +63,18 @@ def insert_at_a_rate(rate: str, seconds: str) -> Any:
             plain.commit()
 
         return _at_a_rate(one, float(rate), float(seconds))
+
+
+def publish_to_peer(peer: str, rate: str, seconds: str) -> Any:
+    """The same by a function of a peer."""
+    with peers.publisher(peer) as one:
+        return _at_a_rate(one, float(rate), float(seconds))
+
+
+def note_latency_of_peer(peer: str) -> Any:
+    """Work as a peer does; returns when each job was sent and when its function got it."""
+    with stop_on_signals() as stop:
+        return peers.note_arrivals(peer, stop)
 
 
 def _at_a_rate(one: Callable[[int, float], None], rate: float, seconds: float) -> list[tuple[float, float]]:
@@ -99,14 +113,20 @@ def _lag() -> int:
     return int(lag)
 
 
-def note_latency() -> Any:
+def note_latency(way: str) -> Any:
     """Consume one by one; returns when each event was sent and when its handler got it."""
     arrived: list[tuple[float, float]] = []
 
     def handler(event: ReceivedEvent) -> None:
         arrived.append((event.value["sent"], time.time()))
 
-    _consume([Consumer(name="bench", topics=(TOPIC.name,), handler=handler)])
+    mode = "queue" if way == "queue" else "stream"
+    consumer = Consumer(name="bench", topics=(TOPIC.name,), handler=handler, mode=mode, partitioned=mode == "stream")
+    if way == "all_in_one":
+        with stop_on_signals() as stop, closing(Crew(connection.alias, [consumer])) as crew:
+            crew.run(stop)
+    else:
+        _consume([consumer])
     return arrived
 
 
@@ -198,6 +218,8 @@ ROLES = {
     for role in (
         publish_at_a_rate,
         insert_at_a_rate,
+        publish_to_peer,
+        note_latency_of_peer,
         publish_without_end,
         note_latency,
         consume,
