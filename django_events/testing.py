@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 from django.db import transaction
 
 from django_events import declarations, models, sql
+from django_events.consuming.children import children_left_behind
 from django_events.consuming.handlers import BoundHandler, broken
 from django_events.consuming.received import ReceivedEvent
 from django_events.drafts import UNSET, Draft
@@ -161,8 +162,9 @@ def deliver(
     handler = BoundHandler(declared)
     argument = received if declared.batch_size is not None else received[0]
     if not declared.transactional:
-        return handler.invoke(argument)
-    with transaction.atomic(using):
+        with children_left_behind():
+            return handler.invoke(argument)
+    with transaction.atomic(using), children_left_behind():
         result = handler.invoke(argument)
         if swallowed := broken(using):
             raise swallowed

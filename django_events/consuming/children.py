@@ -1,6 +1,7 @@
-"""A child that a handler forked never comes back into its worker: it would go on with the parent's connection.
+"""A process that a handler forks ends where the handler ends: it must not go on with its parent's connection.
 
-invoke = leaving_children_behind(handler)     # in a child, the end of the handler is the end of the process
+with children_left_behind():        # in a forked child, the end of the block is the end of the process
+    handler(event)
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-forks = 0  # how often this process was forked off, counted from the first one that imported this
+forks = 0  # how many forks lie between this process and the one that first imported this module
 
 
 def _forked() -> None:
@@ -23,24 +24,20 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def leaving_children_behind(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same handler, but for children that it forks: they end where it ends."""
-
-    def invoke(argument: Any) -> Any:
-        before = forks
-        try:
-            return handler(argument)
-        finally:
-            if forks != before:
-                end_child(sys.exception())
-
-    return invoke
+@contextmanager
+def children_left_behind() -> Iterator[None]:
+    """End a process that the block forked as soon as it leaves the block."""
+    before = forks
+    try:
+        yield
+    finally:
+        end_if_child(before)
 
 
 def leaving_async_children_behind(
     handler: Callable[[Any], Coroutine[Any, Any, Any]],
 ) -> Callable[[Any], Coroutine[Any, Any, Any]]:
-    """The same for an async one, which may run in a thread of its own: there is no other in a child."""
+    """The same async handler, but a process that it forks ends where the handler ends."""
 
     async def invoke(argument: Any) -> Any:
         before = forks
@@ -48,43 +45,38 @@ def leaving_async_children_behind(
             with _threads_left_behind(before):
                 return await handler(argument)
         finally:
-            if forks != before:
-                end_child(sys.exception())
+            end_if_child(before)
 
     return invoke
 
 
 @contextmanager
 def _threads_left_behind(before: int) -> Iterator[None]:
-    """What the handler has done in another thread, as by sync_to_async, may fork too.
+    """End a child that was forked in another thread, for example by a function under sync_to_async().
 
-    In the child that thread is the only one. It would tell the loop that it is done, and wait for ever for what comes.
+    That thread is the only one in the child. It would report its result to an event loop that no thread runs any more,
+    and then wait for ever for the next function.
     """
     loop = asyncio.get_running_loop()
-    tell = loop.call_soon_threadsafe
+    report = loop.call_soon_threadsafe
 
-    def tell_or_end(callback: Any, *arguments: Any, **options: Any) -> asyncio.Handle:
+    def report_or_end(callback: Any, *arguments: Any, **options: Any) -> asyncio.Handle:
         if forks != before:
             done = [one for one in arguments if isinstance(one, Future) and one.done()]
             end_child(done[0].exception() if done else None)
-        return tell(callback, *arguments, **options)
+        return report(callback, *arguments, **options)
 
-    loop.call_soon_threadsafe = tell_or_end  # type: ignore[assignment, method-assign]
+    loop.call_soon_threadsafe = report_or_end  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        loop.call_soon_threadsafe = tell  # type: ignore[method-assign]
+        del loop.call_soon_threadsafe  # the method of the class again
 
 
-@contextmanager
-def children_left_behind() -> Iterator[None]:
-    """The same for a block: what a handler left to be called later may fork too."""
-    before = forks
-    try:
-        yield
-    finally:
-        if forks != before:
-            end_child(sys.exception())
+def end_if_child(before: int) -> None:
+    """In a `finally`: end this process if it was forked since `forks` was `before`."""
+    if forks != before:
+        end_child(sys.exception())
 
 
 def end_child(error: BaseException | None) -> NoReturn:

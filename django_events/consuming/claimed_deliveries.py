@@ -1,14 +1,14 @@
-"""What a worker of a queue consumer has in hand: deliveries that were claimed together.
+"""Deliveries of a queue consumer that a worker has claimed together, under one lease.
 
-    if hand := queue.claim(100):
+    if claimed := queue.claim(100):
         with transaction.atomic(using):
             ...
-            settlement = hand.settle(hand.events[:7])
-        hand.settled(settlement)
-        hand.release()
+            settlement = claimed.settle(claimed.events[:7])
+        claimed.settled(settlement)
+        claimed.release()
 
-Each delivery is in one hand at a time. A hand is fenced as a partition is: under a token that somebody else took
-over, nothing can be settled.
+A delivery is claimed by one worker at a time. Settled deliveries are deleted. The others become free again when they
+are released, or when the time of the lease is over. After a takeover nothing can be settled under the old token.
 """
 
 import logging
@@ -23,8 +23,8 @@ from django.db import DatabaseError
 from django_events import models, sql
 from django_events.consuming.failures import Failure, Verdict, bury, judge
 from django_events.consuming.leases import Lease
-from django_events.consuming.missing import floors, missing
-from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
+from django_events.consuming.missing import floors, missing, refuse_missing
+from django_events.consuming.reading import ALL, NOTHING, EventGone, Rows, bounded, is_of_payload, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
@@ -37,22 +37,19 @@ OUTCOMES = {Verdict.IGNORE: models.PastDelivery.IGNORED, Verdict.DEAD_LETTER: mo
 
 
 class DeliverySettlement(NamedTuple):
-    """What a settling transaction takes out of a hand; it counts once that transaction is committed.
+    """What a settling transaction takes out of the claimed deliveries; it counts once that transaction is committed."""
 
-    `held` says that the transaction is the one that began with `Lease.hold`.
-    """
-
-    out: frozenset[int]
+    out: frozenset[int]  # the ids that are not claimed any more
     careful_until: int
-    held: bool
+    same_transaction: bool  # as the one that began with `Lease.take_lock`
     counts: Counter[str]
 
 
 @dataclass(slots=True)
 class ClaimedDeliveries(Lease):
-    """Deliveries of one consumer, held by this worker until they are settled or given back, or the time is over.
+    """Deliveries of one consumer, leased by this worker until they are settled or released, or the time is over.
 
-    Those that were taken over are read one by one: one of them may be too large for a worker.
+    Deliveries that were taken over are read one by one: one of them may be too large for a worker's memory.
     """
 
     events: list[ReceivedEvent]
@@ -65,26 +62,29 @@ class ClaimedDeliveries(Lease):
 
     @property
     def what(self) -> str:
-        """Of what it is, for the log."""
         return "1 delivery" if len(self.attempts) == 1 else f"{len(self.attempts)} deliveries"
 
     @property
+    def where(self) -> str:
+        return f"at event {min(self.attempts)}"
+
+    @property
     def left(self) -> list[int]:
-        """The ids of those that are not settled."""
+        """The ids of the deliveries that are not settled."""
         return [*(event.id for event in self.events), *self.unread]
 
     def next(self, most: int) -> list[ReceivedEvent]:
-        """The next events to handle; none if all are settled. One that is handled by itself comes by itself."""
+        """The next events to handle; none if all are settled. An event that needs care comes by itself."""
         while not self.events and self.unread:
             one_by_one = self.unread[0] <= self.careful_until
             event_ids, rest = self.unread[: 1 if one_by_one else None], self.unread[1:] if one_by_one else []
             self.read_first(event_ids, rest)
         events = self.events[:most]
-        careful = next((place for place, event in enumerate(events) if self.is_careful(event)), len(events))
+        careful = next((index for index, event in enumerate(events) if self.is_careful(event)), len(events))
         return events[: careful or 1]
 
     def read_first(self, event_ids: list[int], rest: list[int]) -> None:
-        """Read some of them; the rest is for later, and all of them if these can't be read."""
+        """Read the events of some deliveries, and keep the rest for later; if the read fails, keep all of them."""
         self.unread = rest
         try:
             self.events = self.read(event_ids)
@@ -93,10 +93,10 @@ class ClaimedDeliveries(Lease):
             raise
 
     def read(self, event_ids: Sequence[int]) -> list[ReceivedEvent]:
-        """The events of some deliveries, as many as fit into memory: the rest is unread, and read later.
+        """The events of some deliveries, as many as fit into memory; the others stay unread for now.
 
-        What the log dropped may be a dead letter; else there is nothing to do. EventsMissing says that it lacks one
-        that was not dropped: none of them is handled then, and their deliveries stay.
+        An event that retention dropped is read from its dead letter; if there is none, its delivery is deleted. If an
+        event can't be found and was not dropped, EventsMissing is raised, and all deliveries stay.
         """
         of = self.subscription
         try:
@@ -121,19 +121,26 @@ class ClaimedDeliveries(Lease):
         return [self._with_attempts(event) for event in read]
 
     def _forget_dropped(self, event_ids: list[int]) -> None:
-        """Delete the deliveries of events that retention has dropped; EventsMissing if one of them was not."""
+        """Delete the deliveries of events that retention has dropped; EventsMissing if one was not dropped."""
         of, dropped = self.subscription, floors(self.subscription)
         if lost := [event_id for event_id in event_ids if event_id > dropped.id]:
             raise missing(f"Event {of.topic}/{min(lost)}")
-        logger.error("Consumer %s: the log has no event %s any more, so nobody gets it.", of, event_ids[0])
+        logger.error(
+            "Consumer %s: retention has dropped event %s before it was handled, so its delivery is deleted.",
+            of,
+            event_ids[0],
+        )
         self._write(done=event_ids, history=False, ends=False)
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
-        """An unread event, with its payload; None if that can't be read."""
-        return loaded(self._rows([event.id], most_bytes=ALL), event)
+        try:
+            return loaded(self._rows([event.id], most_bytes=ALL), event)
+        except EventGone:
+            refuse_missing(self.subscription, event.id)
+            raise
 
     def _rows(self, event_ids: Sequence[int], most_bytes: int | None = None) -> Rows:
-        """Of the log, or, where that dropped them, of dead letters that are handled again; in order."""
+        """From the log, or, where retention dropped them, from dead letters that are handled again; in order."""
         of = self.subscription
         log = SQL.read_deliveries.on(log=of.log, first=min(event_ids), last=max(event_ids))
         rows, cut = bounded(
@@ -168,15 +175,12 @@ class ClaimedDeliveries(Lease):
         return event.with_attempt(attempts + 1) if attempts else event
 
     def is_careful(self, event: ReceivedEvent) -> bool:
-        """Whether this event is handled by itself, and its attempt counted before it starts."""
         return event.id <= self.careful_until or self.attempts[event.id] > 0 or isinstance(event, UnreadEvent)
 
     def attempts_of(self, event: ReceivedEvent) -> int:
-        """How many attempts at this event are counted."""
         return self.attempts[event.id]
 
     def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
-        """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
         rows = sql.fetch(
             self.using,
             SQL.count_delivery_attempt,
@@ -190,21 +194,16 @@ class ClaimedDeliveries(Lease):
         return event.with_attempt(rows[0][0])
 
     def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
-        """What follows from the error of an attempt. It stops nobody else, so the consumer never stops."""
         return judge(self.subscription.consumer, event, error, may_stop=False)
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
     ) -> DeliverySettlement:
-        """Write down, in the caller's transaction, what was handled and what another event failed with.
-
-        Where keys are in order, those of the failed one's key that are in hand behind it are given back.
-        Raises LeaseLost, and the transaction must not be committed then.
-        """
+        """As `Claim.settle`. In an ordered queue, the later deliveries of the failed event's key are released."""
         done = [event.id for event in handled]
         counts = Counter(handled=len(done))
         passed = failed = None
-        behind: list[int] = []
+        blocked: list[int] = []
         if failure is not None and failure.passes:
             passed = failure.event.id
             done.append(passed)
@@ -214,44 +213,46 @@ class ClaimedDeliveries(Lease):
                 counts.update(ignored=1)
         elif failure is not None:
             failed = failure.event
-            behind = [event_id for event_id in self.left if self._waits_for(failed.id, event_id)]
+            blocked = [event_id for event_id in self.left if self._waits_for(failed.id, event_id)]
             counts.update(failed=1)
-        out = frozenset([*done, *behind] if failed is None else [*done, failed.id, *behind])
-        deleted, held = self._write(
+        out = frozenset([*done, *blocked] if failed is None else [*done, failed.id, *blocked])
+        deleted, same_transaction = self._write(
             done=done,
             passed=passed,
             outcome=None if failure is None else OUTCOMES.get(failure.verdict),
             failed=None if failed is None else failed.id,
-            attempts=0 if failed is None else failed.attempt,
+            attempts=0 if failure is None else failure.attempts,
             pause=None if failure is None else failure.pause,
             error="" if failure is None else failure.summary,
-            released=behind,
+            released=blocked,
             ends=out.issuperset(self.left),
-            hold=self.may_freeze,
+            lock=self.commits_separately,
         )
         if deleted != len(done):
             raise self.lose()
-        if failure is not None and failure.verdict is Verdict.DEAD_LETTER:  # behind its delivery, as whoever locks both
+        if (
+            failure is not None and failure.verdict is Verdict.DEAD_LETTER
+        ):  # after its delivery: the order in which all lock both
             bury(self.subscription, failure)
-        return DeliverySettlement(out, max(self.careful_until, careful_until or 0), held, counts)
+        return DeliverySettlement(out, max(self.careful_until, careful_until or 0), same_transaction, counts)
 
     def settled(self, settlement: DeliverySettlement) -> None:
-        """The transaction that settled is committed: the rest is still in hand."""
         self.events = [event for event in self.events if event.id not in settlement.out]
         self.unread = [event_id for event_id in self.unread if event_id not in settlement.out]
         self.careful_until = settlement.careful_until
         self.counts.update(settlement.counts)
-        self.released, self.holding = not self.left, False
+        self.released = not self.left
 
     def extend(self, lease: timedelta) -> None:
-        """Have so much time from now on. LeaseLost says that somebody else has it."""
-        if not sql.fetch(self.using, SQL.extend_hand, token=self.token, lease=lease):
+        """Let the lease end after this time from now on; LeaseLost if it was taken over."""
+        if not sql.fetch(self.using, SQL.extend_lease, token=self.token, lease=lease):
             raise self.lose()
 
     def release(self) -> None:
-        """Give back what is not settled: it is anybody's again, and was not attempted.
+        """Free the deliveries that are not settled, with no attempt counted.
 
-        One of those that are handled one by one may have ended a worker: they stay together, for who goes on carefully.
+        If one of them may have ended a worker, they stay together under a lease that is over, so that the next worker
+        takes them over and handles them one by one.
         """
         if self.released:
             return
@@ -262,7 +263,7 @@ class ClaimedDeliveries(Lease):
         self.released = True
 
     def release_all_but(self, events: list[ReceivedEvent]) -> None:
-        """Let others have the rest, unless one of them may have ended a worker."""
+        """Free the other deliveries, unless one of them may have ended a worker."""
         kept = {event.id for event in events}
         rest = [event_id for event_id in self.left if event_id not in kept]
         if rest and not any(event_id <= self.careful_until for event_id in rest):
@@ -271,11 +272,11 @@ class ClaimedDeliveries(Lease):
             self.attempts = {event_id: count for event_id, count in self.attempts.items() if event_id in kept}
 
     def give_up(self) -> None:
-        """End the lease with something unsettled: whoever takes it over goes on carefully."""
+        """End the lease with something unsettled: the next worker takes it over and goes on carefully."""
         self.extend(timedelta(0))
 
     def _waits_for(self, failed: int, event_id: int) -> bool:
-        """Whether an event has to wait until one that failed is done, because it is behind it under its key."""
+        """Whether an event has to wait for one that failed: it is a later one of the same key, in an ordered queue."""
         key = self.keys[failed]
         return self.ordered and key is not None and self.keys[event_id] == key and event_id > failed
 
@@ -292,9 +293,9 @@ class ClaimedDeliveries(Lease):
         released: Collection[int] = (),
         history: bool = True,
         ends: bool,
-        hold: bool = False,
+        lock: bool = False,
     ) -> tuple[int, bool]:
-        """Returns how many were deleted, and whether it is still the transaction that began with `hold`."""
+        """Returns how many were deleted, and whether the transaction is still the one that began with `take_lock`."""
         rows = sql.fetch(
             self.using,
             SQL.settle_deliveries,
@@ -310,13 +311,13 @@ class ClaimedDeliveries(Lease):
             error=error,
             released=list(released),
             ends=ends,
-            hold=hold,
+            lock=lock,
         )
         if not rows:
             raise self.lose()
-        deleted, held, found = rows[0]
-        self.refuse_unfound(found)
-        return deleted, held is True
+        deleted, same_transaction, locked = rows[0]
+        self.refuse_unlocked(locked)
+        return deleted, same_transaction is True
 
 
 def _id(row: tuple[Any, ...]) -> int:
@@ -333,9 +334,9 @@ def claimed_under(
     nested: bool,
     counts: Counter[str],
 ) -> ClaimedDeliveries:
-    """What was claimed under a token: ids, counted attempts and keys."""
+    """The deliveries that were claimed under a token: ids, counted attempts and keys. Reads their events."""
     ids = [event_id for event_id, _, _ in claimed]
-    hand = ClaimedDeliveries(
+    claimed_deliveries = ClaimedDeliveries(
         subscription,
         token,
         lost_token,
@@ -349,6 +350,6 @@ def claimed_under(
         counts=counts,
     )
     if lost_token is None and ids:
-        with released_if_unread(hand):
-            hand.read_first(ids, [])
-    return hand
+        with released_if_unread(claimed_deliveries):
+            claimed_deliveries.read_first(ids, [])
+    return claimed_deliveries

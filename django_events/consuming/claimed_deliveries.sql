@@ -11,9 +11,9 @@ ORDER BY e.id
 
 
 -- name: count_delivery_attempt
--- Count an attempt at a delivery before it starts, so that it counts also if the handler ends its process.
+-- Count an attempt at a delivery before it starts, so that it is counted even if the handler ends its process.
 --
--- The commit waits for the disk.
+-- The commit waits for the disk: a crash of the server must not forget the attempt.
 -- Parameters: consumer_id, event_id, token.
 -- Relies on: the primary key of django_events_delivery.
 UPDATE django_events_delivery
@@ -25,9 +25,9 @@ RETURNING attempts,
     END
 
 
--- name: extend_hand
--- Let the lease of a hand end at another time, counted from now. Zero ends it without settling: whoever claims next
--- takes it over, and goes on carefully.
+-- name: extend_lease
+-- Let the lease of claimed deliveries end after a time from now on. Zero ends it without settling: the next worker takes
+-- it over, and goes on carefully.
 --
 -- Parameters: token, lease (an interval). Answers with it if it still was a lease.
 -- Relies on: the primary key of django_events_deliverylease.
@@ -35,19 +35,20 @@ UPDATE django_events_deliverylease SET leased_until = clock_timestamp() + %(leas
 
 
 -- name: settle_deliveries
--- Settle some of the deliveries that are in hand, if the lease is still the settler's.
+-- Settle some of the deliveries that are claimed under a token, if it is still that of the lease.
 --
--- What was handled is deleted, and so is its dead letter if it was one that is handled again; where the consumer keeps
--- a history, it is written there. What failed waits for its next attempt, and what can't be handled now is anybody's
--- again. No answer means that the lease was lost. Too small a count means that somebody took a delivery away.
--- Parameters: consumer_id, token, done (ids), outcome (of the one that is `passed`, an id or null: what became of it
--- instead of being handled), history (whether the consumer's history, if it keeps one, is told), failed (an id, or null), attempts, pause (an interval), error (of the
--- failed one), released (ids), ends (whether nothing is in hand any more), hold (whether to take the lock of
--- `hold`, by which a frozen settler is found).
--- Answers with how many were deleted, whether the transaction is still the one that began with `hold`, and whether
--- that lock was had, null if it was not asked for. Without it nothing must be committed: somebody takes over now.
--- Relies on: the primary keys of django_events_deliverylease, django_events_delivery and django_events_consumer, django_events_deadletter
--- (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
+-- Handled deliveries are deleted, with their dead letter if it was handled again, and written into the consumer's history
+-- if it keeps one. A failed delivery waits for its next attempt. Released deliveries are free at once.
+-- No answer means that the lease was lost. A count that is too small means that a delivery was taken away, as by a rewind.
+-- Parameters: consumer_id, token, done (ids), outcome (of the delivery that is `passed`, an id or null: what became of it
+-- instead of being handled), history (whether the consumer's history, if it keeps one, is written), failed (an id, or
+-- null), attempts, pause (an interval), error (of the failed one), released (ids), ends (whether no delivery is claimed
+-- any more), lock (whether to take the lock of `take_lock`, by which a worker that freezes before COMMIT is found).
+-- Answers with how many were deleted, whether the transaction is still the one that began with `take_lock`, and whether
+-- the lock was taken, null if that was not asked for. If it was not taken, nothing must be committed: a takeover is under
+-- way.
+-- Relies on: the primary keys of django_events_deliverylease, django_events_delivery and django_events_consumer,
+-- django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 WITH mine AS MATERIALIZED (
     SELECT token, holder FROM django_events_deliverylease WHERE token = %(token)s FOR UPDATE
 ),
@@ -101,5 +102,5 @@ ended AS (
 SELECT
     (SELECT count(*) FROM done),
     current_setting('django_events.token', true) = %(token)s::text,
-    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s) END
+    CASE WHEN %(lock)s THEN pg_try_advisory_xact_lock(%(token)s) END
 FROM mine

@@ -43,7 +43,7 @@ class Claimed:
     def __init__(self, queue: Queue | None, hand: ClaimedDeliveries | None, events: list[ReceivedEvent]) -> None:
         self.events = events
         self._queue = queue
-        self._hand = hand
+        self._claimed = hand
         # What was told to the database, which alone knows what came of it: a transaction may be rolled back.
         self._told: set[int] = set()
         self._settled: set[int] = set()
@@ -120,20 +120,20 @@ class Claimed:
         return [event for event in events if event.id in there]
 
     def _something(self) -> tuple[ClaimedDeliveries, Queue]:
-        if self._hand is None or self._queue is None:
+        if self._claimed is None or self._queue is None:
             raise ClaimRefused("Nothing was claimed here, so there is nothing to settle.")
-        return self._hand, self._queue
+        return self._claimed, self._queue
 
     def close(self) -> None:
         """Give back what is not settled. Where a transaction took back what was, nobody knows what went wrong."""
-        if self._hand is None:
+        if self._claimed is None:
             return
-        there = in_hand(self._hand)
+        there = in_hand(self._claimed)
         if not there & self._told:
-            self._hand.events = [event for event in self.events if event.id in there]
-            self._hand.unread = [event_id for event_id in self._hand.unread if event_id in there]
+            self._claimed.events = [event for event in self.events if event.id in there]
+            self._claimed.unread = [event_id for event_id in self._claimed.unread if event_id in there]
             with suppress(LeaseLost):
-                self._hand.release()
+                self._claimed.release()
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def claim(
             lease=lease,
             since=received_since,
             until=received_until,
-            keeps_books=not nested,
+            moves_position=not nested,
         )
         hand, events = _claimed(queue, most, nested=nested)
         if hand is not None:
@@ -201,7 +201,7 @@ def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[ClaimedDeliverie
     """
     server = QueueServer(queue, at_once=most)
     only_what_is_there = nested or queue.since is not None or queue.until is not None
-    while (hand := queue.claim(most) if only_what_is_there else server.claim()) is not None or server.getting_on:
+    while (hand := queue.claim(most) if only_what_is_there else server.claim()) is not None or server.ask_again:
         if hand is None:
             continue
         try:

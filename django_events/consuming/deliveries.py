@@ -1,9 +1,9 @@
 """Claiming deliveries: which of them a worker of a queue consumer gets next.
 
     queue = Queue(subscription, holder="host:7")
-    hand = queue.claim(100)
+    claimed = queue.claim(100)
 
-Any number of workers share a consumer: each delivery is in one hand at a time.
+Any number of workers share a consumer: each delivery is claimed by one of them at a time.
 """
 
 import logging
@@ -25,22 +25,20 @@ logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 200, 20_000  # deliveries
-# Of millions of deliveries a few are read, by index; the planner's idea of it would be worth compiling, or a scan.
-FOR_CLAIMS = sql.BY_INDEX
-ROUND = 1.0  # seconds
-SLOW = 0.005  # seconds: to look for something in vain for longer is not repeated at once
-BELIEVED = 10  # times as long as it took
+ROUND = 1.0  # seconds between two looks at the oldest deliveries
+SLOW = 0.005  # seconds: a search that took longer and found nothing is not repeated at once
+TRUSTED = 10  # times as long as the search took
 
 
 class Unclaimable(NamedTuple):
-    """Nothing could be had up to a place, which is believed for so many seconds, because finding it out is slow."""
+    """Negative cache: nothing up to id `until` is claimable. Trusted for `seconds`, because finding it out was slow."""
 
     until: int
     seconds: float
 
 
 class Queue:
-    """A queue consumer as one worker sees it, with the place behind which that worker goes on."""
+    """A queue consumer as one worker sees it, with the id behind which that worker looks for deliveries next."""
 
     def __init__(
         self,
@@ -50,60 +48,62 @@ class Queue:
         lease: timedelta | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-        keeps_books: bool = True,
+        moves_position: bool = True,
     ) -> None:
         self.subscription = subscription
         self.holder = holder[:200]
         self.lease = lease or subscription.consumer.lease
-        self.since, self.until = since, until  # of when they were received
-        self.keeps_books = keeps_books  # whether it may keep the row of the consumer's position until it commits
+        self.since, self.until = since, until  # only deliveries that were received in this window
+        self.moves_position = (
+            moves_position  # False in a caller's transaction, which would lock the position's row too long
+        )
         self.ordered = subscription.consumer.ordered
         self.unclaimable: Unclaimable | None = None
         self.counts = Counter[str]()
         self._after = 0
         self._window = SMALLEST_WINDOW
         self._slow = False
-        self._believed_until = 0.0
-        self._time_to_go_back = Interval(ROUND)
+        self._trusted_until = 0.0
+        self._round = Interval(ROUND)
 
     @property
     def using(self) -> str:
         return self.subscription.using
 
     def claim(self, most: int, *, ours: Collection[int] = (), async_commit: bool = True) -> ClaimedDeliveries | None:
-        """Lease the next deliveries; None if nothing can be had now, as far as one knows.
+        """Lease the next deliveries; None if none can be claimed now, as far as is known.
 
-        What somebody had in hand when its lease ended comes first, and all of it: one of those may be why. What is
-        under `ours`, the tokens of this process, is left alone: its handlers are at work.
+        Deliveries of a worker whose lease ran out come first, all of them together: one of them may have ended that
+        worker. Leases whose tokens are in `ours` are left alone: their handlers are still running in this process.
         """
-        self._once_in_a_while()
-        floor = self._floor()
-        self._after = max(self._after, floor)
-        whole, began, place = self._after <= floor, time.monotonic(), self._place_of_end()
-        while (hand := self._claim(most, ours, async_commit=async_commit)) is None:
+        self._go_back_sometimes()
+        lowest = self._lowest()
+        self._after = max(self._after, lowest)
+        whole, began, end = self._after <= lowest, time.monotonic(), self._complete_until()
+        while (claimed := self._claim(most, ours, async_commit=async_commit)) is None:
             if self._after:
-                continue  # there is more behind what was looked at
+                continue  # there is more behind the window that was looked at
             if whole:
                 break
-            self._after = floor  # and once more from there: it is what others gave back
-            whole, began, place = True, time.monotonic(), self._place_of_end()
-        if hand is None and self._end_frozen_settlers(ours):
-            hand = self._claim(most, ours, async_commit=async_commit)
-        self._remember(hand, place, time.monotonic() - began)
-        return hand
+            self._after = lowest  # once more from the beginning, where other workers may have freed deliveries
+            whole, began, end = True, time.monotonic(), self._complete_until()
+        if claimed is None and self._end_frozen_settlers(ours):
+            claimed = self._claim(most, ours, async_commit=async_commit)
+        self._remember(claimed, end, time.monotonic() - began)
+        return claimed
 
     def start_over(self) -> None:
-        """Look everywhere the next time: there is something that was not there before."""
+        """Look at all deliveries the next time: some were added or freed."""
         self._after, self.unclaimable = 0, None
 
     def flush(self) -> None:
-        """Add what was counted to the consumer's counts, and move its position up to its oldest delivery."""
-        if not self.keeps_books:
+        """Add the counts since the last time to the consumer's, and move its position up to its oldest delivery."""
+        if not self.moves_position:
             return
         with sql.committed(self.using):
             consumer_id = self.subscription.consumer_id
             if not sql.fetch(self.using, SQL.lock_position, consumer_id=consumer_id):
-                return  # somebody else is at it: next time
+                return  # another worker moves it just now: the counts wait for the next time
             sql.fetch(
                 self.using,
                 SQL.move_up,
@@ -116,7 +116,7 @@ class Queue:
         self.counts.clear()
 
     def close(self) -> None:
-        """Add what was counted to the consumer's counts: there is no next time."""
+        """Add the counts since the last time to the consumer's: there is no next time."""
         if +self.counts:
             sql.fetch(
                 self.using,
@@ -129,45 +129,46 @@ class Queue:
             )
             self.counts.clear()
 
-    def _once_in_a_while(self) -> None:
-        """Go back to the oldest delivery, where others gave something back; nothing before it is looked at again."""
-        if self._time_to_go_back:
+    def _go_back_sometimes(self) -> None:
+        """Once per `ROUND`, look from the oldest delivery on: other workers may have freed some."""
+        if self._round.is_over():
             self._after = 0
             self.flush()
 
-    def _remember(self, hand: ClaimedDeliveries | None, place: int, seconds: float) -> None:
-        """Where it was slow to find nothing, say so, so that only what comes behind that is looked at for a while."""
-        if hand is not None:
-            if self.unclaimable is not None and min(hand.attempts) <= self.unclaimable.until:
-                self.start_over()  # something moves there: a key may go on
+    def _remember(self, claimed: ClaimedDeliveries | None, end: int, seconds: float) -> None:
+        """After a slow search that found nothing, look only behind its end for a while."""
+        if claimed is not None:
+            if self.unclaimable is not None and min(claimed.attempts) <= self.unclaimable.until:
+                self.start_over()  # a delivery became free there, so a key may go on
             return
-        self._slow = seconds > SLOW or self.unclaimable is not None  # the next time, the place of the end is asked for
-        if seconds > SLOW and place:
-            self.unclaimable = Unclaimable(place, BELIEVED * seconds)
-            self._believed_until = time.monotonic() + self.unclaimable.seconds
+        self._slow = seconds > SLOW or self.unclaimable is not None  # then the next search asks for its end before
+        if seconds > SLOW and end:
+            self.unclaimable = Unclaimable(end, TRUSTED * seconds)
+            self._trusted_until = time.monotonic() + self.unclaimable.seconds
         self._after = 0
         if self.counts:
             self.flush()
 
-    def _floor(self) -> int:
-        if self.unclaimable is not None and time.monotonic() >= self._believed_until:
+    def _lowest(self) -> int:
+        """The id up to which nothing is claimable, as far as that is trusted still."""
+        if self.unclaimable is not None and time.monotonic() >= self._trusted_until:
             self.unclaimable = None
         return 0 if self.unclaimable is None else self.unclaimable.until
 
-    def _place_of_end(self) -> int:
-        """Up to where all deliveries are there: asked only where it may be needed."""
+    def _complete_until(self) -> int:
+        """Up to which id no delivery is added any more; 0 if it isn't needed, because the last search was fast."""
         if not self._slow:
             return 0
         of = self.subscription
-        end = SQL.place_of_end.on(log=of.log, topic_id=of.topic_id, after=self._after)
+        end = SQL.complete_until.on(log=of.log, topic_id=of.topic_id, after=self._after)
         rows = sql.fetch(self.using, end, consumer_id=of.consumer_id)
         return int(rows[0][0]) if rows else 0
 
     def _end_frozen_settlers(self, ours: Collection[int]) -> bool:
-        """End who froze just before its COMMIT, with its lease locked; returns whether there was anybody."""
+        """End workers that froze just before COMMIT and keep their lease locked; returns whether there were any."""
         overdue = sql.fetch(
             self.using,
-            SQL.overdue_hands,
+            SQL.overdue_leases,
             consumer_id=self.subscription.consumer_id,
             ours=list(ours),
         )
@@ -176,7 +177,7 @@ class Queue:
         return bool(overdue)
 
     def _claim(self, most: int, ours: Collection[int], *, async_commit: bool) -> ClaimedDeliveries | None:
-        """One look: at what was lost, at what waited, and behind the place."""
+        """One search: for leases that ran out, deliveries that waited for a retry, and those behind `_after`."""
         nested = connections[self.using].in_atomic_block
         while True:
             token = secrets.randbits(63)
@@ -189,23 +190,23 @@ class Queue:
                 with sql.batch(self.using, *questions) as (_, taken, claimed):
                     pass
             else:
-                _, _, taken, claimed = sql.fetch_each(self.using, sql.locally(FOR_CLAIMS), *questions)
+                _, _, taken, claimed = sql.fetch_each(self.using, sql.locally(sql.BY_INDEX), *questions)
             if not taken:
                 break
-            if hand := self._taken_over(token, taken, nested):
-                return hand
+            if taken_over := self._taken_over(token, taken, nested):
+                return taken_over
         found = [(event_id, attempts, key) for event_id, attempts, key, *_ in claimed if event_id is not None]
         end = (claimed[0][3] if claimed else None) or 0
         self._go_on([event_id for event_id, _, _ in found], most, end=end)
-        return self._in_hand(token, found, None, nested) if found else None
+        return self._read(token, found, None, nested) if found else None
 
     def _go_on(self, claimed: Collection[int], most: int, *, end: int) -> None:
-        """Remember where to look next: behind what was claimed, or looked at; from the beginning if that was all."""
+        """Go on behind the claimed deliveries, or behind the window; from the beginning if there was no more."""
         if len(claimed) < most:
             self._after = end if self.ordered else 0
         else:
             self._after = max(self._after, max(claimed) if self.ordered else end)
-        # Where little can be had, because keys wait for others, it is looked further.
+        # Where nothing in the window could be claimed, because keys wait for others, the next window is larger.
         self._window = SMALLEST_WINDOW if claimed or not self._after else min(2 * self._window, LARGEST_WINDOW)
 
     def _take_over(self, token: int, ours: Collection[int]) -> sql.Question:
@@ -219,7 +220,12 @@ class Queue:
 
     def _next(self, token: int, most: int, *, async_commit: bool) -> sql.Question:
         if self.ordered:
-            return SQL.claim_ordered.on(open=SQL.open_to_claims, leasing=SQL.lease_picked), {
+            return SQL.claim_ordered.on(
+                open=SQL.open_to_claims,
+                waited=SQL.waited.on(received=SQL.received_in_window),
+                received=SQL.received_in_window,
+                leasing=SQL.lease_picked,
+            ), {
                 "consumer_id": self.subscription.consumer_id,
                 "token": token,
                 "lease": self.lease,
@@ -231,7 +237,12 @@ class Queue:
                 "since": self.since,
                 "until": self.until,
             }
-        return SQL.claim_unordered.on(open=SQL.open_to_claims, leasing=SQL.lease_picked), {
+        return SQL.claim_unordered.on(
+            open=SQL.open_to_claims,
+            waited=SQL.waited.on(received=SQL.received_in_window),
+            received=SQL.received_in_window,
+            leasing=SQL.lease_picked,
+        ), {
             "consumer_id": self.subscription.consumer_id,
             "token": token,
             "lease": self.lease,
@@ -246,18 +257,19 @@ class Queue:
     def _taken_over(self, token: int, taken: sql.Rows, nested: bool) -> ClaimedDeliveries | None:
         lost_token = taken[0][0]
         found = [(event_id, attempts, key) for _, event_id, attempts, key in taken if event_id is not None]
-        hand = self._in_hand(token, found, lost_token, nested)
+        claimed = self._read(token, found, lost_token, nested)
         end_holder(self.using, lost_token)
-        if hand is not None:
+        if claimed is not None:
             logger.warning(
-                "Consumer %s, %s: taken over. Whoever had them died, froze for longer than the lease, or gave them up.",
+                "Consumer %s, %s: taken over. The last worker died, froze for longer than its lease, or gave them up.",
                 self.subscription,
-                hand.what,
+                claimed.what,
             )
-        return hand
+        return claimed
 
-    def _in_hand(self, token: int, found: list[Any], lost_token: int | None, nested: bool) -> ClaimedDeliveries | None:
-        hand = claimed_under(
+    def _read(self, token: int, found: list[Any], lost_token: int | None, nested: bool) -> ClaimedDeliveries | None:
+        """Claimed deliveries with their events; None if retention has dropped all of these."""
+        claimed = claimed_under(
             self.subscription,
             token,
             found,
@@ -266,22 +278,23 @@ class Queue:
             nested=nested,
             counts=self.counts,
         )
-        if hand.left:
-            return hand
-        hand.release()
+        if claimed.left:
+            return claimed
+        claimed.release()
         return None
 
 
 class Interval:
-    """True once in so many seconds, counted from now."""
+    """A time that is over once in so many seconds, counted from now."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._last = time.monotonic()
+        self._began = time.monotonic()
 
-    def __bool__(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether it is over; if so, the next one begins."""
         now = time.monotonic()
-        if now - self._last < self.seconds:
+        if now - self._began < self.seconds:
             return False
-        self._last = now
+        self._began = now
         return True

@@ -1,5 +1,5 @@
 -- name: lock_position
--- Have the position of a queue consumer for oneself, to move it up; nothing if somebody else is at it.
+-- Lock the position of a queue consumer, to move it up; no row if another session has it locked.
 --
 -- Parameters: consumer_id.
 -- Relies on: django_events_position (consumer_id, partition).
@@ -10,10 +10,11 @@ FOR NO KEY UPDATE OF p SKIP LOCKED
 
 
 -- name: move_up
--- Move the position of a queue consumer up to its oldest delivery, and add what was done to its counts.
+-- Move the position of a queue consumer up to its oldest delivery, and add to its counts.
 --
--- In a later statement than the one that locked it: a rewind, which makes older deliveries, takes the same lock.
--- Nothing is written where nothing changes. While the consumer is not live, nothing is known behind what it is filled with.
+-- In a later statement than `lock_position`, so that it sees older deliveries that a rewind made under the same lock.
+-- Nothing is written where nothing changes. While the consumer is not live, the position stays within the part of the log
+-- of which deliveries were made.
 -- Parameters: consumer_id, handled, failed, ignored, dead_lettered (how many more).
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery.
 UPDATE django_events_position AS p
@@ -47,7 +48,7 @@ RETURNING p.position
 
 
 -- name: add_counts
--- Add what a worker of a queue consumer did to the consumer's counts, when it ends; waits for who moves the position.
+-- Add to the counts of a queue consumer when a worker ends; waits for a session that has the position locked.
 --
 -- Parameters: consumer_id, handled, failed, ignored, dead_lettered (how many more).
 -- Relies on: django_events_position (consumer_id, partition).
@@ -61,8 +62,8 @@ WHERE consumer_id = %(consumer_id)s AND partition = -1
 RETURNING id
 
 
--- name: place_of_end
--- The id up to which all deliveries of a queue consumer are there: what is behind it comes later.
+-- name: complete_until
+-- The id up to which no delivery of a queue consumer is added any more.
 --
 -- Literals: topic_id, after. Identifiers: log. Parameters: consumer_id.
 -- Relies on: the primary keys of the log and of django_events_consumer.
@@ -74,8 +75,8 @@ LEFT JOIN (
 WHERE c.id = %(consumer_id)s
 
 
--- name: overdue_hands
--- The leases of hands whose time is over.
+-- name: overdue_leases
+-- The leases of claimed deliveries whose time is over.
 --
 -- Parameters: consumer_id, ours (tokens to leave out).
 -- Relies on: django_events_deliverylease (consumer_id).
@@ -85,10 +86,10 @@ WHERE consumer_id = %(consumer_id)s AND leased_until <= clock_timestamp() AND to
 
 
 -- name: enter
--- Be among those who claim deliveries of a queue consumer until the transaction ends, unless somebody has them wait.
+-- Enter, until the transaction ends, the claims of a queue consumer, unless `stand_still` keeps claims out.
 --
--- In an earlier statement than the claim, so that the claim sees what was done by who had it wait: see `stand_still`.
--- Parameters: consumer_id. Answers with it, or with nothing.
+-- In an earlier statement than the claim, so that the claim sees what was committed under `stand_still`.
+-- Parameters: consumer_id. Answers with it, or with an empty text where claims are kept out.
 -- Relies on: nothing but the lock table.
 SELECT set_config(
     'django_events.claims',
@@ -98,11 +99,11 @@ SELECT set_config(
 
 
 -- name: take_over
--- Take over what a worker had in hand when its lease ended, under a new token, if there is such a lease.
+-- Take over, under a new token, the deliveries of a worker whose lease ran out, if there is such a lease.
 --
--- Parameters: consumer_id, token, lease (an interval), holder, ours (tokens that this process still has in hand:
--- its handlers are at work). Nothing is taken over without `enter` before. Answers with the token that was lost, each event,
--- the attempts that are counted and its key; with one row and no event if nothing of it is left.
+-- Parameters: consumer_id, token, lease (an interval), holder, ours (tokens of leases of this process, whose handlers are
+-- still running). Nothing is taken over without `enter` before. Answers with the token that was lost, each event, the
+-- attempts that are counted and its key; with one row and no event if none of the deliveries is left.
 -- Relies on: django_events_deliverylease (consumer_id), django_events_position (consumer_id, partition), the primary
 -- key of django_events_delivery.
 WITH lost AS MATERIALIZED (
@@ -147,22 +148,22 @@ ORDER BY deliveries.event_id
 -- name: claim_ordered
 -- Lease the next deliveries of a queue consumer that handles each key in order, under a new token.
 --
--- Of each key, only a run that begins with its oldest delivery, and none of which waits or is in somebody's hand. They
--- are looked for in a window of deliveries behind `after`, in the order of their events; those that waited for another
--- attempt are looked for everywhere, as many as are wanted. What has no key is free of all that. Where a worker got
--- hold of only a part of a run, because somebody else was at the rest in this moment, it takes what leads without a
--- gap. One that waited leads nothing: there may be a gap between it and the window.
--- The oldest delivery of a key is asked for as the first behind a place in the order of keys, which only the index of
--- keys has: by the key alone, the planner may walk over all deliveries to it, or hash all of them. Whether a key has
--- a head is asked by NOT IN, which is hashed: an IN may be planned as a loop within a loop.
+-- Of each key, only a run of deliveries is claimed that begins with the oldest one of the key, and none of which waits or is
+-- claimed. Runs are looked for in a window behind `after`, in the order of events. Deliveries that waited for another
+-- attempt are looked for everywhere, up to `most`. Deliveries without a key are claimed in any case. Where this worker locks
+-- only a part of a run, because another session has locked the rest in this moment, it claims the run up to the first gap.
+-- A delivery that waited leads no run: there may be a gap between it and the window.
+-- The oldest delivery of a key is asked for as the first behind an entry in the order of keys, which only the index of
+-- keys has: by the key alone, the planner may walk over all deliveries to it, or hash all of them. Whether the first of a
+-- key is claimable is asked by NOT IN, which is hashed: an IN may be planned as a loop within a loop.
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
 -- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, async_commit
--- (whether the commit may skip the disk), since and until (of when they were received, or null).
--- Answers with the event, the attempts that are counted, its key, and the end of the window, or of
--- as many as are wanted, for others may be at them in this moment; where nothing is claimed, with
--- that end alone; and with none where there is nothing behind the window.
--- Parts: open, leasing.
+-- (whether the commit may return before it is on disk), since and until (of when they were received, or null).
+-- Answers with the event, the attempts that are counted, its key, and where to look next: behind the window, or behind the
+-- `most` that could be claimed, for other sessions may have locked some of them in this moment. Where nothing is claimed,
+-- one row has that id alone; no id where there is nothing behind the window.
+-- Parts: open, waited, received, leasing.
 -- Relies on: the primary key of django_events_delivery, (consumer_id, key, event_id) WHERE key IS NOT NULL, and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
@@ -174,8 +175,7 @@ seen AS MATERIALIZED (
         d.event_id, d.key,
         d.token IS NULL
         AND (d.visible_at IS NULL OR d.visible_at <= statement_timestamp())
-        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
-        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz) AS free
+        AND {received} AS free
     FROM django_events_delivery AS d
     WHERE d.consumer_id = (SELECT open.id FROM open)
         AND d.event_id > greatest(%(after)s, (SELECT open.position FROM open))
@@ -185,20 +185,12 @@ seen AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT d.event_id, d.key
-    FROM django_events_delivery AS d
-    WHERE d.consumer_id = (SELECT open.id FROM open)
-        AND d.visible_at <= statement_timestamp()
-        AND d.token IS NULL
-        AND d.event_id <= (SELECT open.upper FROM open)
-        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
-        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
-    ORDER BY d.visible_at
-    LIMIT %(most)s
+    {waited}
 ),
-lane AS MATERIALIZED (
+runs AS MATERIALIZED (
     SELECT
         seen.event_id, seen.key,
-        row_number() OVER run AS place,
+        row_number() OVER run AS rank,
         bool_and(seen.free) OVER run AS free,
         true AS leads
     FROM seen
@@ -206,26 +198,26 @@ lane AS MATERIALIZED (
     UNION ALL
     SELECT due.event_id, due.key, 1, true, false FROM due WHERE due.event_id NOT IN (SELECT seen.event_id FROM seen)
 ),
-head AS MATERIALIZED (
-    SELECT lane.event_id, lane.key, lane.leads
-    FROM lane
+first_of_key AS MATERIALIZED (
+    SELECT runs.event_id, runs.key, runs.leads
+    FROM runs
     LEFT JOIN LATERAL (
         SELECT d.event_id
         FROM django_events_delivery AS d
         WHERE d.consumer_id = %(consumer_id)s
             AND d.key IS NOT NULL
-            AND (d.key, d.event_id) > (lane.key, (SELECT open.position FROM open))
+            AND (d.key, d.event_id) > (runs.key, (SELECT open.position FROM open))
         ORDER BY d.key, d.event_id
         LIMIT 1
     ) AS oldest ON true
-    WHERE lane.place = 1 AND lane.free AND (lane.key IS NULL OR oldest.event_id = lane.event_id)
+    WHERE runs.rank = 1 AND runs.free AND (runs.key IS NULL OR oldest.event_id = runs.event_id)
 ),
 wanted AS MATERIALIZED (
-    SELECT head.event_id, head.key, head.leads FROM head
+    SELECT first_of_key.event_id, first_of_key.key, first_of_key.leads FROM first_of_key
     UNION ALL
-    SELECT lane.event_id, lane.key, true
-    FROM lane
-    WHERE lane.place > 1 AND lane.free AND (lane.key NOT IN (SELECT head.key FROM head WHERE head.leads)) IS FALSE
+    SELECT runs.event_id, runs.key, true
+    FROM runs
+    WHERE runs.rank > 1 AND runs.free AND (runs.key NOT IN (SELECT first_of_key.key FROM first_of_key WHERE first_of_key.leads)) IS FALSE
     ORDER BY event_id
     LIMIT %(most)s
 ),
@@ -252,7 +244,7 @@ picked AS MATERIALIZED (
 ),
 {leasing}
 SELECT
-    claimed.event_id, claimed.attempts, claimed.key, next.place,
+    claimed.event_id, claimed.attempts, claimed.key, next.after,
     CASE WHEN %(async_commit)s AND max(claimed.attempts) OVER () = 0 THEN set_config('synchronous_commit', 'off', true) END
 FROM (
     SELECT
@@ -260,7 +252,7 @@ FROM (
             WHEN (SELECT count(*) FROM wanted) >= %(most)s
                 THEN (SELECT max(wanted.event_id) FROM wanted WHERE wanted.leads)
             WHEN count(*) = %(window)s THEN max(seen.event_id)
-        END AS place
+        END AS after
     FROM seen
 ) AS next
 LEFT JOIN claimed ON true
@@ -268,11 +260,11 @@ ORDER BY claimed.event_id
 
 
 -- name: open_to_claims
--- Part of a claim of deliveries: the queue consumer, where it begins to look, and the last that may be claimed.
+-- Part of a claim of deliveries: the queue consumer, its position, and the last id that may be claimed.
 --
--- No row where nothing may be claimed: while it is paused, held or stopped, without `enter` before, or if something
--- was taken over under this token. While it is not live, only what it is filled with may be claimed: what came when it
--- was live may be behind that.
+-- No row where nothing may be claimed: while the consumer is paused, held or stopped, without `enter` before, or if
+-- deliveries were taken over under this token. While it is not live, only deliveries up to filled_until may be claimed:
+-- those behind it are from an earlier time when it was live, and events in between have no deliveries yet.
 -- Parameters: consumer_id, token.
 -- Relies on: the primary keys of django_events_consumer and django_events_deliverylease, django_events_position
 -- (consumer_id, partition).
@@ -287,10 +279,34 @@ WHERE c.id = %(consumer_id)s
     AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = %(token)s)
 
 
+-- name: waited
+-- Part of a claim of deliveries: those that waited for their next attempt, or for their delay, and are due.
+--
+-- Parameters: most, since, until. Parts: received.
+-- Relies on: (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
+FROM django_events_delivery AS d
+    WHERE d.consumer_id = (SELECT open.id FROM open)
+        AND d.visible_at <= statement_timestamp()
+        AND d.token IS NULL
+        AND d.event_id <= (SELECT open.upper FROM open)
+        AND {received}
+    ORDER BY d.visible_at
+    LIMIT %(most)s
+
+
+-- name: received_in_window
+-- Part of a claim of deliveries: a delivery `d` was received in the window that the caller of claim() asks for.
+--
+-- Parameters: since, until (or null).
+-- Relies on: nothing, it is a filter.
+(%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
+
+
 -- name: lease_picked
 -- Part of a claim of deliveries: a lease of those that were picked, and the token in each of them.
 --
--- No index changes with a lease. Rows are found again by an array, because a join may be planned to read the whole
+-- No index changes with a lease. Rows are found again by an array, because a join may be planned as a scan of the whole
 -- table, and between bounds, because without statistics an array may be planned as a mere filter.
 -- Parameters: consumer_id, token, lease (an interval), holder.
 -- Relies on: the primary key of django_events_delivery.
@@ -317,17 +333,17 @@ claimed AS (
 
 
 -- name: claim_unordered
--- Lease the next deliveries of a queue consumer under a new token: what waited for another attempt, then the next
+-- Lease the next deliveries of a queue consumer under a new token: those that waited for another attempt, then the next
 -- in the order of their events.
 --
--- `after` is a place behind which a worker goes on: before it are deliveries that others have in hand, and the dead
--- entries of those that were settled, which an old snapshot keeps. What it leaves out is found from the position on.
--- The commit need not wait for the disk unless one of them failed before: a lease that a crash of the server takes
--- back was not used for anything that survived the crash.
--- Parameters: consumer_id, after, most, token, lease (an interval), holder, async_commit (whether the commit may skip the
--- disk), since and until (of when they were received, or null). Answers with the event, the attempts that are
--- counted, its key, and the last of those that waited for nothing.
--- Parts: open, leasing.
+-- `after` is an id behind which a worker goes on: up to it are deliveries that other workers have claimed, and the dead
+-- entries of settled ones, which an old snapshot keeps. Free deliveries before it are found by a look from the position on.
+-- The commit need not wait for the disk unless an attempt failed before: if a crash of the server undoes the lease, it
+-- undoes everything that was settled under it too.
+-- Parameters: consumer_id, after, most, token, lease (an interval), holder, async_commit (whether the commit may return
+-- before it is on disk), since and until (of when they were received, or null). Answers with the event, the attempts that
+-- are counted, its key, and the last id of those that waited for nothing.
+-- Parts: open, waited, received, leasing.
 -- Relies on: the primary key of django_events_delivery, and (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
     {open}
@@ -335,15 +351,7 @@ WITH open AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT d.event_id
-    FROM django_events_delivery AS d
-    WHERE d.consumer_id = (SELECT open.id FROM open)
-        AND d.visible_at <= statement_timestamp()
-        AND d.token IS NULL
-        AND d.event_id <= (SELECT open.upper FROM open)
-        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
-        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
-    ORDER BY d.visible_at
-    LIMIT %(most)s
+    {waited}
     FOR UPDATE SKIP LOCKED
 ),
 fresh AS MATERIALIZED (
@@ -354,8 +362,7 @@ fresh AS MATERIALIZED (
         AND d.event_id <= (SELECT open.upper FROM open)
         AND d.visible_at IS NULL
         AND d.token IS NULL
-        AND (%(since)s::timestamptz IS NULL OR d.received_at >= %(since)s::timestamptz)
-        AND (%(until)s::timestamptz IS NULL OR d.received_at < %(until)s::timestamptz)
+        AND {received}
     ORDER BY d.event_id
     LIMIT greatest(%(most)s - (SELECT count(*) FROM due), 0)
     FOR UPDATE SKIP LOCKED

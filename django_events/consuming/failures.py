@@ -26,7 +26,7 @@ class Verdict(Enum):
 
     @property
     def outcome(self) -> str:
-        """What it is for the event, as metrics say it."""
+        """The value of the metrics' label `outcome`."""
         return _OUTCOMES[self]
 
 
@@ -40,16 +40,25 @@ _OUTCOMES = {
 
 @dataclass(frozen=True)
 class Failure:
-    """An event, the error of its attempt, and what follows."""
+    """An event in its attempt, the error of that attempt, and what follows.
+
+    An attempt that doesn't count is repeated under the same number: the event is not to blame for the error.
+    """
 
     event: ReceivedEvent
     error: BaseException
     verdict: Verdict
     pause: timedelta | None = None
+    counts: bool = True
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts at the event are counted from now on."""
+        return self.event.attempt - (not self.counts)
 
     @property
     def passes(self) -> bool:
-        """Whether the consumer goes on behind the event."""
+        """Whether the consumer goes on with the next event."""
         return self.verdict in (Verdict.DEAD_LETTER, Verdict.IGNORE)
 
     @property
@@ -59,7 +68,7 @@ class Failure:
 
     @property
     def traceback(self) -> str:
-        """The end of it, where the error is."""
+        """The last part of the traceback, in text that a database takes."""
         try:
             lines = "".join(traceback.format_exception(self.error))
         except Exception:
@@ -70,10 +79,10 @@ class Failure:
 def judge(
     consumer: declarations.Consumer, event: ReceivedEvent, error: BaseException, *, may_stop: bool = True
 ) -> Failure:
-    """What follows from an error of this attempt. Only what is ahead of the position can stop a partition."""
+    """What follows from an error of this attempt. Queues and redriven dead letters never stop: `may_stop` is False."""
     if isinstance(error, Ignore):
         return Failure(event, error, Verdict.IGNORE)
-    # What can't be read today can't be read tomorrow.
+    # A payload that can't be read now can't be read later either: no attempt is worth it.
     if event.attempt >= consumer.retry.attempts or isinstance(error, UnreadableEvent):
         stops = consumer.on_exhausted == "stop" and may_stop
         return Failure(event, error, Verdict.STOP if stops else Verdict.DEAD_LETTER)
@@ -82,7 +91,7 @@ def judge(
 
 
 def summary_of(error: BaseException) -> str:
-    """The kind of an error and what it says, whatever happens when it is asked."""
+    """The class of an error and its message, even if making the message raises."""
     try:
         said = str(error)
     except Exception:
@@ -92,12 +101,15 @@ def summary_of(error: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """Any text as one that PostgreSQL takes: an error must not be kept from the books by what it says."""
+    """Any text, changed so that PostgreSQL takes it: with a NUL or a surrogate an error could not be stored."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def bury(subscription: Subscription, failure: Failure) -> None:
-    """Keep a full copy of the event with its error. In the caller's transaction; again replaces the error."""
+    """Store a full copy of the event with its error as a dead letter, or replace the error of the one that exists.
+
+    In the caller's transaction.
+    """
     if isinstance(failure.event, UnreadEvent) and _bury_unread(subscription, failure):
         return
     event_id, *copied = failure.event.columns
@@ -115,7 +127,7 @@ def bury(subscription: Subscription, failure: Failure) -> None:
 
 
 def _bury_unread(of: Subscription, failure: Failure) -> bool:
-    """False where the log has dropped it, and there is no copy: then a dead letter says at least that it was."""
+    """As `bury`, without reading the payload; False if neither the log nor a dead letter has the event any more."""
     statement = SQL.bury_unread.on(log=of.log, topic_id=of.topic_id, event_id=failure.event.id)
     rows = sql.fetch(
         of.using,

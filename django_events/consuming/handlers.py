@@ -11,7 +11,7 @@ from django.db import connections
 from psycopg.pq import TransactionStatus
 
 from django_events import declarations, telemetry
-from django_events.consuming.children import leaving_async_children_behind, leaving_children_behind
+from django_events.consuming import children
 from django_events.consuming.leases import Lease
 from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import HandlerTimeout
@@ -20,14 +20,14 @@ Enough = Callable[[], bool]
 
 
 class HandlerFailed(Exception):
-    """A handler raised; `place` is the failing event's among those it was given, or None if it can't be told.
+    """A handler raised; `index` is the failing event's among those it was given, None if it can't be told.
 
-    `closed` says that it closed its own connection, so nothing more can be concluded from the loss of that.
+    `closed` says that the handler closed its own connection, so the loss of the connection proves nothing more.
     """
 
-    def __init__(self, place: int | None, error: BaseException, *, closed: bool = False) -> None:
-        super().__init__(place, error)
-        self.place = place
+    def __init__(self, index: int | None, error: BaseException, *, closed: bool = False) -> None:
+        super().__init__(index, error)
+        self.index = index
         self.error = error
         self.closed = closed
 
@@ -37,57 +37,59 @@ class BrokenTransaction(Exception):
 
 
 class BoundHandler:
-    """The handler of a consumer, loaded, and called in one way whatever it is."""
+    """The handler of a consumer, imported, and called in the same way whether it is sync, async or takes batches."""
 
     def __init__(self, consumer: declarations.Consumer) -> None:
         self.consumer = consumer
-        handler = consumer.load()
-        self.invoke: Callable[[Any], Any] = leaving_children_behind(handler)
-        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-            self.invoke = async_to_sync(leaving_async_children_behind(handler))
+        self.invoke: Callable[[Any], Any] = consumer.load()
+        if inspect.iscoroutinefunction(self.invoke) or inspect.iscoroutinefunction(
+            getattr(self.invoke, "__call__", None)  # noqa: B004
+        ):
+            self.invoke = async_to_sync(children.leaving_async_children_behind(self.invoke))
 
     def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
-        """Hand events over in their order; returns how many were taken. Stops early when there is `enough`."""
+        """Call the handler with these events in their order; returns how many it has handled.
+
+        A handler of single events is called until there is `enough`, but at least once. HandlerFailed says on which
+        event the handler failed, LeaseLost that the lease was lost while the handler was running.
+        """
         if self.consumer.batch_size is not None:
-            self._call_once(lease, list(events), events[0], place=0 if len(events) == 1 else None)
+            self._call(lease, list(events), events[0], index=0 if len(events) == 1 else None)
             return len(events)
-        for place, event in enumerate(events):
-            if place and enough():
-                return place
-            self._call_once(lease, event, event, place=place)
+        for index, event in enumerate(events):
+            if index and enough():
+                return index
+            self._call(lease, event, event, index=index)
         return len(events)
 
-    def _call_once(
-        self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, place: int | None
+    def _call(
+        self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, index: int | None
     ) -> None:
         lease.handling_since = time.monotonic()
         lease.handling = first
+        forks = children.forks
         try:
-            self._invoke(lease.using, argument)
-        except KeyboardInterrupt:  # whoever runs the worker, not the handler
+            events = argument if isinstance(argument, list) else [argument]
+            with telemetry.handling(lease.using, self.consumer.name, events):
+                try:
+                    if (result := self.invoke(argument)) is not None:
+                        _refuse_unfinished(result)
+                finally:
+                    children.end_if_child(forks)
+        except KeyboardInterrupt:  # meant for the worker, not raised by the handler
             raise
         except BaseException as error:
             _end_left_open(lease.using)
             error = self._timeout(error) if lease.timed_out is first else error
-            raise HandlerFailed(place, error, closed=connections[lease.using].closed_in_transaction) from error
+            raise HandlerFailed(index, error, closed=connections[lease.using].closed_in_transaction) from error
         finally:
             lease.handling = None
         if lease.lost:
             raise lease.lose()
         if lease.timed_out is first:
-            raise HandlerFailed(place, self._timeout(None))
+            raise HandlerFailed(index, self._timeout(None))
         if swallowed := broken(lease.using):
-            raise HandlerFailed(place, swallowed, closed=connections[lease.using].closed_in_transaction)
-
-    def _invoke(self, using: str, argument: ReceivedEvent | list[ReceivedEvent]) -> None:
-        if telemetry.tracing is None:
-            if (result := self.invoke(argument)) is not None:
-                _refuse_unfinished(result)
-            return
-        events = argument if isinstance(argument, list) else [argument]
-        with telemetry.handling(using, self.consumer.name, events):
-            if (result := self.invoke(argument)) is not None:
-                _refuse_unfinished(result)
+            raise HandlerFailed(index, swallowed, closed=connections[lease.using].closed_in_transaction)
 
     def _timeout(self, error: BaseException | None) -> HandlerTimeout:
         timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")
@@ -96,10 +98,13 @@ class BoundHandler:
 
 
 def _refuse_unfinished(result: object) -> None:
-    """Its event would be passed, and nothing was done: as with a decorator that hides that a handler is async."""
+    """TypeError for a handler that returned a coroutine or generator, as under a decorator that hides an async one.
+
+    Nothing has run yet, and the event would be settled as handled.
+    """
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if isinstance(result, CoroutineType | GeneratorType):
-            result.close()  # Python would warn that nobody awaited it
+            result.close()  # or Python warns that it was never awaited
         raise TypeError(
             f"The handler returned {result!r} and has done nothing yet. A handler is a plain function or an async one, "
             "and decorators must show which: an async one wrapped in a plain function has to be awaited there."
@@ -107,7 +112,7 @@ def _refuse_unfinished(result: object) -> None:
 
 
 def broken(using: str) -> BrokenTransaction | None:
-    """Find out that a handler came back from a transaction that can only be rolled back."""
+    """What is wrong if a handler returned with a transaction that can only be rolled back; None if nothing is."""
     connection = connections[using]
     if not connection.in_atomic_block:
         return _end_left_open(using)
@@ -124,7 +129,7 @@ def broken(using: str) -> BrokenTransaction | None:
 
 
 def _end_left_open(using: str) -> BrokenTransaction | None:
-    """Roll a transaction back that a handler began and didn't end: what comes after it would never be committed."""
+    """Roll back a transaction that a handler left open: what the worker does next would never be committed."""
     connection = connections[using]
     raw = connection.connection
     if connection.in_atomic_block or raw is None or raw.closed:
@@ -140,7 +145,7 @@ def _end_left_open(using: str) -> BrokenTransaction | None:
 
 
 def ended() -> BrokenTransaction:
-    """What is wrong with a handler after which another transaction is open than before."""
+    """The error of a handler that ended the settling transaction, so that another one is open now."""
     return BrokenTransaction(
         "The handler ended the transaction that it runs in, and with it the work that was to be settled there. Leave "
         "COMMIT and ROLLBACK to the worker, and use transaction.atomic()."

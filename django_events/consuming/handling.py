@@ -1,9 +1,15 @@
-"""Claim, handle, settle: the one protocol by which consumers work. This is its middle and its end.
+"""Claim, handle, settle: the protocol by which all consumers work. This module handles and settles.
 
-A transactional handler runs inside the transaction that settles, so what it writes and the progress
-are committed together or not at all. Other handlers run before it. When an event fails, what
-was done in its transaction is undone, the events before it are handled again, and its attempt is
-counted, all in one settling transaction.
+A transactional handler runs inside the transaction that settles, so its writes and the consumer's progress are
+committed together or not at all. Any other handler runs before that transaction: a crash in between repeats the call.
+
+When an event fails in a transactional handler, the transaction is rolled back. The next one handles the events before
+it again, and settles them together with the failed attempt. When a batch fails and the failing event can't be told,
+its events are handled one by one from then on.
+
+Careful mode: an event that may have ended a worker is handled by itself, and its attempt is counted and committed
+before the handler starts. So an attempt that kills, hangs or freezes its process is counted against that event and no
+other.
 """
 
 import logging
@@ -28,41 +34,53 @@ from django_events.signals import event_dead_lettered, event_handled, event_retr
 
 logger = logging.getLogger("django_events.consumer")
 
-SHORT_OF_MEMORY = timedelta(seconds=5)  # the server: until it is asked for the event again
+SHORT_OF_MEMORY = timedelta(seconds=5)  # until the server is asked again for an event for which it had no memory
 
 OnFailure = Callable[[Failure], None]
 
 
 class Settlement(Protocol):
-    """What a settling transaction wrote; `held` says that it is the one that began with `Lease.hold`."""
+    """What a settling transaction wrote. It counts once that transaction is committed."""
 
     @property
-    def held(self) -> bool: ...
+    def same_transaction(self) -> bool:
+        """Whether it is still the transaction that began with `Lease.take_lock`."""
 
 
 class Claim(Protocol):
-    """What is handled and settled: a leased partition of a stream, a dead letter in it, or deliveries of a queue."""
+    """Events to handle and settle: a leased partition of a stream, a dead letter in it, or deliveries of a queue."""
 
-    def is_careful(self, event: ReceivedEvent) -> bool: ...
+    def is_careful(self, event: ReceivedEvent) -> bool:
+        """Whether this event is handled by itself, and its attempt counted before it starts."""
 
-    def attempts_of(self, event: ReceivedEvent) -> int: ...
+    def attempts_of(self, event: ReceivedEvent) -> int:
+        """How many attempts at this event are counted."""
 
-    def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent: ...
+    def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
+        """Count an attempt and commit that, before the attempt starts; returns the event with its attempt number."""
 
-    def load(self, event: ReceivedEvent) -> ReceivedEvent | None: ...
+    def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
+        """An event with the payload that was left out when it was read; None if the payload can't be read."""
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
-    ) -> Settlement: ...
+    ) -> Settlement:
+        """Write down, in the open transaction, which events were handled, and what the next one failed with.
 
-    def settled(self, settlement: Any) -> None: ...
+        With `careful_until`, events up to that id are handled one by one from now on. After LeaseLost the transaction
+        must be rolled back.
+        """
 
-    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure: ...
+    def settled(self, settlement: Any) -> None:
+        """The transaction that settled is committed: go on from there."""
+
+    def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
+        """What follows from the error of an attempt."""
 
 
 @dataclass(frozen=True)
 class HandlingResult:
-    """What a settling transaction settled: events that were handled, and behind them one that failed."""
+    """What was settled in one transaction: events that were handled, and the one after them, if it failed."""
 
     settlement: Settlement
     handled: Sequence[ReceivedEvent] = ()
@@ -71,11 +89,12 @@ class HandlingResult:
 
     @property
     def passed(self) -> int:
+        """How many events the consumer is past now."""
         return len(self.handled) + int(self.failure is not None and self.failure.passes)
 
 
 class Handling:
-    """One worker's way through the events of one lease."""
+    """Handles and settles the events of one lease."""
 
     def __init__(self, lease: Lease, handler: BoundHandler, *, enough: Enough, on_failure: OnFailure) -> None:
         self.lease = lease
@@ -85,9 +104,9 @@ class Handling:
         self.on_failure = on_failure
 
     def handle(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
-        """Handle and settle the first of these events, as many as fit; returns how many are passed.
+        """Handle and settle the first of these events, as many as there is time for; returns how many are passed.
 
-        None is passed when the first has to wait, or when they are to be handled one by one from now on.
+        Zero are passed if the first one has to wait for its next attempt, or if they will be handled one by one.
         """
         if claim.is_careful(events[0]):
             event = events[0]
@@ -98,38 +117,38 @@ class Handling:
                 self.on_failure(begun)
                 return self._settle_failure(claim, begun)
             events = [begun]
-        with children_left_behind():  # of functions that it gave to on_commit(), and of receivers of signals
+        with children_left_behind():  # functions given to on_commit() and receivers of signals may fork as well
             return self._together(claim, events) if self.consumer.transactional else self._before(claim, events)
 
     def _together(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
-        """Handle in the transaction that settles. Each round has fewer events than the one before."""
+        """Handle in the transaction that settles. After a failure, once more with the events before the failed one."""
         given, failure = events, None
         while True:
             try:
                 outcome = self._handle_and_settle(claim, events, failure)
             except HandlerFailed as failed:
-                if failed.place is None:
+                if failed.index is None:
                     return self._one_by_one(claim, given, failed.error)
-                failure = claim.judge(events[failed.place], failed.error)
+                failure = claim.judge(events[failed.index], failed.error)
                 self.on_failure(failure)
-                for event in events[: failed.place + 1]:
+                for event in events[: failed.index + 1]:
                     event.forget()
-                events = events[: failed.place]
+                events = events[: failed.index]
             else:
                 claim.settled(outcome.settlement)
-                self._tell(outcome)
+                self._send(outcome)
                 return outcome.passed
 
     def _handle_and_settle(
         self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None
     ) -> HandlingResult:
-        """One such transaction: these events, and behind them the one that failed before.
+        """One transaction: handle these events, settle them, and after them the one that failed in the last round.
 
-        HandlerFailed tells on which event it failed now, if one can know. Any other error is nobody's attempt.
+        HandlerFailed says which event failed now, if that can be told. No other error counts as an attempt.
         """
         using = self.lease.using
-        outermost = not connections[using].in_atomic_block  # otherwise the caller's transaction goes on after it
-        # Those before a failed event are handled again without a limit: its attempt is to be counted.
+        outermost = not connections[using].in_atomic_block  # otherwise it is a savepoint in the caller's transaction
+        # After a failure there is no time limit for the events before it: without them its attempt can't be counted.
         enough = self.enough if failure is None else _never
         handled, settlement, session, seconds = 0, None, None, 0.0
         committed: list[bool] = []
@@ -138,16 +157,16 @@ class Handling:
                 session = connections[using].connection
                 if outermost:
                     self.lease.take_lock()
-                    # The first hook of all, so that an error of a later one is not mistaken for a failed commit.
+                    # The first on_commit() hook, so that an error of a later one is not mistaken for a failed COMMIT.
                     transaction.on_commit(lambda: committed.append(True), using)
                 if events:
                     began = time.perf_counter()
                     handled = self.handler.call(self.lease, events, enough=enough)
                     seconds = time.perf_counter() - began
                 if handled < len(events):
-                    failure = None  # it comes again in its turn
+                    failure = None  # there was no time to get to it: its attempt is repeated
                 settlement = claim.settle(events[:handled], failure)
-                if outermost and not settlement.held:
+                if outermost and not settlement.same_transaction:
                     raise HandlerFailed(_only(events), ended())
         except HandlerFailed as failed:
             if not failed.closed:
@@ -163,10 +182,12 @@ class Handling:
             if not events:
                 raise
             raise HandlerFailed(_only(events), error) from error
+        finally:
+            self.lease.lock_taken = False  # the lock ended with the transaction, whichever way that ended
         return HandlingResult(settlement, events[:handled], seconds, failure)
 
     def _before(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
-        """Handle, then settle: each call by itself, so that a crash repeats one call at most."""
+        """Handle, then settle, after each call of the handler: a crash repeats one call at most."""
         size = len(events) if self.consumer.batch_size is not None else 1
         passed = 0
         while passed < len(events) and not (passed and self.enough()):
@@ -177,15 +198,15 @@ class Handling:
             except HandlerFailed as failed:
                 if not failed.closed and _is_of_connection(failed.error):
                     self._raise_if_lost(session, failed.error)
-                if failed.place is None:
+                if failed.index is None:
                     return passed + self._one_by_one(claim, chunk, failed.error)
-                failure = claim.judge(chunk[failed.place], failed.error)
+                failure = claim.judge(chunk[failed.index], failed.error)
                 self.on_failure(failure)
                 return passed + self._settle_failure(claim, failure)
             with transaction.atomic(self.lease.using):
                 settlement = claim.settle(chunk)
             claim.settled(settlement)
-            self._tell(HandlingResult(settlement, chunk, time.perf_counter() - began))
+            self._send(HandlingResult(settlement, chunk, time.perf_counter() - began))
             passed += len(chunk)
             if passed < len(events) and claim.is_careful(events[passed]):
                 break
@@ -195,11 +216,11 @@ class Handling:
         with transaction.atomic(self.lease.using):
             settlement = claim.settle([], failure)
         claim.settled(settlement)
-        self._tell(HandlingResult(settlement, failure=failure))
+        self._send(HandlingResult(settlement, failure=failure))
         return int(failure.passes)
 
-    def _tell(self, outcome: HandlingResult) -> None:
-        """What is settled now, to whoever receives our signals or observes."""
+    def _send(self, outcome: HandlingResult) -> None:
+        """Send the signals and count the metrics of what is settled now."""
         consumer, using = self.consumer, self.lease.using
         if telemetry.ATTEMPTS.observed:
             self._count(outcome)
@@ -219,7 +240,7 @@ class Handling:
             event_dead_lettered.send_robust(consumer, consumer=consumer, event=event, error=error, using=using)
 
     def _count(self, outcome: HandlingResult) -> None:
-        """Once for all that was settled together. Times compare the database's clock with the one here."""
+        """Count metrics, once for all events settled together. Times compare the database's clock with this host's."""
         of = self.lease.using, self.consumer.name, self.lease.subscription.topic
         if outcome.handled:
             telemetry.ATTEMPTS.tell(len(outcome.handled), *of, "handled")
@@ -230,7 +251,7 @@ class Handling:
             telemetry.ATTEMPTS.tell(1, *of, outcome.failure.verdict.outcome)
 
     def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
-        """A batch failed, and nobody knows on which event: handle each by itself up to its end."""
+        """A batch failed, and the failing event can't be told: from now on its events are handled one by one."""
         logger.info(
             "Consumer %s, %s: the events %d to %d are handled one by one, because together they failed. %s",
             self.lease.subscription,
@@ -250,10 +271,10 @@ class Handling:
         return failure
 
     def _raise_if_lost(self, session: Any, error: BaseException) -> None:
-        """With the loss of the connection, nobody knows what was committed: the lease is of no use any more.
+        """Raise an error of the connection if it is lost: what was committed is unknown, and the lease is useless.
 
-        It is nobody's attempt either. Django connects anew when a transaction ends, so it is the session of the
-        transaction that is asked.
+        No attempt is counted. `session` is the connection that the transaction began with: Django may have made a new
+        one since.
         """
         if session is None or not session.closed:
             return
@@ -275,7 +296,7 @@ class Handling:
 
 
 def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
-    """Count an attempt at an event, and then read its payload if that was left out; its failure if it can't be read."""
+    """Count an attempt at an event, then read its payload if that was left out; a Failure if it can't be read."""
     event = claim.count_attempt(event)
     if not isinstance(event, UnreadEvent):
         return event
@@ -285,10 +306,10 @@ def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
         if sql.kind_of(error) is sql.ErrorKind.LOST:
             raise
         if sql.kind_of(error) is sql.ErrorKind.OUT_OF_MEMORY and not event.too_large:
-            # The server has no memory for what isn't large: that is not the event's attempt.
-            return Failure(event.with_attempt(event.attempt - 1), error, Verdict.RETRY, SHORT_OF_MEMORY)
+            # The server lacks memory for an event that isn't large: the event is not to blame, so nothing is counted.
+            return Failure(event, error, Verdict.RETRY, SHORT_OF_MEMORY, counts=False)
         why = unreadable(event, f"can't be read: {sql.said(error).rstrip('.')}")
-        # A large event may find the memory the next time; what is too large for PostgreSQL stays so.
+        # The server may have memory for a large event the next time. What PostgreSQL can't represent stays unreadable.
         return claim.judge(event, why if sql.kind_of(error).of_data else error)
     except EventGone:
         return claim.judge(event, gone(event))
@@ -298,7 +319,7 @@ def begin(claim: Claim, event: ReceivedEvent) -> ReceivedEvent | Failure:
 
 
 def no_attempt_left(claim: Claim, event: ReceivedEvent) -> Failure:
-    """What follows for an event that is not attempted any more, because its attempts ended their workers."""
+    """What follows for an event whose attempts are used up because they ended their workers."""
     attempts = claim.attempts_of(event)
     error = WorkerEnded(
         f"No attempt is left. {attempts} are counted, and the last one never came back: its worker ended or froze."
@@ -311,7 +332,7 @@ def _never() -> bool:
 
 
 def _only(events: Sequence[ReceivedEvent]) -> int | None:
-    """The place of the event that it was, if there is no other."""
+    """The index of the event that failed, which is known if there is only one."""
     return 0 if len(events) == 1 else None
 
 
@@ -320,10 +341,10 @@ def _is_of_connection(error: BaseException) -> bool:
 
 
 def log_failure(lease: Lease) -> OnFailure:
-    """Say in the log which consumer, partition, event and attempt it was, and what follows."""
+    """A function that logs a failure: consumer, partition, event, attempt, and what follows."""
 
     def on_failure(failure: Failure) -> None:
-        decided = isinstance(failure.error, Ignore | RetryLater)  # the handler knew what it did
+        decided = isinstance(failure.error, Ignore | RetryLater)  # raised on purpose: no traceback
         level = logging.INFO if decided else logging.WARNING
         if failure.verdict in (Verdict.DEAD_LETTER, Verdict.STOP):
             level = logging.ERROR

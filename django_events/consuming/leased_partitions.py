@@ -1,4 +1,4 @@
-"""A partition that a worker has for itself for a while, and how far its consumer is in it.
+"""One partition of a stream consumer, leased by a worker: reading it in order, and settling how far the consumer is.
 
     lease = claim(subscription, position_id, partition, holder="host:7")
     while batch := lease.read():
@@ -7,8 +7,8 @@
             settlement = lease.settle(batch.events, None)
         lease.settled(settlement)
 
-A lease is fenced by a random token: after somebody else took the partition over, nothing can be
-settled under the old one, and LeaseLost says so.
+A lease ends when its worker releases it, or when its time is over: then the worker has died or frozen, and the next
+one takes the partition over under a new token, and goes on carefully (see `handling`).
 """
 
 import logging
@@ -24,21 +24,21 @@ from django.db import connections
 from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
 from django_events.consuming.leases import Lease, end_holder, give_up
-from django_events.consuming.missing import floors, left_out, missing
-from django_events.consuming.reading import ALL, NOTHING, bounded, loaded
+from django_events.consuming.missing import floors, left_out, missing, refuse_missing
+from django_events.consuming.reading import ALL, NOTHING, EventGone, bounded, loaded
 from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
 
-# How many ids one read looks at, at least, for a consumer that may have few events among them.
+# How many ids a read looks at, at least, where a filter or the partition may leave out most of them.
 RANGE = 10_000
-MOST = 1_000_000  # events in one read, where nothing else bounds them
+MOST = 1_000_000  # events in one read, where neither batch_size nor memory sets a limit
 
 
 class Gap(NamedTuple):
-    """An event that was not read where one must be: behind an id, and up to another one."""
+    """An event that must exist after the id `after`, up to the id `upper`, and was not read."""
 
     what: str
     after: int
@@ -46,7 +46,7 @@ class Gap(NamedTuple):
 
 
 class EventBatch(NamedTuple):
-    """The next events, and how far the consumer is when all of them are handled."""
+    """The next events, and the position and number that the consumer has reached when all of them are handled."""
 
     events: list[ReceivedEvent]
     position: int
@@ -54,7 +54,7 @@ class EventBatch(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What is written down of a partition; the four counts are added to what is there."""
+    """What is written into the row of a position; the four counts are added to those in the row."""
 
     position: int
     number: int
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
     attempts: int = 0
     pause: timedelta | None = None
     stopped: bool = False
-    error: str | None = ""  # None leaves the last one
+    error: str | None = ""  # None leaves the error that is in the row
     handled: int = 0
     failed: int = 0
     ignored: int = 0
@@ -72,19 +72,16 @@ class Entry(NamedTuple):
 
 
 class PartitionSettlement(NamedTuple):
-    """What a settling transaction wrote, and where; it counts once that transaction is committed.
-
-    `held` says that the transaction is the one that began with `LeasedPartition.hold`.
-    """
+    """What a settling transaction wrote, and the address of the row; it counts once that transaction is committed."""
 
     entry: Entry
-    place: str
-    held: bool = False
+    row_address: str
+    same_transaction: bool = False  # as the one that began with `Lease.take_lock`
 
 
 @dataclass(slots=True)
 class LeasedPartition(Lease):
-    """One partition of one consumer, held by this worker until it is released or the time is over."""
+    """One partition of one consumer, leased by this worker until it is released or the time is over."""
 
     position_id: int
     partition: int
@@ -93,13 +90,13 @@ class LeasedPartition(Lease):
     attempted: int | None
     attempts: int
     careful_until: int
-    place: str | None
+    row_address: str | None  # the ctid of the position's row; None where it has to be found by its key
     clock: datetime
     redrives: bool
-    suspicious: bool
-    horizon: int = 0
+    after_crash: bool  # the last worker lost its lease, and what it was handling has not been looked at
+    readable_until: int = 0
     batch: EventBatch | None = None
-    fitting: int = MOST
+    read_limit: int = MOST  # events; less after a batch that was too large for MAX_BATCH_BYTES
     claimed_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -111,27 +108,34 @@ class LeasedPartition(Lease):
         return f"partition {self.partition}"
 
     @property
+    def where(self) -> str:
+        return f"behind event {self.position}"
+
+    @property
+    def reached(self) -> int | None:
+        return self.position
+
+    @property
     def last(self) -> bool:
-        """Whether nothing was to be read behind this batch when it was read."""
-        return self.batch is None or self.batch.position >= self.horizon
+        """Whether the log ended with this batch when it was read."""
+        return self.batch is None or self.batch.position >= self.readable_until
 
     def read(self) -> EventBatch | None:
-        """The next events, no more than the consumer takes at once; None if there is nothing behind the position."""
+        """The next events, no more than the consumer takes at once; None if the log ends at the position."""
         return self._read()
 
     def read_unread(self) -> EventBatch | None:
-        """The next event by itself and without its payload, after those up to the end of its batch failed to be read.
+        """The next event without its payload, after a batch that could not be read as a whole.
 
-        Each of them is read by itself then, and its attempt counted before that.
+        The events of that batch are read one by one from now on, each after its attempt is counted.
         """
-        end = self._suspect()
+        end = self._go_carefully()
         batch = self._read(most_bytes=NOTHING)
         if end is not None and batch is not None and not batch.events and end <= batch.position:
             raise left_out(f"{self.subscription.topic}/{end}")
         return batch
 
     def load(self, event: ReceivedEvent) -> ReceivedEvent | None:
-        """An unread event, with its payload; None if that can't be read."""
         after = event.id - 1
         statement = SQL.read.on(
             log=self.subscription.log,
@@ -141,24 +145,28 @@ class LeasedPartition(Lease):
             upper=event.id,
             most=1,
         )
-        return loaded(bounded(self.using, statement, most_bytes=ALL), event)
+        try:
+            return loaded(bounded(self.using, statement, most_bytes=ALL), event)
+        except EventGone:
+            refuse_missing(self.subscription, event.id)
+            raise
 
     def _read(self, most_bytes: int | None = None) -> EventBatch | None:
         of = self.subscription
-        if self.position >= self.horizon:
+        if self.position >= self.readable_until:
             rows = sql.fetch_whole(
                 self.using, sql.shared.horizon.on(log=of.log, topic_id=of.topic_id, after=self.position)
             )
             if not rows:
-                self.suspicious = False  # there was nothing in hand
+                self.after_crash = False  # the worker that lost its lease was handling nothing
                 return None
-            self.horizon = rows[0][0]
-        if self.suspicious:
-            self._suspect()
-        # What may have ended a worker is read by itself too: it may be too large to be read with others.
-        most = 1 if self.position < self.careful_until else min(of.most, self.fitting)
+            self.readable_until = rows[0][0]
+        if self.after_crash:
+            self._go_carefully()
+        # What may have ended a worker is also read by itself: it may be too large to be read with others.
+        most = 1 if self.position < self.careful_until else min(of.most, self.read_limit)
         reach = most if of.is_dense else max(RANGE, 2 * most * of.partitions)
-        upper = min(self.horizon, self.position + reach)
+        upper = min(self.readable_until, self.position + reach)
         statement = SQL.read.on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
         )
@@ -166,8 +174,8 @@ class LeasedPartition(Lease):
         events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
         if cut is not None and not events:
             events = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
-        # What does not fit was unpacked for nothing: that many are not looked at again.
-        self.fitting = of.most if cut is None else 2 * len(events)
+        # Events that did not fit were unpacked for nothing, so the next read asks for fewer.
+        self.read_limit = of.most if cut is None else 2 * len(events)
         ended = len(events) < most and cut is None
         if events and events[0].id == self.attempted:
             events[0] = events[0].with_attempt(self.attempts + 1)
@@ -180,7 +188,7 @@ class LeasedPartition(Lease):
         return self.batch
 
     def _refuse_gap(self, events: list[ReceivedEvent], upper: int) -> None:
-        """EventsMissing if one of the next events is not among these, which are all up to an id."""
+        """EventsMissing if `events` lacks one of those after the position, up to the id `upper`."""
         if self._gap(events, upper, self.position, self.number) is None:
             return
         dropped = floors(self.subscription)
@@ -197,7 +205,7 @@ class LeasedPartition(Lease):
         raise missing(gap.what) if there is None else left_out(f"{of.topic}/{there}")
 
     def _gap(self, events: list[ReceivedEvent], upper: int, after: int, number: int) -> Gap | None:
-        """The first event that is missing: of all by its id, of a partition by its number if there is one behind it."""
+        """The first missing event: found by its id, or in a partition by the number of an event after it."""
         topic = self.subscription.topic
         if self.subscription.whole:
             if len(events) >= upper - after:
@@ -214,19 +222,24 @@ class LeasedPartition(Lease):
         what = f"Event number {lost} of partition {self.partition}, which comes before {topic}/{event.id},"
         return Gap(what, before, event.id - 1)
 
-    def _suspect(self) -> int | None:
-        """Somebody died or froze with the next batch in hand: one of its events may be why. Returns where it ends."""
+    def _go_carefully(self) -> int | None:
+        """Handle the next batch one by one: it may have ended the last worker. Returns the last id of the batch."""
         of = self.subscription
         statement = sql.shared.batch_end.on(
-            log=of.log, events=self._events(), match=of.match, after=self.position, upper=self.horizon, most=of.most
+            log=of.log,
+            events=self._events(),
+            match=of.match,
+            after=self.position,
+            upper=self.readable_until,
+            most=of.most,
         )
         [[end]] = sql.fetch_whole(self.using, statement)
         self.careful_until = max(self.careful_until, end or 0)
-        self.suspicious = False
+        self.after_crash = False
         return None if end is None else int(end)
 
     def too_few(self, batch: EventBatch) -> bool:
-        """Whether a batch is smaller than the consumer wants, and its events not old enough to go without more."""
+        """Whether a batch is smaller than min_batch, and its oldest event has not waited for max_wait yet."""
         wanted = self.subscription.consumer
         if not batch.events or not self.last or len(batch.events) >= wanted.min_batch:
             return False
@@ -234,19 +247,15 @@ class LeasedPartition(Lease):
         return now - batch.events[0].logged_at < (wanted.max_wait or timedelta(0))
 
     def is_careful(self, event: ReceivedEvent) -> bool:
-        """Whether this event is handled by itself, and its attempt counted before it starts."""
         return event.id <= self.careful_until or event.id == self.attempted or isinstance(event, UnreadEvent)
 
     def judge(self, event: ReceivedEvent, error: BaseException) -> Failure:
-        """What follows from the error of an attempt."""
         return judge(self.subscription.consumer, event, error)
 
     def attempts_of(self, event: ReceivedEvent) -> int:
-        """How many attempts at this event are counted."""
         return self.attempts if event.id == self.attempted else 0
 
     def count_attempt(self, event: ReceivedEvent) -> ReceivedEvent:
-        """Count an attempt before it starts, whatever comes of it. In a transaction of its own."""
         rows = sql.fetch(
             self.using,
             SQL.count_attempt,
@@ -257,17 +266,13 @@ class LeasedPartition(Lease):
         )
         if not rows:
             raise self.lose()
-        [[self.attempts, self.place, _]] = rows
+        [[self.attempts, self.row_address, _]] = rows
         self.attempted = event.id
         return event.with_attempt(self.attempts)
 
     def settle(
         self, handled: Sequence[ReceivedEvent], failure: Failure | None = None, *, careful_until: int | None = None
     ) -> PartitionSettlement:
-        """Write down, in the caller's transaction, what was handled and what the next event failed with.
-
-        Raises LeaseLost, and the transaction must not be committed then.
-        """
         position, number = self._reached(handled, failure)
         verdict = None if failure is None else failure.verdict
         if failure is not None and verdict is Verdict.DEAD_LETTER:
@@ -285,7 +290,7 @@ class LeasedPartition(Lease):
         if failure is not None and not failure.passes:
             entry = entry._replace(
                 attempted=failure.event.id,
-                attempts=failure.event.attempt,
+                attempts=failure.attempts,
                 pause=failure.pause,
                 stopped=verdict is Verdict.STOP,
                 error=failure.summary,
@@ -294,43 +299,41 @@ class LeasedPartition(Lease):
         return self._write(entry)
 
     def settle_redrive(self, *, failed: bool, ignored: bool) -> PartitionSettlement:
-        """Write down that a dead letter was handled again; the position stays."""
+        """Count a dead letter that was handled again; the position stays."""
         return self._keep(handled=int(not failed and not ignored), failed=int(failed), ignored=int(ignored))
 
     def settled(self, settlement: PartitionSettlement) -> None:
-        """The transaction that settled is committed: go on from there."""
-        entry, self.place, _ = settlement
+        entry, self.row_address, _ = settlement
         self.position, self.number, self.careful_until = entry.position, entry.number, entry.careful_until
         self.attempted, self.attempts, self.released = entry.attempted, entry.attempts, entry.release
-        self.holding = False
 
     def release(self) -> None:
-        """Let the partition go; everything in hand is settled.
+        """End the lease with everything settled.
 
-        If somebody before died with it in hand, and nothing was read since, whoever claims it next has to know.
+        If this worker took the partition over and read nothing, it gives up instead: the next worker must be careful.
         """
-        if self.suspicious:
+        if self.after_crash:
             self.give_up()
             self.released = True
         elif not self.released:
             self.settled(self._keep(release=True))
 
     def stop(self, error: str) -> None:
-        """Stop the partition where it is, until somebody resumes it."""
+        """Stop the partition where it is, until it is resumed by `events resume` or in the admin."""
         self.settled(self._keep(stopped=True, error=error[:LONGEST_ERROR], release=True))
 
     def give_up(self) -> None:
-        """Let the partition go with something unsettled: whoever claims it next goes on carefully."""
+        """End the lease with something unsettled: the next worker goes on carefully."""
         give_up(self.using, [self.token])
 
     def wait_for_more(self, batch: EventBatch) -> None:
-        """Pass what didn't match before the first event of a batch that is too small yet, and let go."""
+        """Move the position up to the first event of a batch that is too small so far, and release."""
         first = batch.events[0]
         position, number = first.id - 1, self._number_of(first) - 1
         self.settled(self._keep(position=position, number=number, release=True))
 
     def _keep(self, **changes: Any) -> PartitionSettlement:
-        """Everything stays as it is, but for what is named."""
+        """Write the row as it is, but for the named changes."""
         entry = Entry(
             position=self.position,
             number=self.number,
@@ -342,13 +345,13 @@ class LeasedPartition(Lease):
         return self._write(entry._replace(**changes))
 
     def _write(self, entry: Entry) -> PartitionSettlement:
-        for place in [self.place, None] if self.place else [None]:
+        for row_address in [self.row_address, None] if self.row_address else [None]:
             rows = sql.fetch(
                 self.using,
                 SQL.settle,
                 position_id=self.position_id,
                 token=self.token,
-                place=place,
+                row_address=row_address,
                 position=entry.position,
                 number=entry.number,
                 careful_until=entry.careful_until,
@@ -362,12 +365,12 @@ class LeasedPartition(Lease):
                 ignored=entry.ignored,
                 dead_lettered=entry.dead_lettered,
                 release=entry.release,
-                hold=self.may_freeze,
+                lock=self.commits_separately,
             )
             if rows:
-                place, held, found = rows[0]
-                self.refuse_unfound(found)
-                return PartitionSettlement(entry, place, held is True)
+                address, same_transaction, locked = rows[0]
+                self.refuse_unlocked(locked)
+                return PartitionSettlement(entry, address, same_transaction is True)
         raise self.lose()
 
     def _reached(self, handled: Sequence[ReceivedEvent], failure: Failure | None) -> tuple[int, int]:
@@ -404,16 +407,16 @@ def claim(
     subscription: Subscription,
     position_id: int,
     partition: int,
-    floor: int = 0,
+    min_position: int = 0,
     *,
     holder: str,
     async_commit: bool = True,
 ) -> LeasedPartition | None:
-    """Lease a partition if it is free; None if somebody else has it, or it has to wait, or there is nothing to do.
+    """Lease a partition; None if another worker has it, it has to wait, or it has nothing to do.
 
-    In a async_commit it is not on disk when this returns, so a crash of the server may take it back.
-
-    One that was lost by its holder is taken over: what that one still does to the database is ended.
+    With `async_commit` the claim may not be on disk yet when this returns, so a crash of the server may undo it. A
+    partition whose lease has run out is taken over. `min_position` is a bound for the planner: no position is below it,
+    unless it was rewound.
     """
     nested = connections[subscription.using].in_atomic_block
     token = secrets.randbits(63)
@@ -424,7 +427,7 @@ def claim(
                 redrive_due=sql.shared.redrive_due,
                 log=subscription.log,
                 topic_id=subscription.topic_id,
-                floor=floor,
+                floor=min_position,
             ),
             position_id=position_id,
             token=token,
@@ -432,12 +435,12 @@ def claim(
             holder=holder[:200],
             async_commit=async_commit and not nested,
         )
-        # Who froze just before its COMMIT keeps the row locked, and would for ever.
+        # A worker that froze just before its COMMIT keeps the row locked until its connection is ended.
         if rows or nested or not _end_frozen_settler(subscription.using, position_id):
             break
     if not rows:
         return None
-    position, number, attempted, attempts, careful_until, lost_token, place, clock, redrives, horizon, _ = rows[0]
+    position, number, attempted, attempts, careful_until, lost_token, address, clock, redrives, last_id, _ = rows[0]
     return LeasedPartition(
         subscription,
         token,
@@ -450,16 +453,16 @@ def claim(
         attempted,
         attempts,
         careful_until,
-        place,
+        address,
         clock,
         redrives,
-        suspicious=lost_token is not None,
-        horizon=horizon or 0,
+        after_crash=lost_token is not None,
+        readable_until=last_id or 0,
     )
 
 
 def _end_frozen_settler(using: str, position_id: int) -> bool:
-    """End whoever holds a position's row behind the end of its lease; returns whether there was one."""
+    """End the worker that keeps a position's row locked although its lease is over; returns whether there was one."""
     rows = sql.fetch(using, SQL.overdue, position_id=position_id)
     for (token,) in rows:
         end_holder(using, token)

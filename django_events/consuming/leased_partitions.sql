@@ -1,5 +1,5 @@
 -- name: read
--- The next events of a consumer behind a position, in order, up to an id that is settled: a part of `bounded`.
+-- The next events of a partition after an id, in order: a part of `bounded`.
 --
 -- Bounds are literals, so that the planner opens only the segments between them.
 -- Literals: after, upper, most. Identifiers: log. Parts: events (which events `e` are in the partition), match.
@@ -12,9 +12,9 @@ LIMIT {most}
 
 
 -- name: count_attempt
--- Count an attempt before it starts, so that it counts also if the handler ends its process.
+-- Count an attempt before it starts, so that it is counted even if the handler ends its process.
 --
--- The commit waits for the disk.
+-- The commit waits for the disk: a crash of the server must not forget the attempt.
 -- Parameters: position_id, token, event_id, careful_until.
 -- Relies on: the primary key of django_events_position.
 UPDATE django_events_position
@@ -30,17 +30,17 @@ RETURNING attempts, ctid::text,
 
 
 -- name: settle
--- Write down how far a consumer is in a partition, if the lease is still the settler's.
+-- Write down how far a consumer is in a partition, if the token is still that of the lease.
 --
--- Where the row was when it was last written is tried first: under an old snapshot, a look by the key walks
--- over every version since. No answer means that the row is elsewhere, or that the lease was lost.
--- Parameters: position_id, token, place (a ctid, or null to look by the key), position, number,
+-- The row is tried first at the address where it was last written: while an old snapshot is open, a look-up by the key
+-- walks over every version since. No answer means that the row is elsewhere, or that the lease was lost.
+-- Parameters: position_id, token, row_address (a ctid, or null to look up by the key), position, number,
 -- handled, failed, ignored, dead_lettered (how many more), attempted, attempts, pause (an interval
 -- until the next attempt, or null), careful_until, stopped, error (null to leave it),
--- release, hold (whether to take the lock of `hold`, by which a frozen settler is found).
--- Answers with where the row is now, whether the transaction is still the one that began with `hold`, and whether that
--- lock was had, null if it was not asked for. Without it nothing must be committed: somebody takes over now.
--- Relies on: the row's place, or the primary key of django_events_position.
+-- release, lock (whether to take the lock of `take_lock`, by which a worker that freezes before COMMIT is found).
+-- Answers with the row's address, whether the transaction is still the one that began with `take_lock`, and whether the
+-- lock was taken, null if that was not asked for. If it was not taken, nothing must be committed: a takeover is under way.
+-- Relies on: the row's address, or the primary key of django_events_position.
 UPDATE django_events_position
 SET
     position = %(position)s,
@@ -58,33 +58,33 @@ SET
     token = CASE WHEN %(release)s THEN NULL ELSE token END,
     leased_until = CASE WHEN %(release)s THEN NULL ELSE leased_until END,
     holder = CASE WHEN %(release)s THEN '' ELSE holder END
-WHERE ctid = coalesce(%(place)s::tid, ctid) AND id = %(position_id)s AND token = %(token)s
+WHERE ctid = coalesce(%(row_address)s::tid, ctid) AND id = %(position_id)s AND token = %(token)s
 RETURNING
     ctid::text,
     current_setting('django_events.token', true) = %(token)s::text,
-    CASE WHEN %(hold)s THEN pg_try_advisory_xact_lock(%(token)s) END
+    CASE WHEN %(lock)s THEN pg_try_advisory_xact_lock(%(token)s) END
 
 
 -- name: claim
 -- Lease one partition of a consumer under a new token, if it is free.
 --
--- A lease is free when its holder settled, or when its time is over: then the holder died or froze,
--- and the answer has its token. The token is random and fences: whoever holds an older one settles nothing.
--- The commit need not wait for the disk unless an attempt failed before: a lease that a crash of the
--- server takes back was not used for anything that survived the crash.
--- Where the log has nothing behind the position, nothing is written. The floor is no more than the position, unless
--- that was rewound: a literal, so that the planner opens no older segment.
--- Parameters: position_id, token, lease (an interval), holder, async_commit (whether the commit may skip the disk).
+-- A partition is free when no worker has it, or when the time of its lease is over: then that worker died or froze, and
+-- the answer has its token. The token is random and fences: a worker with an older token can't settle.
+-- The commit need not wait for the disk unless an attempt failed before: if a crash of the server undoes the lease,
+-- it undoes everything that was settled under it too.
+-- Where the log ends at the position, nothing is written. The floor is at most the position, unless that was rewound:
+-- a literal, so that the planner opens no older segment.
+-- Parameters: position_id, token, lease (an interval), holder, async_commit (whether the commit may return before it is on disk).
 -- Literals: topic_id, floor. Identifiers: log. Parts: redrive_due.
--- Answers with the position as it is, the token that was lost if there was one, where the row is, the time,
--- whether a dead letter is to be handled again, and up to which id the log can be read.
+-- Answers with the position as it is, the token of the lease that was taken over if there was one, the row's address,
+-- the time, whether a dead letter is to be handled again, and up to which id the log can be read.
 -- Relies on: the primary keys of django_events_position and of the log.
 WITH free AS MATERIALIZED (
     SELECT
         p.id,
         p.token AS lost_token,
         redrive.due AS redrive_due,
-        last.id AS horizon,
+        last.id AS last_id,
         CASE
             WHEN %(async_commit)s AND p.token IS NULL AND p.attempts = 0 THEN set_config('synchronous_commit', 'off', true)
         END AS commits
@@ -116,11 +116,11 @@ WHERE p.id = free.id
 RETURNING
     p.position, p.number, p.attempted, p.attempts, p.careful_until,
     free.lost_token, p.ctid::text, clock_timestamp(),
-    free.redrive_due, free.horizon, free.commits
+    free.redrive_due, free.last_id, free.commits
 
 
 -- name: overdue
--- The lease of a position whose time is over.
+-- The token of a position whose lease is over.
 --
 -- Parameters: position_id.
 -- Relies on: the primary key of django_events_position.

@@ -1,4 +1,4 @@
-"""What a worker has in hand under a token, whatever kind of consumer it is of."""
+"""Leases: what a worker may settle under a token, of a stream or a queue alike; and how a lost lease is taken away."""
 
 import logging
 import time
@@ -16,20 +16,25 @@ logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
 
 END_HOLDER_TIMEOUT = "5s"
-PATIENCE, PAUSE = 5.0, 0.01  # seconds: for a session of this process that is about to end
+PATIENCE, PAUSE = 5.0, 0.01  # seconds, for a closed session of this process whose lock the server still has
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease, by the database's clock and fenced by a random token: who has another one settles nothing."""
+    """A right to settle events of one consumer, for some time by the database's clock.
+
+    It is fenced by a random token, which the leased rows have too. A worker that takes the lease over, or a rewind,
+    changes the token in the rows. From then on, what this worker settles under its old token changes nothing, and
+    LeaseLost says so. A `LeasedPartition` is of a stream, `ClaimedDeliveries` are of a queue.
+    """
 
     subscription: Subscription
     token: int
-    lost_token: int | None  # of who had it before, and let its time run out
+    lost_token: int | None  # of the worker whose lease ran out, where this one took it over
     nested: bool  # in a transaction of the caller's, as in a test
     released: bool = field(default=False, kw_only=True)
-    holding: bool = field(default=False, kw_only=True)  # a handler's transaction began with `hold`, and nothing settled
-    # What the keeper of the leases and the handler's thread tell each other.
+    lock_taken: bool = field(default=False, kw_only=True)  # in the open transaction, by `take_lock`
+    # Written by the thread that renews leases, or read by it while the handler's thread works.
     lost: bool = field(default=False, kw_only=True)
     handling: ReceivedEvent | None = field(default=None, kw_only=True)
     timed_out: ReceivedEvent | None = field(default=None, kw_only=True)
@@ -41,72 +46,87 @@ class Lease:
 
     @property
     def at_position(self) -> int | None:
-        """The position whose lease it is; None where the lease is a row of its own."""
+        """The position whose row has the lease; None where the lease is a row of its own."""
         return None
 
     @property
     def what(self) -> str:
-        """Of what it is, for the log."""
+        """What is leased, for log lines and errors: `partition 3`, `12 deliveries`."""
         raise NotImplementedError
 
     @property
-    def may_freeze(self) -> bool:
-        """Whether what is settled is in a transaction of the worker's, which ends by another message only."""
+    def where(self) -> str:
+        """At which event it is, for errors: `behind event 7`."""
+        raise NotImplementedError
+
+    @property
+    def reached(self) -> int | None:
+        """Up to which id its partition is settled; None where that isn't known."""
+        return None
+
+    @property
+    def commits_separately(self) -> bool:
+        """Whether the COMMIT is a message of its own: a worker that freezes before it keeps its rows locked."""
         return not self.nested and connections[self.using].in_atomic_block
 
-    def take_lock(self) -> None:
-        """As the first statement of a handler's transaction: let whoever takes over find it, or raise LeaseLost.
+    def release(self) -> None:
+        """End the lease, and let other workers have what is not settled."""
+        raise NotImplementedError
 
-        After a handler closed its connection, the session of that has the lock until the server has noticed.
+    def take_lock(self) -> None:
+        """Take the advisory lock of this lease, as the first statement of a handler's transaction, or raise LeaseLost.
+
+        Whoever takes the lease over finds a frozen transaction by this lock, and ends it. After a handler closed its
+        connection, the server may need a moment to release the lock, so it is tried for `PATIENCE` seconds.
         """
-        self.holding = True
+        self.lock_taken = True
         deadline = time.monotonic() + PATIENCE
-        while not self._try_hold():
+        while not self._try_lock():
             if not self._is_ours():
                 raise self.lose()
-            if (why := self._held_elsewhere(late=time.monotonic() > deadline)) is not None:
+            if (why := self._locked_by(late=time.monotonic() > deadline)) is not None:
                 raise self.lose(why)
             time.sleep(PAUSE)
 
     def lose(self, why: str = "it was taken over or rewound") -> LeaseLost:
-        """Somebody else has it now: the error to raise, so that nothing of this turn is committed."""
+        """Mark the lease as lost; returns the error to raise, so that nothing of this turn is committed."""
         self.lost = True
         return LeaseLost(
             f"Consumer {self.subscription} lost its lease of {self.what}: {why}. "
             "What was handled meanwhile is not settled."
         )
 
-    def refuse_unfound(self, found: bool | None) -> None:
-        """LeaseLost where a settling transaction has not got the lock of its lease: somebody takes over just now.
+    def refuse_unlocked(self, locked: bool | None) -> None:
+        """LeaseLost where a settling transaction did not get the lock of its lease: a takeover is under way.
 
-        Where a handler ended the transaction that had it, that is what is wrong, and the caller knows.
+        Where a handler ended the transaction that had taken the lock, the caller reports that instead.
         """
-        if found is False and not self.holding:
+        if locked is False and not self.lock_taken:
             raise self.lose()
 
-    def _try_hold(self) -> bool:
-        [[had, *_]] = sql.fetch(self.using, SQL.hold, token=self.token)
-        return bool(had)
+    def _try_lock(self) -> bool:
+        [[locked, *_]] = sql.fetch(self.using, SQL.take_lock, token=self.token)
+        return bool(locked)
 
     def _is_ours(self) -> bool:
-        held = sql.fetch(self.using, sql.shared.held, consumer_ids=[self.subscription.consumer_id], partition=None)
-        return any(token == self.token for token, *_ in held)
+        leases = sql.fetch(self.using, sql.shared.held, consumer_ids=[self.subscription.consumer_id], partition=None)
+        return any(token == self.token for token, *_ in leases)
 
-    def _held_elsewhere(self, *, late: bool) -> str | None:
-        """What has the lock and won't let it go soon: a prepared transaction never does by itself."""
-        for pid, prepared in sql.fetch(self.using, SQL.holder_of_lease, token=self.token):
+    def _locked_by(self, *, late: bool) -> str | None:
+        """What has the lock and will not release it soon; None to try again. A prepared transaction never does."""
+        for pid, prepared in sql.fetch(self.using, SQL.lock_holder, token=self.token):
             if pid is None:
                 end = f"ROLLBACK PREPARED {sql.quoted(prepared)}"
                 return f"the prepared transaction {prepared!r} has its lock. If a handler prepared it, undo it: {end}"
             if late:
-                return f"the session {pid}, which was closed, has its lock still, and is ended by who takes over"
-        return "its lock is not to be had" if late else None
+                return f"session {pid}, whose connection was closed, still has its lock; the next worker ends it"
+        return "its lock can't be taken" if late else None
 
 
 def give_up(using: str, tokens: Sequence[int]) -> set[int]:
-    """End leases without settling, of partitions or hands, so that nobody has to wait for their time to be over.
+    """End leases without settling, so that other workers need not wait until they run out.
 
-    Returns the tokens of those that were still leases.
+    The next worker goes on carefully, as after a crash. Returns the tokens of those that were still leases.
     """
     if not tokens:
         return set()
@@ -114,16 +134,16 @@ def give_up(using: str, tokens: Sequence[int]) -> set[int]:
 
 
 def end_holder(using: str, token: int) -> None:
-    """End the transaction of a worker that lost this lease, and wait for a while until its locks are gone.
+    """End the connection of the worker that lost this lease, and wait for a while until its locks are gone.
 
-    Where this role may not end it, the token still keeps it from settling.
+    Where this role may not end it, the worker still can't settle: its token is void.
     """
     with sql.batch(using, lock_timeout=END_HOLDER_TIMEOUT):
         try:
             with transaction.atomic(using):
-                for pid, told in sql.fetch(using, sql.shared.end_holder, token=token):
-                    done = "is ended" if told else "is gone"
-                    logger.warning("The frozen worker's connection, pid %d, %s.", pid, done)
+                for pid, ended in sql.fetch(using, sql.shared.end_holder, token=token):
+                    what = "is ended" if ended else "is gone"
+                    logger.warning("The frozen worker's connection, pid %d, %s.", pid, what)
                 sql.fetch(using, SQL.wait_for_holder, token=token)
         except DatabaseError as error:
             if sql.kind_of(error) not in (sql.ErrorKind.LOCKED, sql.ErrorKind.FORBIDDEN, sql.ErrorKind.ROWS_HIDDEN):

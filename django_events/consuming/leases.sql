@@ -1,19 +1,20 @@
--- name: hold
--- As the first statement of a handler's transaction: whoever takes the lease over finds it by this lock.
+-- name: take_lock
+-- Take the advisory lock of a lease, as the first statement of a handler's transaction.
 --
--- It ends with the transaction, and no other transaction has to wait for it but the one that takes over. If it can't be
--- had, somebody takes over now, or a transaction of this lease was prepared and has it for as long as it is. By the
--- setting, which ends with it too, settling finds out that it is still the same transaction.
--- A site's limit for idle transactions is meant for pages: here the lease and the consumer's timeout are the limit.
--- Parameters: token.
+-- The lock is how a worker that takes the lease over finds this transaction. It ends with the transaction, and only a
+-- takeover waits for it. It can't be had while a takeover is under way, or while a prepared transaction of this lease
+-- exists. The setting django_events.token ends with the transaction too, so settling can tell whether it runs in the
+-- transaction that began here, or in one that a handler began after it had ended this one.
+-- A site's limit for idle transactions is meant for web requests: here the lease and the consumer's timeout are the limit.
+-- Parameters: token. Answers first with whether the lock was taken.
 SELECT
     pg_try_advisory_xact_lock(%(token)s),
     set_config('django_events.token', %(token)s::text, true),
     set_config('idle_in_transaction_session_timeout', '0', true)
 
 
--- name: holder_of_lease
--- The session that has the lock of a lease, see `hold`; the pid is null where it is a prepared transaction.
+-- name: lock_holder
+-- The session that has the lock of a lease, see `take_lock`; the pid is null where it is a prepared transaction.
 --
 -- Parameters: token.
 -- Answers with the pid, and the name of the prepared transaction.
@@ -32,26 +33,26 @@ WHERE l.locktype = 'advisory'
 
 
 -- name: give_up
--- End leases without settling: whoever claims next goes on carefully, as after a crash.
+-- End leases without settling: the next worker goes on carefully, as after a crash.
 --
 -- Parameters: tokens. Answers with those that were still leases.
 -- Relies on: django_events_position is small, and this is rare; the primary key of django_events_deliverylease.
-WITH lanes AS (
+WITH partitions AS (
     UPDATE django_events_position SET leased_until = clock_timestamp() WHERE token = ANY(%(tokens)s::bigint[])
     RETURNING token
 ),
-hands AS (
+deliveries AS (
     UPDATE django_events_deliverylease SET leased_until = clock_timestamp() WHERE token = ANY(%(tokens)s::bigint[])
     RETURNING token
 )
-SELECT token FROM lanes
+SELECT token FROM partitions
 UNION ALL
-SELECT token FROM hands
+SELECT token FROM deliveries
 
 
 -- name: wait_for_holder
--- Wait until the holder of a lost lease is gone, with its locks.
+-- Wait until the transaction of a worker that lost its lease has ended, and released its locks.
 --
--- Shared: several may take over, or rewind, at the same time, and none of them is the holder.
+-- The lock is shared: several sessions may take over, or rewind, at the same time, and must not wait for each other.
 -- Parameters: token (the lost one).
 SELECT pg_advisory_xact_lock_shared(%(token)s)

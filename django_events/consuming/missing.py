@@ -1,7 +1,8 @@
 """Events that a worker doesn't find in the log: retention has dropped them, or they are missing.
 
-Ids have no gaps, and the numbers of a partition have none either. What retention dropped is at or below the floors that
-it wrote down in the same transaction. Nothing else may be taken for gone.
+Ids have no gaps, and the numbers of a partition have none either. Retention writes down, in the transaction that drops
+events, up to which id and number it dropped them: the floors. An event above the floor that can't be found is missing,
+and must not be passed over as if retention had dropped it.
 """
 
 from typing import NamedTuple
@@ -23,18 +24,24 @@ class Floors(NamedTuple):
 
 
 def floors(of: Subscription) -> Floors:
-    """As they are now. Without the topic's head nothing is known to be dropped."""
+    """The floors of a consumer's topic now. Without the topic's head row, nothing counts as dropped."""
     rows = sql.fetch_whole(of.using, sql.shared.head_of_topic, topic_id=of.topic_id)
     return Floors(*rows[0]) if rows else Floors(0, [])
 
 
+def refuse_missing(of: Subscription, event_id: int) -> None:
+    """EventsMissing for an event that can't be found, unless retention has dropped it."""
+    if event_id > floors(of).id:
+        raise missing(f"Event {of.topic}/{event_id}")
+
+
 def left_out(address: str) -> EventsMissing:
-    """The error of a worker whose read answers without an event that is there: to go on behind it would lose it."""
+    """The error if a read left out an event that the log has: going on after it would lose the event."""
     return EventsMissing(f"The log has event {address}, and a read left it out.")
 
 
 def missing(what: str) -> EventsMissing:
-    """The error of a worker that doesn't find an event which retention has not dropped."""
+    """The error if an event can't be found and retention has not dropped it."""
     return EventsMissing(
         f"{what} is missing: it is not in the log, and retention has not dropped it. Was it "
         "removed by hand, or lost with a file?"

@@ -1,5 +1,5 @@
 -- name: redrives
--- Whether dead letters of a queue consumer can be handled again now.
+-- Whether a queue consumer has dead letters that can be handled again now.
 --
 -- Parameters: consumer_id. Parts: redrive.
 -- Relies on: what `redrive_of_queue` does.
@@ -11,9 +11,10 @@ LIMIT 1
 
 
 -- name: redrive_deliveries
--- Make deliveries again of dead letters of a queue consumer that are to be handled again.
+-- Make deliveries of dead letters of a queue consumer that are due to be handled again.
 --
--- In a later statement than `stand_still`. The position goes back to the oldest, for nothing before it is looked at.
+-- In a later statement than `stand_still`. The position goes back before the oldest of them, because claims look at nothing
+-- before the position.
 -- Parameters: consumer_id. Parts: redrive.
 -- Relies on: what `redrive_of_queue` does, django_events_position (consumer_id, partition).
 WITH due AS MATERIALIZED (

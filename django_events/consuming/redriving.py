@@ -1,4 +1,4 @@
-"""A dead letter that is handled again: claimed with its partition, handled and settled like any event."""
+"""A dead letter of a stream that is handled again: claimed with its partition, handled and settled like any event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SQL = sql.beside(__name__)
 
 @dataclass(slots=True)
 class Redrive:
-    """The oldest dead letter of a leased partition that somebody wants handled again."""
+    """The oldest dead letter of a leased partition that is due to be handled again."""
 
     lease: LeasedPartition
     dead_letter_id: int
@@ -47,7 +47,10 @@ class Redrive:
             token=self.lease.token,
         )
         if not rows:
-            raise LeaseLost(f"The dead letter {event.address} of consumer {self.subscription} is not this worker's.")
+            raise LeaseLost(
+                f"The dead letter {event.address} of consumer {self.subscription} is not handled by this worker any "
+                "more: its lease was taken over, or the redrive was undone."
+            )
         self.attempts = rows[0][0]
         return event.with_attempt(self.attempts)
 
@@ -66,6 +69,7 @@ class Redrive:
                 SQL.settle_redrive,
                 dead_letter_id=self.dead_letter_id,
                 pause=failure.pause if failure.verdict is Verdict.RETRY else None,
+                attempts=failure.attempts,
                 error=failure.summary,
                 traceback=failure.traceback,
             )
@@ -84,7 +88,7 @@ class Redrive:
 
 
 def next_redrive(lease: LeasedPartition) -> Redrive | None:
-    """The next dead letter of a leased partition to handle again, in the order of their ids."""
+    """The next dead letter of a leased partition to handle again, by event id; None if none is due."""
     rows = sql.fetch(
         lease.using,
         SQL.next_redrive.on(redrive_due=sql.shared.redrive_due),

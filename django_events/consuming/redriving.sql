@@ -1,5 +1,5 @@
 -- name: count_redrive
--- Count an attempt at a dead letter before it starts, so that it counts also if the handler ends its process.
+-- Count an attempt at a dead letter before it starts, so that it is counted even if the handler ends its process.
 --
 -- Parameters: dead_letter_id, position_id, token.
 -- Relies on: the primary keys of django_events_deadletter and django_events_position.
@@ -15,7 +15,7 @@ RETURNING d.attempts,
 
 
 -- name: drop_dead_letter
--- A dead letter was handled after all.
+-- Delete a dead letter that was handled, or ignored.
 --
 -- Parameters: dead_letter_id.
 -- Relies on: the primary key of django_events_deadletter.
@@ -23,19 +23,19 @@ DELETE FROM django_events_deadletter WHERE id = %(dead_letter_id)s RETURNING id
 
 
 -- name: settle_redrive
--- A dead letter failed once more: try again after a pause, or leave it dead.
+-- Write down that a dead letter failed once more, to be tried again after a pause, or to stay dead.
 --
--- Parameters: dead_letter_id, pause (an interval, or null), error, traceback.
+-- Parameters: dead_letter_id, pause (an interval, or null), attempts, error, traceback.
 -- Relies on: the primary key of django_events_deadletter.
 UPDATE django_events_deadletter
-SET redrive_at = clock_timestamp() + %(pause)s::interval, error = %(error)s, traceback = %(traceback)s,
+SET redrive_at = clock_timestamp() + %(pause)s::interval, attempts = %(attempts)s, error = %(error)s, traceback = %(traceback)s,
     dead_at = CASE WHEN %(pause)s::interval IS NULL THEN clock_timestamp() ELSE dead_at END
 WHERE id = %(dead_letter_id)s
 RETURNING id
 
 
 -- name: next_redrive
--- The next dead letter that a partition's consumer handles again, without its event.
+-- The next dead letter of a partition that is due to be handled again, without its event.
 --
 -- Parameters: position_id. Parts: redrive_due.
 -- Relies on: django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.

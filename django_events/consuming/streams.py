@@ -1,60 +1,97 @@
-"""Stream consumers: one reader per partition, in order, for a turn of several batches.
+"""Stream consumers: a worker reads a leased partition in order, for a turn of several batches.
 
-due_partitions = DuePartitions(using, subscriptions(using, [bill]))
-while due := due_partitions.take() or ...:
-    if lease := claim(*due, holder="host:7"):
-        serve(lease, handler, ...)
+server = StreamServer(subscription, position_id, partition, holder="host:7")
+if lease := server.claim():
+    server.serve(lease, handler, on_failure=log_failure(lease))
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from django.db import DatabaseError, connections, transaction
 
 from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leased_partitions import EventBatch, LeasedPartition
-from django_events.consuming.leases import end_holder
+from django_events.consuming.leased_partitions import EventBatch, LeasedPartition, claim
+from django_events.consuming.leases import Lease, end_holder
 from django_events.consuming.reading import is_of_payload
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
+from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
 
 logger = logging.getLogger("django_events.consumer")
 
-TURN = 0.2  # seconds: then others are served, which waited longer
-TRANSACTION = 0.1  # seconds: then a handler of single events has its work committed
+TURN = 0.2  # seconds, then the worker goes on with the consumer that has waited longest
+TRANSACTION = 0.1  # seconds, then the events that a handler of single events has handled are committed
 
 
-def serve(
-    lease: LeasedPartition,
-    handler: BoundHandler,
-    *,
-    on_failure: OnFailure,
-    stopping: Callable[[], bool] = lambda: False,
-    patient: bool = True,
-) -> int:
-    """Give a leased partition its turn and let it go; returns how many events were passed.
+class StreamServer:
+    """One worker's way to serve one partition of a stream consumer, see `serving.Server`."""
 
-    With LeaseLost or any other error, nothing is settled but what was before: give the lease up then.
-    """
-    if lease.lost_token is not None:
-        _take_over(lease, lease.lost_token)
-    turn = _Turn(lease, handler, on_failure, stopping, patient)
-    passed = 0
-    if lease.redrives:  # one, and what comes after it in the log; then as many as there is time for
-        passed += turn.redrive(most=1)
-    passed += turn.read()
-    if lease.redrives and not lease.released:
-        passed += turn.redrive()
-    lease.release()
-    return passed
+    ask_again = more = may_be_blocked = False
+    unclaimable = None
+
+    def __init__(
+        self, subscription: Subscription, position_id: int, partition: int, *, holder: str, patient: bool = True
+    ) -> None:
+        self.subscription = subscription
+        self.position_id = position_id
+        self.partition = partition
+        self.holder = holder
+        self.patient = patient
+
+    def claim(
+        self, min_position: int = 0, *, ours: Collection[Lease] = (), async_commit: bool = True
+    ) -> LeasedPartition | None:
+        """Lease the partition; None if another worker has it, it has to wait, or it has nothing to do."""
+        if any(lease.at_position == self.position_id for lease in ours):
+            return None
+        return claim(
+            self.subscription,
+            self.position_id,
+            self.partition,
+            min_position,
+            holder=self.holder,
+            async_commit=async_commit,
+        )
+
+    def serve(
+        self,
+        lease: LeasedPartition,
+        handler: BoundHandler,
+        *,
+        on_failure: OnFailure,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Handle and settle a leased partition for a turn, and release it; returns how many events were passed."""
+        if lease.lost_token is not None:
+            _take_over(lease, lease.lost_token)
+        turn = _Turn(lease, handler, on_failure, stopping, self.patient)
+        passed = 0
+        if (
+            lease.redrives
+        ):  # one dead letter, then the events of the log, then as many dead letters as there is time for
+            passed += turn.redrive(most=1)
+        passed += turn.read()
+        if lease.redrives and not lease.released:
+            passed += turn.redrive()
+        lease.release()
+        return passed
+
+    def start_over(self) -> None:
+        """A partition is read from its position: there is nothing to forget."""
+
+    def close(self) -> None:
+        """Counts are settled together with the position: there is nothing left to write."""
 
 
 class _Turn:
+    """The time for which a worker serves one partition."""
+
     def __init__(
         self,
         lease: LeasedPartition,
@@ -71,7 +108,7 @@ class _Turn:
         self._handling = Handling(lease, handler, enough=self._enough, on_failure=on_failure)
 
     def redrive(self, *, most: int | None = None) -> int:
-        """Handle the dead letters again that somebody asked for, oldest first."""
+        """Handle the dead letters that are due to be handled again, oldest first."""
         passed = done = 0
         while done != most and not self._over() and (redrive := next_redrive(self.lease)):
             passed += self._handling.handle(redrive, [redrive.event])
@@ -79,7 +116,7 @@ class _Turn:
         return passed
 
     def read(self) -> int:
-        """Read and handle batches until there are no more, the turn is over, or an event has to wait."""
+        """Read and handle batches until the log ends, the turn is over, or an event has to wait for a retry."""
         passed, looked = 0, False
         while not self.lease.released and not (self._over() if looked else self.stopping()):
             looked = True
@@ -108,12 +145,12 @@ class _Turn:
         except EventsMissing:
             with released_if_unread(self.lease):
                 raise
-        except DatabaseError as error:  # a predicate fails on some value, and would again
+        except DatabaseError as error:  # a filter that fails on a value would fail again on the next try
             if not sql.kind_of(error).of_data or connections[self.lease.using].in_atomic_block:
                 with released_if_unread(self.lease):
                     raise
             logger.error(
-                "Consumer %s, partition %d stops behind event %d, because what follows can't be read. %s",
+                "Consumer %s, partition %d stops behind event %d, because the next events can't be read. %s",
                 self.lease.subscription,
                 self.lease.partition,
                 self.lease.position,
@@ -123,7 +160,7 @@ class _Turn:
             return None
 
     def _read(self) -> EventBatch | None:
-        """The next batch. Where together they can't be read, they are handled one by one, and one of them fails."""
+        """The next batch. If its events can't be read together, the first of them, without its payload."""
         try:
             return self.lease.read()
         except DatabaseError as error:
@@ -147,7 +184,7 @@ class _Turn:
 
 
 def _take_over(lease: LeasedPartition, lost_token: int) -> None:
-    """Somebody's lease ran out: end what that one still has open, so that nobody works beside it."""
+    """End the connection of the worker whose lease ran out: two workers must not handle a partition at a time."""
     logger.warning(
         "Consumer %s, partition %d is taken over behind event %d: its worker died, or froze for longer than its lease.",
         lease.subscription,

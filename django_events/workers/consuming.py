@@ -1,4 +1,4 @@
-"""Consumers as workers: threads that share an due_partitions, each with a connection of its own.
+"""Consumers as workers: threads that share the due partitions, each with a connection of its own.
 
 pool = ConsumerPool("default", [bill, index], threads=4, listener=listener)
 handled = pool.run(stop)
@@ -15,15 +15,11 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import declarations, sql, telemetry
 from django_events.conf import settings
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.deliveries import Queue
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
-from django_events.consuming.leased_partitions import LeasedPartition, claim
 from django_events.consuming.leases import Lease, give_up
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.serving import Server, server_of
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
-from django_events.consuming.streams import serve as serve_partition
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
 from django_events.log import channel
@@ -37,14 +33,14 @@ from django_events.workers.wakeup_flag import WakeupFlag
 
 logger = logging.getLogger("django_events.consumer")
 
-# While the LISTEN connection is up, the transfer's notifications tell everything: looking is for the rest.
+# Seconds between two looks while the LISTEN connection is up: notifications of the transfer tell of all new events.
 LISTENING_POLL = 5.0
 
 
 class ConsumerWorker:
-    """One thread's share of the work: it takes what is due, serves it for a turn, and takes the next.
+    """One thread of a pool: it takes a partition that is due, serves it for a turn, and takes the next.
 
-    A partition of a stream is for one worker at a time. Of a queue, any number take deliveries.
+    A partition of a stream is served by one worker at a time, a queue by any number of them.
     """
 
     left = False
@@ -54,7 +50,7 @@ class ConsumerWorker:
         self._pool = pool
         self._holder = f"{socket.gethostname()}:{os.getpid()}/{name}"
         self._unsettled: list[Lease] = []
-        self._queues: dict[int, QueueServer] = {}
+        self._servers: dict[int, Server] = {}
 
     def connect(self) -> None:
         connect_for_work(self.using)
@@ -70,38 +66,36 @@ class ConsumerWorker:
                 continue
             if pool.due_partitions.more:
                 pool.wakeup.set()
+            server = self._server(due)
             try:
-                lease = self._claim(due)
+                lease = self._claim(due, server)
             except (DatabaseError, EventsMissing) as error:
-                if not self._set_aside(due, error):
+                if not self._set_aside(due, server, error):
                     raise
                 continue
             if lease is None:
-                if due.subscription.is_queue and self._queue(due).getting_on:
-                    pool.due_partitions.look_at([due.subscription.topic_id])
-                else:  # somebody else was faster, or holds a lock on the position
-                    pool.due_partitions.refused(due.position_id)
                 continue
             pool.due_partitions.claimed(due.position_id)
+            handler, on_failure = pool.handlers[due.subscription.consumer.name], log_failure(lease)
             passed, until = 0, None
             try:
                 with pool.renewal.renewing(lease):
-                    passed = self._serve(due, lease, stop)
-                until = lease.position if isinstance(lease, LeasedPartition) else None
+                    passed = server.serve(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
+                until = lease.reached
                 pool.proven.add(due.position_id)
-                # A worker that is to stop may have read nothing.
+                # A worker that was told to stop may have read nothing, which proves nothing.
                 if (passed or not stop.requested) and pool.setbacks.concerns(due.subscription):
                     pool.setbacks.over(due.subscription, [due.position_id])
             except LeaseLost as error:
                 logger.warning("%s", error)
                 telemetry.LEASES_LOST.tell(1, self.using, due.subscription.consumer.name, due.subscription.topic)
-                give_up(self.using, [lease.token])  # what is under it still, others need not wait for
+                give_up(self.using, [lease.token])  # other workers need not wait for what is still leased under it
             except BaseException as error:
                 if not lease.released:
                     self._unsettled.append(lease)
                 pool.proven.discard(due.position_id)
                 self._give_up_if_reachable()
-                if not isinstance(error, DatabaseError | EventsMissing) or not self._set_aside(due, error):
+                if not isinstance(error, DatabaseError | EventsMissing) or not self._set_aside(due, server, error):
                     raise
             finally:
                 pool.due_partitions.served(due.position_id, until=until)
@@ -110,47 +104,40 @@ class ConsumerWorker:
                 return passed
         return 0
 
-    def _claim(self, due: Due) -> LeasedPartition | ClaimedDeliveries | None:
-        """A lease of this process that ran out is not for this process: its handler is still at work.
+    def _claim(self, due: Due, server: Server) -> Lease | None:
+        """Lease something of what is due; None if that isn't possible now.
 
-        A handler may crash the server: that must not undo the claim, or nobody counts how often it did so. What this
-        process has served well since its connection was made is trusted not to; the rest is waited for.
+        The commit of a claim waits for the disk until this process has served the position well since it connected. A
+        handler that crashes the server must not undo the claim, or its attempts would never be counted.
         """
         pool, async_commit = self._pool, due.position_id in self._pool.proven
-        if not due.subscription.is_queue:
-            return (
-                None
-                if pool.renewal.holds(due.position_id)
-                else claim(*due, holder=self._holder, async_commit=async_commit)
-            )
-        server = self._queue(due)
-        hand = server.claim(ours=pool.renewal.tokens, async_commit=async_commit)
-        if hand is not None and len(hand.attempts) >= server.at_once:  # there may be more, for others
+        lease = server.claim(due.min_position, ours=pool.renewal.leases, async_commit=async_commit)
+        if server.more:
             pool.due_partitions.look_at([due.subscription.topic_id])
             pool.wakeup.set()
-        if hand is None and (unclaimable := server.queue.unclaimable) is not None:
-            pool.due_partitions.unclaimable(due.position_id, *unclaimable)
-        return hand
+        if lease is None:
+            if server.unclaimable is not None:
+                pool.due_partitions.unclaimable(due.position_id, *server.unclaimable)
+            if server.ask_again:
+                pool.due_partitions.look_at([due.subscription.topic_id])
+            else:  # another worker was faster, or has the position locked
+                pool.due_partitions.refused(due.position_id)
+        return lease
 
-    def _set_aside(self, due: Due, error: Failing) -> bool:
-        """Leave a consumer alone for a while, if the error is about its log or its filter; others go on."""
+    def _set_aside(self, due: Due, server: Server, error: Failing) -> bool:
+        """Leave a consumer alone for a while if the error is about its log or its filter; others go on."""
         if not sets_aside(self.using, error):
             return False
-        if due.subscription.is_queue:
-            self._queue(due).queue.start_over()
+        server.start_over()
         self._pool.due_partitions.set_aside(due, error)
         return True
 
-    def _serve(self, due: Due, lease: LeasedPartition | ClaimedDeliveries, stop: Stop) -> int:
-        handler, on_failure = self._pool.handlers[due.subscription.consumer.name], log_failure(lease)
-        if isinstance(lease, ClaimedDeliveries):
-            return self._queue(due).serve(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
-        return serve_partition(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
-
-    def _queue(self, due: Due) -> QueueServer:
-        if due.position_id not in self._queues:
-            self._queues[due.position_id] = QueueServer(Queue(due.subscription, holder=self._holder))
-        return self._queues[due.position_id]
+    def _server(self, due: Due) -> Server:
+        if due.position_id not in self._servers:
+            self._servers[due.position_id] = server_of(
+                due.subscription, due.position_id, due.partition, holder=self._holder
+            )
+        return self._servers[due.position_id]
 
     def wait(self, stop: Stop) -> None:
         pool = self._pool
@@ -166,7 +153,7 @@ class ConsumerWorker:
         self._tell_others()
 
     def _give_up_if_reachable(self) -> None:
-        """Spare others the wait for the end of a lease, if the database can be reached."""
+        """Give up what is unsettled, if the database can be reached, so that other workers take over at once."""
         connection = connections[self.using]
         if not self._unsettled or connection.in_atomic_block:
             return
@@ -175,32 +162,32 @@ class ConsumerWorker:
         try:
             self._give_up()
         except (DatabaseError, InterfaceError) as error:
-            logger.debug("Leases are left to their time. %s", error)
+            logger.debug("Leases can't be given up, and run out by themselves. %s", error)
 
     def _write_counts(self) -> None:
         connection = connections[self.using]
         if connection.connection is None or connection.in_atomic_block:
             return
         try:
-            for server in self._queues.values():
-                server.queue.close()
+            for server in self._servers.values():
+                server.close()
         except (DatabaseError, InterfaceError) as error:
-            logger.debug("What was counted since a moment ago is not written down. %s", error)
+            logger.debug("The last counts can't be written into the rows of consumers. %s", error)
 
     def _tell_others(self) -> None:
-        """What this one leaves is for others: they need not wait for the time when they look anyway."""
+        """Notify other workers, so that they look at once for what this one leaves."""
         connection = connections[self.using]
         if connection.connection is None or connection.in_atomic_block:
             return
         try:
             sql.fetch(self.using, sql.shared.notify, channel=channel.LOG, payload=self._pool.topic_ids)
         except (DatabaseError, InterfaceError) as error:
-            logger.debug("Other workers are not told of what is left. %s", error)
+            logger.debug("Other workers can't be notified. %s", error)
 
     def _give_up(self) -> None:
         given_up = give_up(self.using, [lease.token for lease in self._unsettled])
         for lease in self._unsettled:
-            if lease.token not in given_up:  # whoever took it over ended the connection, which was all that was seen
+            if lease.token not in given_up:  # a takeover ended the connection, and no error said so
                 logger.warning(
                     "Consumer %s lost its lease of %s: it was taken over or rewound, or its last settlement "
                     "was committed when the connection was lost.",
@@ -210,14 +197,14 @@ class ConsumerWorker:
         self._unsettled = []
 
     def _tidy(self) -> None:
-        """Handlers may have used other databases: close what is stale, as after a request."""
+        """Close stale connections to other databases, which handlers may have used, as Django does after a request."""
         for connection in connections.all(initialized_only=True):
             if connection.alias != self.using:
                 connection.close_if_unusable_or_obsolete()
 
 
 class ConsumerPool:
-    """Some consumers, served by threads of this process, with one due_partitions, one keeper and one wakeup."""
+    """Some consumers, served by threads that share the due partitions, the renewal of leases and a wake-up flag."""
 
     def __init__(
         self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1, listener: Listener
@@ -251,7 +238,7 @@ class ConsumerPool:
         topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
         self.topic_ids = topic_ids if len(topic_ids) <= channel.LONGEST_PAYLOAD else ""
         self.renewal = LeaseRenewal(self.using, stop=stop.request)
-        if not once:  # nobody waits then
+        if not once:  # otherwise no worker ever waits
             self._listener.on(channel.LOG, self._notified)
             self._listener.start()
         totals: list[int] = []
@@ -273,7 +260,7 @@ class ConsumerPool:
                 with counting:
                     running -= 1
                     if not running:
-                        with suppress(OSError):  # closed: after an interrupt the main thread waits no longer
+                        with suppress(OSError):  # closed, because after an interrupt the main thread doesn't wait
                             finished.request()
 
         for number in range(self.threads):
@@ -291,14 +278,14 @@ class ConsumerPool:
         return sum(totals)
 
     def hand_back(self) -> None:
-        """Give up what is in hand, for a process that ends at once; see `LeaseRenewal.hand_back`."""
+        """Give up all leases, for a process that ends at once: see `LeaseRenewal.hand_back`."""
         self.renewal.hand_back()
 
     def close(self) -> None:
         self.wakeup.close()
 
     def _load(self) -> None:
-        """Import the handlers that are named by a path. One that can't be had stops its own consumer only."""
+        """Import the handlers. A handler that can't be imported stops its own consumer only."""
         for consumer in self._consumers:
             try:
                 self.handlers[consumer.name] = BoundHandler(consumer)
@@ -314,10 +301,10 @@ class ConsumerPool:
             return subscriptions(self.using, self._loaded())
         finally:
             if not connections[self.using].in_atomic_block:
-                connections[self.using].close()  # this thread only waits from now on
+                connections[self.using].close()  # this thread only waits from now on, and needs none
 
     def _notified(self, payload: str) -> None:
-        """Something came or happened, in some places or everywhere."""
+        """Events arrived, or something else happened, in some partitions or topics or everywhere."""
         news = channel.read(payload)
         self.due_partitions.arrived(news.partitions)
         self.due_partitions.freed(news.topic_ids)

@@ -14,16 +14,12 @@ from datetime import timedelta
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import declarations, models, sql
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
-from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, broken
 from django_events.consuming.handling import OnFailure, log_failure
-from django_events.consuming.leased_partitions import LeasedPartition, claim
 from django_events.consuming.leases import Lease
-from django_events.consuming.queues import QueueServer
 from django_events.consuming.received import ReceivedEvent
-from django_events.consuming.streams import serve
+from django_events.consuming.serving import Server, server_of
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import ConsumerNotReady, LeaseLost, NeverDrained
 from django_events.log.transfer import Transfer
@@ -34,12 +30,12 @@ from django_events.workers.due_partitions import Due, DuePartitions
 SQL = sql.beside(__name__)
 
 HOLDER = "drain"
-WAIT, MOST_WAITS = 0.05, 100  # seconds, for another session to finish
-SHALLOW = 5  # rounds that are no loop yet, however many events are in them
+WAIT, MOST_WAITS = 0.05, 100  # seconds between two tries while another session has a lock, and how many
+SHALLOW = 5  # rounds of handlers publishing for each other that don't count as a loop yet, whatever their size
 
 
 class HandlerRaised(Exception):
-    """Carries a handler's error through the protocol, which would judge the error itself."""
+    """Carries a handler's error past `handling`, which would decide about retries and settle it."""
 
     def __init__(self, error: BaseException, events: Sequence[ReceivedEvent]) -> None:
         super().__init__(error)
@@ -50,7 +46,7 @@ class HandlerRaised(Exception):
 
 
 class Drain:
-    """One run over what is there and what comes of it."""
+    """One run over all events that are published, and those that their handlers publish."""
 
     def __init__(
         self,
@@ -67,8 +63,8 @@ class Drain:
         self.ahead = ahead
         self._consumers = consumers
         self._handlers: dict[str, _Handler] = {}
-        self._queues: dict[int, QueueServer] = {}
-        self._fruitless = Counter[tuple[int, int]]()
+        self._servers: dict[int, Server] = {}
+        self._fruitless = Counter[tuple[int, str]]()  # turns that passed no event, by position and event
         self._waits = 0
 
     def run(self) -> int:
@@ -102,54 +98,46 @@ class Drain:
             while due := self._due_partitions.take():
                 if due.position_id in fruitless:
                     continue
+                server = self._server(due)
                 with _undone_if_broken(self.using):
-                    lease = self._claim(due)
+                    lease = server.claim(due.min_position)
                     if lease is not None:
-                        done = self._turn(due, lease)
+                        done = self._turn(server, due.position_id, lease)
                         passed[str(due.subscription)] += done
                         fruitless = set() if done else fruitless
-                if lease is None and due.subscription.is_queue:
-                    if self._queues[due.position_id].getting_on:
-                        served = True
-                    else:  # what is there waits for others of its keys
-                        fruitless.add(due.position_id)
+                if lease is None and server.may_be_blocked and not server.ask_again:
+                    fruitless.add(due.position_id)
                     continue
                 served = True
-                self._wait(lease, f"serving consumer {due.subscription}, because it holds a lock on its position")
+                if lease is not None or not server.ask_again:
+                    self._wait(lease, f"serving consumer {due.subscription}, because it holds a lock on its position")
             if not served:
                 break
         return passed
 
-    def _claim(self, due: Due) -> LeasedPartition | ClaimedDeliveries | None:
-        if not due.subscription.is_queue:
-            return claim(*due, holder=HOLDER)
-        if due.position_id not in self._queues:
-            self._queues[due.position_id] = QueueServer(Queue(due.subscription, holder=HOLDER))
-        return self._queues[due.position_id].claim()
+    def _server(self, due: Due) -> Server:
+        if due.position_id not in self._servers:
+            self._servers[due.position_id] = server_of(
+                due.subscription, due.position_id, due.partition, holder=HOLDER, patient=False
+            )
+        return self._servers[due.position_id]
 
-    def _turn(self, due: Due, lease: LeasedPartition | ClaimedDeliveries) -> int:
+    def _turn(self, server: Server, position_id: int, lease: Lease) -> int:
         consumer = lease.subscription.consumer
         try:
             if consumer.name not in self._handlers:
                 self._handlers[consumer.name] = _Handler(consumer, raise_errors=self.raise_errors)
-            handler, on_failure = self._handlers[consumer.name], self._on_failure(lease)
-            if isinstance(lease, ClaimedDeliveries):
-                here = min(lease.attempts)
-                passed = self._queues[due.position_id].serve(lease, handler, on_failure=on_failure)
-            else:
-                passed = serve(lease, handler, on_failure=on_failure, patient=False)
-                here = lease.position
+            passed = server.serve(lease, self._handlers[consumer.name], on_failure=self._on_failure(lease))
         except BaseException as error:
-            if isinstance(error, DatabaseError):  # of a filter, most likely: a handler's comes in a HandlerRaised
+            if isinstance(error, DatabaseError):  # most likely of a filter: a handler's error comes in a HandlerRaised
                 error.add_note(f"It was raised when the events of consumer {lease.subscription} were read or settled.")
             _let_go(lease)
             raise
-        self._fruitless[due.position_id, here] += not passed
-        if self._fruitless[due.position_id, here] > self.limit:
-            where = "at" if isinstance(lease, ClaimedDeliveries) else "behind"
+        self._fruitless[position_id, lease.where] += not passed
+        if self._fruitless[position_id, lease.where] > self.limit:
             raise NeverDrained(
                 f"Consumer {lease.subscription} is due again and again and passes no event: it was served "
-                f"{self.limit:,} times {where} event {here}. Let it attempt an event less often."
+                f"{self.limit:,} times {lease.where}. Let it attempt an event less often."
             )
         return passed
 
@@ -157,7 +145,7 @@ class Drain:
         log = log_failure(lease)
 
         def on_failure(failure: Failure) -> None:
-            # What the handler raised came out before; this is an error at COMMIT, or the end of a worker.
+            # An error of the handler was raised before this: here it is an error at COMMIT, or the end of a worker.
             if self.raise_errors and not _is_decision(failure.error):
                 raise HandlerRaised(failure.error, [failure.event])
             log(failure)
@@ -195,11 +183,11 @@ class _Handler(BoundHandler):
         except HandlerFailed as failed:
             if not self._raise_errors or _is_decision(failed.error):
                 raise
-            raise HandlerRaised(failed.error, events if failed.place is None else [events[failed.place]]) from None
+            raise HandlerRaised(failed.error, events if failed.index is None else [events[failed.index]]) from None
 
 
 def _is_decision(error: BaseException) -> bool:
-    """Whether a handler says with it what is to be done, rather than that something is wrong."""
+    """Whether a handler raised it on purpose, to say what is to be done with the event."""
     return isinstance(error, Ignore | RetryLater)
 
 
@@ -249,11 +237,11 @@ def _is_open(using: str) -> bool:
     return raw is not None and not raw.closed
 
 
-def _let_go(lease: LeasedPartition | ClaimedDeliveries) -> None:
-    """Leave no lease behind, as far as the database can be reached."""
+def _let_go(lease: Lease) -> None:
+    """Release a lease after an error, if the database can be reached."""
     connection = connections[lease.using]
     if connection.in_atomic_block and (broken(lease.using) or not connection.is_usable()):
-        return  # the claim goes with what it was part of
+        return  # the claim is rolled back with the transaction
     if not connection.is_usable():
         connection.close()
     if not lease.released:
@@ -263,7 +251,7 @@ def _let_go(lease: LeasedPartition | ClaimedDeliveries) -> None:
 
 @contextmanager
 def _commits_left_as_they_were(using: str) -> Iterator[None]:
-    """Moving and counting let the commit wait for the disk, which is no business of the caller's transaction."""
+    """Restore synchronous_commit, which moving and counting change for the rest of a caller's transaction."""
     if not connections[using].in_atomic_block:
         yield
         return

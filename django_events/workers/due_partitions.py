@@ -1,13 +1,15 @@
-"""What there is to do for the consumers of a process: which partitions are due, and when the next one is.
+"""What the consumers of a process have to do: which partitions are due, and when the next one will be.
 
-Looking writes nothing. Partitions that were served longest ago come first, so that a busy one can't
-keep the others waiting, and an empty one is never served.
+Looking writes nothing. The partition that was served longest ago comes first, so that a busy one can't keep the others
+waiting. A partition without events is never served.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, NoReturn
 
 from django.db import DatabaseError
@@ -24,17 +26,114 @@ MOST_LOOKED_AT = 5_000
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
 SUBSCRIPTIONS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
 
-
 Row = tuple[int, float, object, int]
 
 
 class Due(NamedTuple):
-    """A partition that can be claimed now, as far as one knows, and passed up to `floor` unless it was rewound."""
+    """A partition that can be claimed now, as far as is known, at `min_position` or above unless it was rewound."""
 
     subscription: Subscription
     position_id: int
     partition: int
-    floor: int = 0
+    min_position: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class PartitionState:
+    """What this process knows of one position: a partition of a stream, or a whole queue."""
+
+    subscription: Subscription
+    position_id: int
+    partition: int
+    ours: bool = False  # this process served it last, and no worker serves it now
+    reached: int = 0  # the id up to which this process has served it
+    refusal: float = 0.0  # seconds, how long it is left alone because it could not be claimed; 0 if it could
+    refused_until: float = 0.0
+    unclaimable: int = 0  # nothing up to this id can be claimed, see `deliveries.Unclaimable`
+    unclaimable_until: float = 0.0
+
+    def events_arrived(self) -> None:
+        """Events came into the partition."""
+
+    def served(self, until: int | None) -> None:
+        """A turn is over, and the partition is served up to the id `until`; None if the lease was lost."""
+        self.reached = until or 0
+        # Where a batch is waited for, the arrival of an event is no reason to claim.
+        if until is not None and self.subscription.consumer.min_batch == 1:
+            self.ours = True
+
+    def refuse(self) -> None:
+        """It was due and could not be claimed: leave it alone for a while, twice as long each time."""
+        self.refusal = min(self.refusal * 2 or FIRST_REFUSAL, LONGEST_REFUSAL)
+        self.refused_until = time.monotonic() + self.refusal
+        self.forget()
+
+    def allow(self) -> None:
+        """It may be claimable again."""
+        self.refusal = self.refused_until = 0.0
+
+    def forget(self) -> None:
+        """What this process knew of it may have changed."""
+        self.ours, self.reached = False, 0
+
+    def statement(self, min_position: int, *, patient: bool) -> sql.Statement:
+        """The question whether, or in how many seconds, the partitions of this subscription are due."""
+        of, consumer = self.subscription, self.subscription.consumer
+        events = sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else sql.shared.in_its_partition
+        waiting, redrive = SQL.seconds_to_wait, _due_redrive()
+        if consumer.min_batch > 1 and patient and consumer.max_wait is not None:
+            return SQL.due_batches.on(
+                consumer_id=of.consumer_id,
+                floor=min_position,
+                log=of.log,
+                events=events,
+                match=of.match,
+                waiting=waiting,
+                redrive=redrive,
+                enough=consumer.min_batch,
+                most=MOST_LOOKED_AT if consumer.filtered else consumer.min_batch,
+                longest=sql.literal(consumer.max_wait.total_seconds()),
+            )
+        return SQL.due.on(
+            consumer_id=of.consumer_id,
+            floor=min_position,
+            log=of.log,
+            events=events,
+            waiting=waiting,
+            redrive=redrive,
+        )
+
+
+class QueueState(PartitionState):
+    """The same of a queue, of which several workers take deliveries at a time."""
+
+    __slots__ = ()
+
+    def events_arrived(self) -> None:
+        self.allow()
+
+    def served(self, until: int | None) -> None:
+        """The next delivery of a key, and the deliveries that were freed, can be claimed now."""
+        self.allow()
+        self.unclaimable = 0
+        self.ours = True
+
+    def statement(self, min_position: int, *, patient: bool) -> sql.Statement:
+        return SQL.due_queue.on(
+            consumer_id=self.subscription.consumer_id,
+            floor=self.unclaimable if time.monotonic() < self.unclaimable_until else 0,
+            redrive=_due_redrive_of_queue(),
+        )
+
+
+@cache
+def _due_redrive() -> sql.Statement:
+    return SQL.due_redrive.on(condition=sql.shared.redrive_due)
+
+
+@cache
+def _due_redrive_of_queue() -> sql.Statement:
+    return SQL.due_redrive.on(condition=sql.shared.redrive_of_queue)
 
 
 class DuePartitions:
@@ -50,151 +149,129 @@ class DuePartitions:
     ) -> None:
         self.using = using
         self.setbacks = ConsumerSetbacks(using) if setbacks is None else setbacks
-        self.patient = patient  # whether small batches wait for more
-        self._lanes = {
-            position_id: Due(subscription, position_id, partition)
+        self.patient = patient  # whether a small batch waits for more events
+        self._subscriptions = list(subscriptions)
+        self._states = {
+            position_id: (QueueState if subscription.is_queue else PartitionState)(subscription, position_id, partition)
             for subscription in subscriptions
             for position_id, partition in subscription.positions
         }
-        self._subscriptions = list(subscriptions)
-        self._places: dict[tuple[int, int], list[int]] = {}
-        for due in self._lanes.values():
-            self._places.setdefault((due.subscription.topic_id, due.partition), []).append(due.position_id)
-        self._ours: set[int] = set()  # served last by this process, and by nobody now
-        self._told: dict[int, None] = {}
-        self._reached: dict[int, int] = {}
-        self._floors: dict[int, int] = {}
-        self._refused: dict[int, tuple[float, float]] = {}
-        self._unclaimable: dict[int, tuple[int, float]] = {}
-        self._due: deque[Due] = deque()
+        self._by_target: dict[tuple[int, int], list[PartitionState]] = {}  # by the topic's id and the partition
+        for state in self._states.values():
+            self._by_target.setdefault((state.subscription.topic_id, state.partition), []).append(state)
+        self._min_positions: dict[int, int] = {}  # by the consumer's id
+        self._arrived: dict[int, PartitionState] = {}  # to be claimed without looking, in the order of arrival
+        self._topic_ids: set[int] = set()  # to be looked at next time
+        self._due: deque[PartitionState] = deque()
         self._next: float | None = None
-        self._noticed: set[int] = set()
         self._looked_at: float | None = None
-        self._lock = threading.Lock()
-        self._noticing = threading.Lock()  # never held during a query: the listener must not wait
+        self._looking = threading.Lock()
+        self._noticing = threading.Lock()  # never held during a query: the thread that listens must not wait
 
     @property
     def more(self) -> bool:
         """Whether there may be something to take for another thread."""
-        return bool(self._due or self._told or self._noticed)
+        return bool(self._due or self._arrived or self._topic_ids)
 
     def take(self) -> Due | None:
-        """A partition to claim; None if nothing was due when it was looked for last."""
+        """A partition to claim; None if nothing was due at the last look."""
         try:
-            due = self._due.popleft()
+            state = self._due.popleft()
         except IndexError:
             return None
-        floor = self._reached.get(due.position_id, 0) or self._floors.get(due.subscription.consumer_id, 0)
-        return due._replace(floor=floor)
+        min_position = state.reached or self._min_positions.get(state.subscription.consumer_id, 0)
+        return Due(state.subscription, state.position_id, state.partition, min_position)
 
-    def arrived(self, places: Iterable[tuple[int, int]]) -> None:
+    def arrived(self, targets: Iterable[tuple[int, int]]) -> None:
         """Events came into these partitions, each named by its topic's id and its number.
 
-        Queue consumers that could give nothing may be able to now. Where this process served such a partition last,
-        it need not look before it claims.
+        Partitions that this process served last are claimed without looking. At the other ones it looks first.
         """
         with self._noticing:
-            for topic_id, partition in places:
-                for position_id in self._at(topic_id, partition):
-                    if self._lanes[position_id].subscription.is_queue:
-                        self._refused.pop(position_id, None)
-                    if position_id in self._ours:
-                        self._told[position_id] = None
+            for topic_id, partition in targets:
+                for state in self._at(topic_id, partition):
+                    state.events_arrived()
+                    if state.ours:
+                        self._arrived[state.position_id] = state
                     else:
-                        self._noticed.add(topic_id)
+                        self._topic_ids.add(topic_id)
 
-    def _at(self, topic_id: int, partition: int) -> list[int]:
-        """The positions into which an event of a partition comes: of consumers of just it, and of all of the topic."""
-        return self._places.get((topic_id, partition), []) + self._places.get((topic_id, models.Position.ALL), [])
+    def _at(self, topic_id: int, partition: int) -> list[PartitionState]:
+        """Where an event of a partition goes: to consumers that are partitioned, and to those of the whole topic."""
+        return self._by_target.get((topic_id, partition), []) + self._by_target.get((topic_id, models.Position.ALL), [])
 
     def look_at(self, topic_ids: Iterable[int]) -> None:
         """Something happened in these topics: look at them next time."""
         with self._noticing:
-            self._noticed.update(topic_ids)
+            self._topic_ids.update(topic_ids)
 
     def freed(self, topic_ids: Iterable[int]) -> None:
-        """Somebody did something to consumers of these topics, or stopped serving them: all may be free now."""
+        """A person changed consumers of these topics, or a worker stopped serving them: all may be claimable now."""
         topic_ids = set(topic_ids)
-        for position_id in tuple(self._refused):
-            if self._lanes[position_id].subscription.topic_id in topic_ids:
-                self._refused.pop(position_id, None)
-                self._unclaimable.pop(position_id, None)
+        for state in self._states.values():
+            if state.refusal and state.subscription.topic_id in topic_ids:
+                state.allow()
+                state.unclaimable = 0
         self.look_at(topic_ids)
 
     def look_everywhere(self) -> None:
-        """Something may have happened anywhere."""
+        """Something may have happened anywhere: look at all partitions next time."""
         self._looked_at = None
 
     def unclaimable(self, position_id: int, until: int, seconds: float) -> None:
-        """Deliveries up to an id can't be had, and to find that out took long: believe it for so many seconds."""
-        self._unclaimable[position_id] = until, time.monotonic() + seconds
-
-    def _looked_until(self, position_id: int) -> int:
-        until, believed_until = self._unclaimable.get(position_id, (0, 0.0))
-        return until if time.monotonic() < believed_until else 0
+        """No delivery up to an id can be claimed, for so many seconds: see `deliveries.Unclaimable`."""
+        state = self._states[position_id]
+        state.unclaimable, state.unclaimable_until = until, time.monotonic() + seconds
 
     def refused(self, position_id: int) -> None:
-        """A partition could not be claimed although it was due: leave it alone for a while, longer each time."""
-        _, pause = self._refused.get(position_id, (0.0, FIRST_REFUSAL / 2))
-        pause = min(pause * 2, LONGEST_REFUSAL)
-        self._refused[position_id] = (time.monotonic() + pause, pause)
+        """A partition was due and could not be claimed: leave it alone for a while."""
+        state = self._states[position_id]
         with self._noticing:
-            self._ours.discard(position_id)
-            self._reached.pop(position_id, None)
-        self.look_at([self._lanes[position_id].subscription.topic_id])
+            state.refuse()
+        self.look_at([state.subscription.topic_id])
 
     def set_aside(self, due: Due, error: Failing) -> None:
-        """A partition could not be claimed or served because of its own log, for example: it rests for a while."""
+        """A partition could not be claimed or served, because of its log or filter: it rests for a while."""
         self.setbacks.note(due.subscription, [due.position_id], error)
         with self._noticing:
-            self._ours.discard(due.position_id)
-            self._reached.pop(due.position_id, None)
+            self._states[due.position_id].forget()
 
     def claimed(self, position_id: int) -> None:
         """A partition is served by this process now."""
-        self._refused.pop(position_id, None)
+        state = self._states[position_id]
         with self._noticing:
-            self._ours.discard(position_id)
-            self._told.pop(position_id, None)
+            state.allow()
+            state.ours = False
+            self._arrived.pop(position_id, None)
 
     def served(self, position_id: int, *, until: int | None) -> None:
-        """A partition's turn is over, and it is served until this id; None if it was lost or that isn't known.
+        """A partition's turn is over, and it is served up to this id; None if the lease was lost, or that isn't known.
 
-        What came meanwhile was left alone by whoever looked.
+        The topic is looked at again: looks during the turn left the partition out.
         """
-        subscription = self._lanes[position_id].subscription
+        state = self._states[position_id]
         with self._noticing:
-            self._noticed.add(subscription.topic_id)
-            if subscription.is_queue:  # the next of its keys, and what it gave back, can be had
-                self._refused.pop(position_id, None)
-                self._unclaimable.pop(position_id, None)
-                self._ours.add(position_id)
-                return
-            if until is None:
-                self._reached.pop(position_id, None)
-                return
-            self._reached[position_id] = until
-            if subscription.consumer.min_batch == 1:  # otherwise it is not enough that something came
-                self._ours.add(position_id)
+            self._topic_ids.add(state.subscription.topic_id)
+            state.served(until)
 
     def look(self, *, period: float) -> bool:
-        """Find out what is due, where something was noticed; everywhere once in a period, and when something is due.
+        """Find out what is due, where something happened; everywhere once in a period, and when something gets due.
 
         Returns whether anything is.
         """
-        with self._lock:
+        with self._looking:
             if self._due:
                 return True
             subscriptions, everywhere = self._to_look_at(period)
             if not subscriptions:
-                return self._take_up()
+                return self._take_arrived()
             if everywhere:
-                self._see_floors()
+                self._see_positions()
             rows = self._fetch(subscriptions)
             now = time.monotonic()
             rows = [
-                (lane, max(due_in, self._refused_for(lane, now), self.setbacks.rest(lane)), served, floor)
-                for lane, due_in, served, floor in rows
+                (one, max(due_in, self._states[one].refused_until - now, self.setbacks.rest(one)), served_at, position)
+                for one, due_in, served_at, position in rows
             ]
             waits = [now + due_in for _, due_in, _, _ in rows if due_in > 0]
             if self._next is not None and not everywhere:
@@ -205,69 +282,69 @@ class DuePartitions:
                 for position_id, due_in, served_at, _ in rows
                 if due_in <= 0
             )
-            self._due.extend(self._lanes[position_id] for *_, position_id in due)
+            self._due.extend(self._states[position_id] for *_, position_id in due)
             return bool(self._due)
 
-    def _take_up(self) -> bool:
-        """Nothing is to be looked at: put what came to partitions of this process on the agenda unseen."""
+    def _take_arrived(self) -> bool:
+        """No topic is to be looked at: let partitions of this process be claimed, into which events came."""
         with self._noticing:
-            told, self._told = {one: None for one in self._told if not self.setbacks.rest(one)}, {}
-            self._ours -= told.keys()  # until they are served
-        self._due.extend(self._lanes[position_id] for position_id in told)
-        return bool(told)
+            arrived, self._arrived = [one for one in self._arrived.values() if not self._rests(one)], {}
+            for state in arrived:
+                state.ours = False  # until it is served
+        self._due.extend(arrived)
+        return bool(arrived)
+
+    def _rests(self, state: PartitionState) -> bool:
+        return self.setbacks.rest(state.position_id) > 0
 
     def _to_look_at(self, period: float) -> tuple[list[Subscription], bool]:
         now = time.monotonic()
         late = any(moment <= now for moment in self._moments())
         everywhere = self._looked_at is None or late or now - self._looked_at >= period
         with self._noticing:
-            noticed, self._noticed = self._noticed, set()
-            if noticed or everywhere:  # what was told of is looked at too: others may wait for longer
-                noticed |= {self._lanes[position_id].subscription.topic_id for position_id in self._told}
-                self._told = {}
+            topic_ids, self._topic_ids = self._topic_ids, set()
+            if topic_ids or everywhere:  # arrivals are looked at as well: other partitions may have waited for longer
+                topic_ids |= {state.subscription.topic_id for state in self._arrived.values()}
+                self._arrived = {}
         if everywhere:
             self._looked_at = now
             return self._subscriptions, True
-        return [s for s in self._subscriptions if s.topic_id in noticed], False
+        return [s for s in self._subscriptions if s.topic_id in topic_ids], False
 
     def seconds_to_next(self, *, period: float) -> float:
-        """How long until it is time to look: something gets due, or the period is over."""
+        """How long until the next look: something gets due, or the period is over."""
         now = time.monotonic()
         times = [*self._moments(), now if self._looked_at is None else self._looked_at + period]
         return max(min(times) - now, 0)
 
     def _moments(self) -> list[float]:
-        """When something gets due, or is to be tried again; what was looked at since is no reason any more."""
+        """When something gets due, or is tried again after a rest that was not over at the last look."""
         again = self.setbacks.next_after(self._looked_at or 0.0)
         return [moment for moment in (self._next, again) if moment is not None]
 
-    def _refused_for(self, position_id: int, now: float) -> float:
-        until, _ = self._refused.get(position_id, (now, 0.0))
-        return until - now
-
-    def _see_floors(self) -> None:
-        """How far each consumer is at least, so that a look opens no older segment; and whether all are still there."""
-        rows = sql.fetch_whole(self.using, SQL.floors, position_ids=list(self._lanes))
-        self._floors = {consumer_id: floor for consumer_id, floor, _, _ in rows}
+    def _see_positions(self) -> None:
+        """The lowest position of each consumer, so that a look opens no older segment; and whether all still exist."""
+        rows = sql.fetch_whole(self.using, SQL.lowest_positions, position_ids=list(self._states))
+        self._min_positions = {consumer_id: position for consumer_id, position, _, _ in rows}
         self.setbacks.found_failing(consumer_id for consumer_id, _, _, failing in rows if failing)
-        if sum(count for _, _, count, _ in rows) < len(self._lanes):
+        if sum(count for _, _, count, _ in rows) < len(self._states):
             self._raise_outdated()
 
     def _fetch(self, subscriptions: list[Subscription]) -> list[Row]:
-        subscriptions = [s for s in subscriptions if not all(self.setbacks.rest(lane) for lane, _ in s.positions)]
+        subscriptions = [s for s in subscriptions if not all(self.setbacks.rest(one) for one, _ in s.positions)]
         rows: list[Row] = []
         for start in range(0, len(subscriptions), SUBSCRIPTIONS_AT_ONCE):
             rows += self._fetch_some(subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE])
         for subscription in subscriptions:
             if self.setbacks.concerns(subscription):
-                self._see_idle(subscription, {lane for lane, *_ in rows})
+                self._end_setbacks(subscription, {position_id for position_id, *_ in rows})
         return rows
 
-    def _see_idle(self, subscription: Subscription, busy: set[int]) -> None:
-        """What could be looked at, and has nothing to do, is set aside no longer."""
-        lanes = [lane for lane, _ in subscription.positions if lane not in busy and not self.setbacks.rest(lane)]
-        if lanes:
-            self.setbacks.over(subscription, lanes)
+    def _end_setbacks(self, subscription: Subscription, busy: set[int]) -> None:
+        """Positions that could be looked at, and have nothing to do, are set aside no longer."""
+        idle = [one for one, _ in subscription.positions if one not in busy and not self.setbacks.rest(one)]
+        if idle:
+            self.setbacks.over(subscription, idle)
 
     def _fetch_some(self, subscriptions: list[Subscription]) -> list[Row]:
         try:
@@ -276,10 +353,10 @@ class DuePartitions:
             if not sets_aside(self.using, error):
                 raise
             return self._fetch_apart(subscriptions, error)
-        for position_id, _, _, floor in rows:
-            if position_id not in self._lanes:
+        for position_id, _, _, min_position in rows:
+            if position_id not in self._states:
                 self._raise_outdated()
-            self._floors[self._lanes[position_id].subscription.consumer_id] = floor
+            self._min_positions[self._states[position_id].subscription.consumer_id] = min_position
         return rows
 
     def _raise_outdated(self) -> NoReturn:
@@ -290,40 +367,13 @@ class DuePartitions:
         )
 
     def _fetch_apart(self, subscriptions: list[Subscription], error: DatabaseError) -> list[Row]:
-        """One of the consumers can't be asked: find out which, and serve the others."""
+        """The question failed for one of the consumers: find out for which, and go on with the others."""
         if len(subscriptions) > 1:
             return [row for s in subscriptions for row in self._fetch_some([s])]
         [broken] = subscriptions
-        self.setbacks.note(broken, [lane for lane, _ in broken.positions], error)
+        self.setbacks.note(broken, [position_id for position_id, _ in broken.positions], error)
         return []
 
     def _statement(self, of: Subscription) -> sql.Statement:
-        floor = self._floors.get(of.consumer_id, 0)
-        if of.is_queue:
-            [[position_id, _]] = of.positions
-            return SQL.due_queue.on(
-                consumer_id=of.consumer_id,
-                floor=self._looked_until(position_id),
-                redrive=sql.shared.redrive_of_queue,
-            )
-        events = sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else sql.shared.in_its_partition
-        consumer = of.consumer
-        if consumer.min_batch > 1 and self.patient and consumer.max_wait is not None:
-            return SQL.due_batches.on(
-                consumer_id=of.consumer_id,
-                floor=floor,
-                log=of.log,
-                events=events,
-                match=of.match,
-                redrive_due=sql.shared.redrive_due,
-                enough=consumer.min_batch,
-                most=MOST_LOOKED_AT if consumer.filtered else consumer.min_batch,
-                longest=sql.literal(consumer.max_wait.total_seconds()),
-            )
-        return SQL.due.on(
-            consumer_id=of.consumer_id,
-            floor=floor,
-            log=of.log,
-            events=events,
-            redrive_due=sql.shared.redrive_due,
-        )
+        [position_id, _], *_ = of.positions
+        return self._states[position_id].statement(self._min_positions.get(of.consumer_id, 0), patient=self.patient)

@@ -1,6 +1,6 @@
--- name: floors
--- How far each consumer is at least, in how many of the positions that a worker knows, and whether its row says that
--- it can't be served.
+-- name: lowest_positions
+-- The lowest position of each consumer, how many of the positions that a worker knows it still has, and whether its row
+-- says that it can't be served.
 --
 -- Parameters: position_ids.
 -- Relies on: the primary keys of django_events_position and django_events_consumer.
@@ -15,11 +15,12 @@ GROUP BY p.consumer_id
 
 
 -- name: due_queue
--- Whether a queue consumer has something to do, and in how many seconds it may be had; as `agenda`.
+-- Whether a queue consumer has something to do, and in how many seconds; as `due`.
 --
--- While it isn't live, only what it is filled with counts. Something is due when a delivery is free, when it isn't live and has room for what is in the log, or when a dead
--- letter is to be handled again. What waits for another attempt, or is in somebody's hand, has its time. By key,
--- not all that is free can be had. Up to the floor, a worker of this process found nothing a moment ago.
+-- It is due when a delivery is free, when a dead letter is to be handled again, or when the consumer is not live and has
+-- room for deliveries of events in the log. A delivery that waits for another attempt, or is claimed, gets due later. Where
+-- keys are in order, not every free delivery can be claimed. While the consumer isn't live, only deliveries up to
+-- filled_until count. Up to the floor, a worker of this process found nothing to claim a moment ago.
 -- Literals: consumer_id, floor. Parts: redrive.
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL, django_events_deliverylease (consumer_id),
@@ -29,7 +30,7 @@ SELECT
     CASE
         WHEN c.held_until > clock_timestamp() THEN extract(epoch FROM c.held_until - clock_timestamp())
         WHEN free.event_id IS NOT NULL OR redrive.id IS NOT NULL OR room.enough THEN 0
-        ELSE extract(epoch FROM least(waiting.visible_at, hand.leased_until) - clock_timestamp())
+        ELSE extract(epoch FROM least(waiting.visible_at, lease.leased_until) - clock_timestamp())
     END::float8 AS due_in,
     p.served_at,
     p.position AS floor
@@ -58,14 +59,8 @@ LEFT JOIN LATERAL (
 ) AS waiting ON true
 LEFT JOIN LATERAL (
     SELECT l.leased_until FROM django_events_deliverylease AS l WHERE l.consumer_id = c.id ORDER BY l.leased_until LIMIT 1
-) AS hand ON true
-LEFT JOIN LATERAL (
-    SELECT d.id
-    FROM django_events_deadletter AS d
-    WHERE {redrive}
-    ORDER BY d.event_id
-    LIMIT 1
-) AS redrive ON true
+) AS lease ON true
+{redrive}
 CROSS JOIN LATERAL (
     SELECT
         NOT c.live
@@ -88,31 +83,25 @@ WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
     AND (
-        free.event_id IS NOT NULL OR waiting.visible_at IS NOT NULL OR hand.leased_until IS NOT NULL
+        free.event_id IS NOT NULL OR waiting.visible_at IS NOT NULL OR lease.leased_until IS NOT NULL
         OR redrive.id IS NOT NULL OR room.enough
     )
 
 
 -- name: due_batches
--- As `agenda`, for a consumer that waits until there are enough events for a batch.
+-- As `due`, for a consumer that waits until there are enough events for a batch.
 --
 -- A partition is due when enough of the next events match, when there are some to pass before the first that
 -- matches and no more can be looked at, or when the oldest has waited long enough.
 -- Literals: consumer_id, floor, enough (events of a batch), most (to look at), longest (to wait, in
--- seconds). Identifiers: log. Parts: events (which events `e` are in the partition of `p`), match, redrive_due.
+-- seconds). Identifiers: log. Parts: events (which events `e` are in the partition of `p`), match, waiting,
+-- redrive.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
 -- the log, django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 SELECT
     p.id,
     greatest(
-        coalesce(
-            extract(
-                epoch FROM
-                greatest(p.retry_at, c.held_until, CASE WHEN p.token IS NOT NULL THEN p.leased_until END)
-                - clock_timestamp()
-            ),
-            0
-        ),
+        {waiting},
         CASE
             WHEN p.position < {floor} OR redrive.id IS NOT NULL OR unread.matching >= {enough} THEN 0
             WHEN unread.events >= {most} AND unread.first_match IS DISTINCT FROM unread.first THEN 0
@@ -134,13 +123,7 @@ CROSS JOIN LATERAL (
         LIMIT {most}
     ) AS e
 ) AS unread
-LEFT JOIN LATERAL (
-    SELECT d.id
-    FROM django_events_deadletter AS d
-    WHERE {redrive_due}
-    ORDER BY d.event_id
-    LIMIT 1
-) AS redrive ON true
+{redrive}
 WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
@@ -150,25 +133,18 @@ WHERE c.id = {consumer_id}
 -- name: due
 -- The partitions in which one consumer has something to handle, and in how many seconds each may be claimed.
 --
--- Zero or less is now. A retry, the lease of somebody else and a hold are waited for; what is paused
--- or stopped isn't here at all. Nothing is written and nothing is locked.
--- The floor is what this said about the lowest position before: a literal, so that the planner opens no
--- older segment. Only a rewound position is below it. The first unread event is asked for by order and
--- limit: for a mere EXISTS the planner may hash all that is unread.
+-- Zero or less is now. A retry, the lease of another worker and a hold have their time. A paused consumer and a stopped
+-- partition have no row. Nothing is written and nothing is locked.
+-- The floor is the consumer's lowest position at the last look: a literal, so that the planner opens no older segment. Only
+-- a rewound position is below it. The first unread event is asked for by ORDER BY and LIMIT: for a mere EXISTS the planner
+-- may hash all unread events.
 -- Literals: consumer_id, floor. Identifiers: log. Parts: events (which events `e` are in the partition of `p`),
--- redrive_due.
+-- waiting, redrive.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
 -- the log, django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 SELECT
     p.id,
-    coalesce(
-        extract(
-            epoch FROM
-            greatest(p.retry_at, c.held_until, CASE WHEN p.token IS NOT NULL THEN p.leased_until END)
-            - clock_timestamp()
-        ),
-        0
-    )::float8 AS due_in,
+    {waiting}::float8 AS due_in,
     p.served_at,
     (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS floor
 FROM django_events_consumer AS c
@@ -180,14 +156,36 @@ LEFT JOIN LATERAL (
     ORDER BY e.id
     LIMIT 1
 ) AS unread ON true
-LEFT JOIN LATERAL (
-    SELECT d.id
-    FROM django_events_deadletter AS d
-    WHERE {redrive_due}
-    ORDER BY d.event_id
-    LIMIT 1
-) AS redrive ON true
+{redrive}
 WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
     AND (p.position < {floor} OR unread.id IS NOT NULL OR redrive.id IS NOT NULL)
+
+
+-- name: seconds_to_wait
+-- Part of a look at a position `p` of a consumer `c`: for how many seconds it can't be claimed yet.
+--
+-- Relies on: nothing, it is an expression.
+coalesce(
+        extract(
+            epoch FROM
+            greatest(p.retry_at, c.held_until, CASE WHEN p.token IS NOT NULL THEN p.leased_until END)
+            - clock_timestamp()
+        ),
+        0
+    )
+
+
+-- name: due_redrive
+-- Part of a look at a consumer: one of its dead letters `d` that is due to be handled again.
+--
+-- Parts: condition.
+-- Relies on: django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
+LEFT JOIN LATERAL (
+    SELECT d.id
+    FROM django_events_deadletter AS d
+    WHERE {condition}
+    ORDER BY d.event_id
+    LIMIT 1
+) AS redrive ON true

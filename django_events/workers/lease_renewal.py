@@ -1,7 +1,7 @@
-"""The keeper: a thread that renews the leases of its process, and ends handlers that take too long.
+"""A thread that renews the leases of its process, and ends handlers that take too long.
 
-A handler can't block it, because it has a connection and a thread of its own. What it can't renew
-any more is taken over by others when its time is over.
+A handler can't block it, because it has a connection and a thread of its own. Leases that it can't renew any more run
+out, and other workers take them over.
 """
 
 import faulthandler
@@ -24,12 +24,12 @@ SQL = sql.beside(__name__)
 
 TICK = 0.1
 IDLE_TICKS = 20
-OTHERS_FINISH = 5.0
-HANDED_BACK = 2.0  # seconds: whoever ends at once doesn't wait any longer for the database
+OTHERS_FINISH = 5.0  # seconds that other handlers of the process have to finish
+HANDED_BACK = 2.0  # seconds that a process which ends at once waits for the database
 
 
 class LeaseRenewal:
-    """Knows the leases that the threads of this process hold on one database."""
+    """Renews the leases that the threads of this process have on one database."""
 
     def __init__(self, using: str, *, stop: Callable[[], None], end: Callable[[int], None] = os._exit) -> None:
         self.using = using
@@ -66,11 +66,11 @@ class LeaseRenewal:
             self._thread.join()
 
     def hand_back(self) -> None:
-        """End the leases whose handlers are not waited for, because the process ends now: others need not wait either.
+        """Give up the leases of a process that ends now and doesn't wait for its handlers: others take over at once.
 
-        What such a handler still does settles nothing. If the database doesn't answer soon, leases end with their time.
+        What such a handler still does can't be settled. If the database doesn't answer soon, the leases run out.
         """
-        leases = list(self._leases.values())
+        leases = self.leases
         for lease in leases:
             lease.lost = True  # so that they are not renewed any more
 
@@ -95,14 +95,10 @@ class LeaseRenewal:
                     self._thread = threading.Thread(target=self._run, name="django_events lease renewal", daemon=True)
                     self._thread.start()
 
-    def holds(self, position_id: int) -> bool:
-        """Whether a thread of this process works on a position."""
-        return any(lease.at_position == position_id for lease in tuple(self._leases.values()))
-
     @property
-    def tokens(self) -> list[int]:
-        """What the threads of this process have in hand."""
-        return list(self._leases)
+    def leases(self) -> list[Lease]:
+        """The leases that the threads of this process have."""
+        return list(self._leases.values())
 
     def _run(self) -> None:
         connections[self.using] = own(self.using)
@@ -171,15 +167,15 @@ class LeaseRenewal:
         return True
 
     def _watch_for_a_stuck_interpreter(self, working: bool) -> None:
-        """A handler that never lets other threads run, like a regular expression that finds no end, stops this one too.
+        """A handler that never releases the GIL, like a catastrophic regular expression, stops this thread too.
 
-        Python's own watchdog, which needs no thread of Python, ends the process then, and shows where it was.
+        Python's own watchdog, which needs no Python thread, then ends the process and prints where it was.
         """
         if self._end is not os._exit:
             return
         limits = [
             lease.subscription.consumer.timeout + lease.subscription.consumer.lease
-            for lease in (tuple(self._leases.values()) if working else ())
+            for lease in (self.leases if working else ())
             if lease.subscription.consumer.timeout is not None
         ]
         if limits:
@@ -191,7 +187,7 @@ class LeaseRenewal:
 
     def _renew(self, leases: list[Lease], now: float) -> None:
         try:
-            held = {
+            kept = {
                 token
                 for (token,) in sql.fetch(
                     self.using,
@@ -206,7 +202,7 @@ class LeaseRenewal:
             connections[self.using].close()
             return
         for lease in leases:
-            if lease.token in held:
+            if lease.token in kept:
                 if lease.token in self._renewed_at:
                     self._renewed_at[lease.token] = now
             elif lease.token in self._leases and not lease.released:
@@ -214,27 +210,27 @@ class LeaseRenewal:
         self._end_overdue()
 
     def _end_overdue(self) -> None:
-        """Where all workers wait for the locks of a frozen one, nobody is free to take over from it."""
+        """End frozen workers whose locks others wait for: if all workers wait, none is free to take over."""
         try:
-            for pid, told in sql.fetch(self.using, SQL.end_overdue):
-                done = "is ended" if told else "is gone"
+            for pid, ended in sql.fetch(self.using, SQL.end_overdue):
+                done = "is ended" if ended else "is gone"
                 logger.warning("A frozen worker's connection, pid %d, for which others waited, %s.", pid, done)
         except (DatabaseError, InterfaceError) as error:
             logger.error("A frozen worker's connection can't be ended. %s", sql.said(error))
             connections[self.using].close()
 
     def _abandon(self, lease: Lease) -> None:
-        """A handler doesn't come back: let the others finish, and end the process with it."""
+        """A handler doesn't come back: let the other threads finish, then end the process."""
         logger.critical(
             "Consumer %s, %s: the handler doesn't come back, so this process ends with exit code %d. "
-            "Its events go to others.",
+            "Other workers take its events over.",
             lease.subscription,
             lease.what,
             Exit.ABANDONED,
         )
         self._stop_others()
         deadline = time.monotonic() + OTHERS_FINISH
-        while (others := [o for o in tuple(self._leases.values()) if o is not lease]) and time.monotonic() < deadline:
+        while (others := [o for o in self.leases if o is not lease]) and time.monotonic() < deadline:
             self._renew(others, time.monotonic())
             time.sleep(TICK)
         try:

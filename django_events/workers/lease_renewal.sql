@@ -1,7 +1,8 @@
 -- name: renew
--- Extend leases that are still their holders'; one that is being settled now is left out, and named as held.
+-- Extend leases whose token is still in their rows. A lease whose row is locked, because it is being settled, is left as it
+-- is, and still named in the answer.
 --
--- Parameters: position_ids (null for the lease of a hand), tokens, leases (arrays of one length).
+-- Parameters: position_ids (null for a lease of deliveries), tokens, leases (arrays of one length).
 -- Answers with the tokens that still hold.
 -- Relies on: the primary keys of django_events_position and django_events_deliverylease.
 WITH mine AS MATERIALIZED (
@@ -9,30 +10,30 @@ WITH mine AS MATERIALIZED (
     FROM unnest(%(position_ids)s::bigint[], %(tokens)s::bigint[], %(leases)s::interval[])
         AS given (position_id, token, lease)
 ),
-lanes AS MATERIALIZED (
+partitions AS MATERIALIZED (
     SELECT p.id, mine.lease
     FROM mine
     JOIN django_events_position AS p ON p.id = mine.position_id AND p.token = mine.token
     FOR UPDATE OF p SKIP LOCKED
 ),
-hands AS MATERIALIZED (
+deliveries AS MATERIALIZED (
     SELECT l.token, mine.lease
     FROM mine
     JOIN django_events_deliverylease AS l ON l.token = mine.token
     WHERE mine.position_id IS NULL
     FOR UPDATE OF l SKIP LOCKED
 ),
-renewed_lanes AS (
+renewed_partitions AS (
     UPDATE django_events_position AS p
-    SET leased_until = clock_timestamp() + lanes.lease
-    FROM lanes
-    WHERE p.id = lanes.id
+    SET leased_until = clock_timestamp() + partitions.lease
+    FROM partitions
+    WHERE p.id = partitions.id
 ),
-renewed_hands AS (
+renewed_deliveries AS (
     UPDATE django_events_deliverylease AS l
-    SET leased_until = clock_timestamp() + hands.lease
-    FROM hands
-    WHERE l.token = hands.token
+    SET leased_until = clock_timestamp() + deliveries.lease
+    FROM deliveries
+    WHERE l.token = deliveries.token
 )
 SELECT p.token
 FROM mine
@@ -45,12 +46,12 @@ WHERE mine.position_id IS NULL
 
 
 -- name: end_overdue
--- End the transactions of workers whose leases are over, where somebody waits for their locks.
+-- End the connections of workers whose leases are over, where other sessions wait for their locks.
 --
--- Whoever takes such a lease over ends them too. But all workers may be waiting, so that nobody is free to.
--- Answers with a row for each that was found, and whether it could be told to end.
+-- A worker that takes such a lease over ends them too. But if all workers wait for those locks, none takes over.
+-- Answers with a row for each connection that was found, and whether it could be told to end.
 -- Relies on: django_events_position and django_events_deliverylease are small, and a lease that is over is rare.
--- `hold` took the lock.
+-- `take_lock` took the lock.
 SELECT l.pid, pg_terminate_backend(l.pid)
 FROM (
     SELECT p.token FROM django_events_position AS p WHERE p.leased_until <= clock_timestamp()

@@ -101,15 +101,15 @@ def test_settling_finds_the_row_where_it_was(serving):
         "ignored": 0,
         "dead_lettered": 0,
         "release": True,
-        "hold": True,
+        "lock": True,
     }
     known = {"position_id": position_id, "token": lease.token}
 
     with sql.batch("default"):  # the table is small here, and would rather be read as a whole
-        by_place = scans(explain(PARTITIONS_SQL.settle, place=lease.place, **known, **entry))
-        by_key = scans(explain(PARTITIONS_SQL.settle, place=None, **known, **entry))
+        by_address = scans(explain(PARTITIONS_SQL.settle, row_address=lease.row_address, **known, **entry))
+        by_key = scans(explain(PARTITIONS_SQL.settle, row_address=None, **known, **entry))
 
-    assert by_place == {("Tid Scan", "django_events_position")}
+    assert by_address == {("Tid Scan", "django_events_position")}
     assert by_key == {("Index Scan", "django_events_position")}
 
 

@@ -8,7 +8,6 @@ from django.db import connection, transaction
 
 from django_events import models, sql
 from django_events.consuming.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
-from django_events.consuming.deliveries import FOR_CLAIMS
 from django_events.consuming.deliveries import SQL as DELIVERIES_SQL
 from django_events.consuming.filling import SQL as FILLING_SQL
 from django_events.maintaining.pruning import SQL as PRUNING_SQL
@@ -87,7 +86,7 @@ def of_settling(consumer_id, *, done, token=7):
         "error": "",
         "released": [done[-1] + 2, done[-1] + 3],
         "ends": False,
-        "hold": True,
+        "lock": True,
     }
 
 
@@ -102,12 +101,17 @@ def of_taking_over(consumer_id):
 
 
 def claim_statement(name):
-    return getattr(DELIVERIES_SQL, name).on(open=DELIVERIES_SQL.open_to_claims, leasing=DELIVERIES_SQL.lease_picked)
+    return getattr(DELIVERIES_SQL, name).on(
+        open=DELIVERIES_SQL.open_to_claims,
+        waited=DELIVERIES_SQL.waited.on(received=DELIVERIES_SQL.received_in_window),
+        received=DELIVERIES_SQL.received_in_window,
+        leasing=DELIVERIES_SQL.lease_picked,
+    )
 
 
 def explained(statement, **parameters):
     with transaction.atomic():
-        sql.fetch_each("default", sql.locally(FOR_CLAIMS))
+        sql.fetch_each("default", sql.locally(sql.BY_INDEX))
         return explain(statement, **parameters)
 
 
@@ -160,7 +164,7 @@ def test_moving_up_reads_one_delivery(consumer_id, statistics):
 def rows_read(statement, **parameters):
     """How many rows of deliveries and their history a statement reads when it runs. What it does is undone."""
     with transaction.atomic():
-        sql.fetch_each("default", sql.locally(FOR_CLAIMS))
+        sql.fetch_each("default", sql.locally(sql.BY_INDEX))
         sql.fetch("default", DELIVERIES_SQL.enter, consumer_id=parameters.get("consumer_id", 0))
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {statement.text}", parameters)
@@ -211,7 +215,7 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     assert rows_read(pending, consumer_id=waiting, most=1_000) <= 1_001
     prune = PRUNING_SQL.prune_history
     assert 0 < rows_read(prune, consumer_id=waiting, most=1_000) < 3_000
-    redrive = sql.shared.redrive_of_queue
+    redrive = DUE_PARTITIONS_SQL.due_redrive.on(condition=sql.shared.redrive_of_queue)
     look = DUE_PARTITIONS_SQL.due_queue.on(consumer_id=waiting, floor=0, redrive=redrive)
     assert rows_read(look) < 2_000
     models.ConsumerRow.objects.filter(pk=waiting).update(ordered=False)

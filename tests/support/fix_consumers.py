@@ -15,7 +15,7 @@ from django_events.consuming import registration
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leased_partitions import LeasedPartition, claim
-from django_events.consuming.streams import serve
+from django_events.consuming.streams import StreamServer
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log import channel
 from django_events.models import (
@@ -110,8 +110,9 @@ def lease_of(
     return claim(subscription, lanes[partition], partition, holder=holder)
 
 
-def serve_lease(lease: LeasedPartition, **options: Any) -> int:
-    return serve(lease, BoundHandler(lease.subscription.consumer), on_failure=log_failure(lease), **options)
+def serve_lease(lease: LeasedPartition, *, patient: bool = True, **options: Any) -> int:
+    server = StreamServer(lease.subscription, lease.position_id, lease.partition, holder="a test", patient=patient)
+    return server.serve(lease, BoundHandler(lease.subscription.consumer), on_failure=log_failure(lease), **options)
 
 
 def serve_due(consumer: declarations.Consumer, *, patient: bool = True) -> int:

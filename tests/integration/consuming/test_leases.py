@@ -12,8 +12,8 @@ from django.db.models import F
 from django_events import Backoff, Draft, publish, publish_many
 from django_events.consuming import leases, streams
 from django_events.consuming.filling import fill_some
-from django_events.consuming.handlers import BoundHandler
-from django_events.consuming.handling import log_failure
+from django_events.consuming.handlers import BoundHandler, HandlerFailed
+from django_events.consuming.handling import Handling, log_failure
 from django_events.consuming.leases import give_up
 from django_events.consuming.queues import serve_deliveries
 from django_events.consuming.redriving import next_redrive
@@ -1078,7 +1078,7 @@ def test_a_session_that_does_not_end_is_named(things, make_consumer, connect, mo
     lease = lease_of(reader)
     frozen = connect(autocommit=True)
     frozen.execute("SELECT pg_advisory_lock(%s)", [lease.token])
-    with pytest.raises(LeaseLost, match=f"lost its lease of partition 0: the session {frozen.info.backend_pid}, which"):
+    with pytest.raises(LeaseLost, match=f"lost its lease of partition 0: session {frozen.info.backend_pid}, whose"):
         serve_lease(lease)
     assert reached(reader) == [0]
     frozen.close()
@@ -1133,3 +1133,21 @@ def test_who_can_not_be_found_settles_nothing(things, make_consumer, connect, mo
     give_up("default", [lease.token])
     assert serve(have()) == 1
     assert written() == ["1", "1"], "a handler beside the transaction may come twice"
+
+
+def test_a_failed_batch_is_not_settled_beside_a_takeover(things, make_consumer, connect):
+    """The lock of the lease ended with the transaction that was rolled back: the next one must not rely on it."""
+
+    def handler(events):
+        raise ValueError("one of them")
+
+    reader = make_consumer(things, handler=handler, batch_size=2)
+    fill(things, 1, 2)
+    lease = lease_of(reader)
+    handling = Handling(lease, BoundHandler(reader), enough=lambda: False, on_failure=log_failure(lease))
+    with pytest.raises(HandlerFailed):
+        handling._handle_and_settle(lease, lease.read().events, None)
+    connect().execute("SELECT pg_advisory_lock(%s)", [lease.token])  # as a worker does that takes over
+    with pytest.raises(LeaseLost), transaction.atomic():
+        lease.settle([], careful_until=2)
+    assert position_of(reader).careful_until == 0

@@ -317,7 +317,7 @@ def test_a_partition_that_can_not_be_claimed_is_left_alone_for_longer_each_time(
         assert claim(*due, holder="a test") is None
         before = time.monotonic()
         due_partitions.refused(due.position_id)
-        pauses.append(due_partitions._refused[due.position_id][0] - before)
+        pauses.append(due_partitions._states[due.position_id].refused_until - before)
         assert not due_partitions.look(period=0)
         assert 0 < due_partitions.seconds_to_next(period=60) <= pauses[-1]
     assert pauses == sorted(pauses)
@@ -335,7 +335,9 @@ def test_a_lease_that_ran_out_is_not_taken_over_by_its_own_process(things, make_
         expire_leases(reader)
         pool.due_partitions.look_everywhere()
         pool.wakeup.set()
-        wait_until(lambda: pool.due_partitions._refused, what="a thread that was refused")
+        wait_until(
+            lambda: any(one.refusal for one in pool.due_partitions._states.values()), what="a thread that was refused"
+        )
         write_order(event.value)
 
     calls = []

@@ -14,7 +14,7 @@ from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leased_partitions import LeasedPartition
-from django_events.consuming.queues import QueueServer
+from django_events.consuming.queues import QueueServer, serve_deliveries
 from django_events.exceptions import EventsMissing
 from django_events.operating.dead_letters import redrive
 from django_events.statements import log_table
@@ -324,10 +324,12 @@ def test_a_read_of_one_after_a_failure_finds_the_one_that_is_there(things, make_
 
 
 @pytest.mark.requirement("D4")
+@pytest.mark.parametrize("dropped", [True, False])
 @pytest.mark.parametrize("mode", ["stream", "queue"])
 def test_an_event_that_vanishes_before_its_payload_is_read_is_not_called_unreadable(
-    things, make_consumer, make_queue, settings, monkeypatch, mode
+    things, make_consumer, make_queue, settings, monkeypatch, mode, dropped
 ):
+    """If retention dropped it, that is said. If not, it is missing, and nothing may pass over it."""
     settings.DJANGO_EVENTS = {"MAX_BATCH_BYTES": 1_000}
     handler = Noted()
     queue = make_queue(things, handler=handler, retry=AT_ONCE) if mode == "queue" else None
@@ -338,9 +340,20 @@ def test_an_event_that_vanishes_before_its_payload_is_read_is_not_called_unreada
 
     def load(held, event):
         remove(things, f"id = {event.id}")
+        if dropped:
+            models.TopicHead.objects.filter(topic__name=things.name).update(id_floor=event.id)
         return true(held, event)
 
     monkeypatch.setattr(kind, "load", load)
+    if not dropped:
+        with pytest.raises(EventsMissing, match="Event things/2 is missing"):
+            if queue:
+                claimed = queue.claim(10)
+                serve_deliveries(claimed, BoundHandler(reader), on_failure=log_failure(claimed))
+            else:
+                exhaust(reader)
+        assert not models.DeadLetter.objects.filter(consumer__name=reader.name).exists()
+        return
     if queue:
         serve_queue(queue)
     else:
