@@ -9,10 +9,19 @@ So, after an id was seen, note who holds that lock. When all of them are gone, e
 id is visible or rolled back. A later move that took everything up to the id makes it the mark.
 """
 
+import time
 from collections import deque
 from dataclasses import dataclass
+from datetime import datetime
+
+from django_events import sql
+
+SQL = sql.beside(__name__)
 
 MOST_CANDIDATES = 32
+# How often to ask who may still commit below what was seen: by events moved, and by time.
+NOTE_EVERY_EVENTS = 1_000
+NOTE_EVERY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +49,34 @@ class Horizon:
             self.settled = seen
         elif len(self._candidates) < MOST_CANDIDATES:
             self._candidates.append(Candidate(seen, writers))
+
+
+class SettledTickets:
+    """The horizon of one transfer, which asks the server now and then who may still commit."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.crashed = False  # since it was asked the first time: what was learnt before may be wrong
+        self._horizon = Horizon()
+        self._counts_since: datetime | None = None
+        self._seen = self._events = 0
+        self._noted_at = 0.0
+
+    @property
+    def upper(self) -> int:
+        return self._horizon.settled
+
+    def saw(self, ticket: int) -> None:
+        self._seen = max(self._seen, ticket)
+
+    def note(self, moved: int) -> None:
+        """After a batch of so many events."""
+        self._events += moved
+        now = time.monotonic()
+        if self._events and (self._events >= NOTE_EVERY_EVENTS or now - self._noted_at >= NOTE_EVERY_SECONDS):
+            [[writers, counts_since]] = sql.fetch(self.using, SQL.writers)
+            if self._counts_since not in (None, counts_since):  # the server crashed, and a pooler didn't say so
+                self.crashed = True
+            self._counts_since = counts_since
+            self._horizon.note(self._seen, frozenset(writers))
+            self._events, self._noted_at = 0, now

@@ -4,37 +4,48 @@
     while transfer.move():
         ...
 
-One transaction per batch, under the heads of its topics. What is in the buffer drives it, never a
-word of the publisher. Any number of transfers may run: each topic has one writer at a time.
+One transaction per batch, under the locks of its topics. What is in the buffer drives it, never a word of the
+publisher. Any number of transfers may run: each topic has one writer at a time.
+
+How a batch goes, and what follows when it fails:
+
+    _look_and_move      look, and if all fits into one batch with room for it: move in the same transaction
+    _turns, _take       otherwise topic by topic: a batch for those that fit together, one for each that is flooded,
+                        and one for each that was locked or failed lately
+      _has_room         no: make segments; they can't be made: _set_aside; another transfer makes them: _leave
+      _move_locked      a topic that another transfer has locked: _leave
+      _failed           the transaction was rolled back. The error is
+                          of the server:    raise it
+                          of a log:         _quarantined: stop the queue consumers whose filter fails, and move again
+                          with others:      _take each topic by itself
+                          no memory:        raise it
+                          a lock:           _wait_for_lock: from now on the topic goes alone
+                          no segment:       _place_again: make it
+                          anything else:    _set_aside
+      _remembered       it was committed: move the marks up
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
-from uuid import UUID
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import NamedTuple
 
 from django.db import DatabaseError, connections
 
 from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.log import channel, segments
+from django_events.log.ends import Ends, Known, LogEnd, Outdated
 from django_events.log.holders import holders
 from django_events.log.inventory import TOPICS_AT_ONCE
-from django_events.log.mark import Horizon
+from django_events.log.mark import SettledTickets
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
 from django_events.log.setbacks import TopicSetbacks
-from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.transfer")
 SQL = sql.beside(__name__)
-
-# How often to ask who may still commit below what was seen: by events moved, and by time.
-NOTE_EVERY_EVENTS = 1_000
-NOTE_EVERY_SECONDS = 1.0
 
 MOST_UNPLACED = 5
 ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
@@ -70,33 +81,6 @@ class Moved(NamedTuple):
     waited: float
 
 
-@dataclass(slots=True)
-class Known:
-    """What a transfer remembers of one topic. The log is asked again under the head, always."""
-
-    mark: int = 0
-    incarnation: UUID | None = None
-    last_id: int = 0
-    numbers: dict[int, int] = field(default_factory=dict)
-    room: int = 0
-    unplaced: int = 0  # times that no segment was there though room was made
-    left_at: float = 0.0  # since when it has to be left to others
-    asked: bool = False  # who they are
-
-
-class Place(NamedTuple):
-    """Where the next events of a topic go, read under its head."""
-
-    topic_id: int
-    partitions: int
-    last_id: int
-    logged_at: str | None
-
-
-class _Forgettable(Exception):
-    """Topics, buffer or server are not those of before: what the transfer remembers is worth nothing."""
-
-
 class Transfer:
     """One worker's view of the buffer and the log of a database. Not for several threads."""
 
@@ -124,15 +108,11 @@ class Transfer:
         """Start anew with a full look. Marks must not outlive the connection they were learnt on:
         ids of commits that a crash of the server lost come again."""
         self._known: dict[int, Known] = {}
+        self._ends = Ends(self.using, self._known)
         self._fingerprint: str | None = None
         self.schedule.forget()
-        self._horizon = Horizon()
-        self._counts_since: datetime | None = None
-        self._outdated = False
+        self._settled = SettledTickets(self.using)
         self._blocked: set[int] = set()
-        self._seen = 0
-        self._events_since_note = 0
-        self._noted_at = 0.0
         self._began = 0.0
 
     def move(self, *, until: Callable[[], bool] = lambda: False) -> int:
@@ -144,7 +124,7 @@ class Transfer:
         log takes no events: it is not as it was made, or the site has added a rule. They are tried again now and then.
         """
         moved, self.left = 0, False
-        if self._outdated:
+        if self._settled.crashed:
             self.forget()
         for _ in range(2):
             try:
@@ -153,7 +133,7 @@ class Transfer:
                     if until():
                         break
                 return moved
-            except _Forgettable:
+            except Outdated:
                 self.forget()
                 if moved:
                     break
@@ -249,11 +229,11 @@ class Transfer:
         }
 
     def _answered(self, rows: sql.Rows, *, only: int | None = None) -> Turn:
-        settled = self._horizon.settled  # nothing is noted between the question and this
+        settled = self._settled.upper  # nothing is noted between the question and this
         fingerprint = rows[0][0]
         if self._fingerprint not in (None, fingerprint):
             self.setbacks.forget()
-            raise _Forgettable
+            raise Outdated
         self._fingerprint = fingerprint
         self.schedule.answered(rows[0][-1])
         pending = [Pending(*row[1:-1]) for row in rows if row[1] is not None]
@@ -275,13 +255,14 @@ class Transfer:
             return 0
         self._began = time.monotonic()
         try:
-            moved = self._move(turn.pending)
+            with sql.batch(self.using):
+                moved = self._move_locked(turn.pending)
         except DatabaseError as error:
             return self._failed(turn, error)
         return self._remembered(turn, moved)
 
     def _failed(self, turn: Turn, error: DatabaseError) -> int:
-        """A batch was rolled back. If that is because of some of its topics, the others are moved without them."""
+        """A batch was rolled back: walk down the tree at the top of this module. Returns how many events were moved."""
         kind = sql.kind_of(error)
         if kind.of_server:
             raise error
@@ -298,8 +279,12 @@ class Transfer:
         elif kind is sql.ErrorKind.NO_SEGMENT:
             self._place_again(alone, error)
         else:
-            self.setbacks.note(alone.topic_id, alone.topic, error, told=alone.fails)
+            self._set_aside(alone, error)
         return 0
+
+    def _set_aside(self, pending: Pending, error: DatabaseError) -> None:
+        """The topic's log takes no events: it is tried again now and then, and its row says why."""
+        self.setbacks.note(pending.topic_id, pending.topic, error, told=pending.fails)
 
     def _quarantined(self, pending: list[Pending]) -> bool:
         """Whether it was because of queue consumers' filters, which are stopped now, so that it won't come again."""
@@ -308,8 +293,10 @@ class Transfer:
         lock = sql.shared.lock_heads, {"topic_ids": [p.topic_id for p in pending]}
         try:
             with sql.batch(self.using, lock) as [heads]:
-                [ends] = sql.fetch_each(self.using, self._ends_of(topic_id for (topic_id,) in heads)) if heads else [[]]
-                last_ids = {place.topic_id: place.last_id for place in self._places(iter(ends))}
+                if not heads:
+                    return False
+                [ends] = sql.fetch_each(self.using, self._ends.question(topic_id for (topic_id,) in heads))
+                last_ids = {end.topic_id: end.last_id for end in self._ends.read(ends)}
                 ours = [p for p in pending if p.topic_id in last_ids]
                 return bool(ours) and quarantine_failing(self.using, last_ids, lambda: self._move_locked(ours))
         except DatabaseError as error:
@@ -329,7 +316,7 @@ class Transfer:
         known = self._known[pending.topic_id]
         known.unplaced += 1
         if known.unplaced > MOST_UNPLACED:
-            self.setbacks.note(pending.topic_id, pending.topic, error, told=pending.fails)
+            self._set_aside(pending, error)
         elif self._has_room(pending, sure=True):
             self.left = True
 
@@ -380,27 +367,23 @@ class Transfer:
             kind = sql.kind_of(error)
             if kind.of_server or kind is sql.ErrorKind.OUT_OF_MEMORY:
                 raise
-            self.setbacks.note(pending.topic_id, pending.topic, error, told=pending.fails)
+            self._set_aside(pending, error)
             return False
         enough = known.last_id + pending.events <= known.room
         if not enough:
             self._leave(pending)
         return enough
 
-    def _move(self, pending: list[Pending]) -> list[Moved]:
-        """The batch: one transaction. The end of the log is read after the lock, in a later snapshot."""
-        with sql.batch(self.using):
-            return self._move_locked(pending)
-
     def _move_locked(self, pending: list[Pending]) -> list[Moved]:
+        """The batch, in the caller's transaction. The end of the log is read after the lock, in a later snapshot."""
         lock = sql.shared.lock_heads, {"topic_ids": [p.topic_id for p in pending]}
         if self._blocked.isdisjoint(p.topic_id for p in pending):
-            heads, ends = sql.fetch_each(self.using, lock, self._ends_of(p.topic_id for p in pending))
+            heads, ends = sql.fetch_each(self.using, lock, self._ends.question(p.topic_id for p in pending))
         else:  # reading such a log may have to wait: not for nothing
             [heads] = sql.fetch_each(self.using, lock)
-            [ends] = sql.fetch_each(self.using, self._ends_of(row[0] for row in heads)) if heads else [[]]
+            [ends] = sql.fetch_each(self.using, self._ends.question(row[0] for row in heads)) if heads else [[]]
         locked = {topic_id for (topic_id,) in heads}
-        places = {place.topic_id: place for place in self._places(row for row in ends if row[0] in locked)}
+        places = {place.topic_id: place for place in self._ends.read(row for row in ends if row[0] in locked)}
         ours = [p for p in pending if p.topic_id in places and self._fits(p, places[p.topic_id])]
         if not ours:
             return []
@@ -412,7 +395,7 @@ class Transfer:
         unpartitioned = all(place.partitions == 1 for place in places.values())
         rows = sql.fetch(
             self.using,
-            (SQL.move_unpartitioned if unpartitioned else SQL.move),
+            (SQL.move_unpartitioned if unpartitioned else SQL.move).on(ranges=SQL.ranges, told=SQL.told),
             topic_ids=[p.topic_id for p in ours],
             marks=[self._known[p.topic_id].mark for p in ours],
             events=[p.events for p in ours],
@@ -427,36 +410,9 @@ class Transfer:
         )
         return [Moved(*row[:4]) for row in rows]
 
-    def _fits(self, pending: Pending, place: Place) -> bool:
+    def _fits(self, pending: Pending, place: LogEnd) -> bool:
         """Whether there is still room: another transfer may have moved on since this one looked."""
         return place.last_id + pending.events <= self._known[pending.topic_id].room
-
-    def _ends_of(self, topic_ids: Iterable[int]) -> sql.Question:
-        ends = [
-            SQL.last.on(log=log_table(topic_id), topic_id=topic_id, known=self._known[topic_id].last_id)
-            for topic_id in topic_ids
-        ]
-        return sql.union_all(ends), {}
-
-    def _places(self, ends: Iterable[tuple[Any, ...]]) -> Iterator[Place]:
-        """Where the logs end; what is remembered of their partitions is brought up to date."""
-        for topic_id, incarnation, partitions, id_floor, number_floors, last_id, number, logged_at in ends:
-            known = self._known[topic_id]
-            if known.incarnation is None:
-                known.incarnation = incarnation
-            if id_floor > known.last_id:  # what another transfer moved may be gone already
-                for partition, number_floor in enumerate(number_floors):
-                    known.numbers[partition] = max(number_floor, known.numbers.get(partition, 0))
-            last_id = max(last_id or 0, id_floor)
-            if known.incarnation != incarnation or last_id < known.last_id:
-                raise _Forgettable
-            if last_id > known.last_id and partitions == 1:
-                known.numbers[0] = max(number or 0, known.numbers.get(0, 0))
-            elif last_id > known.last_id:
-                statement = SQL.numbers.on(log=log_table(topic_id), partitions=partitions, since=known.last_id)
-                known.numbers.update(sql.fetch(self.using, statement))
-            known.last_id = last_id
-            yield Place(topic_id, partitions, last_id, logged_at)
 
     def _remembered(self, turn: Turn, moved: list[Moved]) -> int:
         """After the commit: move the marks up, and note what was seen. Returns how many events were moved."""
@@ -474,12 +430,12 @@ class Transfer:
             else:
                 known.left_at, known.asked, known.unplaced = 0.0, False, 0
                 known.mark = max(known.mark, turn.settled if p.complete else min(p.upper, turn.settled))
-                self._seen = max(self._seen, p.upper)
+                self._settled.saw(p.upper)
         self.setbacks.over(p.topic_id for p in turn.pending if self._fails(p) and p.topic_id in served)
         events = sum(row.events for row in moved)
         if events and telemetry.MOVED.observed:
             self._tell(turn, moved, events)
-        self._note(events)
+        self._settled.note(events)
         return events
 
     def _tell(self, turn: Turn, moved: list[Moved], events: int) -> None:
@@ -490,16 +446,3 @@ class Transfer:
             if rows := [row for row in moved if row.topic_id == p.topic_id]:
                 telemetry.MOVED.tell(sum(row.events for row in rows), self.using, p.topic)
                 telemetry.PUBLISH_TO_LOG.tell(max(0.0, *(row.waited for row in rows)), self.using, p.topic)
-
-    def _note(self, moved: int) -> None:
-        self._events_since_note += moved
-        now = time.monotonic()
-        if self._events_since_note and (
-            self._events_since_note >= NOTE_EVERY_EVENTS or now - self._noted_at >= NOTE_EVERY_SECONDS
-        ):
-            [[writers, counts_since]] = sql.fetch(self.using, SQL.writers)
-            if self._counts_since not in (None, counts_since):  # the server crashed, and a pooler didn't say so
-                self._outdated = True
-            self._counts_since = counts_since
-            self._horizon.note(self._seen, frozenset(writers))
-            self._events_since_note, self._noted_at = 0, now

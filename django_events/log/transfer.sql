@@ -77,27 +77,13 @@ ORDER BY waiting.id
 -- logged_at is the time of the batch, and never before the batch before it.
 -- Parameters: arrays of one length for the topics (topic_ids, marks, events, last_ids, partitions,
 -- logged_ats), and of another for what is known of their partitions (number_topic_ids,
--- number_partitions, numbers); channel and longest. Answers with how many events each partition got, and for how
--- many seconds the oldest of them had waited.
--- Whoever listens to the channel is told which partitions those were, or, where they are more than so many
--- characters, that it were many.
+-- number_partitions, numbers); channel and longest. Parts: ranges, told.
+-- Answers with how many events each partition got, and for how many seconds the oldest of them had waited.
+-- The notice on the channel names those partitions, or, where they are more than so many characters, nothing.
 -- Relies on: the primary key of the buffer (topic_id, id).
 WITH topic AS (
     SELECT *
-    FROM unnest(
-        %(topic_ids)s::int[], %(marks)s::bigint[], %(events)s::int[], %(last_ids)s::bigint[],
-        %(partitions)s::int[], %(logged_ats)s::timestamptz[]
-    ) AS t (topic_id, mark, events, last_id, partitions, logged_at)
-    CROSS JOIN LATERAL (
-        SELECT min(ids.id) AS lower, max(ids.id) AS upper
-        FROM (
-            SELECT b.id
-            FROM django_events_bufferedevent AS b
-            WHERE b.topic_id = t.topic_id AND b.id > t.mark
-            ORDER BY b.id
-            LIMIT t.events
-        ) AS ids
-    ) AS range
+    FROM {ranges}
 ),
 moved AS (
     DELETE FROM django_events_bufferedevent AS b
@@ -140,16 +126,7 @@ counted AS (
     FROM moved
     GROUP BY topic_id, placed_in
 ),
-list AS (
-    SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
-)
-SELECT
-    topic_id, partition, events, waited,
-    (
-        SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s THEN of_partitions ELSE '' END)
-        FROM list
-    )::text
-FROM counted
+{told}
 
 
 -- name: move_unpartitioned
@@ -157,24 +134,12 @@ FROM counted
 -- spares a sort of the batch.
 --
 -- Parameters: those of `move`: topic_ids, marks, events, last_ids, partitions (all 1), logged_ats,
--- number_topic_ids, number_partitions, numbers, channel, longest. Answers with how many events each topic got.
+-- number_topic_ids, number_partitions, numbers, channel, longest. Parts: ranges, told. Answers with how many events each
+-- topic got.
 -- Relies on: the primary key of the buffer (topic_id, id).
 WITH topic AS (
     SELECT t.*, range.*, coalesce(known.number, 0) AS last_number
-    FROM unnest(
-        %(topic_ids)s::int[], %(marks)s::bigint[], %(events)s::int[], %(last_ids)s::bigint[],
-        %(partitions)s::int[], %(logged_ats)s::timestamptz[]
-    ) AS t (topic_id, mark, events, last_id, partitions, logged_at)
-    CROSS JOIN LATERAL (
-        SELECT min(ids.id) AS lower, max(ids.id) AS upper
-        FROM (
-            SELECT b.id
-            FROM django_events_bufferedevent AS b
-            WHERE b.topic_id = t.topic_id AND b.id > t.mark
-            ORDER BY b.id
-            LIMIT t.events
-        ) AS ids
-    ) AS range
+    FROM {ranges}
     LEFT JOIN unnest(%(number_topic_ids)s::int[], %(number_partitions)s::int[], %(numbers)s::bigint[])
         AS known (topic_id, partition, number)
         ON known.topic_id = t.topic_id AND known.partition = 0
@@ -199,6 +164,34 @@ counted AS (
     FROM moved
     GROUP BY topic_id
 ),
+{told}
+
+
+-- name: ranges
+-- Part of `move`: the topics of a batch, and from which ticket of the buffer to which each is moved.
+--
+-- Parameters: topic_ids, marks, events, last_ids, partitions, logged_ats.
+-- Relies on: the primary key of the buffer (topic_id, id).
+unnest(
+    %(topic_ids)s::int[], %(marks)s::bigint[], %(events)s::int[], %(last_ids)s::bigint[],
+    %(partitions)s::int[], %(logged_ats)s::timestamptz[]
+) AS t (topic_id, mark, events, last_id, partitions, logged_at)
+CROSS JOIN LATERAL (
+    SELECT min(ids.id) AS lower, max(ids.id) AS upper
+    FROM (
+        SELECT b.id
+        FROM django_events_bufferedevent AS b
+        WHERE b.topic_id = t.topic_id AND b.id > t.mark
+        ORDER BY b.id
+        LIMIT t.events
+    ) AS ids
+) AS range
+
+
+-- name: told
+-- Part of `move`: what the batch moved, and the notice to all who listen to the channel of the log.
+--
+-- Parameters: channel, longest.
 list AS (
     SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
 )
@@ -209,61 +202,3 @@ SELECT
         FROM list
     )::text
 FROM counted
-
-
--- name: last
--- The end of one topic's log, and the facts by which its next events are placed.
---
--- Run it after the statement that locked the head: an earlier snapshot could miss the last batch of
--- another writer. The lower bound is what the worker knows to be there: it lets the planner open the
--- newest segments only.
--- Literals: topic_id, known. Identifiers: log.
--- Relies on: the primary key of the log.
-SELECT
-    t.id, t.incarnation, t.partitions, head.id_floor,
-    ARRAY(SELECT jsonb_array_elements_text(head.number_floors)::bigint) AS number_floors,
-    last.id, last.number, last.logged_at::text
-FROM django_events_topic AS t
-JOIN django_events_topichead AS head ON head.topic_id = t.id
-LEFT JOIN (
-    SELECT e.id, e.number, e.logged_at
-    FROM {log} AS e
-    WHERE e.topic_id = {topic_id} AND e.id >= {known}
-    ORDER BY e.id DESC
-    LIMIT 1
-) AS last ON true
-WHERE t.id = {topic_id}
-
-
--- name: numbers
--- The last number of each partition of a topic, as far as events came after `since`.
---
--- Only for topics of several partitions. The topic isn't named: the planner would rather walk back
--- through the primary key, which is far where a partition is quiet.
--- Literals: partitions, since. Identifiers: log.
--- Relies on: (partition, id) of the log.
-SELECT lane.partition, last.number
-FROM generate_series(0, {partitions} - 1) AS lane (partition)
-CROSS JOIN LATERAL (
-    SELECT e.number
-    FROM {log} AS e
-    WHERE e.partition = lane.partition AND e.id > {since}
-    ORDER BY e.id DESC
-    LIMIT 1
-) AS last
-
-
--- name: writers
--- The transactions that may hold an id of the buffer that is not visible yet, and since when the server counts.
---
--- A publisher holds its lock on the buffer from before it takes an id until its commit is visible
--- (prepared transactions too), so whoever isn't listed here has nothing to come. A crash gives what is prepared another
--- name, and makes the server count anew, also under the same postmaster: names of before mean nothing then.
--- Relies on: nothing but the lock table, the fast path included, and what the server says to everybody.
-SELECT coalesce(array_agg(virtualtransaction), ARRAY[]::text[]), pg_stat_get_bgwriter_stat_reset_time()
-FROM pg_locks
-WHERE locktype = 'relation'
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND relation = to_regclass('django_events_bufferedevent')
-    AND mode = 'RowExclusiveLock'
-    AND granted

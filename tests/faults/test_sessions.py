@@ -5,6 +5,7 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, publish, publish_many, sql
+from django_events.log.mark import SQL as MARK_SQL
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
 from django_events.models import TopicRow
@@ -18,7 +19,7 @@ COPY = "COPY django_events_bufferedevent (topic_id, value) FROM STDIN"
 
 def move(worker: Transfer) -> int:
     """Move as if a second had passed since the worker last asked who may still commit."""
-    worker._noted_at = 0.0
+    worker._settled._noted_at = 0.0
     return worker.move()
 
 
@@ -65,7 +66,7 @@ def test_a_prepared_transaction_is_waited_for_and_holds_up_nobody(processes: Pro
 @pytest.mark.requirement("E4")
 def test_a_prepared_transaction_holds_the_mark_of_a_worker_that_goes_on(fault_server):
     """Its lock on the buffer is listed under the same name before and after, so the mark stays below its ids."""
-    statement = TRANSFER_SQL.writers.text
+    statement = MARK_SQL.writers.text
     with psycopg.connect(fault_server.url, autocommit=True) as one, psycopg.connect(fault_server.url) as other:
         one.execute("DROP TABLE IF EXISTS django_events_bufferedevent")
         one.execute("CREATE TABLE django_events_bufferedevent (id int)")

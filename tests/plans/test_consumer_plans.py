@@ -7,7 +7,7 @@ from django_events import Draft, consumer, declarations, publish_many, sql
 from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
 from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import Subscription, subscriptions
-from django_events.log.transfer import SQL as TRANSFER_SQL
+from django_events.log.ends import SQL as ENDS_SQL
 from django_events.models import Position
 from django_events.statements import log_table
 from django_events.syncing import sync
@@ -115,6 +115,6 @@ def test_settling_finds_the_row_where_it_was(serving):
 
 @pytest.mark.requirement("N12", "S13")
 def test_the_numbers_of_the_last_events_are_read_by_index(serving, statistics):
-    plan = explain(TRANSFER_SQL.numbers.on(log=log_table(serving.topic_id), partitions=4, since=0))
+    plan = explain(ENDS_SQL.numbers.on(log=log_table(serving.topic_id), partitions=4, since=0))
 
     assert all("partition" in node["Index Name"] for node in plan if "Index Name" in node)

@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 
 from django_events import Draft, publish_many, sql
+from django_events.log.ends import SQL as ENDS_SQL
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.models import Event, TopicRow
 from django_events.statements import log_table
@@ -92,7 +93,7 @@ def test_looking_for_pending_events_reads_the_index_of_the_buffer(large, statist
 def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics, name):
     with sql.batch("default"):
         plan = explain(
-            getattr(TRANSFER_SQL, name),
+            getattr(TRANSFER_SQL, name).on(ranges=TRANSFER_SQL.ranges, told=TRANSFER_SQL.told),
             topic_ids=[large],
             marks=[5],
             events=[5_000],
@@ -124,7 +125,7 @@ def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics, name
 def test_the_end_of_a_log_is_read_from_its_newest_segments(large):
     known = 39_990
     with sql.batch("default"):
-        plan = explain(TRANSFER_SQL.last.on(log=log_table(large), topic_id=large, known=known))
+        plan = explain(ENDS_SQL.last.on(log=log_table(large), topic_id=large, known=known))
 
     read = {table for _, table in scans(plan) if table.startswith("django_events_event")}
     assert f"{log_table(large)}_38001" in read
@@ -135,7 +136,7 @@ def test_the_end_of_a_log_is_read_from_its_newest_segments(large):
 @pytest.mark.requirement("D1")
 def test_the_numbers_of_partitions_are_read_by_their_index(large):
     with sql.batch("default"):
-        plan = explain(TRANSFER_SQL.numbers.on(log=log_table(large), partitions=4, since=39_000))
+        plan = explain(ENDS_SQL.numbers.on(log=log_table(large), partitions=4, since=39_000))
 
     indexes = {node["Index Name"] for node in plan if "Index Name" in node}
     assert indexes

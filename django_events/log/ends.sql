@@ -1,0 +1,40 @@
+-- name: last
+-- The end of one topic's log, and the facts by which its next events are placed.
+--
+-- Run it after the statement that locked the head: an earlier snapshot could miss the last batch of
+-- another writer. The lower bound is what the worker knows to be there: it lets the planner open the
+-- newest segments only.
+-- Literals: topic_id, known. Identifiers: log.
+-- Relies on: the primary key of the log.
+SELECT
+    t.id, t.incarnation, t.partitions, head.id_floor,
+    ARRAY(SELECT jsonb_array_elements_text(head.number_floors)::bigint) AS number_floors,
+    last.id, last.number, last.logged_at::text
+FROM django_events_topic AS t
+JOIN django_events_topichead AS head ON head.topic_id = t.id
+LEFT JOIN (
+    SELECT e.id, e.number, e.logged_at
+    FROM {log} AS e
+    WHERE e.topic_id = {topic_id} AND e.id >= {known}
+    ORDER BY e.id DESC
+    LIMIT 1
+) AS last ON true
+WHERE t.id = {topic_id}
+
+
+-- name: numbers
+-- The last number of each partition of a topic, as far as events came after `since`.
+--
+-- Only for topics of several partitions. The topic isn't named: the planner would rather walk back
+-- through the primary key, which is far where a partition is quiet.
+-- Literals: partitions, since. Identifiers: log.
+-- Relies on: (partition, id) of the log.
+SELECT lane.partition, last.number
+FROM generate_series(0, {partitions} - 1) AS lane (partition)
+CROSS JOIN LATERAL (
+    SELECT e.number
+    FROM {log} AS e
+    WHERE e.partition = lane.partition AND e.id > {since}
+    ORDER BY e.id DESC
+    LIMIT 1
+) AS last
