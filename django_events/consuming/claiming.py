@@ -1,4 +1,4 @@
-"""Deliveries for code that is no handler: a script, a view, a task of another framework.
+"""Claiming deliveries for code that is no handler: a script, a view, a task of another framework.
 
 with claim("emails", 10) as claimed:
     for event in claimed:
@@ -35,88 +35,88 @@ SQL = sql.beside(__name__)
 
 
 class Claimed:
-    """Events of a queue consumer that are nobody else's until they are settled, or the lease is over.
+    """Events of a queue consumer that no other worker gets until they are settled, or the lease is over.
 
-    It is false when there was nothing to claim.
+    It is false if there was nothing to claim.
     """
 
-    def __init__(self, queue: Queue | None, hand: ClaimedDeliveries | None, events: list[ReceivedEvent]) -> None:
+    def __init__(self, queue: Queue | None, claimed: ClaimedDeliveries | None, events: list[ReceivedEvent]) -> None:
         self.events = events
         self._queue = queue
-        self._claimed = hand
-        # What was told to the database, which alone knows what came of it: a transaction may be rolled back.
-        self._told: set[int] = set()
+        self._claimed = claimed
+        # Sent to the database to be settled. Only the database knows whether it is: the transaction may be rolled back.
+        self._sent: set[int] = set()
         self._settled: set[int] = set()
-        self._given_back: set[int] = set()
+        self._released: set[int] = set()
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
-        """Those that were claimed, oldest first. What is given back on the way is left out."""
-        return (event for event in tuple(self.events) if event.id not in self._given_back)
+        """The claimed events, oldest first, without those that were released meanwhile."""
+        return (event for event in tuple(self.events) if event.id not in self._released)
 
     def __len__(self) -> int:
         return len(self.events)
 
     def ack(self, *events: ReceivedEvent) -> None:
-        """They are handled: in the caller's transaction, if there is one. Once more changes nothing.
+        """Settle events as handled, in the caller's transaction if there is one. Repeating it changes nothing.
 
-        LeaseLost says that the time was over and somebody else has them: nothing is changed then.
+        LeaseLost says that the lease was over and another worker has taken the events: then nothing is changed.
         """
         if left := self._to_settle(events):
             self._settle(left)
 
     def nack(self, event: ReceivedEvent, *, after: timedelta | None = None, error: BaseException | None = None) -> None:
-        """It failed: it can be claimed again at once, or after a while; with an error alone, as the consumer retries.
+        """Settle an event as failed: it can be claimed again at once, or after a while.
 
-        It counts as an attempt, and after the last one the event is a dead letter. Where keys are in order, those of
-        its key behind it are given back.
+        With an `error` alone, the consumer's `retry` says when. It counts as an attempt, and after the last one the
+        event is a dead letter. In an ordered queue, the claimed events of its key that come after it are released.
         """
         self._fail(event, error or RetryLater(after=after or timedelta(0)), pause=after)
 
     def ignore(self, event: ReceivedEvent, reason: str) -> None:
-        """It is settled without being handled, with a line in the log."""
+        """Settle an event without handling it, with a line in the log that says the reason."""
         self._fail(event, Ignore(reason))
 
     def extend(self, lease: timedelta | None = None) -> None:
-        """Have all that is not settled for so long from now on, by default as long as at first."""
-        hand, queue = self._something()
+        """Let the lease of unsettled events end after this time from now on, by default the time of the claim."""
+        claimed, queue = self._something()
         _refuse_length("extend()", lease)
-        if set(hand.attempts) - self._told:
-            hand.extend(lease or queue.lease)
+        if set(claimed.attempts) - self._sent:
+            claimed.extend(lease or queue.lease)
 
     def _fail(self, event: ReceivedEvent, error: BaseException, *, pause: timedelta | None = None) -> None:
         if not self._to_settle([event]):
             return
-        hand, _ = self._something()
-        failure = hand.judge(event, error)
+        claimed, _ = self._something()
+        failure = claimed.judge(event, error)
         if failure.verdict is Verdict.RETRY and pause is not None:
             failure = replace(failure, pause=pause)
-        log_failure(hand)(failure)
-        self._given_back |= self._settle([], failure).out - {event.id}
+        log_failure(claimed)(failure)
+        self._released |= self._settle([], failure).out - {event.id}
 
     def _settle(self, handled: list[ReceivedEvent], failure: Failure | None = None) -> DeliverySettlement:
-        hand, queue = self._something()
-        with transaction.atomic(hand.using):
-            settlement = hand.settle(handled, failure)
-            _note(hand, settlement)
-            transaction.on_commit(partial(self._settled.update, settlement.out), hand.using)
-            transaction.on_commit(partial(_count, queue, settlement.counts), hand.using, robust=True)
-        self._told |= settlement.out
+        claimed, queue = self._something()
+        with transaction.atomic(claimed.using):
+            settlement = claimed.settle(handled, failure)
+            _note(claimed, settlement)
+            transaction.on_commit(partial(self._settled.update, settlement.out), claimed.using)
+            transaction.on_commit(partial(_count, queue, settlement.counts), claimed.using, robust=True)
+        self._sent |= settlement.out
         return settlement
 
     def _to_settle(self, events: "tuple[ReceivedEvent, ...] | list[ReceivedEvent]") -> list[ReceivedEvent]:
-        """Those of some events that are still in hand."""
+        """Which of these events are claimed and unsettled; ClaimRefused if one can't be settled here."""
         if not events:
             return []
-        hand, _ = self._something()
+        claimed, _ = self._something()
         for event in events:
-            if event.id not in hand.attempts or event.topic != hand.subscription.topic:
+            if event.id not in claimed.attempts or event.topic != claimed.subscription.topic:
                 raise ClaimRefused(f"{event} was not claimed here, so it can't be settled here.")
-            if event.id in self._given_back:
+            if event.id in self._released:
                 raise ClaimRefused(f"{event} was given back, because an earlier event of its key failed.")
-        there = in_hand(hand)
-        known = there | self._settled | _noted(hand)
+        there = still_claimed(claimed)
+        known = there | self._settled | _noted(claimed)
         if any(event.id not in known for event in events):
-            raise hand.lose()
+            raise claimed.lose()
         return [event for event in events if event.id in there]
 
     def _something(self) -> tuple[ClaimedDeliveries, Queue]:
@@ -125,11 +125,11 @@ class Claimed:
         return self._claimed, self._queue
 
     def close(self) -> None:
-        """Give back what is not settled. Where a transaction took back what was, nobody knows what went wrong."""
+        """Release what is not settled; nothing if a rollback undid a settlement: the next worker must be careful."""
         if self._claimed is None:
             return
-        there = in_hand(self._claimed)
-        if not there & self._told:
+        there = still_claimed(self._claimed)
+        if not there & self._sent:
             self._claimed.events = [event for event in self.events if event.id in there]
             self._claimed.unread = [event_id for event_id in self._claimed.unread if event_id in there]
             with suppress(LeaseLost):
@@ -147,11 +147,11 @@ def claim(
     received_until: datetime | None = None,
     using: str | None = None,
 ) -> Iterator[Claimed]:
-    """Have the next events of a queue consumer for oneself, `most` of them, for as long as its lease says.
+    """Claim the next events of a queue consumer, up to `most` of them, for the consumer's lease, or `lease`.
 
-    What isn't settled when the block ends is given back. After an error it is given back too, and whoever has it next
-    gets it one by one, each attempt counted. `received_since` and `received_until` leave out what came to the consumer
-    before and from then on. In a transaction, all of it is part of that one; keep it short.
+    Events that aren't settled when the block ends are released. After an error the next worker gets them one by one,
+    and each attempt is counted. `received_since` and `received_until` select events by the time when they came to the
+    consumer. Inside a transaction, everything is part of that transaction: keep it short.
     """
     if most < 1:
         raise ValueError(f"claim() has most={most!r}, expected at least 1.")
@@ -172,20 +172,20 @@ def claim(
             until=received_until,
             moves_position=not nested,
         )
-        hand, events = _claimed(queue, most, nested=nested)
-        if hand is not None:
+        deliveries, events = _claimed(queue, most, nested=nested)
+        if deliveries is not None:
             break
     else:
         yield Claimed(None, None, [])
         return
-    claimed = Claimed(queue, hand, events)
+    claimed = Claimed(queue, deliveries, events)
     try:
         yield claimed
         claimed.close()
     finally:
-        # Where it still is one, after an error or a rollback: whoever takes it over goes on carefully.
+        # If it is still a lease, after an error or a rollback, the next worker takes it over and goes on carefully.
         with suppress(LeaseLost, DatabaseError, InterfaceError):
-            hand.give_up()
+            deliveries.give_up()
 
 
 def _refuse_length(of: str, lease: timedelta | None) -> None:
@@ -196,21 +196,21 @@ def _refuse_length(of: str, lease: timedelta | None) -> None:
 def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[ClaimedDeliveries | None, list[ReceivedEvent]]:
     """Claim until there is something to hand out.
 
-    In a transaction only of what is there, for filling locks a lot; and with a window, because what is made is
-    received now.
+    Deliveries are made from the log only outside of a transaction, because that locks rows that others need, and only
+    without a window of time, because deliveries that are made now are received now.
     """
     server = QueueServer(queue, at_once=most)
-    only_what_is_there = nested or queue.since is not None or queue.until is not None
-    while (hand := queue.claim(most) if only_what_is_there else server.claim()) is not None or server.ask_again:
-        if hand is None:
+    only_existing = nested or queue.since is not None or queue.until is not None
+    while (claimed := queue.claim(most) if only_existing else server.claim()) is not None or server.ask_again:
+        if claimed is None:
             continue
         try:
-            if events := _begun(hand, most):
-                return hand, events
-            hand.release()
+            if events := _begun(claimed, most):
+                return claimed, events
+            claimed.release()
         except BaseException:
             with suppress(LeaseLost, DatabaseError, InterfaceError):
-                hand.give_up()
+                claimed.give_up()
             raise
     return None, []
 
@@ -219,7 +219,7 @@ def _queues(using: str, declared: declarations.Consumer, topic: declarations.Top
     if declared.mode != "queue":
         raise ClaimRefused(
             f"Consumer {declared.name!r} is a stream: its events have no status of their own, only its handler gets "
-            "them. What is to be claimed is declared with mode='queue'."
+            "them. Declare it with mode='queue' to claim its events."
         )
     found = subscriptions(using, [declared])
     chosen = [one for one in found if topic is None or one.topic == str(topic)]
@@ -229,7 +229,7 @@ def _queues(using: str, declared: declarations.Consumer, topic: declarations.Top
 
 
 def _refuse_old_snapshot(using: str) -> None:
-    """What others have in hand is seen only by who looks at what is committed now."""
+    """ClaimRefused in a transaction with an old snapshot: it doesn't see what other workers have claimed since."""
     [[level]] = sql.fetch(using, SQL.isolation)
     if level != "read committed":
         raise ClaimRefused(
@@ -238,48 +238,51 @@ def _refuse_old_snapshot(using: str) -> None:
         )
 
 
-def _begun(hand: ClaimedDeliveries, most: int) -> list[ReceivedEvent]:
-    """The events to hand out. One that may have ended a worker comes alone, its attempt counted; or dies."""
-    while events := hand.next(most):
+def _begun(claimed: ClaimedDeliveries, most: int) -> list[ReceivedEvent]:
+    """The events to hand out.
+
+    One that may have ended a worker comes alone with its attempt counted, or is settled as a failure if none is left.
+    """
+    while events := claimed.next(most):
         first = events[0]
-        if not hand.is_careful(first):
-            hand.release_all_but(events)
+        if not claimed.is_careful(first):
+            claimed.release_all_but(events)
             return events
-        if hand.attempts_of(first) < hand.subscription.consumer.retry.attempts:
-            begun = begin(hand, first)
+        if claimed.attempts_of(first) < claimed.subscription.consumer.retry.attempts:
+            begun = begin(claimed, first)
             if not isinstance(begun, Failure):
-                hand.release_all_but([begun])
+                claimed.release_all_but([begun])
                 return [begun]
             failure = begun
         else:
-            failure = no_attempt_left(hand, first)
-        log_failure(hand)(failure)
-        with transaction.atomic(hand.using):
-            settlement = hand.settle([], failure)
-        hand.settled(settlement)
+            failure = no_attempt_left(claimed, first)
+        log_failure(claimed)(failure)
+        with transaction.atomic(claimed.using):
+            settlement = claimed.settle([], failure)
+        claimed.settled(settlement)
     return []
 
 
-def in_hand(hand: ClaimedDeliveries) -> set[int]:
-    """The ids of what is under the hand's token still."""
+def still_claimed(claimed: ClaimedDeliveries) -> set[int]:
+    """The ids of deliveries that still have the token of this lease."""
     rows = sql.fetch(
-        hand.using,
-        SQL.in_hand,
-        consumer_id=hand.subscription.consumer_id,
-        token=hand.token,
-        event_ids=list(hand.attempts),
+        claimed.using,
+        SQL.still_claimed,
+        consumer_id=claimed.subscription.consumer_id,
+        token=claimed.token,
+        event_ids=list(claimed.attempts),
     )
     return {event_id for (event_id,) in rows}
 
 
-def _note(hand: ClaimedDeliveries, settlement: DeliverySettlement) -> None:
+def _note(claimed: ClaimedDeliveries, settlement: DeliverySettlement) -> None:
     event_ids = "".join(f"{event_id}," for event_id in settlement.out)
-    sql.fetch(hand.using, SQL.note_settled, token=hand.token, event_ids=event_ids)
+    sql.fetch(claimed.using, SQL.note_settled, token=claimed.token, event_ids=event_ids)
 
 
-def _noted(hand: ClaimedDeliveries) -> set[int]:
-    """What is settled in the transaction that goes on."""
-    [[noted]] = sql.fetch(hand.using, SQL.noted_as_settled, token=hand.token)
+def _noted(claimed: ClaimedDeliveries) -> set[int]:
+    """The ids that are settled in the open transaction."""
+    [[noted]] = sql.fetch(claimed.using, SQL.noted_as_settled, token=claimed.token)
     return {int(event_id) for event_id in noted.split(",") if event_id}
 
 

@@ -3,8 +3,8 @@
 SELECT current_setting('transaction_isolation')
 
 
--- name: in_hand
--- Which deliveries a worker still has in hand: what was settled is not there any more, and again after a rollback.
+-- name: still_claimed
+-- Which deliveries still have the token of a lease: a settled one hasn't, and has it again after a rollback.
 --
 -- Parameters: consumer_id, token, event_ids (that were claimed).
 -- Relies on: the primary key of django_events_delivery.
@@ -15,7 +15,7 @@ ORDER BY d.event_id
 
 
 -- name: note_settled
--- Note in the transaction what was settled under a token: the note goes with a rollback, of a savepoint too.
+-- Note in the transaction which deliveries were settled under a token. A rollback, of a savepoint too, undoes the note.
 --
 -- Parameters: token, event_ids (as text, each with a comma behind it).
 SELECT set_config(
@@ -26,7 +26,7 @@ SELECT set_config(
 
 
 -- name: noted_as_settled
--- What `note_settled` noted in this transaction, as far as that was not rolled back.
+-- What `note_settled` noted in this transaction and was not rolled back.
 --
 -- Parameters: token.
 SELECT coalesce(current_setting('django_events.t' || %(token)s::text, true), '')

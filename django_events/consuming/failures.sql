@@ -19,9 +19,9 @@ RETURNING id
 
 
 -- name: bury_unread
--- As `bury`, for an event that nobody read: its copy is made inside the server.
+-- As `bury`, for an event whose payload was not read: the server makes the copy.
 --
--- A dead letter that is there already has it, and is all there is where the log has dropped the event.
+-- A dead letter that exists has the payload already; where retention has dropped the event, only that one is updated.
 -- Literals: topic_id, event_id. Identifiers: log. Parameters: consumer_id, attempts, error, traceback.
 -- Answers with nothing where there is neither.
 -- Relies on: the primary key of the log, django_events_deadletter (consumer_id, event_id).

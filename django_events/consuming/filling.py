@@ -1,8 +1,8 @@
-"""Deliveries from the log: for a queue consumer that begins in the past, or that had as many as it may have.
+"""Making deliveries from the log: for a queue consumer that begins in the past, or that reached its max_pending.
 
-While a consumer is live, its deliveries come with the events. While it is not, workers make them
-from the log, in small transactions, up to the end of the log; there it becomes live, under the head of the
-topic, so that no event comes in between and none comes twice.
+While a consumer is live, the transfer makes its deliveries together with the events. While it is not, workers make them
+from the log, in small transactions, up to the end of the log. There the consumer becomes live, while the worker has the
+topic's head locked, so that no event is left out and none is delivered twice.
 """
 
 import time
@@ -19,8 +19,8 @@ from django_events.matching import condition
 SQL = sql.beside(__name__)
 
 AT_ONCE = 5_000  # ids of the log
-LONGEST = 0.2  # seconds: then it is seen whether there is something else to do
-LOCK_TIMEOUT = "500ms"  # as a batch of the transfer
+LONGEST = 0.2  # seconds, then the worker looks whether there is something else to do
+LOCK_TIMEOUT = "500ms"  # the same as of a batch of the transfer
 
 
 class Filled(NamedTuple):
@@ -31,10 +31,10 @@ class Filled(NamedTuple):
 
 
 def fill(subscription: Subscription) -> bool:
-    """Make deliveries of the next part of the log, until there are some, or no time; returns whether it got on.
+    """Make deliveries of the next part of the log, until some are made or the time is over.
 
-    Then there may be something to claim, made now or there before, or more to fill. Where there is no room, or somebody
-    else is at it, or the consumer is live, there is nothing to do here.
+    Returns whether part of the log was looked at: then there may be something to claim, or more to fill. There is
+    nothing to do if the consumer is live or has no room, or if another worker fills it.
     """
     ends_at, got_on = time.monotonic() + LONGEST, False
     while filled := fill_some(subscription):
@@ -45,15 +45,17 @@ def fill(subscription: Subscription) -> bool:
 
 
 def fill_some(of: Subscription) -> Filled | None:
-    """The next part of the log, one transaction; None if there is nothing to do for this worker."""
+    """Make deliveries of the next part of the log in one transaction; None if this worker has nothing to do."""
     filled = None
     try:
         filled = _fill(of, AT_ONCE, to_the_end=False)
-        if filled is not None and filled.left <= AT_ONCE:  # the end is near: nobody has to wait for long
+        if (
+            filled is not None and filled.left <= AT_ONCE
+        ):  # the end is near, so the topic's head is locked only for a moment
             more = _fill(of, AT_ONCE, to_the_end=True)
             filled = Filled(filled.made + more.made, more.left) if more is not None else filled
     except DatabaseError as error:
-        if sql.kind_of(error) is sql.ErrorKind.LOCKED:  # on the head, or on the log
+        if sql.kind_of(error) is sql.ErrorKind.LOCKED:  # of the topic's head, or of the log
             return filled
         if not sql.kind_of(error).of_data or connections[of.using].in_atomic_block:
             raise
@@ -62,7 +64,7 @@ def fill_some(of: Subscription) -> Filled | None:
 
 
 def _fill_up_to_failure(of: Subscription, *, made: int) -> Filled | None:
-    """Fill what is before the event on which the filter fails, and stop there."""
+    """Make deliveries up to the event on which the filter fails, and stop the consumer there."""
     most = AT_ONCE // 2
     while True:
         try:
@@ -83,7 +85,7 @@ def _fill_up_to_failure(of: Subscription, *, made: int) -> Filled | None:
 
 
 def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
-    """One transaction. Nothing if the consumer is live, stopped, has no room, or is somebody else's."""
+    """One transaction; None if the consumer is live, stopped or has no room, or if another worker fills it."""
     with sql.committed(of.using, lock_timeout=LOCK_TIMEOUT):
         if to_the_end:
             sql.fetch(of.using, sql.shared.lock_head, topic_id=of.topic_id)
@@ -113,7 +115,7 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
 
 
 def _room(of: Subscription, max_pending: int | None) -> int:
-    """How many deliveries more it may have. Half of them are made room for before more are made: not one by one."""
+    """How many more deliveries it may have; 0 until half of max_pending is free, so as not to make them one by one."""
     if max_pending is None:
         return AT_ONCE
     pending = SQL.pending_deliveries

@@ -1,8 +1,8 @@
 -- name: lock_filling
--- Have a queue consumer for oneself to fill it from the log, if it is not live and nobody else does.
+-- Lock a queue consumer, to make deliveries from the log, if it is not live and no other session has it locked.
 --
--- One that is stopped, paused or held is left alone. Parameters: consumer_id. Answers with the id up to which it is filled, and how many
--- deliveries it may have at most.
+-- A consumer that is stopped, paused or held is left alone. Parameters: consumer_id.
+-- Answers with the id up to which it is filled, and how many deliveries it may have at most.
 -- Relies on: the primary key of django_events_consumer, django_events_position (consumer_id, partition).
 SELECT c.filled_until, c.max_pending
 FROM django_events_consumer AS c
@@ -15,7 +15,7 @@ FOR NO KEY UPDATE OF c SKIP LOCKED
 -- name: fill
 -- Make deliveries of a range of the log, for a queue consumer that is not live.
 --
--- In a transaction that has its row locked. A delivery that is there already stays as it is.
+-- In a transaction that has the consumer's row locked. A delivery that exists stays as it is.
 -- Literals: consumer_id, topic_id, after, upper. Identifiers: log. Parts: match.
 -- Answers with how many were made, and how many events the range has.
 -- Relies on: the primary keys of the log and of django_events_consumer.
@@ -39,14 +39,14 @@ SELECT
 -- name: filled
 -- Write down how far a queue consumer is filled from the log, and whether its deliveries come with the events now.
 --
--- Parameters: consumer_id, filled_until, live. Becoming live takes the topic's head before.
+-- Parameters: consumer_id, filled_until, live. Before a consumer becomes live, the topic's head is locked.
 -- Relies on: the primary key of django_events_consumer.
 UPDATE django_events_consumer SET filled_until = %(filled_until)s, live = %(live)s WHERE id = %(consumer_id)s
 RETURNING id
 
 
 -- name: pending_deliveries
--- How many deliveries a queue consumer has, counted up to `most`; while it is not live, of what it is filled with.
+-- How many deliveries a queue consumer has, counted up to `most`; while it is not live, only those up to filled_until.
 --
 -- Parameters: consumer_id, most (null for all).
 -- Relies on: the primary keys of django_events_delivery and django_events_consumer, django_events_position (consumer_id, partition).

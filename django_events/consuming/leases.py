@@ -76,8 +76,8 @@ class Lease:
     def take_lock(self) -> None:
         """Take the advisory lock of this lease, as the first statement of a handler's transaction, or raise LeaseLost.
 
-        Whoever takes the lease over finds a frozen transaction by this lock, and ends it. After a handler closed its
-        connection, the server may need a moment to release the lock, so it is tried for `PATIENCE` seconds.
+        A worker that takes the lease over finds a frozen transaction by this lock, and ends it. After a handler closed
+        its connection, the server may need a moment to release the lock, so it is tried for `PATIENCE` seconds.
         """
         self.lock_taken = True
         deadline = time.monotonic() + PATIENCE

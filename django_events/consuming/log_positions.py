@@ -1,7 +1,7 @@
-"""Places in a log, as people name them: the beginning, the end, an id, a time.
+"""Positions in a log as people name them: the beginning, the end, an id, a time.
 
-A place is the id of the next event to handle. The caller holds the topic's head, so that neither the
-transfer nor retention moves the ends meanwhile.
+Each is resolved to the id of the next event to handle. The caller has the topic's head locked, so that neither the
+transfer nor retention moves the ends of the log meanwhile.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ SQL = sql.beside(__name__)
 
 
 def find(using: str, topic: models.TopicRow, to: declarations.Start) -> int:
-    """The id that is meant; PositionRefused if the log has no such place."""
+    """The id that is meant; PositionRefused if the log has no such position."""
     first, end = _bounds(using, topic)
     if to == "beginning":
         return first
@@ -24,19 +24,19 @@ def find(using: str, topic: models.TopicRow, to: declarations.Start) -> int:
         return _first_since(using, topic, to, first, end)
     if isinstance(to, bool) or not isinstance(to, int):
         raise PositionRefused(
-            f"{to!r} is no place in a log, expected 'beginning', 'end', a datetime, or the id of an event."
+            f"{to!r} is no position in a log, expected 'beginning', 'end', a datetime, or the id of an event."
         )
     if first <= to <= end:
         return to
     if to < 1:
-        raise PositionRefused(f"{to} is no place in a log: ids begin at 1. Say 'beginning' for the oldest event.")
+        raise PositionRefused(f"{to} is no position in a log: ids begin at 1. Say 'beginning' for the oldest event.")
     if to < first:
         raise PositionRefused(
-            f"Topic {topic} begins at {first}: what was before it has expired. The place {to} doesn't exist any more. "
-            "Say 'beginning' for the oldest event that is there."
+            f"Topic {topic} begins at {first}: what was before it has expired. Event {to} doesn't exist any more. "
+            "Say 'beginning' for the oldest event in the log."
         )
     raise PositionRefused(
-        f"Topic {topic} ends at {end - 1}, so the place {to} doesn't exist yet, and the events before it would be "
+        f"Topic {topic} ends at {end - 1}, so event {to} doesn't exist yet, and the events before it would be "
         "left out. Say 'end' for the next event that comes."
     )
 

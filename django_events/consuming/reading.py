@@ -2,9 +2,9 @@
 
     rows = bounded(using, chosen, at_most=100, **parameters)
 
-What is too large to be read with others, or can't be read at all, comes without its payload: an `UnreadEvent`. It is
-handled by itself: its attempt is counted before its payload is read, so that a worker that dies of it is not the first
-of many.
+An event that is too large to be read with others, or can't be read at all, comes without its payload: an
+`UnreadEvent`. It is handled by itself, and its attempt is counted before its payload is read: if the payload exhausts
+the memory of one worker after another, the attempts run out.
 """
 
 from functools import cache
@@ -20,9 +20,9 @@ from django_events.statements import SMALL, as_text
 
 SQL = sql.beside(__name__)
 
-# Nothing but the next event, without its payload: none has less than this. And one event, however large it is.
+# Limits of bytes: only the next event, without its payload; and one event, however large it is.
 NOTHING, ALL = 0, 1 << 50
-LIGHT = 4_000  # bytes of an event that is read without weighing it, where so many of that size are not too much
+LIGHT = 4_000  # bytes: events up to this size are read without adding up their sizes
 TOO_LONG = (
     "it has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep, which is not "
     "made into text"
@@ -31,9 +31,9 @@ _UNREAD, _METADATA = len(EVENT), EVENT.index("metadata")
 
 
 class Rows(NamedTuple):
-    """What was read, and the first that wasn't, if there was more than fits: its columns, without the payload.
+    """The events that were read, and the first one that did not fit, if any: its columns, without the payload.
 
-    Behind them is whether it was weighed, and how large it is as it is stored.
+    After those columns come whether it was weighed, and its stored size in bytes.
     """
 
     read: sql.Rows
@@ -41,15 +41,15 @@ class Rows(NamedTuple):
 
 
 class EventGone(Exception):
-    """An event that was to be read is not there any more."""
+    """The event that was to be read doesn't exist any more."""
 
 
 def bounded(
     using: str, chosen: sql.Statement, *, at_most: int = 1, most_bytes: int | None = None, **parameters: Any
 ) -> Rows:
-    """The first of the chosen events, which are `at_most` or fewer, by default as many as MAX_BATCH_BYTES allows.
+    """The first of the chosen events, of which there are `at_most`, as many as have `most_bytes` together.
 
-    Nearly always all of them are small: then they are read as they are, and nothing is weighed.
+    By default the limit is MAX_BATCH_BYTES. Nearly always all events are small: then no sizes are added up.
     """
     if most_bytes is None:
         most_bytes = settings.MAX_BATCH_BYTES
@@ -80,7 +80,7 @@ def loaded(rows: Rows, event: ReceivedEvent) -> ReceivedEvent | None:
 
 
 def is_of_payload(using: str, error: DatabaseError) -> bool:
-    """Whether a read failed because of what it met, so that reading less may go on. Not in a caller's transaction."""
+    """Whether a read failed because of a payload, so that reading fewer may work. Not in a caller's transaction."""
     if connections[using].in_atomic_block:
         return False
     kind = sql.kind_of(error)

@@ -1,4 +1,4 @@
-"""What a handler gets."""
+"""The events that handlers get."""
 
 import json
 from collections.abc import Sequence
@@ -128,19 +128,20 @@ class ReceivedEvent:
 class UnreadEvent(ReceivedEvent):
     """An event without its payload, because that is too large to be read with others, or can't be read at all.
 
-    It is read by itself before a handler gets it. Whoever gets it as it is, is told of its failure.
+    A worker reads the payload before it calls the handler. If that fails, the event gets to the receivers of failures
+    without it.
     """
 
     __slots__ = ()
 
     @property
     def too_large(self) -> bool:
-        """Whether it is known to be more than is read at once. What was not weighed is judged by how it is stored."""
+        """Whether it is larger than MAX_BATCH_BYTES; if it was not weighed, by its stored size."""
         return self._columns[-2] or self.stored_bytes > settings.MAX_BATCH_BYTES
 
     @property
     def stored_bytes(self) -> int:
-        """How large its payload and its metadata are in the database, which may have them compressed."""
+        """The size of payload and metadata in the database, where they may be compressed."""
         return self._columns[-1]  # type: ignore[no-any-return]
 
     @property
@@ -153,7 +154,7 @@ class UnreadEvent(ReceivedEvent):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Nothing is known of it."""
+        """Empty, because it was not read."""
         return {}
 
     @property
@@ -175,7 +176,7 @@ def gone(event: UnreadEvent) -> UnreadableEvent:
     )
 
 
-# Events are made by the ten thousand: the slots' own setters pass by the refusal above, at no cost.
+# Events are made by the ten thousand: the slots' own setters bypass `__setattr__`, at no cost.
 _setters: dict[str, Any] = {name: vars(ReceivedEvent)[name].__set__ for name in ReceivedEvent.__slots__}
 _set_topic = _setters["topic"]
 _set_consumer = _setters["consumer"]

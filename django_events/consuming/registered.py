@@ -1,4 +1,4 @@
-"""The registered consumers of a database, found by what people call them."""
+"""The registered consumers of a database, found by their names."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ Named = declarations.Consumer | str
 
 
 def refuse_several(rows: Sequence[models.ConsumerRow], event_id: int, error: type[EventsError]) -> None:
-    """An id alone is another event in each topic of a consumer."""
+    """An error if a consumer reads several topics and only an id is given: it is another event in each of them."""
     if len(rows) > 1:
         topics = ", ".join(row.topic.name for row in rows)
         raise error(

@@ -52,7 +52,7 @@ def register(using: str, declared: declarations.Consumer) -> list[str]:
 
 @contextmanager
 def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Iterator[models.TopicRow]:
-    """A transaction that holds a topic's head: its log grows and shrinks for nobody else meanwhile."""
+    """A transaction that has a topic's head locked: no transfer and no retention changes its log meanwhile."""
     with sql.committed(using):
         topics = models.TopicRow.objects.using(using)
         topic = topics.filter(name=name).first()
@@ -67,7 +67,7 @@ def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Ite
 
 
 def check_filter(using: str, declared: declarations.Consumer) -> None:
-    """Let PostgreSQL read the predicate, and try it on values of every kind; InvalidConsumer if it can't."""
+    """Have PostgreSQL evaluate the predicate on values of every kind; InvalidConsumer if it can't."""
     if declared.where is None:
         return
     where = f"Consumer {declared}, declared at {declared.declared_at}, has where={declared.where!r}, which"
@@ -137,7 +137,7 @@ def _register(using: str, declared: declarations.Consumer, topic: models.TopicRo
 
 
 def _described(declared: declarations.Consumer) -> dict[str, Any]:
-    """What a row says of its consumer, and may say otherwise the next time."""
+    """The columns of a consumer's row that follow its declaration."""
     return {
         "types": _listed(declared.types),
         "keys": _listed(declared.keys),
@@ -156,7 +156,7 @@ def _listed(patterns: tuple[str, ...] | None) -> list[str] | None:
 
 
 def _expressions(patterns: tuple[str, ...] | None) -> list[str] | None:
-    """The patterns among these texts, for the trigger, which finds the others by themselves."""
+    """The patterns among these texts as regular expressions, for the trigger, which compares plain texts itself."""
     return [expression(pattern) for pattern in patterns or () if is_pattern(pattern)] or None
 
 
@@ -170,7 +170,7 @@ def _refuse_other_mode(row: models.ConsumerRow, declared: declarations.Consumer)
 
 
 def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: models.TopicRow) -> None:
-    """A streaming query that has the name on another topic: whoever steers one of them would name both."""
+    """Refuse the name of a streaming query of Spark on another topic: `events pause NAME` would mean both."""
     rows = models.ConsumerRow.objects.using(using).select_related("topic")
     if query := rows.filter(name=declared.name, mode="spark").first():
         raise ConsumerChangeRefused(
@@ -182,7 +182,7 @@ def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: mo
 
 
 def _change_order(using: str, row: models.ConsumerRow, declared: declarations.Consumer) -> None:
-    """Its workers have to start again, so its position becomes another one."""
+    """Change whether keys are in order. The position gets a new id, so that running workers stop and start anew."""
     refuse_in_use(using, row)
     sql.fetch(using, sql.shared.free_hands, consumer_id=row.pk)
     if declared.ordered:  # what it has was made without keys
@@ -194,7 +194,7 @@ def _change_order(using: str, row: models.ConsumerRow, declared: declarations.Co
 
 
 def _forget_deliveries(using: str, row: models.ConsumerRow) -> None:
-    """The ids of its topic began again: what it has is of other events."""
+    """Delete the deliveries of a consumer whose topic's ids began again: they are of other events."""
     row.deliveries.using(using).all().delete()
     row.delivery_leases.using(using).all().delete()
     models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(live=False, filled_until=0)
@@ -222,7 +222,7 @@ def _changed_positions(
     topic: models.TopicRow,
     positions: dict[int, models.Position],
 ) -> dict[int, int]:
-    """Where a consumer goes on in other partitions than it had, so that nothing is left out or handled twice."""
+    """The positions of a consumer whose partitions change, so that no event is left out or handled twice."""
     refuse_in_use(using, row)
     if ALL in positions or not positions:
         reached = positions[ALL].position if positions else 0
@@ -252,13 +252,13 @@ def _has_unread(using: str, topic: models.TopicRow, position: models.Position, u
 
 
 def refuse_in_use(using: str, row: models.ConsumerRow) -> None:
-    """Raise ConsumerInUse while somebody handles events of it, or claims some."""
+    """Raise ConsumerInUse while a worker has a lease of it, or claims some."""
     if row.mode == "queue" and not sql.fetch(using, SQL.stand_still_now, consumer_id=row.pk)[0][0]:
         raise ConsumerInUse(
-            f"Somebody claims deliveries of consumer {row} now. Nothing was changed. Stop its workers and try again."
+            f"A worker claims deliveries of consumer {row} now. Nothing was changed. Stop its workers and try again."
         )
-    if held := sql.fetch(using, SQL.held_positions, consumer_id=row.pk):
-        partition, holder = held[0]
+    if leases := sql.fetch(using, SQL.current_leases, consumer_id=row.pk):
+        partition, holder = leases[0]
         where = "" if partition == ALL else f"in partition {partition} "
         raise ConsumerInUse(
             f"Consumer {row} is handling events now, {where}by {holder}. Nothing was changed. "

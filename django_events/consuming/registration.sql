@@ -1,7 +1,7 @@
 -- name: add_keys
 -- Give the deliveries of a queue consumer the keys of their events, because it handles them in order from now on.
 --
--- Nobody has one of them in hand, and nobody claims one meanwhile: see `stand_still`.
+-- No worker has a lease of one of them, and none claims one meanwhile: see `stand_still`.
 -- Identifiers: log. Parameters: consumer_id.
 -- Relies on: the primary keys of django_events_delivery and of the log, django_events_deadletter (consumer_id, event_id).
 UPDATE django_events_delivery AS d
@@ -24,15 +24,15 @@ SELECT EXISTS (SELECT FROM {log} AS e WHERE e.partition = {partition} AND e.id >
 
 
 -- name: stand_still_now
--- As `stand_still`, for one queue consumer, and only if nobody claims in this moment.
+-- As `stand_still`, for one queue consumer, and only if no worker claims in this moment.
 --
 -- Parameters: consumer_id. Answers whether it stands still.
 -- Relies on: nothing but the lock table.
 SELECT pg_try_advisory_xact_lock(561, %(consumer_id)s)
 
 
--- name: held_positions
--- Who handles events of a consumer now, and in which partition.
+-- name: current_leases
+-- Which workers have a lease of a consumer now, and of which partition.
 --
 -- Parameters: consumer_id.
 -- Relies on: django_events_position (consumer_id, partition), django_events_deliverylease (consumer_id).

@@ -1,4 +1,4 @@
-"""Consumers that can't be served now, because their log can't be read or their filter fails. Others go on meanwhile.
+"""Consumers that are set aside because their log can't be read or their filter fails. Others go on meanwhile.
 
 setbacks = ConsumerSetbacks(using)
 setbacks.note(subscription, [position_id], error)   # what the database said
@@ -23,7 +23,7 @@ SQL = sql.beside(__name__)
 
 
 def sets_aside(using: str, error: BaseException) -> bool:
-    """Whether an error is about the log or the filter of one consumer. A caller's transaction is over by it."""
+    """Whether an error is about one consumer's log or filter. Never in a caller's transaction, which the error ends."""
     if connections[using].in_atomic_block:
         return False
     if isinstance(error, EventsMissing):
@@ -41,13 +41,13 @@ class Releasable(Protocol):
 
 
 @contextmanager
-def released_if_unread(held: Releasable) -> Iterator[None]:
-    """Let go of what can't be read: no handler has it, so the next worker need not be careful with it."""
+def released_if_unread(lease: Releasable) -> Iterator[None]:
+    """Release a lease whose events can't be read: no handler has seen them, so the next worker need not be careful."""
     try:
         yield
     except (DatabaseError, EventsMissing) as error:
-        if sets_aside(held.using, error):
-            held.release()
+        if sets_aside(lease.using, error):
+            lease.release()
         raise
 
 
@@ -59,12 +59,12 @@ class ConsumerSetbacks(Setbacks):
         self._failing: set[int] = set()
 
     def next_after(self, moment: float) -> float | None:
-        """When the first rest is over that was not over at that moment."""
+        """When the next rest ends that was not over at that moment."""
         with self._lock:
             return min((one.again_at for one in self._of.values() if one.again_at > moment), default=None)
 
     def found_failing(self, consumer_ids: Iterable[int]) -> None:
-        """What is written in the rows of the consumers, by this process or another one."""
+        """Which consumers are failing by their rows, which this process or another one wrote."""
         self._failing = set(consumer_ids)
 
     def concerns(self, subscription: Subscription) -> bool:
@@ -74,7 +74,7 @@ class ConsumerSetbacks(Setbacks):
         return subscription.consumer_id in self._failing or any(p in self._of for p, _ in subscription.positions)
 
     def note(self, subscription: Subscription, position_ids: Iterable[int], error: Failing) -> None:
-        """Positions could not be served. It is said once, and again if the reason is another one."""
+        """Set positions aside that could not be served. It is logged once, and again if the reason changes."""
         said = sql.said(error)
         if self._noted(f"{subscription.consumer.name} of {subscription.topic}", position_ids, error):
             logger.error(

@@ -1,7 +1,7 @@
 -- name: note_consumer_failure
 -- Write down why a consumer can't be served, or, with an empty failure, that it is served again.
 --
--- It fails since the first time, however often the reason changes.
+-- failing_since stays that of the first failure, however often the reason changes.
 -- Parameters: consumer_id, failure (an SQLSTATE), error.
 -- Relies on: the primary key of django_events_consumer.
 UPDATE django_events_consumer

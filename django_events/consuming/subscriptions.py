@@ -12,12 +12,12 @@ from django_events.statements import log_table
 
 # How many events a worker reads at once for a handler that takes one at a time.
 READ_AHEAD = 100
-LAYOUT = ("mode", "partitioned", "ordered")  # what a worker can't do in another way than it is registered
+LAYOUT = ("mode", "partitioned", "ordered")  # where declaration and row differ, a worker can't serve the consumer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subscription:
-    """What a worker has to know of a consumer and a topic to serve it."""
+    """What a worker has to know to serve a consumer on one of its topics."""
 
     using: str
     consumer: declarations.Consumer

@@ -1,7 +1,7 @@
 """The transfer, consumers and maintenance in one process, with one LISTEN connection.
 
-with closing(AllInOne("default", [bill, index])) as crew:
-    done = crew.run(stop)
+with closing(AllInOne("default", [bill, index])) as workers:
+    done = workers.run(stop)
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class Done(NamedTuple):
 
 
 class AllInOne:
-    """Who works together: if one of them fails, the others finish what they have in hand and stop too."""
+    """Transfer, consumers and maintenance of a process. If one of them fails, the others finish their turn and stop."""
 
     def __init__(self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1) -> None:
         self.using = using
@@ -61,11 +61,11 @@ class AllInOne:
         return Done(self._moved, self._handled)
 
     def hand_back(self) -> None:
-        """Give up what is in hand, for a process that ends at once."""
+        """Give up all leases, for a process that ends at once."""
         self.pool.hand_back()
 
     def close(self) -> None:
-        """Let go of what they hold. Whoever still works in another thread isn't waited for."""
+        """Release locks and connections, without waiting for threads that are still working."""
         self.transfer.close()
         self.pool.close()
         self.listener.close()
@@ -81,7 +81,7 @@ class AllInOne:
             if self._consumers:
                 self._handled += self.pool.run(stop, once=once, on_progress=on_handled)
                 return
-        except HandlerNotFound:  # of every consumer: the log says so, and events are moved all the same
+        except HandlerNotFound:  # of every consumer: it is logged, and the transfer goes on
             pass
         if not once:
             stop.wait(None)

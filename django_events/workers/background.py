@@ -21,7 +21,7 @@ def in_background(
     on_error: Callable[[], None] = lambda: None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[list[BaseException]]:
-    """Run a worker until the block ends. Its error is in the list at once, and raised at the end."""
+    """Run a worker in a thread until the block ends. Its error is in the list at once, and is raised at the end."""
     stop = Stop()
     errors: list[BaseException] = []
 

@@ -1,11 +1,11 @@
-"""The one LISTEN connection of a process to a database, for all that wait in it.
+"""The one LISTEN connection of a process to a database, shared by all its workers.
 
 with closing(Listener("default")) as listener:
-    listener.on("django_events_log", lambda payload: wakeup.set())
+    listener.on("django_events_log", lambda payload: flag.set())
     listener.start()
 
-A notification is a hint to look, never more: callbacks are also called, with an empty payload, when
-something may have been missed, and whoever waits polls as well. While `listening` is false it must.
+A notification is a hint to look, never more. Callbacks are also called, with an empty payload, when a notification may
+have been missed, and workers poll as well. While `listening` is false, polling is all they have.
 """
 
 import logging
@@ -34,7 +34,7 @@ Callback = Callable[[str], None]
 
 
 class ListenSession:
-    """The connection as long as it lasts. What the server keeps for it, locks above all, ends with it."""
+    """One LISTEN connection until it is lost. Its advisory locks end with it."""
 
     def __init__(self, connection: Connection, broken: WakeupFlag) -> None:
         self.error: psycopg.Error | None = None
@@ -55,8 +55,8 @@ class ListenSession:
 class Listener:
     """Calls callbacks for the notifications of their channels, in its own thread or in one that asks a session.
 
-    The connection is locked meanwhile, so a callback must not ask for anything: let it ring a wakeup.
-    Only the thread of the listener opens and closes the connection; it makes a new one when it is lost.
+    The connection is locked during a callback, so a callback must not ask the session: let it set a wake-up flag. Only
+    the listener's thread opens and closes the connection, and it makes a new one after a loss.
     """
 
     def __init__(self, using: str) -> None:
@@ -145,9 +145,9 @@ class Listener:
             self._receive(connection)
 
     def _receive(self, connection: Connection) -> None:
-        """Read what has come. Under the lock of the connection, so never the answer to somebody's statement.
+        """Read notifications, with the connection locked, or it would read the answer to another thread's statement.
 
-        A notification that came along with such an answer was handled by that thread, in psycopg.
+        psycopg calls the handler for notifications that come together with such an answer, in that other thread.
         """
         with connection.lock:
             connection.pgconn.consume_input()
@@ -160,7 +160,7 @@ class Listener:
                 _call(callback, payload)
 
     def _say_lost(self, error: Exception) -> None:
-        """Once; and those who wait are woken, so that they go over to polling."""
+        """Log a loss once, and wake the workers, so that they go over to polling."""
         if self._lost:
             return
         self._lost = True
@@ -192,7 +192,7 @@ def _execute(connection: Connection, statement: Statement, **parameters: object)
 
 
 def _call(callback: Callback, payload: str) -> None:
-    """Anybody may notify, with anything in it: what a callback makes of it must not end the connection."""
+    """Any role may notify with any payload: an error of a callback must not end the connection."""
     try:
         callback(payload)
     except Exception:

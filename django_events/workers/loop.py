@@ -22,7 +22,7 @@ LEFT_PAUSE = 0.05
 
 
 class Exit(IntEnum):
-    """How a worker's process ends, for its supervisor."""
+    """Exit codes of a worker's process, for its supervisor."""
 
     DONE = 0
     FAILED = 1
@@ -38,22 +38,22 @@ class Worker(Protocol):
 
     @property
     def left(self) -> bool:
-        """Whether the last work had to leave something for now."""
+        """Whether the last call of `work` left something undone that can be done soon."""
 
     def connect(self) -> None:
-        """Be connected to the database; asked before each work."""
+        """Connect to the database if necessary; called before each `work`."""
 
     def work(self, stop: Stop) -> int:
-        """Do what there is to do now, and say how much it was."""
+        """Do what is due, and return how much that was."""
 
     def wait(self, stop: Stop) -> None:
         """Return when there may be something to do again."""
 
     def reset(self) -> None:
-        """The connection is a new one: forget what was learnt on the old one."""
+        """The connection was lost: forget what was learnt on it."""
 
     def close(self) -> None:
-        """Let go of what it holds beside the connection."""
+        """Release what it has beside Django's connection."""
 
 
 class Unreachable(Exception):
@@ -65,8 +65,8 @@ def run(
 ) -> int:
     """Repeat a worker until it is told to stop, or with `once` until nothing is left; returns how much it did.
 
-    A database that goes away is waited for, with a back-off. One that can't be reached at the start, or
-    goes away with `once`, raises Unreachable, so that a supervisor sees it.
+    After a database is lost, the loop tries again with a backoff. If it can't be reached at the start, or is lost with
+    `once`, Unreachable is raised, so that a supervisor sees it.
     """
     total, failures, reached = 0, 0, False
     while not stop.requested:
@@ -101,17 +101,16 @@ def run(
 
 
 def connect_for_work(using: str) -> bool:
-    """Be connected at READ COMMITTED: each statement sees what was committed before it.
-
-    Returns whether there was no connection.
-    """
+    """Connect at READ COMMITTED, where each statement sees what was committed before it; returns whether it is new."""
     wrapper = connections[using]
     new = wrapper.connection is None
     wrapper.ensure_connection()
     raw = cast("Connection[object]", wrapper.connection)
-    if raw.isolation_level is not IsolationLevel.READ_COMMITTED:  # Django connects anew in some places by itself
+    if raw.isolation_level is not IsolationLevel.READ_COMMITTED:  # also on a connection that Django made by itself
         raw.isolation_level = IsolationLevel.READ_COMMITTED
-    if not wrapper.get_autocommit() and not wrapper.in_atomic_block:  # a site may switch it off: nothing would commit
+    if (
+        not wrapper.get_autocommit() and not wrapper.in_atomic_block
+    ):  # a site may have AUTOCOMMIT off: then nothing would be committed
         wrapper.set_autocommit(True)
     return new
 
@@ -124,13 +123,13 @@ def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> No
 
 
 def pause_after(failures: int) -> float:
-    """How long to leave a database alone after so many failures, in seconds: longer each time, up to a limit."""
+    """Seconds to wait after so many failures of a database: twice as long each time, up to a limit, with jitter."""
     doubled = FIRST_RETRY * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
     return min(doubled, LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
 
 
 class Throughput:
-    """How much was done in a while, for the log."""
+    """Counts what is done, and says once in a while how much it was per second."""
 
     def __init__(self, *, every: float = 10.0) -> None:
         self.every = every
@@ -138,7 +137,7 @@ class Throughput:
         self._adding = threading.Lock()
 
     def add(self, done: int) -> tuple[int, float] | None:
-        """Count; once in a while returns how much it was, and per second. Threads may share it."""
+        """Count; returns the total and the rate per second once in `every` seconds. Threads may share it."""
         with self._adding:
             self._done += done
             elapsed = time.monotonic() - self._since

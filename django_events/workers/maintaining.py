@@ -1,10 +1,10 @@
-"""Maintenance: the steps that are due are run, by one process at a time, beside the transfer or from cron.
+"""Maintenance: runs the steps that are due, in one process at a time, beside the transfer or from cron.
 
     with in_background(Maintenance("default")):
         ...
     outcomes = run_steps("default", STEPS)     # now, due or not
 
-Nothing that goes wrong in a step is a reason for anybody to stop: it is written down, and tried again.
+An error in a step stops neither the other steps nor the process: it is written into the step's row, and tried again.
 """
 
 import json
@@ -27,13 +27,13 @@ from django_events.workers.stopping import Stop
 logger = logging.getLogger("django_events.maintenance")
 SQL = sql.beside(__name__)
 
-LEASE = timedelta(minutes=5)  # longer than a step takes: then whoever had it has died
-LATE = 1.0  # seconds behind the full minute, so that a clock of the database that is a little late is in it too
+LEASE = timedelta(minutes=5)  # longer than any step takes: after it, the process that ran the step has died
+LATE = 1.0  # seconds after the full minute, so that a database whose clock is a little late is in that minute too
 PERIOD = 60.0
 
 
 class StepRun(NamedTuple):
-    """How a run of a step went: its result, or what went wrong; neither if somebody else runs it now."""
+    """How a run of a step went: its result, or its error; neither if another process runs the step now."""
 
     step: str
     seconds: float
@@ -42,7 +42,7 @@ class StepRun(NamedTuple):
 
 
 def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[StepRun]:
-    """Run the steps whose time has come, and that nobody else runs. `until` is asked in between."""
+    """Run the steps that are due and that no other process runs, until `until` is true between two of them."""
     names, periods = [step.name for step in STEPS], [step.every for step in STEPS]
     asked: sql.Question = SQL.due_steps, {"names": names, "periods": periods}
     with sql.batch(using, asked, **sql.UNHURRIED) as [rows]:
@@ -51,7 +51,7 @@ def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[St
 
 
 def run_steps(using: str, steps: Sequence[Step] = STEPS) -> list[StepRun]:
-    """Run these steps now, due or not, but for those that somebody else runs."""
+    """Run these steps now, due or not, but for those that another process runs."""
     return list(_run(steps, using, until=lambda: False, as_scheduled=False))
 
 
@@ -79,7 +79,7 @@ def _run(steps: Iterable[Step], using: str, *, until: Callable[[], bool], as_sch
             outcome = outcome._replace(error=sql.said(error) or type(error).__name__)
             if sql.kind_of(error) is sql.ErrorKind.LOST:
                 raise
-        except BaseException as error:  # Ctrl-C, for example: others need not wait for the lease to end
+        except BaseException as error:  # Ctrl-C, for example: other processes need not wait until the lease runs out
             _end(using, begun, outcome._replace(error=f"interrupted by {type(error).__name__}"))
             raise
         yield _end(using, begun, outcome._replace(seconds=time.monotonic() - began))
@@ -123,10 +123,10 @@ class Maintenance:
         self._fails = False
 
     def connect(self) -> None:
-        """When there is something to do."""
+        """`work` connects by itself."""
 
     def work(self, stop: Stop) -> int:
-        """Run what is due. Where that is not possible, it is said once, and tried a minute later."""
+        """Run what is due. If that fails, it is logged once, and tried again a minute later."""
         usual, connections[self.using] = connections[self.using], own(self.using)
         try:
             connect_for_work(self.using)
@@ -152,7 +152,7 @@ class Maintenance:
         stop.wait(PERIOD - (time.time() - LATE) % PERIOD)
 
     def reset(self) -> None:
-        """It remembers nothing."""
+        """Nothing is learnt on a connection."""
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Nothing is to be released."""

@@ -1,22 +1,22 @@
 -- name: due_steps
--- The steps of maintenance whose time has come, and that nobody runs now.
+-- The steps of maintenance that are due, and that no process runs now.
 --
--- Time is divided into equal parts, for all processes the same: a step runs once in each.
+-- Each step's time is divided into periods, the same for all processes: it runs once in each of them.
 -- Parameters: names, periods (arrays of one length).
 -- Relies on: the primary key of django_events_maintenancestep.
 SELECT step.name
-FROM unnest(%(names)s::text[], %(periods)s::interval[]) WITH ORDINALITY AS step (name, period, place)
+FROM unnest(%(names)s::text[], %(periods)s::interval[]) WITH ORDINALITY AS step (name, period, index)
 LEFT JOIN django_events_maintenancestep AS s ON s.name = step.name
 WHERE (s.leased_until IS NULL OR s.leased_until <= clock_timestamp())
     AND (
         s.name IS NULL
         OR date_bin(step.period, clock_timestamp(), 'epoch') <> date_bin(step.period, s.started_at, 'epoch')
     )
-ORDER BY step.place
+ORDER BY step.index
 
 
 -- name: begin_step
--- Have a step of maintenance for oneself, unless somebody runs it now, or has run it in this part of the time.
+-- Lease a step of maintenance, unless another process runs it now, or has run it in this period.
 --
 -- Parameters: name, period (null to run it whether it is due or not), lease (an interval), holder.
 -- Answers with when it began, by which its end is known.

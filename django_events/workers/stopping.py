@@ -1,4 +1,4 @@
-"""Stopping on signals: the first asks the worker to finish what is in hand, the second ends it at once.
+"""Stopping on signals: the first one asks the worker to finish its turn, the second one ends the process.
 
 with stop_on_signals() as stop:
     while not stop.requested:
@@ -21,7 +21,7 @@ class Stop:
     def __init__(self) -> None:
         self.requested = False
         self._receiver, self._sender = socket.socketpair()
-        self._signalled: socket.socket | None = None  # readable when a signal came, to whichever thread
+        self._signalled: socket.socket | None = None  # readable after a signal, whichever thread received it
 
     def request(self) -> None:
         if not self.requested:
@@ -43,7 +43,7 @@ class Stop:
 
     def _poll(self, seconds: float | None, *descriptors: int) -> set[int]:
         """Wait for data on any of them, and return on which there is some; a signal ends it too."""
-        # Handlers of signals run in the main thread, and only it may take the note that one is due.
+        # Python runs signal handlers in the main thread, so only that thread may consume the byte that announces one.
         signalled = self._signalled if threading.current_thread() is threading.main_thread() else None
         poll = select.poll()  # not select(), which takes no descriptor above 1,023
         for descriptor in (*descriptors, *([signalled.fileno()] if signalled else [])):

@@ -44,11 +44,11 @@ class TransferWorker:
         return self._transfer.setbacks
 
     def wait(self, stop: Stop) -> None:
-        # What is scheduled is no business of who moves one topic.
+        # A transfer of a single topic doesn't publish scheduled events, so it doesn't wake up for them.
         self._wake_ups.wait(stop, at_most=self._transfer.schedule.pause if self._transfer.only is None else None)
 
     def reset(self) -> None:
-        """Start with a full look: marks are only good for the connection that they were learnt on."""
+        """Start with a full look: what was learnt on the lost connection may not hold any more."""
         self._transfer.forget()
 
     def close(self) -> None:

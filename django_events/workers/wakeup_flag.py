@@ -1,8 +1,8 @@
-"""A bell between threads: whoever rings it lets one go on that waits for it.
+"""A wake-up flag between threads.
 
-wakeup = WakeupFlag()
-wakeup.set()  # from any thread
-if wakeup.wait(stop, 0.5):
+flag = WakeupFlag()
+flag.set()  # from any thread
+if flag.wait(stop, 0.5):
     ...
 """
 
@@ -14,31 +14,31 @@ from django_events.workers.stopping import Stop
 
 
 class WakeupFlag:
-    """Rings that nobody took yet are one ring. It has a file descriptor, so a select notices it."""
+    """Thread-safe, with a file descriptor. Setting it twice before it is consumed wakes one waiter once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._receiver, self._sender = socket.socketpair()
-        self._rung = self._closed = False
+        self._is_set = self._closed = False
 
     def set(self) -> None:
         with self._lock:
-            if not self._rung and not self._closed:
-                self._rung = True
+            if not self._is_set and not self._closed:
+                self._is_set = True
                 self._sender.send(b"\0")
 
     def consume(self) -> bool:
-        """Take the ring, if there is one."""
+        """Clear the flag; returns whether it was set."""
         with self._lock:
-            rung, self._rung = self._rung, False
-            if rung:
+            was_set, self._is_set = self._is_set, False
+            if was_set:
                 self._receiver.recv(1)
-            return rung
+            return was_set
 
     def wait(self, stop: Stop, seconds: float) -> bool:
-        """Wait, at most so long, for a ring or a request to stop; whether it was a ring.
+        """Wait, at most so long, until the flag is set or a stop is requested; returns whether it consumed the flag.
 
-        A ring wakes everybody who waits, and one of them takes it: the others wait for the rest of their time.
+        A set flag wakes all waiting threads, and one of them consumes it. The others wait for the rest of their time.
         """
         deadline = time.monotonic() + seconds
         while not stop.requested:
@@ -54,8 +54,8 @@ class WakeupFlag:
         return self._receiver.fileno()
 
     def close(self) -> None:
-        """Others may still ring: nobody hears it."""
+        """Close the descriptor. Setting the flag does nothing from now on."""
         with self._lock:
-            self._rung, self._closed = False, True
+            self._is_set, self._closed = False, True
             self._receiver.close()
             self._sender.close()

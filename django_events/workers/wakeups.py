@@ -1,10 +1,10 @@
-"""Wake-ups: the transfer sleeps without looking, and a publisher wakes it in milliseconds.
+"""Wake-ups: an idle transfer sleeps without polling, and a publisher wakes it in milliseconds.
 
-A publisher takes a lock, shared, until it ends; only where it is refused does it notify. The transfer
-takes the same lock alone before it sleeps, and looks once more. So a publisher either finds the
-transfer asleep and wakes it, or keeps it from falling asleep until its events can be seen. Nothing is
-written. A transfer that is woken for a moment keeps the lock; one that finds something again and again lets
-it go, so publishers under load notify nobody. The lock of a transfer that dies is released by the server.
+A publisher takes an advisory lock, shared, until its transaction ends. If the lock is refused, it sends a notification.
+The transfer takes the same lock exclusively before it sleeps, and then looks once more. So a publisher either finds the
+transfer asleep and wakes it, or keeps it from falling asleep until its events are visible. Nothing is written. A
+transfer that is woken once keeps the lock. One that finds events again and again releases it, so that publishers under
+load notify nothing. The server releases the lock of a transfer that dies.
 
 Where there is no LISTEN connection, or it goes through a pooler, polling finds the events as well.
 """
@@ -43,14 +43,14 @@ def why_polling(using: str) -> str | None:
 
 
 class WakeUps:
-    """Whether publishers are told that somebody sleeps, and the sleep itself. For one thread."""
+    """The sleep of a transfer, and the lock that tells publishers of it. For one thread."""
 
     def __init__(self, listener: Listener, wakeup: WakeupFlag, *, poll: float) -> None:
         self.poll = poll
         self._listener = listener
         self._wakeup = wakeup
-        self._locked: ListenSession | None = None  # the session that holds the lock: with it, the lock is gone
-        self._all_ring = False
+        self._locked: ListenSession | None = None  # the session that has the lock, which ends with it
+        self._all_notify = False
         self._pause = SHORTEST_PAUSE
         listener.on(channel.WAKE_UP, lambda payload: wakeup.set())
 
@@ -65,21 +65,21 @@ class WakeUps:
         limit = inf if at_most is None else max(at_most, 0.0)
         try:
             self._wait(stop, limit)
-        except psycopg.Error:  # the listener says so, and makes a new connection
+        except psycopg.Error:  # the listener logs it, and makes a new connection
             stop.wait(min(self.poll, SOON, limit))
 
     def heard(self) -> None:
-        """There was something to do, and it will be looked again: who rang until now need not ring again."""
+        """There was something to do, and the transfer will look again: wake-ups so far are answered by that."""
         self._pause = SHORTEST_PAUSE
         self._wakeup.consume()
 
     def busy(self) -> None:
-        """There was something to do more than once: publishers need not notify for now."""
+        """There was something to do more than once in a row: publishers need not notify for now."""
         self.heard()
         self._unlock()
 
     def close(self) -> None:
-        """Let the lock go."""
+        """Release the lock."""
         self._unlock()
 
     def _wait(self, stop: Stop, limit: float) -> None:
@@ -87,21 +87,21 @@ class WakeUps:
         if session is None:
             self._wakeup.wait(stop, min(self.poll if self._listener.pooled else min(self.poll, SOON), limit))
         elif self._locked is session:
-            # All that is left to find is what was inserted without a word.
-            self._wakeup.wait(stop, min(max(self.poll, SOON) if self._all_ring else self.poll, limit))
+            # Only events that were inserted without notifying are left to be found by polling.
+            self._wakeup.wait(stop, min(max(self.poll, SOON) if self._all_notify else self.poll, limit))
         elif (prepared := session.ask(SQL.lock_to_sleep, lock=channel.ASLEEP)) is not None:
-            self._locked = session  # now publishers notify; who came before is seen by looking once more
-            self._all_ring = prepared == "0" and settings.WAKE_UPS is not False
-        elif self._somebody_else_sleeps(session):
-            # When that one ends, nobody sleeps, so publishers don't notify.
+            self._locked = session  # now publishers notify; events published before are found by looking once more
+            self._all_notify = prepared == "0" and settings.WAKE_UPS is not False
+        elif self._another_sleeps(session):
+            # When that transfer ends, the lock is free, so publishers don't notify this one.
             self._wakeup.wait(stop, min(self.poll, SOON, limit))
         else:
-            # A publisher is at work. It doesn't notify, so look again soon, and less often the longer it takes.
+            # An open publisher doesn't notify, so look again soon, and less often the longer it takes.
             stop.wait(min(self._pause, self.poll, limit))
             self._pause = min(self._pause * 2, SOON)
 
-    def _somebody_else_sleeps(self, session: ListenSession) -> bool:
-        """Only another transfer holds the lock alone; publishers share it, also with us."""
+    def _another_sleeps(self, session: ListenSession) -> bool:
+        """Whether another transfer has the lock: only a transfer takes it exclusively, publishers share it."""
         if not session.ask(SQL.share_lock, lock=channel.ASLEEP):
             return True
         session.ask(SQL.unshare_lock, lock=channel.ASLEEP)

@@ -891,8 +891,8 @@ def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--to", "99"], 1, "Topic things ends at 1, so the place 99 doesn't exist yet"),
-        (["--to", "99", "--execute"], 1, "Topic things ends at 1, so the place 99 doesn't exist yet"),
+        (["--to", "99"], 1, "Topic things ends at 1, so event 99 doesn't exist yet"),
+        (["--to", "99", "--execute"], 1, "Topic things ends at 1, so event 99 doesn't exist yet"),
         (["--to", "end", "--partition", "7"], 1, "has no position in partition 7"),
         (["--to", "yesterday"], 2, "'yesterday' is no place in a log"),
         (["--to", "2026-11-20"], 2, "has no time zone, expected 2026-11-20T00:00:00Z for UTC"),

@@ -203,7 +203,7 @@ def test_two_transfers_both_rest(make_wake_ups, stop, things):
     assert not two.asleep
     session = two._listener.session
     assert session is not None
-    assert two._somebody_else_sleeps(session)
+    assert two._another_sleeps(session)
     one.close()
     fall_asleep(two, stop)
 
