@@ -1,4 +1,4 @@
-"""Dropping a topic: its log, what is in the buffer, its rows. For topics that nobody declares.
+"""Dropping a topic: its log, what is in the buffer, its rows. For topics that no app declares.
 
 drop(using, topic)  # of its consumers nothing must be left
 """
@@ -14,7 +14,7 @@ from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
-LOCK_TIMEOUT = "100ms"  # who waits for the lock keeps out everybody who comes later
+LOCK_TIMEOUT = "100ms"  # a waiting lock request blocks every later one
 PATIENCE = 60.0  # seconds
 PAUSE = 0.2
 BUFFERED_AT_ONCE = 10_000
@@ -24,7 +24,7 @@ def drop(using: str, topic: models.TopicRow) -> None:
     """Drop a topic with all its events. In small transactions; after a crash in between, repeating it does the rest.
 
     A transaction that drops many tables runs out of lock memory. Where a lock is not to be had at once it is asked for
-    again, for a minute, so that nobody has to wait long behind it; then the error says so.
+    again, for a minute, so that no session waits long behind it; then the error says so.
     """
     for segment in segments.segments(using, topic.pk):
         _drop_table(using, segment.table)

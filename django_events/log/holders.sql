@@ -1,7 +1,7 @@
 -- name: holders
 -- Who keeps topics from being moved: locks on their heads, and on their logs, the root of all logs and the buffer.
 --
--- Whoever has locked a row is in its xmax, and has its own transaction id locked. The pid is null and the kind
+-- The transaction that has locked a row is in its xmax, and has its own id locked. The pid is null and the kind
 -- 'prepared' where it is a prepared transaction. A topic without a head is of the kind 'headless'.
 -- Parameters: topic_ids.
 -- Relies on: the views of the server, and the primary key of django_events_topichead.

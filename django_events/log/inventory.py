@@ -1,4 +1,4 @@
-"""What there is: events that wait in the buffer, and the logs of the topics. Looking disturbs nobody."""
+"""The events that wait in the buffer, and the logs of the topics. Looking takes no lock that a writer needs."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""A queue consumer whose filter fails on an event stops, and nobody else: the transfer goes on without it."""
+"""A queue consumer whose filter fails on an event stops. The transfer goes on, and serves the other consumers."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -74,7 +74,7 @@ def _error(using: str, consumer_ids: list[int], move: Callable[[], object]) -> D
             move()
             transaction.set_rollback(True, using)
     except OperationalError as error:
-        if not sql.kind_of(error).of_data:  # it passes by itself, and is nobody's
+        if not sql.kind_of(error).of_data:  # no filter caused it: it passes by itself
             raise
         return error
     except DatabaseError as error:

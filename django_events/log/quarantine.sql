@@ -1,7 +1,7 @@
 -- name: quarantine
 -- Have a queue consumer stop, whose filter fails on an event that comes into the log: it isn't live any more.
 --
--- Its workers find that event when somebody resumes it. In a transaction that holds the topic's head, if it is live.
+-- Its workers find that event when it is resumed. In a transaction that holds the topic's head, if it is live.
 -- Parameters: consumer_id, last_id (of the log, before that event; null where it was being filled, if it still is),
 -- error.
 -- Relies on: the primary key of django_events_consumer, django_events_position (consumer_id, partition).

@@ -25,9 +25,9 @@ SQL = sql.beside(__name__)
 
 PARTS = 10  # a segment holds about so much less than what is kept
 SMALLEST_PART = 100  # events
-MOST_PARTS = 3 * PARTS  # where there are more, what is kept is kept for somebody
+MOST_PARTS = 3 * PARTS  # where there are more, a consumer keeps them
 PATIENCE = "30s"  # of who pauses it, with a segment that is being dropped
-LARGEST_PART = 256 << 20  # bytes: its rows are looked through, and meanwhile nobody reads the log
+LARGEST_PART = 256 << 20  # bytes: its rows are looked through, and meanwhile no session reads the log
 
 
 class Need(NamedTuple):
@@ -130,7 +130,7 @@ def pause(using: str, period: timedelta | None) -> datetime | None:
 
 
 def refuse_paused(using: str) -> None:
-    """Raise Paused while nothing may be dropped; nobody pauses it before this transaction ends."""
+    """Raise Paused while nothing may be dropped; no pause begins before this transaction ends."""
     for (until,) in sql.fetch(using, SQL.paused):
         raise Paused(until)
 

@@ -42,7 +42,7 @@ ORDER BY min(next.event_id), c.name
 -- name: pause_retention
 -- Let retention drop nothing for a while, or let it go on; answers with until when.
 --
--- It waits for a segment that is being dropped in this moment, see `paused`. What nobody resumes goes on by itself.
+-- It waits for a segment that is being dropped in this moment, see `paused`. A pause that is not ended ends by itself.
 -- Parameters: period (an interval, or null to let it go on).
 -- Relies on: the primary key of django_events_maintenancestep.
 INSERT INTO django_events_maintenancestep AS s (name, started_at, holder, result, error, paused_until)
@@ -52,7 +52,7 @@ RETURNING s.paused_until
 
 
 -- name: paused
--- Until when retention drops nothing; no answer if it may. While it may, nobody pauses it before this transaction ends.
+-- Until when retention drops nothing; no answer if it may. While it may, no pause begins before this transaction ends.
 --
 -- The row that is locked is there: it is written before the step runs, by `begin_step`, or by a pause before that.
 -- Relies on: the primary key of django_events_maintenancestep.

@@ -68,7 +68,7 @@ class Schedule:
     def publish(self, *, limit: int) -> int:
         """Move what is due into the buffer, the first in time first; returns how many events that were.
 
-        There are none if another transfer is at it, or if somebody holds a lock on them: it will be asked again.
+        There are none if another transfer is at it, or if another session has locked them: it will be asked again.
         """
         question = (
             SQL.publish_due,

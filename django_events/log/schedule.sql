@@ -1,7 +1,7 @@
 -- name: publish_due
 -- Move scheduled events whose time has come into the buffer, in the order of their times.
 --
--- One transfer at a time: two would mix up what each of them took. What somebody has locked, to cancel it, is left.
+-- One transfer at a time: two would mix up what each of them took. What another session has locked, to cancel it, is left.
 -- Parameters: lock, scheduled_from (a time), ahead (how much earlier than due), limit. Answers with how many events
 -- they are, and the time of the last one.
 -- Relies on: django_events_scheduled_due (publish_at, id).

@@ -1,7 +1,7 @@
 """The tables of the log: one per topic, split by id into segments that are attached ahead of need.
 
 A log or a segment is created by itself and then attached, because creating it in place would wait
-for every reader while everybody else queues behind it.
+for every reader while all other sessions queue behind it.
 """
 
 from collections.abc import Collection
@@ -90,7 +90,7 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
     """Attach the segments for the next `events` and one in reserve; returns up to which id there is room.
 
     In a transaction of its own, under the head of the topic, so that two can't make the same one. Where
-    a lock is not to be had soon, the reserve is what there is: nobody waits for a segment that isn't due.
+    a lock is not to be had soon, the reserve is what there is: no batch waits for a segment that isn't due.
     """
     try:
         with sql.batch(using, lock_timeout=LOCK_TIMEOUT):

@@ -24,10 +24,10 @@ COMMENT ON TABLE {log} IS {name}
 
 
 -- name: as_above
--- Give a new table of the log the rights and the owner of the one above it, whoever made it.
+-- Give a new table of the log the rights and the owner of the one above it, whichever role made it.
 --
--- So readers go on reading a topic by its own table, and whoever else makes segments may attach them. Rights first:
--- its maker can't give them any more when it is somebody else's.
+-- So readers go on reading a topic by its own table, and another role that makes segments may attach them. Rights first:
+-- its maker can't give them any more when another role owns it.
 -- Literals: above, table (names).
 -- Relies on: the catalog's own indexes.
 DO $block$
@@ -85,7 +85,7 @@ SELECT django_events_cut_segment(%(topic_id)s::integer, %(first)s::bigint, %(end
 -- name: drop_segment
 -- Drop the oldest segment of a topic's log, or an empty one.
 --
--- Everybody who reads or writes the log is locked out meanwhile, so ask for the lock for a moment only. The function has
+-- All readers and writers of the log are locked out meanwhile, so ask for the lock for a moment only. The function has
 -- the rights of the log's owner: this role need not own anything.
 -- Parameters: topic_id, first (id of the segment). Answers with whether it was there.
 -- Relies on: the catalog's own indexes.

@@ -141,7 +141,7 @@ class Transfer:
         return moved
 
     def _moves(self) -> Iterator[int]:
-        """Look, and move what is there, batch by batch."""
+        """Look, and move the events that wait, batch by batch."""
         seen, moved = self._look_and_move()
         if self.only is None and self.schedule.is_due and self.schedule.publish(limit=self.batch_size):
             yield moved or 0
@@ -439,7 +439,7 @@ class Transfer:
         return events
 
     def _tell(self, turn: Turn, moved: list[Moved], events: int) -> None:
-        """What a batch did, to whoever observes it: once per batch and topic, however many events there are."""
+        """Tell telemetry what a batch did: once per batch and topic, however many events there are."""
         telemetry.BATCH_SECONDS.tell(time.monotonic() - self._began, self.using)
         telemetry.BATCH_EVENTS.tell(events, self.using)
         for p in turn.pending:

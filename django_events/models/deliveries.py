@@ -43,7 +43,7 @@ class DeliveryQuerySet(OfConsumers["Delivery"]):
 class Delivery(models.Model):
     """An event on its way through one queue consumer. It is deleted when the event is settled.
 
-    Without a token it waits: for anybody, or until `visible_at`. With one, a worker has it in hand.
+    Without a token it waits: for any worker, or until `visible_at`. With one, a worker has it in hand.
     """
 
     pk = models.CompositePrimaryKey("consumer_id", "event_id")

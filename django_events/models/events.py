@@ -112,7 +112,7 @@ class Event(models.Model):
 
 
 class _Expired(EventExpired, Event.DoesNotExist):
-    """An event that was there: whoever expects that there may be none need not know of it."""
+    """An event that was there: a caller that expects DoesNotExist need not know of it."""
 
 
 def absent(using: str, topic: declarations.Topic | str, id: int) -> Event.DoesNotExist:

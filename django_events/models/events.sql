@@ -3,8 +3,8 @@
 --
 -- A filter is tried once for each type that came, and only where it fits on the events of that type; consumers
 -- with the same filter share that. Filters are data here, as registered: no SQL is put together.
--- It runs in the transfer's transaction, under the heads of the topics, so nobody becomes live or stops being live
--- between the events and their deliveries. When somebody's predicate fails, quarantine.py finds out whose it is by
+-- It runs in the transfer's transaction, under the heads of the topics, so no consumer becomes live or stops being live
+-- between the events and their deliveries. When a predicate fails, quarantine.py finds out whose it is by
 -- the setting django_events.only: the ids of consumers, for a try without the others.
 -- Relies on: the transition table new_events, django_events_consumer (topic_id) WHERE live.
 WITH kind AS MATERIALIZED (
@@ -52,7 +52,7 @@ WHERE (
 -- name: shed
 -- In a trigger, after `deliver`: a queue consumer with as many deliveries as it may have is not live any more.
 --
--- What comes now stays in the log, until its workers have made room. Those whose row somebody has locked are
+-- What comes now stays in the log, until its workers have made room. Consumers whose row another session has locked are
 -- left alone this time. In the transfer's transaction, under the heads of the topics.
 -- Relies on: the transition table new_events, django_events_consumer (topic_id) WHERE live AND max_pending IS NOT NULL,
 -- django_events_position (consumer_id, partition), the primary key of django_events_delivery.

@@ -10,7 +10,7 @@ NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # when a step began that was only paus
 
 
 class MaintenanceStep(models.Model):
-    """One step of maintenance: who ran it last, when, and what came of it. Whoever begins a run has it for a while."""
+    """One step of maintenance: who ran it last, when, and what came of it. Its process leases a run."""
 
     name = models.CharField(_("step"), max_length=20, primary_key=True)
     started_at = models.DateTimeField(_("started at"))

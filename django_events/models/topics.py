@@ -46,7 +46,7 @@ class TopicRow(models.Model):
 
 
 class TopicHead(models.Model):
-    """The lock of a topic: whoever holds it is the one writer of the topic's log.
+    """The lock of a topic: the transaction that holds it is the one writer of the topic's log.
 
     It is not written per batch. The floors are the last id that retention removed, and the numbers that the
     partitions had reached there: what the log can't tell any more.

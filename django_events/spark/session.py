@@ -47,7 +47,7 @@ QUIET = Path(__file__).with_name("quiet.properties")
 def session(
     name: str, *, master: str | None = None, remote: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator["SparkSession"]:
-    """A session that ends with the block. Somebody else's that is open already is used, and left open."""
+    """A session that ends with the block. One that is open already is used, and left open."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -111,7 +111,7 @@ def tagged(spark: "SparkSession") -> Iterator[Callable[[], object]]:
 
 @contextmanager
 def _quiet_calls() -> Iterator[None]:
-    """Py4J logs a stack for each call that is interrupted or not answered; whoever made it is told anyway."""
+    """Py4J logs a stack for each call that is interrupted or not answered; its caller is told anyway."""
 
     def is_of_others(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
@@ -140,7 +140,7 @@ def _stop(spark: "SparkSession") -> None:
     """In a thread of its own, which has a line of its own to the JVM: this one's may have been cut in the midst."""
 
     def stop() -> None:
-        with suppress(Exception):  # the JVM may be gone, and whoever used the session has been told
+        with suppress(Exception):  # the JVM may be gone, and the caller has been told
             spark.stop()
 
     stopping = threading.Thread(target=stop, name="django_events stops Spark", daemon=True)

@@ -72,7 +72,7 @@ class Sink:
         self.options = options
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
-        """Write the rows of one task where nobody reads them yet, in their order."""
+        """Write the rows of one task where no reader sees them yet, in their order."""
         attempt, events, used = str(uuid.uuid4()), 0, set()
         with self.options.dsn.connected() as connection:
             ids = {name: topic_id for name, topic_id, *_ in fetch(connection, shared.topics)}
@@ -256,7 +256,7 @@ def _said(name: str) -> str:
 
 
 def _run() -> str:
-    """The id of this run of a streaming query, which Spark has for its group of jobs unless somebody took another."""
+    """The id of this run of a streaming query, which Spark has for its group of jobs unless the site took another."""
     group = _said(GROUP)
     return group if _said(QUERY) and re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", group) else ""
 

@@ -46,7 +46,7 @@ SELECT count(*) FROM published
 -- name: lock_sink
 -- The last batch that a sink has published, -1 for a new one, with its number of events, its query and the run of it.
 --
--- Nobody else publishes for the sink until this transaction ends.
+-- No other session publishes for the sink until this transaction ends.
 -- Parameters: sink, query (the id of a streaming query, or nothing).
 -- Relies on: the primary key of django_events_sinkbatch.
 INSERT INTO django_events_sinkbatch AS s (sink, batch, events, query, run)

@@ -147,7 +147,7 @@ BATCH_SETTINGS = {
     "lock_timeout": "500ms",
 }
 
-# Maintenance waits for nobody, and nobody waits long for it: what can't be done now is done a minute later.
+# Maintenance waits for no lock for long, and keeps none for long: what can't be done now is done a minute later.
 UNHURRIED = {"statement_timeout": "10s", "lock_timeout": "200ms"}
 
 
@@ -191,7 +191,7 @@ def batch(using: str, *first: Question, **settings: str) -> Iterator[list[Rows]]
 
 @contextmanager
 def by_index(using: str) -> Iterator[None]:
-    """A transaction of somebody who looks at long tables: it reads them by index, and compiles nothing."""
+    """A transaction that looks at long tables: it reads them by index, and PostgreSQL compiles nothing."""
     with _set(using, {**BY_INDEX, **vanishing()}):
         yield
 
@@ -227,7 +227,7 @@ def _set(using: str, values: dict[str, str], *first: Question) -> Iterator[list[
     with _telling_loss(), transaction.atomic(using):
         before, *answers = fetch_each(using, locally(values), *first)
         yield answers
-        if nested:  # a transaction of somebody else's goes on: leave it as it was
+        if nested:  # the caller's transaction goes on: leave its settings as they were
             fetch_each(using, locally({name: value for name, value, _ in before}))
 
 

@@ -3,7 +3,8 @@
 with limited("default", seconds=2):
     found = standings("default")
 
-A server that is frozen, or cut off, ends nothing by itself: probes, and whoever else must answer soon, look within it.
+A frozen or unreachable server never times out by itself. Health probes run inside this block, to get an answer or
+OperationalError within `seconds`.
 Only what resolves the name of a host has limits of its own.
 """
 
@@ -65,7 +66,7 @@ class _Limited(psycopg.Connection[Any]):
         try:
             awaited = next(answering)
             while True:
-                awaited = answering.send((yield awaited))  # first what is there, so that who was asleep has it
+                awaited = answering.send((yield awaited))  # first what has arrived: after a suspension it isn't late
                 if time.monotonic() > until:
                     self.pgconn.finish()  # nothing can be asked of it any more, not even to roll back
                     type(self).late = True

@@ -31,7 +31,7 @@ END
 
 
 -- name: batch_end
--- The last event of the batch that somebody read behind a position, without reading what is in it.
+-- The last event of the batch that a worker read behind a position, without reading what is in it.
 --
 -- Literals: after, upper, most. Identifiers: log. Parts: events (which events `e` are in the partition), match.
 -- Relies on: (partition, id) or the primary key of the log.
@@ -70,7 +70,7 @@ SELECT clock_timestamp()
 --
 -- Answers with a row for each that was found, and whether it could be told to end.
 -- Parameters: token (the lost one).
--- Relies on: nothing but the lock table. `hold` took the lock; whoever waits for its end by `wait_for_holder`
+-- Relies on: nothing but the lock table. `hold` took the lock; a session waits for its end by `wait_for_holder`
 -- has it in another mode.
 SELECT pid, pg_terminate_backend(pid)
 FROM pg_locks
@@ -123,7 +123,7 @@ SELECT min(e.id) FROM {log} AS e WHERE e.topic_id = {topic_id}
 
 
 -- name: free_hands
--- Give back what is in the hands of workers of a queue consumer that died: nobody takes it over any more.
+-- Give back what is in the hands of workers of a queue consumer that died: no other worker takes it over any more.
 --
 -- In a later statement than `stand_still`, when no lease is good any more.
 -- Parameters: consumer_id. Answers with how many deliveries that were.
@@ -250,7 +250,7 @@ SELECT e.logged_at < %(moment)s FROM {log} AS e WHERE e.topic_id = {topic_id} AN
 
 
 -- name: notify
--- Tell whoever reads the log that something happened, when this transaction commits.
+-- Tell the sessions that listen to the log that something happened, when this transaction commits.
 --
 -- Parameters: channel, payload (see LOG_CHANNEL).
 SELECT pg_notify(%(channel)s, %(payload)s)
@@ -279,7 +279,7 @@ SELECT django_events_open(%(topic)s::text, %(wake)s::boolean)
 -- name: prepared
 -- The prepared transactions that hold rows which workers and transfers write, one table of each.
 --
--- What only published is no matter: nobody waits for it. Where it holds a position, or what a worker has in hand, the
+-- One that only published is no matter: no session waits for it. Where it holds a position, or what a worker has in hand, the
 -- consumer and its topic are named, otherwise they are null.
 -- Parameters: age (an interval; a younger one is left out).
 -- Relies on: the views of the server, and few enough positions and leases to look at all of them.
@@ -332,7 +332,7 @@ ORDER BY d.event_id
 -- name: redrive_due
 -- Part of a condition on a dead letter `d`: it is to be handled again now, in the partition of a position `p`.
 --
--- An older dead letter of the same key comes first, also if nobody asked for it.
+-- An older dead letter of the same key comes first, also if it isn't to be redriven.
 -- Relies on: django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL, and
 -- (consumer_id, key, event_id).
 d.consumer_id = p.consumer_id
@@ -347,8 +347,8 @@ AND NOT EXISTS (
 -- name: redrive_of_queue
 -- Part of a condition on a dead letter `d` of a queue consumer `c`: it is to be handled again now, and has no delivery.
 --
--- In order, an older dead letter of the same key comes first, also if nobody asked for it; and while the key is in
--- somebody's hand, which begins with its oldest delivery, it would be handled beside another event of the key.
+-- In order, an older dead letter of the same key comes first, also if it isn't to be redriven; and while the key is in
+-- a worker's hand, which begins with its oldest delivery, it would be handled beside another event of the key.
 -- It is asked for as in `claim_ordered`, in the order that only the index of keys has.
 -- Relies on: django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL and (consumer_id, key,
 -- event_id), the primary key of django_events_delivery and (consumer_id, key, event_id) WHERE key IS NOT NULL.
@@ -413,7 +413,7 @@ FROM unnest(%(names)s::text[], %(values)s::text[]) AS setting (name, value)
 
 
 -- name: snapshot
--- As the first statement of a transaction that only reads: everything in it sees the same moment. It waits for nobody's
+-- As the first statement of a transaction that only reads: everything in it sees the same moment. It waits for no
 -- lock for long, and takes as long as it takes. Those behind it need no snapshot, so locks can be taken before there is one.
 -- A host that vanishes keeps neither the snapshot nor a lock.
 --
@@ -428,7 +428,7 @@ SET LOCAL tcp_user_timeout = {vanished_after}
 
 
 -- name: stand_still
--- Have nobody claim deliveries of these queue consumers until the transaction ends, and wait for those who do now.
+-- Let no worker claim deliveries of these queue consumers until the transaction ends; wait for those that do now.
 --
 -- Who puts older deliveries in, or takes some away, needs it: a claim by key has to see all that are older.
 -- Parameters: consumer_ids.

@@ -1,4 +1,4 @@
-"""Exporting a part of the log to files, exactly once: run it again and what is there is not written twice.
+"""Exporting a part of the log to files, exactly once: run it again and no event is written twice.
 
     export(spark, Export(dsn=dsn, topics=("orders",), path="/data/events"))
 

@@ -1,4 +1,4 @@
-"""What counts in a folder of files, decided once, whoever else writes there and however late.
+"""What counts in a folder of files, decided once, even if other writers come there late.
 
     _django_events/journal/000000000007/record.json   the newest version of what counts
     _django_events/attempts/000000000006-1f0c…        what a run is writing, or what was left of one

@@ -4,7 +4,7 @@
     storage.show("/data/events/_django_events/attempts/1f…", "/data/events/batch=000000000007")
 
 `add` is what exactly once rests on: it writes a record under a name, or changes nothing because that name is taken. On
-a disk with POSIX semantics and on HDFS a folder gets its name in one step, whoever else tries at the same moment. An
+a disk with POSIX semantics and on HDFS a folder gets its name in one step, even if others try at the same moment. An
 object store has no such step for folders, and some have one for a single object.
 """
 

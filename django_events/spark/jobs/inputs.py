@@ -11,7 +11,7 @@ from django_events.spark.jobs.registry import Job
 from django_events.spark.reading.columns import COLUMNS, struct
 
 ENDING = r"\.(json|orc)(\.[a-z0-9]+)?$"
-# A line that isn't JSON fails the job: it would be an event that nobody misses.
+# A line that isn't JSON fails the job: skipped, it would be an event that is missing unnoticed.
 JSON = {"mode": "FAILFAST", "timeZone": "UTC"}
 ALL_TOPICS = ".*"
 

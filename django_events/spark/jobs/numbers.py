@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from django_events.exceptions import InvalidOption
 
 PATH = re.compile(r"""\$(\.[^.\[\]'"]+|\[[0-9]{1,9}\]|\['[^']+'\]|\["[^"]+"\])+""")
-# Django writes a Decimal as text. What Java takes for a number beyond these, like "5d", nobody means as one.
+# Django writes a Decimal as text. What Java takes for a number beyond these, like "5d", is not meant as one.
 NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
 
 

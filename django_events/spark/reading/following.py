@@ -23,7 +23,7 @@ class Follower:
             if told == offset:
                 continue
             goes_on = told is not None and told < offset  # otherwise it is new, or goes back because its log was cut
-            if not (goes_on and self._moved(connection, topic_id, offset)):  # or unregistered by somebody
+            if not (goes_on and self._moved(connection, topic_id, offset)):  # or it was unregistered
                 self._register(connection, topic_id, offset)
             self._told[topic_id] = offset
 

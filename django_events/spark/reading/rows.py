@@ -205,7 +205,7 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
             at = 0
             if fields:
                 yield _batch(fields, columns)
-    except BaseException:  # whoever reads has seen enough, for example: the server finds out when the connection closes
+    except BaseException:  # the caller stopped reading, for example: the server finds out when the connection closes
         connection.close()
         raise
     results = list(iter(line.get_result, None))
