@@ -32,7 +32,7 @@ def sets_aside(using: str, error: BaseException) -> bool:
 
 
 class Releasable(Protocol):
-    """A lease, or deliveries in hand."""
+    """What `released_if_unread` asks of a lease."""
 
     @property
     def using(self) -> str: ...
