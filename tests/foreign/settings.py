@@ -10,6 +10,6 @@ NAME = os.environ["FOREIGN_DATABASE"]
 DATABASES = {"default": {"ENGINE": "testproject.private_postgres", "NAME": "postgres", "TEST": {"NAME": NAME}}}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # theirs take most of the time
 if os.environ["FOREIGN_EVENTS"] == "yes":
-    INSTALLED_APPS = [*theirs.INSTALLED_APPS, "pgtrigger", "django_events", "tests.foreign.everything"]
+    INSTALLED_APPS = [*theirs.INSTALLED_APPS, "pgtrigger", "django_events", "foreign.everything"]
     PGTRIGGER_MIGRATIONS = False
     PGTRIGGER_INSTALL_ON_MIGRATE = True

@@ -234,6 +234,32 @@ def two_followers_after_a_kill(
     assert run(*words[1:], command="stream_events") == "Events written: 0.\n"
 
 
+def two_followers_at_once_after_a_kill(
+    second: Standing, topic: Any, folder: Path, environment: dict[str, str], *, master: str = "local[1]"
+) -> None:
+    """The same, but neither of the two waits for the other: either may get the lock first."""
+    out = folder / "out"
+    words = ("stream_events", topic, "--to", out, "--by", "type", "--once")
+    with rival(*words, said=folder / "killed", environment=environment, master=master) as first:
+        first.wait_until_half_done(out)
+        first.kill()
+    wait_until(lambda: not held(), seconds=120, what="the end of the killed follower's lock")
+    second.begin(*words)
+    refused = ""
+    try:
+        run(*words[1:], command="stream_events")
+    except CommandError as error:
+        refused = str(error)
+    code = second.end()
+
+    assert ids(out) == list(range(1, EVENTS + 1))
+    why = f"Another export_events or stream_events writes to {out}"
+    assert not refused or why in refused
+    assert code == 0 or (code == 1 and why in second.said and not refused), second.said
+    assert run(*words[1:], command="stream_events") == "Events written: 0.\n"
+    assert left_over(out) == []
+
+
 def end_locks() -> None:
     """End the sessions that have a lock, as a failover does; returns when they are gone."""
     with connection.cursor() as cursor:

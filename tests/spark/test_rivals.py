@@ -32,6 +32,7 @@ from tests.spark.rivals import (
     left_over,
     standing,
     two_followers_after_a_kill,
+    two_followers_at_once_after_a_kill,
 )
 from tests.spark.test_batch import stored
 from tests.spark.test_export import exported, run
@@ -77,6 +78,14 @@ def test_of_two_followers_after_a_kill_one_works(
     first: Standing, things: Any, tmp_path: Path, scratch: dict[str, str], round: int
 ) -> None:
     two_followers_after_a_kill(first, things, tmp_path, scratch)
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_two_followers_at_once_after_a_kill_write_each_event_once(
+    first: Standing, things: Any, tmp_path: Path, scratch: dict[str, str], round: int
+) -> None:
+    two_followers_at_once_after_a_kill(first, things, tmp_path, scratch)
 
 
 @pytest.mark.requirement("X1")

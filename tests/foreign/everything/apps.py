@@ -2,5 +2,5 @@ from django.apps import AppConfig
 
 
 class Everything(AppConfig):
-    name = "tests.foreign.everything"
+    name = "foreign.everything"
     label = "foreign_everything"

@@ -21,6 +21,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 from psycopg import sql as compose
+from psycopg.conninfo import make_conninfo
 
 from django_events import BufferedWriter, Draft, declarations, publish, publish_again, publish_many, rewind
 from django_events import sql as statements
@@ -34,6 +35,8 @@ from django_events.observing.doctoring.schema import trust
 from django_events.observing.doctoring.subject import Patient
 from django_events.observing.problems import troubles
 from django_events.spark.sink import SQL as SINK_SQL
+from django_events.spark.source import EventsSource
+from django_events.spark.tables import TABLES as TABLES_OF_SPARK
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
 from testproject.shop.models import Product
@@ -462,6 +465,48 @@ def reads(site: Site) -> None:
         manage("events", "doctor", using=alias)
 
 
+def reads_by_spark(site: Site) -> None:
+    """What a driver and its tasks ask for, without a JVM: a batch with each kind of filter, a stream, each table."""
+    asked = {
+        "all": {},
+        "filtered": {"types": "a", "keys": "a", "where": "$.n == 1", "failOnDataLoss": "false"},
+        "since": {"startingTimestamp": "2020-01-01T00:00:00Z", "failOnDataLoss": "false"},
+        "matching": {"subscribePattern": "th.*", "startingOffsets": "latest"},
+        **{table: {"table": table} for table in TABLES_OF_SPARK},
+    }
+    counts = {name: rows_of(batch_of(site, **options)) for name, options in asked.items()}
+    assert counts["all"] and counts["filtered"] and counts["since"] and counts["positions"], counts
+    source = source_of(site, subscribe="things", startingOffsets="earliest")
+    stream = source.streamReader(source.schema())
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    assert sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part))
+    stream.stop()
+
+
+def source_of(site: Site, **options: str) -> EventsSource:
+    place = urlsplit(site.url)
+    dsn = make_conninfo(
+        host=place.hostname,
+        port=place.port,
+        dbname=place.path[1:],
+        user=site.login("reader"),
+        password=PASSWORD,
+        options=f'-c search_path="$user",{",".join(site.schemas)}',
+    )
+    return EventsSource({"dsn": dsn, **options})
+
+
+def batch_of(site: Site, **options: str) -> Any:
+    wanted = options if options.keys() & {"subscribePattern", "table"} else {"subscribe": "things", **options}
+    source = source_of(site, **wanted)
+    return source.reader(source.schema())
+
+
+def rows_of(reader: Any) -> int:
+    return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+
+
 def sinks(site: Site) -> None:
     alias, attempt = site.alias("sink"), uuid.uuid4()
     connections[alias].ensure_connection()
@@ -478,7 +523,7 @@ def sinks(site: Site) -> None:
         statements.fetch(alias, SINK_SQL.note_batch, sink=f"{attempt}", batch=1, events=1, run="")
 
 
-WORK = (migrates, publishes, saves, sinks, operates, consumes, reads)
+WORK = (migrates, publishes, saves, sinks, operates, consumes, reads, reads_by_spark)
 
 
 @pytest.fixture(scope="module")
