@@ -20,6 +20,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
+from django_events.spark.tables import TABLES as TABLES_OF_SPARK
 from psycopg import sql as compose
 from psycopg.conninfo import make_conninfo
 
@@ -36,7 +37,6 @@ from django_events.observing.doctoring.subject import Patient
 from django_events.observing.problems import troubles
 from django_events.spark.sink import SQL as SINK_SQL
 from django_events.spark.source import EventsSource
-from django_events.spark.tables import TABLES as TABLES_OF_SPARK
 from testproject.private_postgres.binaries import available_binaries, major_version
 from testproject.private_postgres.server import Server
 from testproject.shop.models import Product
