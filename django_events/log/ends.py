@@ -1,6 +1,6 @@
 """Where the logs of topics end, read under their locks, and what a transfer remembers of them.
 
-ends = Ends("default", known)
+ends = LogEnds("default", known)
 rows = sql.fetch_each(using, ends.question([topic_id]))[0]
 [end] = ends.read(rows)
 """
@@ -43,7 +43,7 @@ class Outdated(Exception):
     """Topics, buffer or server are not those of before: what the transfer remembers is wrong."""
 
 
-class Ends:
+class LogEnds:
     """The ends of the logs that a transfer knows."""
 
     def __init__(self, using: str, known: dict[int, Known]) -> None:

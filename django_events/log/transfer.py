@@ -36,7 +36,7 @@ from django.db import DatabaseError, connections
 from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.log import channel, segments
-from django_events.log.ends import Ends, Known, LogEnd, Outdated
+from django_events.log.ends import Known, LogEnd, LogEnds, Outdated
 from django_events.log.holders import holders
 from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.mark import SettledTickets
@@ -108,7 +108,7 @@ class Transfer:
         """Start anew with a full look. Marks must not outlive the connection they were learnt on:
         ids of commits that a crash of the server lost come again."""
         self._known: dict[int, Known] = {}
-        self._ends = Ends(self.using, self._known)
+        self._ends = LogEnds(self.using, self._known)
         self._fingerprint: str | None = None
         self.schedule.forget()
         self._settled = SettledTickets(self.using)
