@@ -395,3 +395,19 @@ def test_the_reference_has_every_record_of_the_log(logger, message):
 @pytest.mark.parametrize("signal", [n for n, value in vars(signals).items() if isinstance(value, Signal)])
 def test_the_reference_has_every_signal(signal):
     assert has_line(text_of(REFERENCE / "metrics.md"), signal)
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"), [("CONTRIBUTING.md", "Where to change what"), ("docs/explanation/read-the-code.md", "")]
+)
+def test_the_files_that_a_reader_is_told_to_open_exist(page, heading):
+    text = text_of(ROOT / page)
+    named = re.findall(r"`((?:django_events|tests|docs)/[^`]*)`", sections(text)[heading] if heading else text)
+    assert len(named) >= 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("module", sorted(path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"))
+def test_a_contributor_finds_every_root_module(module):
+    rows = [line for line in text_of(ROOT / "CONTRIBUTING.md").splitlines() if line.startswith("| `django_events/")]
+    assert any(re.search(rf"[`/]{re.escape(module)}`", row) for row in rows), f"The table of folders lacks {module}."
