@@ -25,12 +25,12 @@ class DjangoEventsConfig(AppConfig):
         from django_events.fixtures import refuse_fixtures
         from django_events.metrics.installing import install
         from django_events.migrating import teach_makemigrations
-        from django_events.publishing.model_signals import connect_relations
+        from django_events.publishing.model_signals import connect_declared
         from django_events.publishing.session_settings import listen_for_writes
         from django_events.syncing import sync_after_migrate, sync_topics_before_migrate
 
+        connect_declared()
         autodiscover_modules(events_module())
-        connect_relations()
         connection_created.connect(listen_for_writes)
         install()
         teach_makemigrations()

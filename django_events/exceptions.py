@@ -27,7 +27,7 @@ EventsError
 ├── WorkerEnded          the worker's process ended while it handled an event
 ├── NeverDrained         drain() found no end: handlers publish for each other, or another session is at work
 ├── FilteredOut          an event that a worker would not give to the consumer it was delivered to
-├── NotInTransaction     publishing outside a transaction, where the settings forbid it
+├── NotInTransaction     publishing outside a transaction, where the settings or an @outbox forbid it
 ├── WriterFull           a writer whose events wait for the database has no room for another one
 ├── WriterClosed         publishing through a writer that is closed
 ├── NotWritten           events that a writer took in and could not write
@@ -156,7 +156,7 @@ class FilteredOut(EventsError):
 
 
 class NotInTransaction(EventsError):
-    """Publishing outside a transaction is forbidden by DJANGO_EVENTS["REQUIRE_TRANSACTION"]."""
+    """Publishing outside a transaction, which DJANGO_EVENTS["REQUIRE_TRANSACTION"] or an @outbox forbids."""
 
 
 class WriterFull(EventsError):

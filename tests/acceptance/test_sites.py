@@ -98,11 +98,13 @@ def test_capture_knows_columns_where_the_default_database_is_another_one(site):
         site.do(*command)
 
     script = f"""
+    from django.db import transaction
     from board.models import Thing
     from django_events.models import BufferedEvent
     using = "events"
 
-    Thing.objects.create()
+    with transaction.atomic(using):
+        Thing.objects.create()
     {VALUES.strip()}
     """
 
@@ -119,12 +121,14 @@ def test_a_time_without_a_zone_is_the_moment_that_the_database_keeps(site):
 
     script = f"""
     from datetime import datetime
+    from django.db import transaction
     from board.models import Thing
     from django_events.models import BufferedEvent
     using = "default"
 
     for moment in [(2026, 10, 25, 2, 30), (2026, 3, 29, 2, 30), (2026, 7, 1, 12)]:
-        Thing.objects.create(at=datetime(*moment))
+        with transaction.atomic(using):
+            Thing.objects.create(at=datetime(*moment))
     {VALUES.strip()}
     """
 

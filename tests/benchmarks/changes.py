@@ -54,13 +54,7 @@ class Outboxed(Fields):
         db_table = "bench_outboxed"
 
 
-@outbox("orders", watch=["status"])
-class Watched(Fields):
-    class Meta(Fields.Meta):
-        db_table = "bench_watched"
-
-
-MODELS: tuple[type[Fields], ...] = (Plain, ByHand, Captured, Outboxed, Watched)
+MODELS: tuple[type[Fields], ...] = (Plain, ByHand, Captured, Outboxed)
 
 
 def create_tables() -> None:
@@ -110,13 +104,11 @@ def saves(effort: Effort) -> Iterator[Row]:
                 "save": save(Plain),
                 "by hand": save(ByHand, publish_by_hand),
                 "outbox": save(Outboxed),
-                "watched": save(Watched),
                 "captured": save(Captured),
             },
             rounds=effort.rounds(200),
         )
         yield samples.row(f"{what} with @outbox", "outbox", "by hand", unit="s", goal=at_most(1.25))
-        yield samples.row(f"{what} with @outbox(watch=…)", "watched", "by hand", unit="s")
         yield samples.row(f"{what} with capture()", "captured", "by hand", unit="s")
         yield samples.row(f"{what} with @outbox", "outbox", "save", unit="s")
         yield samples.row(f"{what} and publish() by hand", "by hand", "save", unit="s")

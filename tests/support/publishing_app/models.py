@@ -13,7 +13,7 @@ class Tag(models.Model):
     name = models.CharField(max_length=20)
 
 
-@outbox("library", m2m=["tags"])
+@outbox("library")
 class Book(models.Model):
     """Everything is an event, and the value is the row."""
 
@@ -41,10 +41,9 @@ class PaperBook(Book):
     updated="draft.changed",
     deleted=None,
     fields=["code", "status"],
-    watch=["status", "words"],
 )
 class Manuscript(models.Model):
-    """An update is an event only if the status or the words changed."""
+    """Some fields are events, under types and a key of their own; deletes are none."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     code = models.CharField(max_length=20, unique=True)
@@ -73,7 +72,7 @@ def describe(fine: "Fine") -> dict[str, Any]:
     return {"fine": f"{fine.amount} for {fine.loan.reader}"}
 
 
-@outbox("lending", key=lambda fine: f"loan-{fine.loan_id}", value=describe, updated="fine.changed", watch=["amount"])
+@outbox("lending", key=lambda fine: f"loan-{fine.loan_id}", value=describe, updated="fine.changed")
 class Fine(Timestamped):
     """It has an outbox instead of the inherited one, and says it in its own words."""
 
@@ -177,9 +176,9 @@ class Lowered(models.CharField):
         return None if value is None else value.lower()
 
 
-@outbox("library", watch=["email", "rate", "settings", "doubled"], m2m=["friends"])
+@outbox("library")
 class Person(models.Model):
-    """Fields whose values change on their way, an order by another table, and friends who are each other's."""
+    """Fields whose values change on their way, and an order by another table."""
 
     email = Lowered(max_length=50, blank=True)
     rate = models.DecimalField(max_digits=6, decimal_places=2, default=0)
@@ -196,7 +195,7 @@ class Person(models.Model):
         ordering = ("mentor__email", "pk")
 
 
-@outbox("drafts", key="name", watch=["note"], created="named", updated="renamed", deleted=None)
+@outbox("drafts", key="name", created="named", updated="renamed", deleted=None)
 class Named(models.Model):
     """A primary key that people choose."""
 
