@@ -70,10 +70,10 @@ class _CreateTopics(Operation):
     ) -> None:
         using = schema_editor.connection.alias
         if schema_editor.connection.vendor != "postgresql" or not router.allow_migrate(
-            using, LABEL, model_name="topic"
+            using, LABEL, model_name="topicrow"
         ):
             return
-        if (LABEL, "topic") not in to_state.models:
+        if (LABEL, "topicrow") not in to_state.models:
             raise NotReady(
                 f"{self.describe()} of {app_label}: the tables of django_events are not there yet. Add to the "
                 f"dependencies of the migration: ({LABEL!r}, {_newest()!r})"
