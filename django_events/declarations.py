@@ -26,6 +26,7 @@ from django_events.exceptions import (
     UnknownTopic,
     did_you_mean,
 )
+from django_events.operable import Operable
 from django_events.retries import Backoff
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
@@ -111,7 +112,7 @@ SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consumer:
+class Consumer(Operable):
     """A named reader of topics, as an app declares it. Calling it calls its handler.
 
     Its rows in the database, one per topic, are `models.ConsumerRow`.

@@ -61,6 +61,39 @@ def test_every_public_name_is_what_it_says():
     assert set(django_events.__all__) == classes | functions | {"UNSET"}
 
 
+OPERATIONS = {
+    *("cancel", "discard", "erase", "lag", "pause", "publish_again"),
+    *("redrive", "resume", "retry_now", "rewind", "skip", "unregister"),
+}
+OF_A_CONSUMER = ("lag", "pause", "resume", "retry_now", "rewind", "skip", "unregister")
+
+
+def test_operations_have_every_verb_and_nothing_else():
+    from django_events import operations
+
+    assert set(operations.__all__) == OPERATIONS
+    assert all(getattr(operations, name) is getattr(django_events, name) for name in OPERATIONS)
+
+
+@pytest.mark.parametrize("name", OF_A_CONSUMER)
+def test_a_declaration_has_the_verb_with_the_same_arguments(name, monkeypatch):
+    from django_events import operations
+    from django_events.declarations import Consumer
+
+    of_function = inspect.signature(getattr(operations, name)).parameters
+    of_method = inspect.signature(getattr(Consumer, name)).parameters
+    described = [(one.name, one.kind, one.default) for one in of_function.values()][1:]
+    assert [(one.name, one.kind, one.default) for one in of_method.values()][1:] == described
+
+    asked = []
+    monkeypatch.setattr(operations, name, lambda *given, **options: asked.append((given, options)))
+    billing = Consumer(name="billing", topics=("orders",), handler=print)
+    given = (7,) if name == "skip" else ()
+    options = {one.name: object() for one in of_method.values() if one.kind is one.KEYWORD_ONLY}
+    getattr(billing, name)(*given, **options)
+    assert asked == [((billing, *given), options)]
+
+
 def test_async_twins_take_the_same_arguments():
     from django_events import apublish, apublish_many, publish, publish_many
     from django_events.declarations import EventFields

@@ -1,0 +1,82 @@
+"""What an operator does to a consumer, as methods of its declaration.
+
+billing.rewind(to=1042)
+billing.pause(by="ada")
+
+Each calls the function of the same name in `django_events.operations`.
+"""
+
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any, Literal
+
+WAIT = timedelta(seconds=10)
+
+
+def _operations() -> Any:
+    """Declarations are read before Django is set up, so the room above is entered with the call."""
+    return import_module("django_events.operations")
+
+
+class Operable:
+    """The verbs that a declared consumer has."""
+
+    def lag(self, *, topic: Any = None, using: str | None = None) -> int:
+        """How many events this consumer has not passed yet; see `operations.lag`."""
+        behind: int = _operations().lag(self, topic=topic, using=using)
+        return behind
+
+    def rewind(
+        self,
+        *,
+        to: Literal["beginning", "end"] | datetime | int,
+        topic: Any = None,
+        partition: int | None = None,
+        by: str | None = None,
+        wait: timedelta = WAIT,
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> list[Any]:
+        """Let this consumer go on at another offset; see `operations.rewind`."""
+        options = {"partition": partition, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
+        moves: list[Any] = _operations().rewind(self, to=to, topic=topic, **options)
+        return moves
+
+    def pause(self, *, topic: Any = None, by: str | None = None, using: str | None = None) -> list[Any]:
+        """Let no worker begin anything more for this consumer; see `operations.pause`."""
+        rows: list[Any] = _operations().pause(self, topic=topic, by=by, using=using)
+        return rows
+
+    def resume(self, *, topic: Any = None, by: str | None = None, using: str | None = None) -> list[Any]:
+        """Let this consumer go on after a pause; see `operations.resume`."""
+        rows: list[Any] = _operations().resume(self, topic=topic, by=by, using=using)
+        return rows
+
+    def retry_now(
+        self, *, topic: Any = None, event_id: int | None = None, by: str | None = None, using: str | None = None
+    ) -> list[Any]:
+        """Let this consumer try again now what failed; see `operations.retry_now`."""
+        retried: list[Any] = _operations().retry_now(self, topic=topic, event_id=event_id, by=by, using=using)
+        return retried
+
+    def skip(
+        self,
+        event_id: int,
+        *,
+        topic: Any = None,
+        reason: str,
+        by: str | None = None,
+        wait: timedelta = WAIT,
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> Any:
+        """Let this consumer give up on one event; see `operations.skip`."""
+        options = {"reason": reason, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
+        return _operations().skip(self, event_id, topic=topic, **options)
+
+    def unregister(
+        self, *, topic: Any = None, by: str | None = None, dry_run: bool = False, using: str | None = None
+    ) -> list[Any]:
+        """Forget this consumer and its positions; see `operations.unregister`."""
+        rows: list[Any] = _operations().unregister(self, topic=topic, by=by, dry_run=dry_run, using=using)
+        return rows

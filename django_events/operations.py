@@ -1,0 +1,30 @@
+"""What an operator does to a running system: every verb, by name.
+
+from django_events.operations import redrive, rewind
+
+Those that act on one consumer are methods of its declaration too: `billing.rewind(to=1042)`.
+"""
+
+from django_events.observing.lag import lag
+from django_events.operating.dead_letters import discard, redrive
+from django_events.operating.erasing.api import erase
+from django_events.operating.replay import pause, resume, rewind, unregister
+from django_events.operating.retrying import retry_now
+from django_events.operating.skipping import skip
+from django_events.publishing.api import cancel
+from django_events.publishing.republish import publish_again
+
+__all__ = [
+    "cancel",
+    "discard",
+    "erase",
+    "lag",
+    "pause",
+    "publish_again",
+    "redrive",
+    "resume",
+    "retry_now",
+    "rewind",
+    "skip",
+    "unregister",
+]
