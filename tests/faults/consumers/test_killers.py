@@ -16,7 +16,15 @@ ABANDONED = 70
 
 @pytest.mark.requirement("X8", "P9", "E10")
 @pytest.mark.usefixtures("transfer")
-@pytest.mark.parametrize("consumer", ["doomed", "doomed_batched", "doomed_outside", "doomed_queued"])
+@pytest.mark.parametrize(
+    "consumer",
+    [
+        "doomed",
+        pytest.param("doomed_batched", marks=pytest.mark.long),
+        pytest.param("doomed_outside", marks=pytest.mark.long),
+        "doomed_queued",
+    ],
+)
 def test_a_killer_ends_as_a_dead_letter_and_its_neighbours_are_handled(
     processes: Processes, ledger: Ledger, consumer: str
 ):

@@ -20,7 +20,6 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
-from django_events.spark.tables import TABLES as TABLES_OF_SPARK
 from psycopg import sql as compose
 from psycopg.conninfo import make_conninfo
 
@@ -35,6 +34,7 @@ from django_events.models import Event, TopicRow
 from django_events.observing.doctoring.schema import trust
 from django_events.observing.doctoring.subject import Patient
 from django_events.observing.problems import troubles
+from django_events.spark.reading.tables import TABLES as TABLES_OF_SPARK
 from django_events.spark.sink import SQL as SINK_SQL
 from django_events.spark.source import EventsSource
 from testproject.private_postgres.binaries import available_binaries, major_version

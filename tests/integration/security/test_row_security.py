@@ -19,8 +19,7 @@ from django_events.observing.lag import standings
 from django_events.observing.problems import Trouble, troubles
 from django_events.observing.verifying.proving import verify
 from django_events.spark.dsn import Dsn
-from django_events.spark.options import Subscription
-from django_events.spark.reading.topics import find
+from django_events.spark.reading.topics import TopicChoice, find
 from django_events.statements import log_table
 from testproject.shop.models import Product
 from tests.support.fix_consumers import run_once, working
@@ -273,7 +272,7 @@ def test_a_reader_in_spark_is_refused_before_it_finds_the_ends(hidden):
     known = connection.get_connection_params().items()
     dsn = Dsn(" ".join(f"{name}='{value}'" for name, value in known if value and isinstance(value, str | int)))
     with pytest.raises(RightsMissing, match="would not see all rows"), dsn.connected() as session:
-        find(session, Subscription(names=("broken",), pattern=None))
+        find(session, TopicChoice(names=("broken",), pattern=None))
 
 
 def test_a_handler_keeps_the_policies_of_the_site_s_own_tables(shelf, make_consumer, log, as_worker):
