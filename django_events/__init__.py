@@ -20,7 +20,7 @@ _HOMES = {
     "Backoff": "django_events.retries",
     "BufferedWriter": "django_events.publishing.writer",
     "Claimed": "django_events.consuming.claiming",
-    "Consumer": "django_events.declarations",
+    "DeclaredConsumer": "django_events.declarations",
     "CreateTopic": "django_events.migrating",
     "Draft": "django_events.drafts",
     "EventsError": "django_events.exceptions",
@@ -28,7 +28,7 @@ _HOMES = {
     "Receipt": "django_events.drafts",
     "ReceivedEvent": "django_events.consuming.received",
     "RetryLater": "django_events.retries",
-    "Topic": "django_events.declarations",
+    "DeclaredTopic": "django_events.declarations",
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
     "apublish_many": "django_events.publishing.api",
@@ -60,15 +60,15 @@ __all__ = [
     "Backoff",
     "BufferedWriter",
     "Claimed",
-    "Consumer",
     "CreateTopic",
+    "DeclaredConsumer",
+    "DeclaredTopic",
     "Draft",
     "EventsError",
     "Ignore",
     "Receipt",
     "ReceivedEvent",
     "RetryLater",
-    "Topic",
     "apublish",
     "apublish_many",
     "cancel",
@@ -97,7 +97,7 @@ __all__ = [
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
     from django_events.consuming.received import ReceivedEvent
-    from django_events.declarations import Consumer, Topic, consumer, topic
+    from django_events.declarations import DeclaredConsumer, DeclaredTopic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
     from django_events.migrating import CreateTopic

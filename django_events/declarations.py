@@ -43,8 +43,8 @@ def _publishing() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Topic:
-    """A named log, as an app declares it. Its row in the database is `models.TopicRow`."""
+class DeclaredTopic:
+    """A named log, as an app declares it. Its row in the database is `models.Topic`."""
 
     name: str
     partitions: int = 1
@@ -112,10 +112,10 @@ SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consumer(Operable):
+class DeclaredConsumer(Operable):
     """A named reader of topics, as an app declares it. Calling it calls its handler.
 
-    Its rows in the database, one per topic, are `models.ConsumerRow`.
+    Its rows in the database, one per topic, are `models.Consumer`.
     """
 
     name: str
@@ -341,14 +341,14 @@ class Registry(Generic[T]):
             places.setdefault(one.name, one.declared_at)
 
 
-class TopicRegistry(Registry[Topic]):
+class TopicRegistry(Registry[DeclaredTopic]):
     kind = "topic"
     invalid = InvalidTopic
     unknown = UnknownTopic
     example = "topic({!r})"
 
 
-class ConsumerRegistry(Registry[Consumer]):
+class ConsumerRegistry(Registry[DeclaredConsumer]):
     kind = "consumer"
     invalid = InvalidConsumer
     unknown = UnknownConsumer
@@ -369,9 +369,9 @@ def topic(
     keep_unread: bool = True,
     segment_size: int = 1_000_000,
     timeline: bool = False,
-) -> Topic:
+) -> DeclaredTopic:
     """Declare a topic. `manage.py migrate` creates it; declaring it again changes nothing."""
-    declared = Topic(
+    declared = DeclaredTopic(
         name=name,
         partitions=partitions,
         retention=retention,
@@ -411,16 +411,18 @@ class ConsumerOptions(TypedDict, total=False):
 
 @overload
 def consumer(
-    *topics: Topic | str, name: str, handler: None = None, **options: Unpack[ConsumerOptions]
-) -> Callable[[Handler], Consumer]: ...
+    *topics: DeclaredTopic | str, name: str, handler: None = None, **options: Unpack[ConsumerOptions]
+) -> Callable[[Handler], DeclaredConsumer]: ...
 
 
 @overload
-def consumer(*topics: Topic | str, name: str, handler: str, **options: Unpack[ConsumerOptions]) -> Consumer: ...
+def consumer(
+    *topics: DeclaredTopic | str, name: str, handler: str, **options: Unpack[ConsumerOptions]
+) -> DeclaredConsumer: ...
 
 
 def consumer(
-    *topics: Topic | str,
+    *topics: DeclaredTopic | str,
     name: str,
     handler: str | None = None,
     batch_size: int | None = None,
@@ -441,14 +443,14 @@ def consumer(
     delay: timedelta | None = None,
     history: timedelta | None = None,
     max_pending: int | None = None,
-) -> Callable[[Handler], Consumer] | Consumer:
+) -> Callable[[Handler], DeclaredConsumer] | DeclaredConsumer:
     """Declare a consumer: a decorator of its handler, or with `handler` the path of one, imported when it runs.
 
     `manage.py migrate` registers it; declaring it again changes nothing. The handler gets one event,
     or with `batch_size` a list of at most so many. A stream reads its topics in order, by partition; with
     mode="queue" each event has a status of its own, and a failing one holds up nothing but, if `ordered`, its key.
     """
-    declared = Consumer(
+    declared = DeclaredConsumer(
         name=name,
         topics=tuple(str(one) for one in topics),
         handler=handler or "",
@@ -476,7 +478,7 @@ def consumer(
         consumers.add(declared)
         return declared
 
-    def decorate(function: Handler) -> Consumer:
+    def decorate(function: Handler) -> DeclaredConsumer:
         # What is decorated stays what it was to those who read it.
         complete = replace(declared, handler=function)
         for attribute, value in (("__doc__", function.__doc__), ("__wrapped__", function)):

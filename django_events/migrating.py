@@ -70,10 +70,10 @@ class _CreateTopics(Operation):
     ) -> None:
         using = schema_editor.connection.alias
         if schema_editor.connection.vendor != "postgresql" or not router.allow_migrate(
-            using, LABEL, model_name="topicrow"
+            using, LABEL, model_name="topic"
         ):
             return
-        if (LABEL, "topicrow") not in to_state.models:
+        if (LABEL, "topic") not in to_state.models:
             raise NotReady(
                 f"{self.describe()} of {app_label}: the tables of django_events are not there yet. Add to the "
                 f"dependencies of the migration: ({LABEL!r}, {_newest()!r})"
@@ -90,7 +90,7 @@ class _CreateTopics(Operation):
     ) -> None:
         """Nothing: see above."""
 
-    def wanted(self) -> list[declarations.Topic]:
+    def wanted(self) -> list[declarations.DeclaredTopic]:
         raise NotImplementedError
 
 
@@ -104,9 +104,9 @@ class CreateTopic(_CreateTopics):
         self.name = name
         self.options = options
 
-    def wanted(self) -> list[declarations.Topic]:
+    def wanted(self) -> list[declarations.DeclaredTopic]:
         declared = [topic for topic in declarations.registry if topic.name == self.name]
-        return declared[:1] or [declarations.Topic(name=self.name, **self.options)]
+        return declared[:1] or [declarations.DeclaredTopic(name=self.name, **self.options)]
 
     def describe(self) -> str:
         return f"Create topic {self.name}"
@@ -127,7 +127,7 @@ class CreateTopics(_CreateTopics):
         with suppress(EventsError):
             super().database_forwards(*args, **kwargs)
 
-    def wanted(self) -> list[declarations.Topic]:
+    def wanted(self) -> list[declarations.DeclaredTopic]:
         declarations.registry.check()
         return list(declarations.registry)
 
@@ -204,7 +204,7 @@ def teach_makemigrations() -> None:
 
 def are_there(using: str) -> bool:
     """Whether a database has our tables."""
-    if not router.allow_migrate_model(using, models.TopicRow) or connections[using].vendor != "postgresql":
+    if not router.allow_migrate_model(using, models.Topic) or connections[using].vendor != "postgresql":
         return False
     return TABLES.issubset(connections[using].introspection.table_names())
 

@@ -68,14 +68,16 @@ class PublishedEvent:
         return f"{place}: type={self.type!r}, key={self.key!r}, {content:.300}"
 
 
-def published(topic: declarations.Topic | str | None = None, *, using: str | None = None) -> list[PublishedEvent]:
+def published(
+    topic: declarations.DeclaredTopic | str | None = None, *, using: str | None = None
+) -> list[PublishedEvent]:
     """What was published so far, to one topic or to all, in order, drained or not.
 
     A topic's events are in the order of its log; those of several topics are merged by the time of publishing.
     It is all that is in the test's database: what was there before the test began is in it too.
     """
     using = writable(using)
-    topics = models.TopicRow.objects.using(using).order_by("id")
+    topics = models.Topic.objects.using(using).order_by("id")
     if topic is not None:
         topics = topics.filter(name=declarations.registry.get(topic).name)
     names = dict(topics.values_list("id", "name"))
@@ -90,7 +92,7 @@ def published(topic: declarations.Topic | str | None = None, *, using: str | Non
 
 
 def assert_published(
-    topic: declarations.Topic | str,
+    topic: declarations.DeclaredTopic | str,
     *,
     type: Any = UNSET,
     key: Any = UNSET,
@@ -113,7 +115,7 @@ def assert_published(
 
 
 def drain(
-    *consumers: declarations.Consumer | str,
+    *consumers: declarations.DeclaredConsumer | str,
     using: str | None = None,
     raise_errors: bool = True,
     limit: int = 1_000,
@@ -140,7 +142,7 @@ def drain(
 
 
 def deliver(
-    consumer: declarations.Consumer | str,
+    consumer: declarations.DeclaredConsumer | str,
     *events: ReceivedEvent | PublishedEvent | models.Event | Draft,
     using: str | None = None,
 ) -> Any:
@@ -282,7 +284,7 @@ def _bytes(body: Any) -> bytes | None:
 
 
 def _received(
-    consumer: declarations.Consumer, event: ReceivedEvent | PublishedEvent | models.Event | Draft, place: int
+    consumer: declarations.DeclaredConsumer, event: ReceivedEvent | PublishedEvent | models.Event | Draft, place: int
 ) -> ReceivedEvent:
     """An event as a worker hands it to this consumer. What it has no id for gets its place."""
     if isinstance(event, ReceivedEvent):
@@ -312,7 +314,7 @@ def _received(
     return ReceivedEvent(str(event.topic), columns, consumer=consumer.name)
 
 
-def _refuse_filtered(using: str, consumer: declarations.Consumer, event: ReceivedEvent) -> None:
+def _refuse_filtered(using: str, consumer: declarations.DeclaredConsumer, event: ReceivedEvent) -> None:
     """FilteredOut if workers would not give this event to the consumer. The database decides, as it does for them."""
     otherwise = "A worker would pass over it. Deliver one that fits, or call the handler yourself."
     if event.topic not in consumer.topics:

@@ -10,8 +10,8 @@ from django_events.admin.records import InterventionAdmin, MaintenanceStepAdmin,
 from django_events.admin.topics import TopicAdmin
 
 admin.site.register(models.Overview, OverviewAdmin)
-admin.site.register(models.TopicRow, TopicAdmin)
-admin.site.register(models.ConsumerRow, ConsumerAdmin)
+admin.site.register(models.Topic, TopicAdmin)
+admin.site.register(models.Consumer, ConsumerAdmin)
 admin.site.register(models.DeadLetter, DeadLetterAdmin)
 admin.site.register(models.ScheduledEvent, ScheduledEventAdmin)
 admin.site.register(models.Intervention, InterventionAdmin)

@@ -25,7 +25,7 @@ def databases() -> list[str]:
     holding = [
         alias
         for alias in connections
-        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.TopicRow)
+        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.Topic)
     ]
     return sorted(holding, key=lambda alias: alias != home())
 

@@ -22,7 +22,7 @@ from django_events.admin.forms import RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError
-from django_events.models import ConsumerRow, DeadLetter, Delivery, DeliveryLease, Intervention, Position
+from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
 from django_events.observing.lag import importance, progress, standings
 from django_events.observing.pace import Pace
 
@@ -32,7 +32,7 @@ LISTED = 100
 LEASED = 10_000  # events in hand that are looked up
 IN_HAND = ("event_id", "received_at", "visible_at", "token", "attempts", "delivered", "error")  # in that order
 WAIT = timedelta(seconds=5)  # for events in hand: a page is not a command, nobody waits for it for long
-Act = Callable[[HttpRequest, ConsumerRow, dict[str, Any]], str]
+Act = Callable[[HttpRequest, Consumer, dict[str, Any]], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +48,10 @@ class Action:
 
     @property
     def permission(self) -> str:
-        return f"{self.name}_consumerrow"
+        return f"{self.name}_consumer"
 
 
-def _pause(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
+def _pause(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     if pause(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
         return _("Consumer %(consumer)s is paused: what is in hand is finished, nothing more is begun.") % {
             "consumer": row
@@ -59,19 +59,19 @@ def _pause(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
     return ""
 
 
-def _resume(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
+def _resume(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     if resume(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
         return _("Consumer %(consumer)s goes on, and what failed is tried again now.") % {"consumer": row}
     return ""
 
 
-def _retry_now(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
+def _retry_now(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     if retry_now(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
         return _("Consumer %(consumer)s tries again now what failed.") % {"consumer": row}
     return ""
 
 
-def _skip(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
+def _skip(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     skip(row.name, said["event"], topic=row.topic.name, reason=said["reason"], by=by(request), using=row._state.db)
     return _("Event %(address)s is a dead letter of %(consumer)s now: it can be redriven.") % {
         "address": f"{row.topic}/{said['event']}",
@@ -79,7 +79,7 @@ def _skip(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
     }
 
 
-def _rewind(request: HttpRequest, row: ConsumerRow, said: dict[str, Any]) -> str:
+def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     moves = rewind(
         row.name,
         to=said["place"],
@@ -154,14 +154,14 @@ class ConsumerAdmin(Pages):
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            self.page("", "changelist", self.consumers, "view_consumerrow"),
-            self.page("<str:address>/change/", "change", self.consumer, "view_consumerrow"),
-            self.page("<str:address>/deliveries/", "deliveries", self.deliveries, "view_consumerrow"),
-            self.page("<str:address>/act/<str:name>/", "act", self.act, "view_consumerrow", post=True),
+            self.page("", "changelist", self.consumers, "view_consumer"),
+            self.page("<str:address>/change/", "change", self.consumer, "view_consumer"),
+            self.page("<str:address>/deliveries/", "deliveries", self.deliveries, "view_consumer"),
+            self.page("<str:address>/act/<str:name>/", "act", self.act, "view_consumer", post=True),
             *super().get_urls(),
         ]
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> ConsumerRow | None:
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Consumer | None:
         return _row(object_id)[0]
 
     def consumers(self, request: HttpRequest) -> HttpResponse:
@@ -262,7 +262,7 @@ class ConsumerAdmin(Pages):
         }
         return self.answer(request, "rewind.html" if action.previewed else "confirm.html", context)
 
-    def _done(self, request: HttpRequest, row: ConsumerRow, action: Action, said: str, back: str) -> HttpResponse:
+    def _done(self, request: HttpRequest, row: Consumer, action: Action, said: str, back: str) -> HttpResponse:
         if said:
             self.note(request, row, f"{action.name}: {said}")
             messages.success(request, said)
@@ -270,7 +270,7 @@ class ConsumerAdmin(Pages):
             messages.info(request, _("Nothing was changed: there was nothing to do."))
         return HttpResponseRedirect(back)
 
-    def _offers(self, request: HttpRequest, row: ConsumerRow, state: str, action: Action) -> bool:
+    def _offers(self, request: HttpRequest, row: Consumer, state: str, action: Action) -> bool:
         if row.mode == "spark" or not may(request, action.permission):
             return False
         offered = {
@@ -281,18 +281,18 @@ class ConsumerAdmin(Pages):
         return offered.get(action.name, True)
 
 
-def leases(using: str, row: ConsumerRow) -> list[DeliveryLease]:
+def leases(using: str, row: Consumer) -> list[DeliveryLease]:
     """What the workers of a queue consumer have in hand, the lease that ends first first."""
     return list(DeliveryLease.objects.using(using).filter(consumer=row).order_by("leased_until")[:LISTED])
 
 
-def listed(using: str, row: ConsumerRow, state: str, *, after: int) -> list[Delivery]:
+def listed(using: str, row: Consumer, state: str, *, after: int) -> list[Delivery]:
     """Some deliveries of a consumer: one more than are shown, if there are more."""
     with sql.by_index(using):
         return _listed(using, row, state, after)
 
 
-def _listed(using: str, row: ConsumerRow, state: str, after: int) -> list[Delivery]:
+def _listed(using: str, row: Consumer, state: str, after: int) -> list[Delivery]:
     rows: QuerySet[Delivery] = Delivery.objects.using(using).filter(consumer=row)
     if state == "leased":
         ids = sorted(one for lease in leases(using, row) for one in lease.event_ids if one > after)
@@ -304,15 +304,15 @@ def _listed(using: str, row: ConsumerRow, state: str, after: int) -> list[Delive
     return list(rows.filter(event_id__gt=after).order_by("event_id")[: LISTED + 1])
 
 
-def _attempted(row: ConsumerRow) -> int | None:
+def _attempted(row: Consumer) -> int | None:
     """The event that a consumer fails at, which is the one that somebody wants to skip."""
     failing = row.positions.using(row._state.db).filter(attempted__isnull=False).order_by("partition").first()
     return failing.attempted if failing is not None else None
 
 
-def _row(address: str) -> tuple[ConsumerRow, str]:
+def _row(address: str) -> tuple[Consumer, str]:
     pk, using = addresses.read(address)
-    row = ConsumerRow.objects.using(using).select_related("topic__head").filter(pk=pk).first()
+    row = Consumer.objects.using(using).select_related("topic__head").filter(pk=pk).first()
     if row is None:
         raise Http404(_("There is no such consumer."))
     return row, using

@@ -19,7 +19,7 @@ from django_events.admin.forms import DiscardForm
 from django_events.admin.lists import DatabaseFilter, Lists
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
-from django_events.models import ConsumerRow, DeadLetter
+from django_events.models import Consumer, DeadLetter
 
 GROUPS = 200
 NAMED = 20  # dead letters that are named before something is done with them
@@ -38,7 +38,7 @@ class ErrorGroup(Func):
 class Group(NamedTuple):
     """Dead letters of one consumer with the same error."""
 
-    consumer: ConsumerRow
+    consumer: Consumer
     error: str
     letters: int
     oldest: Any
@@ -54,7 +54,7 @@ class ConsumerFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         letters = DeadLetter.objects.filter(consumer=OuterRef("pk"))
-        rows = ConsumerRow.objects.using(addresses.database_of(request)).filter(Exists(letters))
+        rows = Consumer.objects.using(addresses.database_of(request)).filter(Exists(letters))
         return [
             (str(row.pk), str(row)) for row in rows.select_related("topic").order_by("name", "topic__name")[:GROUPS]
         ]
@@ -157,9 +157,7 @@ class DeadLetterAdmin(Lists):
             .annotate(letters=Count("pk"), oldest=Min("dead_at"), newest=Max("dead_at"))
             .order_by("-letters", "consumer_id", "error_group")
         )[:GROUPS]
-        consumers = (
-            ConsumerRow.objects.using(using).select_related("topic").in_bulk({row["consumer_id"] for row in rows})
-        )
+        consumers = Consumer.objects.using(using).select_related("topic").in_bulk({row["consumer_id"] for row in rows})
         context = {
             "title": _("Dead letters by error"),
             "trail": [],
@@ -276,7 +274,7 @@ class DeadLetterAdmin(Lists):
         if not done:
             messages.warning(request, _("Nothing was changed: these dead letters are not there any more."))
             return
-        for consumer in ConsumerRow.objects.using(rows.db).filter(pk__in=letters):
+        for consumer in Consumer.objects.using(rows.db).filter(pk__in=letters):
             self.note(request, consumer, f"{action}: {_done(action, letters[consumer.pk], reason)}")
         messages.success(request, _done(action, done, reason))
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from django_events import sql
 from django_events.admin.payloads import at_a_glance, glance
 from django_events.consuming import log_positions
-from django_events.models import Event, TopicRow
+from django_events.models import Event, Topic
 from django_events.models.functions import Stored
 from django_events.observing.lag import ends_of
 from django_events.statements import log_table
@@ -50,7 +50,7 @@ class LogPage:
 
 def page(
     using: str,
-    topic: TopicRow,
+    topic: Topic,
     *,
     filters: dict[str, Any],
     before: int | None = None,
@@ -97,7 +97,7 @@ def page(
     )
 
 
-def events(using: str, topic: TopicRow) -> QuerySet[Event, dict[str, Any]]:
+def events(using: str, topic: Topic) -> QuerySet[Event, dict[str, Any]]:
     """The events of a topic as a list shows them, without their payloads."""
     columns = ("id", "partition", "number", "type", "key", "published_at", "logged_at")
     sizes = {"value_bytes": Stored(F("value")), "body_bytes": Length("body")}
@@ -107,25 +107,25 @@ def events(using: str, topic: TopicRow) -> QuerySet[Event, dict[str, Any]]:
     return rows
 
 
-def partitions(using: str, topic: TopicRow) -> list[tuple[int, int]]:
+def partitions(using: str, topic: Topic) -> list[tuple[int, int]]:
     """How many events each partition had so far: the last numbers."""
     known = ends_of(using, [topic])
     return [(partition, known.get((topic.pk, partition), 0)) for partition in range(topic.partitions)]
 
 
-def ends(using: str, topic: TopicRow) -> tuple[int, int]:
+def ends(using: str, topic: Topic) -> tuple[int, int]:
     """The first id that is there, and the one that comes next."""
     return log_positions.find(using, topic, "beginning"), log_positions.find(using, topic, "end")
 
 
-def id_at(using: str, topic: TopicRow, moment: datetime) -> int:
+def id_at(using: str, topic: Topic, moment: datetime) -> int:
     """The first event that was logged at a time or after it."""
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment)
     return log_positions.find(using, topic, moment)
 
 
-def neighbours(using: str, topic: TopicRow, event: Event) -> tuple[int | None, int | None]:
+def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int | None]:
     """The events of the same key before and after this one, as far as an index or a moment's reading tells."""
     if event.key is None:
         return None, None
@@ -142,7 +142,7 @@ def neighbours(using: str, topic: TopicRow, event: Event) -> tuple[int | None, i
         )
 
 
-def _ids(using: str, topic: TopicRow, filters: dict[str, Any], place: int, *, up: bool) -> list[int]:
+def _ids(using: str, topic: Topic, filters: dict[str, Any], place: int, *, up: bool) -> list[int]:
     """The events of a key or of a partition next to an id, one more than a page has."""
     [(column, value)] = filters.items()
     statement = (SQL.ids_after if up else SQL.ids_before).on(log=log_table(topic.pk), of=column)
@@ -150,7 +150,7 @@ def _ids(using: str, topic: TopicRow, filters: dict[str, Any], place: int, *, up
         return [found for (found,) in sql.fetch(using, statement, value=value, id=place, limit=SIZE + 1)]
 
 
-def _by_index(topic: TopicRow, filters: dict[str, Any]) -> bool:
+def _by_index(topic: Topic, filters: dict[str, Any]) -> bool:
     """Whether an index leads to the events, however long the log is."""
     named = set(filters)
     return not named or (named == {"key"} and topic.timeline) or (named == {"partition"} and topic.partitions > 1)

@@ -20,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django_events import sql
 from django_events.admin import addresses
 from django_events.exceptions import tables_missing
-from django_events.models import ConsumerRow, DeadLetter, Intervention, TopicRow
+from django_events.models import Consumer, DeadLetter, Intervention, Topic
 
 View = Callable[..., HttpResponse]
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ class Pages(ModelAdmin):
     def _sees(self, request: HttpRequest) -> dict[str, bool]:
         """What there may be links to: a site needn't show all our models."""
         pages = {
-            "topic": (TopicRow, "view_topicrow"),
-            "event": (TopicRow, "view_event"),
-            "consumer": (ConsumerRow, "view_consumerrow"),
+            "topic": (Topic, "view_topic"),
+            "event": (Topic, "view_event"),
+            "consumer": (Consumer, "view_consumer"),
             "deadletter": (DeadLetter, "view_deadletter"),
             "intervention": (Intervention, "view_intervention"),
         }
@@ -149,7 +149,7 @@ class Pages(ModelAdmin):
 
 
 def may(request: HttpRequest, *permissions: str) -> bool:
-    """Whether somebody has all these permissions, like `rewind_consumerrow`."""
+    """Whether somebody has all these permissions, like `rewind_consumer`."""
     return request.user.has_perms([f"django_events.{name}" for name in permissions])
 
 

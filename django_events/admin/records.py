@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 
 from django_events.admin.lists import DatabaseFilter, Lists
 from django_events.admin.pages import may
-from django_events.models import ScheduledEvent, TopicRow
+from django_events.models import ScheduledEvent, Topic
 
 
 class InterventionAdmin(Lists):
@@ -43,7 +43,7 @@ class ScheduledEventAdmin(Lists):
     @admin.action(description=_("Cancel the selected scheduled events"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, rows: QuerySet[ScheduledEvent]) -> None:
         total = 0
-        for topic in TopicRow.objects.using(rows.db).filter(pk__in=rows.order_by().values("topic_id")):
+        for topic in Topic.objects.using(rows.db).filter(pk__in=rows.order_by().values("topic_id")):
             done, _of = rows.filter(topic=topic).delete()
             if done:
                 self.note(request, topic, _said(done))

@@ -18,7 +18,7 @@ from django_events.admin.pages import Pages, may
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.exceptions import EventsError
 from django_events.log.inventory import extents, logs, waiting
-from django_events.models import ConsumerRow, Event, TopicRow
+from django_events.models import Consumer, Event, Topic
 from django_events.observing.lag import importance, standings
 from django_events.observing.pace import Pace
 from django_events.observing.statuses import statuses
@@ -47,15 +47,15 @@ class TopicAdmin(Pages):
     def get_urls(self) -> list[URLPattern]:
         event = "<str:address>/log/<int:event_id>/"
         return [
-            self.page("", "changelist", self.topics, "view_topicrow"),
-            self.page("<str:address>/change/", "change", self.topic, "view_topicrow"),
+            self.page("", "changelist", self.topics, "view_topic"),
+            self.page("<str:address>/change/", "change", self.topic, "view_topic"),
             self.page("<str:address>/log/", "log", self.log, "view_event"),
             self.page(event, "event", self.event, "view_event"),
             self.page(event + "again/", "again", self.again, "view_event", "republish_event", post=True),
             *super().get_urls(),
         ]
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> TopicRow | None:
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Topic | None:
         return _row(object_id)[0]
 
     def topics(self, request: HttpRequest) -> HttpResponse:
@@ -77,7 +77,7 @@ class TopicAdmin(Pages):
     def topic(self, request: HttpRequest, address: str) -> HttpResponse:
         topic, using = _row(address)
         [one] = logs(using, [topic])
-        rows = ConsumerRow.objects.using(using).filter(topic=topic)
+        rows = Consumer.objects.using(using).filter(topic=topic)
         found = sorted(standings(using, rows), key=importance)
         page = Paginator(found, LISTED).get_page(request.GET.get("p"))
         pace = Pace.since_sample(using)
@@ -179,7 +179,7 @@ class TopicAdmin(Pages):
         }
         return self.answer(request, "confirm.html", context)
 
-    def _event(self, address: str, event_id: int) -> tuple[TopicRow, str, Event]:
+    def _event(self, address: str, event_id: int) -> tuple[Topic, str, Event]:
         topic, using = _row(address)
         event = payloads.readable(Event.objects.using(using).of(topic.name)).filter(id=event_id).first()
         if event is None:
@@ -187,15 +187,15 @@ class TopicAdmin(Pages):
         return topic, using, event
 
 
-def _gone(topic: TopicRow, event_id: int) -> str:
+def _gone(topic: Topic, event_id: int) -> str:
     if 0 < event_id <= topic.head.id_floor:
         return _("The event %(address)s has expired: retention removed it.") % {"address": f"{topic.name}/{event_id}"}
     return _("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"}
 
 
-def _row(address: str) -> tuple[TopicRow, str]:
+def _row(address: str) -> tuple[Topic, str]:
     pk, using = addresses.read(address)
-    row = TopicRow.objects.using(using).select_related("head").filter(pk=pk).first()
+    row = Topic.objects.using(using).select_related("head").filter(pk=pk).first()
     if row is None:
         raise Http404(_("There is no such topic."))
     return row, using

@@ -181,18 +181,18 @@ class Flow:
         )
 
 
-def _consumers(topic: declarations.Topic, load: Load, tally: Tally) -> list[declarations.Consumer]:
+def _consumers(topic: declarations.DeclaredTopic, load: Load, tally: Tally) -> list[declarations.DeclaredConsumer]:
     return [_consumer(topic, load, tally, place) for place in range(load.consumers)]
 
 
-def _consumer(topic: declarations.Topic, load: Load, tally: Tally, place: int) -> declarations.Consumer:
+def _consumer(topic: declarations.DeclaredTopic, load: Load, tally: Tally, place: int) -> declarations.DeclaredConsumer:
     def note(event: ReceivedEvent) -> None:
         tally.note_handled(place, [event.value["n"]])
 
     def note_all(events: Sequence[ReceivedEvent]) -> None:
         tally.note_handled(place, [event.value["n"] for event in events])
 
-    return declarations.Consumer(
+    return declarations.DeclaredConsumer(
         name=f"{topic}.{place + 1}",
         topics=(topic.name,),
         handler=note if load.batch_size is None else note_all,

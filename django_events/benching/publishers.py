@@ -9,7 +9,7 @@ from django.db import transaction
 
 from django_events.benching.load import TYPE, Load
 from django_events.benching.timings import Tally, clock
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.publishing.api import publish, publish_many
 from django_events.publishing.writer import BufferedWriter
 from django_events.workers.stopping import Stop
@@ -25,7 +25,7 @@ Publish = Callable[[range], None]
 class Publishers:
     """What the threads share."""
 
-    def __init__(self, using: str, topic: Topic, load: Load, tally: Tally) -> None:
+    def __init__(self, using: str, topic: DeclaredTopic, load: Load, tally: Tally) -> None:
         self.using = using
         self._topic = topic
         self._load = load

@@ -27,22 +27,22 @@ SQL = sql.beside(__name__)
 NAME = re.compile(r"events-bench\.[0-9a-f]{12}")
 PLACE = "manage.py events bench"  # where it is declared, as far as messages say it
 
-MakeConsumers = Callable[[declarations.Topic], Sequence[declarations.Consumer]]
+MakeConsumers = Callable[[declarations.DeclaredTopic], Sequence[declarations.DeclaredConsumer]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
     """What was made."""
 
-    declared: declarations.Topic
-    topic: models.TopicRow
-    consumers: Sequence[declarations.Consumer]
+    declared: declarations.DeclaredTopic
+    topic: models.Topic
+    consumers: Sequence[declarations.DeclaredConsumer]
 
 
 class Leftover(NamedTuple):
     """A ground that is there, and why it must not be dropped, if it must not."""
 
-    topic: models.TopicRow
+    topic: models.Topic
     kept: str
 
 
@@ -52,7 +52,7 @@ def ground(using: str, consumers: MakeConsumers = lambda topic: [], **options: A
 
     In transactions of their own. No other topic, declared or not, is made, adapted or dropped.
     """
-    declared = declarations.Topic(name=f"events-bench.{secrets.token_hex(6)}", declared_at=PLACE, **options)
+    declared = declarations.DeclaredTopic(name=f"events-bench.{secrets.token_hex(6)}", declared_at=PLACE, **options)
     for problem in declared.problems():
         raise BenchRefused(problem)
     with _held(using, declared.name):
@@ -65,17 +65,17 @@ def ground(using: str, consumers: MakeConsumers = lambda topic: [], **options: A
             yield Ground(declared=declared, topic=topic, consumers=made)
         finally:
             declarations.registry.discard(declared)
-            if row := models.TopicRow.objects.using(using).filter(name=declared.name).first():
+            if row := models.Topic.objects.using(using).filter(name=declared.name).first():
                 drop(using, row)
 
 
 def leftovers(using: str) -> list[Leftover]:
     """The grounds that are in the database. Looking changes nothing."""
-    rows = models.TopicRow.objects.using(using).filter(name__startswith="events-bench.").order_by("name")
+    rows = models.Topic.objects.using(using).filter(name__startswith="events-bench.").order_by("name")
     return [Leftover(row, _why_kept(using, row)) for row in rows if NAME.fullmatch(row.name)]
 
 
-def drop_leftover(using: str, topic: models.TopicRow) -> bool:
+def drop_leftover(using: str, topic: models.Topic) -> bool:
     """Drop a ground unless somebody uses it; returns whether it is gone."""
     with _holding(using, topic.name) as held:
         if not held or _why_kept(using, topic, held=True):
@@ -84,11 +84,11 @@ def drop_leftover(using: str, topic: models.TopicRow) -> bool:
         return True
 
 
-def drop(using: str, topic: models.TopicRow) -> None:
+def drop(using: str, topic: models.Topic) -> None:
     """Drop a ground: its consumers with their deliveries, then the topic. Repeating it does what is left."""
     with sql.committed(using):
         sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)  # no delivery comes in meanwhile
-        models.ConsumerRow.objects.using(using).filter(topic=topic).delete()
+        models.Consumer.objects.using(using).filter(topic=topic).delete()
     forget_orphans(using)
     try:
         dropping.drop(using, topic)
@@ -101,10 +101,10 @@ def drop(using: str, topic: models.TopicRow) -> None:
         ) from error
 
 
-def _why_kept(using: str, topic: models.TopicRow, *, held: bool = False) -> str:
+def _why_kept(using: str, topic: models.Topic, *, held: bool = False) -> str:
     if any(declared.name == topic.name for declared in declarations.registry):
         return "an app declares it"
-    others = models.ConsumerRow.objects.using(using).filter(topic=topic).exclude(name__startswith=f"{topic.name}.")
+    others = models.Consumer.objects.using(using).filter(topic=topic).exclude(name__startswith=f"{topic.name}.")
     if other := others.first():
         return f"consumer {other.name} reads it"
     if not held:
@@ -113,7 +113,7 @@ def _why_kept(using: str, topic: models.TopicRow, *, held: bool = False) -> str:
     return ""
 
 
-def _made(using: str, declared: declarations.Topic) -> models.TopicRow:
+def _made(using: str, declared: declarations.DeclaredTopic) -> models.Topic:
     try:
         return topics.create(using, declared)
     except ProgrammingError as error:

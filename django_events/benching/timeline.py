@@ -172,7 +172,7 @@ def _seed(using: str, made: Ground, resources: Resources, over: Callable[[], boo
     return seeded
 
 
-def _move(using: str, transfer: Transfer, topic: models.TopicRow, last_id: int) -> None:
+def _move(using: str, transfer: Transfer, topic: models.Topic, last_id: int) -> None:
     """Until the log ends there: the site's transfers may move some of it."""
     until = clock() + LONGEST_WAIT
     while True:

@@ -141,7 +141,7 @@ def claim(
     consumer: Named,
     most: int = 1,
     *,
-    topic: declarations.Topic | str | None = None,
+    topic: declarations.DeclaredTopic | str | None = None,
     lease: timedelta | None = None,
     received_since: datetime | None = None,
     received_until: datetime | None = None,
@@ -215,7 +215,9 @@ def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[ClaimedDeliverie
     return None, []
 
 
-def _queues(using: str, declared: declarations.Consumer, topic: declarations.Topic | str | None) -> list[Subscription]:
+def _queues(
+    using: str, declared: declarations.DeclaredConsumer, topic: declarations.DeclaredTopic | str | None
+) -> list[Subscription]:
     if declared.mode != "queue":
         raise ClaimRefused(
             f"Consumer {declared.name!r} is a stream: its events have no status of their own, only its handler gets "

@@ -77,7 +77,7 @@ class Failure:
 
 
 def judge(
-    consumer: declarations.Consumer, event: ReceivedEvent, error: BaseException, *, may_stop: bool = True
+    consumer: declarations.DeclaredConsumer, event: ReceivedEvent, error: BaseException, *, may_stop: bool = True
 ) -> Failure:
     """What follows from an error of this attempt. Queues and redriven dead letters never stop: `may_stop` is False."""
     if isinstance(error, Ignore):

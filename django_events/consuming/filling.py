@@ -74,7 +74,7 @@ def _fill_up_to_failure(of: Subscription, *, made: int) -> Filled | None:
                 raise
             if most < 1:
                 with sql.committed(of.using):
-                    after = models.ConsumerRow.objects.using(of.using).get(pk=of.consumer_id).filled_until
+                    after = models.Consumer.objects.using(of.using).get(pk=of.consumer_id).filled_until
                     quarantine(of.using, of.consumer_id, of.consumer.name, error, where=f"{of.topic}/{after + 1}")
                 return Filled(made, 0)
         else:
@@ -97,7 +97,7 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
         upper = min(last, after + most, after + _room(of, max_pending))
         if upper == after < last:
             return None
-        row = models.ConsumerRow.objects.using(of.using).get(pk=of.consumer_id)
+        row = models.Consumer.objects.using(of.using).get(pk=of.consumer_id)
         statement = SQL.fill.on(
             consumer_id=of.consumer_id,
             topic_id=of.topic_id,

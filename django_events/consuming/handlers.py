@@ -39,7 +39,7 @@ class BrokenTransaction(Exception):
 class BoundHandler:
     """The handler of a consumer, imported, and called in the same way whether it is sync, async or takes batches."""
 
-    def __init__(self, consumer: declarations.Consumer) -> None:
+    def __init__(self, consumer: declarations.DeclaredConsumer) -> None:
         self.consumer = consumer
         self.invoke: Callable[[Any], Any] = consumer.load()
         if inspect.iscoroutinefunction(self.invoke) or inspect.iscoroutinefunction(

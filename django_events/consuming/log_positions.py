@@ -13,7 +13,7 @@ from django_events.statements import log_table
 SQL = sql.beside(__name__)
 
 
-def find(using: str, topic: models.TopicRow, to: declarations.Start) -> int:
+def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
     """The id that is meant; PositionRefused if the log has no such position."""
     first, end = _bounds(using, topic)
     if to == "beginning":
@@ -41,7 +41,7 @@ def find(using: str, topic: models.TopicRow, to: declarations.Start) -> int:
     )
 
 
-def begin(using: str, topic: models.TopicRow, start: declarations.Start) -> int:
+def begin(using: str, topic: models.Topic, start: declarations.Start) -> int:
     """Where a new consumer begins. An id that the log doesn't have is moved to its nearer end: the declaration is
     the same for every database, also for empty ones."""
     if isinstance(start, int):
@@ -50,7 +50,7 @@ def begin(using: str, topic: models.TopicRow, start: declarations.Start) -> int:
     return find(using, topic, start)
 
 
-def number_at(using: str, topic: models.TopicRow, partition: int, position: int) -> int:
+def number_at(using: str, topic: models.Topic, partition: int, position: int) -> int:
     """How many events a partition had up to a position; of all partitions it is the position itself."""
     if partition == models.Position.ALL or topic.partitions == 1:
         return position
@@ -64,7 +64,7 @@ def number_at(using: str, topic: models.TopicRow, partition: int, position: int)
     return int(floors[partition]) if partition < len(floors) and position >= topic.head.id_floor else 0
 
 
-def _bounds(using: str, topic: models.TopicRow) -> tuple[int, int]:
+def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
     """The first id that is there, and the one that comes next."""
     log, floor = log_table(topic.pk), topic.head.id_floor
     [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
@@ -72,7 +72,7 @@ def _bounds(using: str, topic: models.TopicRow) -> tuple[int, int]:
     return (floor + 1 if first is None else first), last + 1
 
 
-def _first_since(using: str, topic: models.TopicRow, moment: datetime, first: int, end: int) -> int:
+def _first_since(using: str, topic: models.Topic, moment: datetime, first: int, end: int) -> int:
     """Times never decrease along ids, so halving finds the first event at or after a moment."""
     if moment.tzinfo is None:
         raise PositionRefused(f"{moment!r} has no time zone, so it is not clear which moment is meant.")

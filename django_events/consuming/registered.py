@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from django_events import declarations, models
 from django_events.exceptions import EventsError, UnknownConsumer, did_you_mean
 
-Named = declarations.Consumer | str
+Named = declarations.DeclaredConsumer | str
 
 
-def refuse_several(rows: Sequence[models.ConsumerRow], event_id: int, error: type[EventsError]) -> None:
+def refuse_several(rows: Sequence[models.Consumer], event_id: int, error: type[EventsError]) -> None:
     """An error if a consumer reads several topics and only an id is given: it is another event in each of them."""
     if len(rows) > 1:
         topics = ", ".join(row.topic.name for row in rows)
@@ -19,10 +19,10 @@ def refuse_several(rows: Sequence[models.ConsumerRow], event_id: int, error: typ
 
 
 def registered(
-    using: str, consumer: Named, *, topic: declarations.Topic | str | None = None
-) -> list[models.ConsumerRow]:
+    using: str, consumer: Named, *, topic: declarations.DeclaredTopic | str | None = None
+) -> list[models.Consumer]:
     """The rows of a consumer, one per topic, or the one of a topic; UnknownConsumer if there is none."""
-    rows = models.ConsumerRow.objects.using(using).select_related("topic__head").order_by("topic_id")
+    rows = models.Consumer.objects.using(using).select_related("topic__head").order_by("topic_id")
     of_name = list(rows.filter(name=str(consumer)))
     if not of_name:
         known: Iterable[str] = rows.values_list("name", flat=True)

@@ -25,7 +25,7 @@ from django_events.statements import log_table
 SQL = sql.beside(__name__)
 
 ALL = models.Position.ALL
-PROVEN_BY_HISTORY = {"types", "keys", "where", "history"}  # see models.ConsumerRow.changed_at
+PROVEN_BY_HISTORY = {"types", "keys", "where", "history"}  # see models.Consumer.changed_at
 
 
 def sync(using: str) -> list[str]:
@@ -40,7 +40,7 @@ def sync(using: str) -> list[str]:
     return changes
 
 
-def register(using: str, declared: declarations.Consumer) -> list[str]:
+def register(using: str, declared: declarations.DeclaredConsumer) -> list[str]:
     """Register and adapt this one, as `sync` does all; returns a line for each change."""
     check_filter(using, declared)
     changes: list[str] = []
@@ -51,10 +51,10 @@ def register(using: str, declared: declarations.Consumer) -> list[str]:
 
 
 @contextmanager
-def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Iterator[models.TopicRow]:
+def holding_topic(using: str, name: str, declared: declarations.DeclaredConsumer) -> Iterator[models.Topic]:
     """A transaction that has a topic's head locked: no transfer and no retention changes its log meanwhile."""
     with sql.committed(using):
-        topics = models.TopicRow.objects.using(using)
+        topics = models.Topic.objects.using(using)
         topic = topics.filter(name=name).first()
         if topic is None:
             known = topics.values_list("name", flat=True)
@@ -66,7 +66,7 @@ def holding_topic(using: str, name: str, declared: declarations.Consumer) -> Ite
         yield topics.select_related("head").get(pk=topic.pk)
 
 
-def check_filter(using: str, declared: declarations.Consumer) -> None:
+def check_filter(using: str, declared: declarations.DeclaredConsumer) -> None:
     """Have PostgreSQL evaluate the predicate on values of every kind; InvalidConsumer if it can't."""
     if declared.where is None:
         return
@@ -84,19 +84,19 @@ def check_filter(using: str, declared: declarations.Consumer) -> None:
         )
 
 
-def partitions_of(declared: declarations.Consumer, topic: models.TopicRow) -> list[int]:
+def partitions_of(declared: declarations.DeclaredConsumer, topic: models.Topic) -> list[int]:
     """The partitions that a consumer has a position in."""
     return list(range(topic.partitions)) if declared.partitioned else [ALL]
 
 
-def _register(using: str, declared: declarations.Consumer, topic: models.TopicRow) -> list[str]:
+def _register(using: str, declared: declarations.DeclaredConsumer, topic: models.Topic) -> list[str]:
     described = _described(declared)
-    rows = models.ConsumerRow.objects.using(using).select_related("topic")
+    rows = models.Consumer.objects.using(using).select_related("topic")
     row = rows.filter(name=declared.name, topic=topic).first()
     if row is None:
         _refuse_name_of_query(using, declared, topic)
         start = log_positions.begin(using, topic, declared.start)
-        row = models.ConsumerRow(
+        row = models.Consumer(
             name=declared.name, topic=topic, mode=declared.mode, partitioned=declared.partitioned, **described
         )
         row.filled_until = start - 1
@@ -110,7 +110,7 @@ def _register(using: str, declared: declarations.Consumer, topic: models.TopicRo
         f"{name} {getattr(row, name)} → {described[name]}" for name in differing if not name.endswith("_expressions")
     ]
     if not PROVEN_BY_HISTORY.isdisjoint(differing):  # under the head: what was logged before went by the former ones
-        models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
+        models.Consumer.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
     if row.ordered != declared.ordered:
         _change_order(using, row, declared)
     positions = {p.partition: p for p in row.positions.using(using).select_for_update()}
@@ -136,7 +136,7 @@ def _register(using: str, declared: declarations.Consumer, topic: models.TopicRo
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
 
 
-def _described(declared: declarations.Consumer) -> dict[str, Any]:
+def _described(declared: declarations.DeclaredConsumer) -> dict[str, Any]:
     """The columns of a consumer's row that follow its declaration."""
     return {
         "types": _listed(declared.types),
@@ -160,7 +160,7 @@ def _expressions(patterns: tuple[str, ...] | None) -> list[str] | None:
     return [expression(pattern) for pattern in patterns or () if is_pattern(pattern)] or None
 
 
-def _refuse_other_mode(row: models.ConsumerRow, declared: declarations.Consumer) -> None:
+def _refuse_other_mode(row: models.Consumer, declared: declarations.DeclaredConsumer) -> None:
     if row.mode != declared.mode:
         raise ConsumerChangeRefused(
             f"Consumer {row} is declared with mode={declared.mode!r}, at {declared.declared_at}, and was registered "
@@ -169,9 +169,9 @@ def _refuse_other_mode(row: models.ConsumerRow, declared: declarations.Consumer)
         )
 
 
-def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: models.TopicRow) -> None:
+def _refuse_name_of_query(using: str, declared: declarations.DeclaredConsumer, topic: models.Topic) -> None:
     """Refuse the name of a streaming query of Spark on another topic: `events pause NAME` would mean both."""
-    rows = models.ConsumerRow.objects.using(using).select_related("topic")
+    rows = models.Consumer.objects.using(using).select_related("topic")
     if query := rows.filter(name=declared.name, mode="spark").first():
         raise ConsumerChangeRefused(
             f"Consumer {declared} is declared for topic {topic.name!r}, at {declared.declared_at}, and a streaming "
@@ -181,7 +181,7 @@ def _refuse_name_of_query(using: str, declared: declarations.Consumer, topic: mo
         )
 
 
-def _change_order(using: str, row: models.ConsumerRow, declared: declarations.Consumer) -> None:
+def _change_order(using: str, row: models.Consumer, declared: declarations.DeclaredConsumer) -> None:
     """Change whether keys are in order. The position gets a new id, so that running workers stop and start anew."""
     refuse_in_use(using, row)
     sql.fetch(using, sql.shared.free_hands, consumer_id=row.pk)
@@ -193,14 +193,14 @@ def _change_order(using: str, row: models.ConsumerRow, declared: declarations.Co
         position.save(using=using)
 
 
-def _forget_deliveries(using: str, row: models.ConsumerRow) -> None:
+def _forget_deliveries(using: str, row: models.Consumer) -> None:
     """Delete the deliveries of a consumer whose topic's ids began again: they are of other events."""
     row.deliveries.using(using).all().delete()
     row.delivery_leases.using(using).all().delete()
-    models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(live=False, filled_until=0)
+    models.Consumer.objects.using(using).filter(pk=row.pk).update(live=False, filled_until=0)
 
 
-def _set_positions(using: str, row: models.ConsumerRow, positions: dict[int, int]) -> None:
+def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) -> None:
     row.positions.using(using).exclude(partition__in=positions).delete()
     kept = set(row.positions.using(using).values_list("partition", flat=True))
     models.Position.objects.using(using).bulk_create(
@@ -217,9 +217,9 @@ def _set_positions(using: str, row: models.ConsumerRow, positions: dict[int, int
 
 def _changed_positions(
     using: str,
-    row: models.ConsumerRow,
-    declared: declarations.Consumer,
-    topic: models.TopicRow,
+    row: models.Consumer,
+    declared: declarations.DeclaredConsumer,
+    topic: models.Topic,
     positions: dict[int, models.Position],
 ) -> dict[int, int]:
     """The positions of a consumer whose partitions change, so that no event is left out or handled twice."""
@@ -241,7 +241,7 @@ def _changed_positions(
     return {ALL: reached}
 
 
-def _has_unread(using: str, topic: models.TopicRow, position: models.Position, upper: int) -> bool:
+def _has_unread(using: str, topic: models.Topic, position: models.Position, upper: int) -> bool:
     if topic.partitions == 1:
         return position.position < upper
     statement = SQL.unread_between.on(
@@ -251,7 +251,7 @@ def _has_unread(using: str, topic: models.TopicRow, position: models.Position, u
     return bool(unread)
 
 
-def refuse_in_use(using: str, row: models.ConsumerRow) -> None:
+def refuse_in_use(using: str, row: models.Consumer) -> None:
     """Raise ConsumerInUse while a worker has a lease of it, or claims some."""
     if row.mode == "queue" and not sql.fetch(using, SQL.stand_still_now, consumer_id=row.pk)[0][0]:
         raise ConsumerInUse(

@@ -20,7 +20,7 @@ class Subscription:
     """What a worker has to know to serve a consumer on one of its topics."""
 
     using: str
-    consumer: declarations.Consumer
+    consumer: declarations.DeclaredConsumer
     consumer_id: int
     topic: str
     topic_id: int
@@ -49,12 +49,12 @@ class Subscription:
         return self.whole and not self.consumer.filtered
 
 
-def subscriptions(using: str, consumers: Iterable[declarations.Consumer]) -> list[Subscription]:
+def subscriptions(using: str, consumers: Iterable[declarations.DeclaredConsumer]) -> list[Subscription]:
     """All topics of these consumers; ConsumerNotReady if one of them isn't registered."""
     consumers = list(consumers)
     rows = {
         (row.name, row.topic.name): row
-        for row in models.ConsumerRow.objects.using(using)
+        for row in models.Consumer.objects.using(using)
         .filter(name__in=[consumer.name for consumer in consumers])
         .select_related("topic")
         .prefetch_related(Prefetch("positions", models.Position.objects.using(using)))  # or it would ask the router
@@ -63,7 +63,7 @@ def subscriptions(using: str, consumers: Iterable[declarations.Consumer]) -> lis
 
 
 def _subscription(
-    using: str, consumer: declarations.Consumer, topic: str, rows: dict[tuple[str, str], models.ConsumerRow]
+    using: str, consumer: declarations.DeclaredConsumer, topic: str, rows: dict[tuple[str, str], models.Consumer]
 ) -> Subscription:
     row = rows.get((consumer.name, topic))
     differs = None if row is None else next((o for o in LAYOUT if getattr(row, o) != getattr(consumer, o)), None)

@@ -20,7 +20,7 @@ PAUSE = 0.2
 BUFFERED_AT_ONCE = 10_000
 
 
-def drop(using: str, topic: models.TopicRow) -> None:
+def drop(using: str, topic: models.Topic) -> None:
     """Drop a topic with all its events. In small transactions; after a crash in between, repeating it does the rest.
 
     A transaction that drops many tables runs out of lock memory. Where a lock is not to be had at once it is asked for
@@ -35,14 +35,14 @@ def drop(using: str, topic: models.TopicRow) -> None:
     _empty_buffer(using, topic.pk)  # of a publisher that had found the topic
 
 
-def _drop_rest(using: str, topic: models.TopicRow, *, sure: bool) -> bool:
+def _drop_rest(using: str, topic: models.Topic, *, sure: bool) -> bool:
     """The log's table and the rows, or nothing; returns whether they are gone."""
     try:
         with changing_topics(using), sql.batch(using, lock_timeout=LOCK_TIMEOUT):
             sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
             sql.run(using, SQL.drop_table.on(table=log_table(topic.pk)))
             models.TopicHead.objects.using(using).filter(pk=topic.pk).delete()
-            models.TopicRow.objects.using(using).filter(pk=topic.pk).delete()
+            models.Topic.objects.using(using).filter(pk=topic.pk).delete()
     except OperationalError as error:
         if sure or not sql.kind_of(error).passes_here:
             raise

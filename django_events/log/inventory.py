@@ -38,7 +38,7 @@ class NextScheduled(NamedTuple):
 class Log(NamedTuple):
     """The log of a topic: from which id to which."""
 
-    topic: models.TopicRow
+    topic: models.Topic
     first_id: int
     last_id: int
     logged_at: datetime | None
@@ -49,9 +49,9 @@ class Log(NamedTuple):
         return self.last_id - self.first_id + 1
 
 
-def existing(using: str, topic: declarations.Topic | str) -> models.TopicRow:
+def existing(using: str, topic: declarations.DeclaredTopic | str) -> models.Topic:
     """The row of a topic; UnknownTopic names the likely one."""
-    topics = models.TopicRow.objects.using(using)
+    topics = models.Topic.objects.using(using)
     row = topics.select_related("head").filter(name=str(topic)).first()
     if row is None:
         known = topics.values_list("name", flat=True)
@@ -98,10 +98,10 @@ class Extent(NamedTuple):
     until: datetime | None
 
 
-def logs(using: str, topics: Sequence[models.TopicRow] | None = None) -> list[Log]:
+def logs(using: str, topics: Sequence[models.Topic] | None = None) -> list[Log]:
     """The logs of these topics, or of all, by name."""
     if topics is None:
-        topics = list(models.TopicRow.objects.using(using).select_related("head").order_by("name"))
+        topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
     extents: dict[int, tuple[int | None, int | None, datetime | None]] = {}
     for start in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[start : start + TOPICS_AT_ONCE]
@@ -111,13 +111,13 @@ def logs(using: str, topics: Sequence[models.TopicRow] | None = None) -> list[Lo
     return [_log(topic, *extents[topic.pk]) for topic in topics]
 
 
-def _log(topic: models.TopicRow, first_id: int | None, last_id: int | None, logged_at: datetime | None) -> Log:
+def _log(topic: models.Topic, first_id: int | None, last_id: int | None, logged_at: datetime | None) -> Log:
     """An empty log goes on behind its floor."""
     floor = topic.head.id_floor
     return Log(topic, floor + 1 if first_id is None else first_id, floor if last_id is None else last_id, logged_at)
 
 
-def extents(using: str, topic: models.TopicRow) -> list[Extent]:
+def extents(using: str, topic: models.Topic) -> list[Extent]:
     """The segments of a topic's log, the newest first, as many as are shown."""
     found = segments(using, topic.pk)[-SEGMENTS:]
     if not found:
@@ -127,7 +127,7 @@ def extents(using: str, topic: models.TopicRow) -> list[Extent]:
     return [Extent(one.table, one.first, one.end - 1, *told[one.table]) for one in reversed(found)]
 
 
-def sizes(using: str, topics: Sequence[models.TopicRow]) -> dict[str, tuple[int, int]]:
+def sizes(using: str, topics: Sequence[models.Topic]) -> dict[str, tuple[int, int]]:
     """How many segments each topic has, and how many bytes."""
     names = {log_table(topic.pk): topic.name for topic in topics}
     rows = sql.fetch(using, SQL.sizes, logs=list(names))

@@ -68,25 +68,25 @@ class _Seen(NamedTuple):
     until: datetime | None
 
 
-def is_limited(topic: models.TopicRow) -> bool:
+def is_limited(topic: models.Topic) -> bool:
     """Whether the topic keeps anything but everything."""
     return (topic.retention, topic.retention_events, topic.retention_bytes) != (None, None, None)
 
 
 @contextmanager
-def writing(using: str, topic_id: int) -> Iterator[models.TopicRow | None]:
+def writing(using: str, topic_id: int) -> Iterator[models.Topic | None]:
     """A short transaction of the topic's one writer; None if there is no such topic any more."""
     with sql.committed(using), sql.batch(using, **sql.UNHURRIED):
         sql.fetch(using, sql.shared.lock_head, topic_id=topic_id)
-        yield models.TopicRow.objects.using(using).select_related("head").filter(pk=topic_id).first()
+        yield models.Topic.objects.using(using).select_related("head").filter(pk=topic_id).first()
 
 
-def outlived(using: str, topic: models.TopicRow) -> Outlived | None:
+def outlived(using: str, topic: models.Topic) -> Outlived | None:
     """The oldest segment, if nothing that the topic says asks for it. Whether a consumer does is another question."""
     return outlived_of(using, [topic]).get(topic.pk)
 
 
-def outlived_of(using: str, topics: Sequence[models.TopicRow]) -> dict[int, Outlived]:
+def outlived_of(using: str, topics: Sequence[models.Topic]) -> dict[int, Outlived]:
     """The same of many topics, in some statements for all of them; those without one are left out."""
     limited = [topic for topic in topics if is_limited(topic)]
     if not limited:
@@ -109,7 +109,7 @@ def outlived_of(using: str, topics: Sequence[models.TopicRow]) -> dict[int, Outl
     return found
 
 
-def needs(using: str, topic: models.TopicRow) -> list[Need]:
+def needs(using: str, topic: models.Topic) -> list[Need]:
     """Who still has something to do in the log of a topic, from which event on; the one furthest behind comes first."""
     [log] = logs(using, [topic])
     statement = SQL.needs.on(log=log_table(topic.pk), topic_id=topic.pk)
@@ -117,7 +117,7 @@ def needs(using: str, topic: models.TopicRow) -> list[Need]:
     return [Need._make(row) for row in rows]
 
 
-def behind(using: str, topic: models.TopicRow, old: Outlived) -> list[Need]:
+def behind(using: str, topic: models.Topic, old: Outlived) -> list[Need]:
     """Who still needs something of a segment, the one furthest behind first."""
     return [need for need in needs(using, topic) if need.first_id <= old.last_id]
 
@@ -135,7 +135,7 @@ def refuse_paused(using: str) -> None:
         raise Paused(until)
 
 
-def remove(using: str, topic: models.TopicRow, old: Outlived) -> None:
+def remove(using: str, topic: models.Topic, old: Outlived) -> None:
     """Drop the oldest segment, or raise Paused. For `writing` the topic."""
     refuse_paused(using)
     floors = [old.last_id] if topic.partitions == 1 else _numbers_reached(using, topic, old)
@@ -173,7 +173,7 @@ def divisible(using: str, in_logs: Sequence[Log]) -> list[Log]:
     ]
 
 
-def divide(using: str, topic: models.TopicRow) -> bool:
+def divide(using: str, topic: models.Topic) -> bool:
     """End the last segment early if it has its part of what the topic keeps; returns whether it did.
 
     For `writing` the topic.
@@ -221,7 +221,7 @@ def _now(using: str) -> datetime:
     return at
 
 
-def _is_too_much(topic: models.TopicRow, others: int, size: int) -> bool:
+def _is_too_much(topic: models.Topic, others: int, size: int) -> bool:
     """Whether the events behind a segment, or the rest of the log on disk, are as much as is to be kept."""
     if topic.retention_events is not None and others >= topic.retention_events:
         return True
@@ -233,7 +233,7 @@ def _is_older(at: datetime | None, age: timedelta, now: datetime) -> bool:
     return at is None or now - at > age
 
 
-def _numbers_reached(using: str, topic: models.TopicRow, old: Outlived) -> list[int]:
+def _numbers_reached(using: str, topic: models.Topic, old: Outlived) -> list[int]:
     """The number of each partition's last event in a segment, or what it was before."""
     before = dict(enumerate(topic.head.number_floors))
     statement = sql.shared.ends_of_partitions.on(log=old.segment.table, topic_id=topic.pk, partitions=topic.partitions)

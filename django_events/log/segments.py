@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.db import OperationalError
 
 from django_events import sql
-from django_events.models import TopicRow
+from django_events.models import Topic
 from django_events.statements import LOG, log_table
 
 SQL = sql.beside(__name__)
@@ -66,7 +66,7 @@ def _room(existing: list[Segment], *, reserve: bool = False) -> int:
     return existing[-1].end - 1 if reserve else existing[-1].first - 1
 
 
-def create_log(using: str, topic: TopicRow) -> None:
+def create_log(using: str, topic: Topic) -> None:
     """Make the log of a topic with its first segments. In the caller's transaction."""
     log = log_table(topic.pk)
     sql.run(using, SQL.create_log.on(log=log, name=sql.literal(topic.name)))
@@ -77,7 +77,7 @@ def create_log(using: str, topic: TopicRow) -> None:
     sql.run(using, SQL.attach_log.on(log=log, topic_id=topic.pk))
 
 
-def create_indexes(using: str, topic: TopicRow) -> None:
+def create_indexes(using: str, topic: Topic) -> None:
     """Give the log of a topic the indexes that its declaration asks for, where they are missing."""
     log = log_table(topic.pk)
     if topic.partitions > 1:
@@ -95,7 +95,7 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
     try:
         with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
             if sql.fetch(using, sql.shared.lock_heads, topic_ids=[topic_id]):
-                topic = TopicRow.objects.using(using).select_related("head").get(pk=topic_id)
+                topic = Topic.objects.using(using).select_related("head").get(pk=topic_id)
                 statement = sql.shared.last_id.on(log=log_table(topic_id), topic_id=topic_id, floor=topic.head.id_floor)
                 [[last_id]] = sql.fetch(using, statement)
                 return extend(using, topic, after=max(last_id, topic.head.id_floor), events=events)
@@ -105,7 +105,7 @@ def ensure(using: str, topic_id: int, *, events: int) -> int:
     return room(using, topic_id, reserve=True)
 
 
-def cut(using: str, topic: TopicRow, *, last_id: int) -> None:
+def cut(using: str, topic: Topic, *, last_id: int) -> None:
     """End the last segment behind the last event, so that it can be dropped on its own, and go on in new ones.
 
     For a caller who holds the head of the topic. What was made ahead is empty, and made anew as the topic wants it now.
@@ -119,12 +119,12 @@ def cut(using: str, topic: TopicRow, *, last_id: int) -> None:
     extend(using, topic, after=last_id, events=1)
 
 
-def drop(using: str, topic: TopicRow, segment: Segment) -> None:
+def drop(using: str, topic: Topic, segment: Segment) -> None:
     """Drop the oldest segment with what is in it, or an empty one. For a caller who holds the head of the topic."""
     sql.fetch(using, SQL.drop_segment, topic_id=topic.pk, first=segment.first)
 
 
-def extend(using: str, topic: TopicRow, *, after: int, events: int) -> int:
+def extend(using: str, topic: Topic, *, after: int, events: int) -> int:
     """Attach what is missing of the segments for the next `events` and one more; see `ensure`.
 
     For a caller who holds the head of the topic, or makes the topic.

@@ -53,26 +53,26 @@ def sync(using: str) -> list[str]:
     return changes
 
 
-def create(using: str, declared: declarations.Topic) -> models.TopicRow:
+def create(using: str, declared: declarations.DeclaredTopic) -> models.Topic:
     """Make this one topic, which must be new, and adapt nothing else; in a transaction of its own."""
     with changing_topics(using):
         _, logs = _existing(using)
         _create(using, declared, None, logs)
-        return models.TopicRow.objects.using(using).select_related("head").get(name=declared.name)
+        return models.Topic.objects.using(using).select_related("head").get(name=declared.name)
 
 
-def create_missing(using: str, wanted: Iterable[declarations.Topic], *, apps: Apps) -> None:
+def create_missing(using: str, wanted: Iterable[declarations.DeclaredTopic], *, apps: Apps) -> None:
     """Make those of these topics that aren't there, in a migration, with the models of its state; adapt nothing."""
     for declared in wanted:
         with changing_topics(using):
-            rows = apps.get_model("django_events", "TopicRow")._base_manager.using(using)
+            rows = apps.get_model("django_events", "Topic")._base_manager.using(using)
             ids: dict[str, int] = dict(rows.values_list("name", "pk"))
             logs: Logs = dict(sql.fetch(using, SQL.logs))
             if declared.name not in ids:
                 _create(using, declared, _orphans(ids.values(), logs).get(declared.name), logs, apps)
 
 
-Rows = dict[str, models.TopicRow]
+Rows = dict[str, models.Topic]
 Logs = dict[int, str]
 
 
@@ -85,7 +85,7 @@ def changing_topics(using: str) -> Iterator[None]:
 
 
 def _existing(using: str) -> tuple[Rows, Logs]:
-    rows = models.TopicRow.objects.using(using).select_related("head")
+    rows = models.Topic.objects.using(using).select_related("head")
     return {topic.name: topic for topic in rows}, dict(sql.fetch(using, SQL.logs))
 
 
@@ -98,7 +98,7 @@ def _ids(rows: Rows) -> set[int]:
     return {topic.pk for topic in rows.values()}
 
 
-def _is_behind(declared: declarations.Topic, rows: Rows, logs: Logs) -> bool:
+def _is_behind(declared: declarations.DeclaredTopic, rows: Rows, logs: Logs) -> bool:
     row = rows.get(declared.name)
     return (
         row is None
@@ -107,11 +107,11 @@ def _is_behind(declared: declarations.Topic, rows: Rows, logs: Logs) -> bool:
     )
 
 
-def _layout_changed(row: models.TopicRow, declared: declarations.Topic) -> bool:
+def _layout_changed(row: models.Topic, declared: declarations.DeclaredTopic) -> bool:
     return (row.partitions, row.timeline) != (declared.partitions, declared.timeline)
 
 
-def _refuse(using: str, declared: declarations.Topic, rows: Rows, logs: Logs) -> None:
+def _refuse(using: str, declared: declarations.DeclaredTopic, rows: Rows, logs: Logs) -> None:
     """Raise TopicChangeRefused where the events that are there don't allow what is declared."""
     row = rows.get(declared.name)
     if row is None:
@@ -121,7 +121,7 @@ def _refuse(using: str, declared: declarations.Topic, rows: Rows, logs: Logs) ->
         _refuse_with_events(using, row, declared)
 
 
-def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Topic) -> None:
+def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.DeclaredTopic) -> None:
     log = log_table(orphan)
     [[highest]] = sql.fetch(using, SQL.highest_partition.on(log=log))
     if highest is not None and highest >= declared.partitions:
@@ -132,11 +132,13 @@ def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Top
         )
 
 
-def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: Logs, apps: Apps = site_apps) -> str:
+def _create(
+    using: str, declared: declarations.DeclaredTopic, orphan: int | None, logs: Logs, apps: Apps = site_apps
+) -> str:
     """Make a topic. A log that lost its row to a flush is taken over, with what is in it."""
     if orphan is None:
         [[topic_id]] = sql.fetch(using, SQL.next_topic_id, logs=list(logs))
-    model, head_model = (apps.get_model("django_events", name) for name in ("TopicRow", "TopicHead"))
+    model, head_model = (apps.get_model("django_events", name) for name in ("Topic", "TopicHead"))
     columns = {field.name for field in model._meta.concrete_fields}
     options = {option: getattr(declared, option) for option in OPTIONS if option in columns}
     topic: Any = model(pk=orphan or topic_id, name=declared.name, **options)
@@ -152,7 +154,7 @@ def _create(using: str, declared: declarations.Topic, orphan: int | None, logs: 
     return f"Topic {declared}: its row was missing, made again for the log that is there."
 
 
-def _floors_of(using: str, topic: models.TopicRow) -> tuple[int, list[int]]:
+def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
     """What retention had removed of a log that lost its row, as far as what is left tells."""
     log = log_table(topic.pk)
     [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
@@ -167,7 +169,7 @@ def _floors_of(using: str, topic: models.TopicRow) -> tuple[int, list[int]]:
     return first - 1, [begins.get(partition, 1) - 1 for partition in range(topic.partitions)]
 
 
-def _adapt(using: str, row: models.TopicRow, declared: declarations.Topic, *, has_log: bool) -> list[str]:
+def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, *, has_log: bool) -> list[str]:
     """Bring a topic in step with its declaration, as far as its events allow."""
     changes = []
     if not has_log:
@@ -190,7 +192,7 @@ def _adapt(using: str, row: models.TopicRow, declared: declarations.Topic, *, ha
     return [f"Topic {row}: {', '.join(changes)}."] if changes else []
 
 
-def _refuse_with_events(using: str, row: models.TopicRow, declared: declarations.Topic) -> None:
+def _refuse_with_events(using: str, row: models.Topic, declared: declarations.DeclaredTopic) -> None:
     sql.fetch(using, sql.shared.lock_head, topic_id=row.pk)
     [[used]] = sql.fetch(using, SQL.topic_used, topic_id=row.pk)
     if not used:

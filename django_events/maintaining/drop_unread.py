@@ -52,21 +52,21 @@ class Loss(NamedTuple):
     events: int
 
 
-def leave_behind(using: str, topic: models.TopicRow, old: Outlived, behind: Sequence[Need], *, deadline: float) -> bool:
+def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequence[Need], *, deadline: float) -> bool:
     """Drop a segment, and move those on who are behind it; False if things are not as they were, so look again.
 
     NotNow and LogLocked say that the segment is still there. What deliveries of it were free may be gone then, which
     their consumers are told in any case.
     """
     ids = {need.consumer_id for need in behind}
-    rows = list(models.ConsumerRow.objects.using(using).select_related("topic").filter(pk__in=ids).order_by("pk"))
+    rows = list(models.Consumer.objects.using(using).select_related("topic").filter(pk__in=ids).order_by("pk"))
     queues, streams = [[row for row in rows if row.mode == mode] for mode in ("queue", "stream")]
     for row in queues:
         _refuse_in_hand(using, row, old)
     for row in queues:
         _forget_free(using, row, old, deadline)
     movable = [*streams, *(row for row in queues if _has_left(using, row, old))]
-    moved: list[tuple[models.ConsumerRow, Loss]] = []
+    moved: list[tuple[models.Consumer, Loss]] = []
     try:
         with _still(using, movable, old), retention.writing(using, topic.pk) as now:
             if now is None or now.keep_unread or retention.outlived(using, now) != old:
@@ -87,17 +87,17 @@ def leave_behind(using: str, topic: models.TopicRow, old: Outlived, behind: Sequ
     return True
 
 
-def _refuse_in_hand(using: str, row: models.ConsumerRow, old: Outlived) -> None:
+def _refuse_in_hand(using: str, row: models.Consumer, old: Outlived) -> None:
     if holders := sql.fetch(using, SQL.in_hand_up_to, consumer_id=row.pk, last=old.last_id):
         raise NotNow(f"consumer {row}, which has some of these events in hand, by {holders[0][0]}")
 
 
-def _has_left(using: str, row: models.ConsumerRow, old: Outlived) -> bool:
+def _has_left(using: str, row: models.Consumer, old: Outlived) -> bool:
     """Whether there are still deliveries of these events: then they are in the hand of somebody who died."""
     return row.deliveries.using(using).filter(event_id__lte=old.last_id, token__isnull=False).exists()
 
 
-def _still(using: str, rows: Sequence[models.ConsumerRow], old: Outlived) -> AbstractContextManager[None]:
+def _still(using: str, rows: Sequence[models.Consumer], old: Outlived) -> AbstractContextManager[None]:
     """Those who are behind, and only the one partition if it is one."""
     if not rows:
         return nullcontext()
@@ -106,7 +106,7 @@ def _still(using: str, rows: Sequence[models.ConsumerRow], old: Outlived) -> Abs
     return standing_still(using, rows, partitions.pop() if len(partitions) == 1 else None, PATIENCE, verb="retention")
 
 
-def _remove(using: str, topic: models.TopicRow, old: Outlived) -> None:
+def _remove(using: str, topic: models.Topic, old: Outlived) -> None:
     try:
         retention.remove(using, topic, old)
     except OperationalError as error:
@@ -115,7 +115,7 @@ def _remove(using: str, topic: models.TopicRow, old: Outlived) -> None:
         raise LogLocked from error
 
 
-def _forget_free(using: str, row: models.ConsumerRow, old: Outlived, deadline: float) -> None:
+def _forget_free(using: str, row: models.Consumer, old: Outlived, deadline: float) -> None:
     """Delete what waits for a queue consumer, in small transactions: there may be a million. Each is told."""
     while True:
         stand_still = sql.shared.stand_still, {"consumer_ids": [row.pk]}
@@ -129,7 +129,7 @@ def _forget_free(using: str, row: models.ConsumerRow, old: Outlived, deadline: f
             raise NotNow(f"consumer {row}, of which {loss.events:,} deliveries and more were deleted: the rest is next")
 
 
-def _forgotten(using: str, row: models.ConsumerRow, old: Outlived) -> Iterator[Loss]:
+def _forgotten(using: str, row: models.Consumer, old: Outlived) -> Iterator[Loss]:
     forget = SQL.forget_deliveries
     rows = sql.fetch(using, forget, consumer_id=row.pk, last=old.last_id, most=AT_ONCE)
     if rows:
@@ -137,30 +137,28 @@ def _forgotten(using: str, row: models.ConsumerRow, old: Outlived) -> Iterator[L
         yield Loss(ALL, min(ids), max(ids), len(ids))
 
 
-def _recorded(using: str, row: models.ConsumerRow, losses: Iterator[Loss]) -> Iterator[Loss]:
+def _recorded(using: str, row: models.Consumer, losses: Iterator[Loss]) -> Iterator[Loss]:
     for loss in losses:
         record(using, row, "expire", by=BY, **loss._asdict())
         yield loss
 
 
-def _moved(
-    using: str, row: models.ConsumerRow, topic: models.TopicRow, old: Outlived, *, still: bool
-) -> Iterator[Loss]:
+def _moved(using: str, row: models.Consumer, topic: models.Topic, old: Outlived, *, still: bool) -> Iterator[Loss]:
     """Let a consumer go on behind a segment, and write it down."""
     moved = _moved_queue(using, row, old, still) if row.mode == "queue" else _moved_positions(using, row, topic, old)
     return _recorded(using, row, moved)
 
 
-def _moved_queue(using: str, row: models.ConsumerRow, old: Outlived, still: bool) -> Iterator[Loss]:
+def _moved_queue(using: str, row: models.Consumer, old: Outlived, still: bool) -> Iterator[Loss]:
     if still:  # otherwise a claim could pass over what is deleted here, and it may be there again
         yield from _forgotten(using, row, old)
     lock(using, row)
     if not row.live and row.filled_until < old.last_id:
         yield Loss(ALL, row.filled_until + 1, old.last_id, old.last_id - row.filled_until)
-        models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(filled_until=old.last_id)
+        models.Consumer.objects.using(using).filter(pk=row.pk).update(filled_until=old.last_id)
 
 
-def _moved_positions(using: str, row: models.ConsumerRow, topic: models.TopicRow, old: Outlived) -> Iterator[Loss]:
+def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old: Outlived) -> Iterator[Loss]:
     for position in row.positions.using(using).filter(position__lt=old.last_id).order_by("partition"):
         if row.mode == "spark":  # its checkpoint decides, and the query says what it lost; up to the floor it was told
             told = max(position.position, topic.head.id_floor)
@@ -178,7 +176,7 @@ def _moved_positions(using: str, row: models.ConsumerRow, topic: models.TopicRow
         position.save(using=using, update_fields=fields)
 
 
-def _tell(using: str, row: models.ConsumerRow, loss: Loss) -> None:
+def _tell(using: str, row: models.Consumer, loss: Loss) -> None:
     """Say it, when it is committed."""
     logger.warning(
         "Consumer %s, partition %d: %d events, up to %s/%d, expired before they were handled.",

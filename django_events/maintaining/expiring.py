@@ -37,7 +37,7 @@ class Expired:
         self.bytes += old.bytes
 
 
-def expire(using: str, topic: models.TopicRow, *, seconds: float = 10.0) -> Expired:
+def expire(using: str, topic: models.Topic, *, seconds: float = 10.0) -> Expired:
     """Drop the segments that the topic need not keep, each in a transaction of its own, for so long.
 
     Repeating it goes on where it stopped. Publishing depends on none of it; the transfer leaves the topic for some

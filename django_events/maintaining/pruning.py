@@ -28,7 +28,7 @@ def prune_histories(using: str, *, seconds: float) -> int:
     """Delete what is too old of all consumers, as far as there is time; returns how many rows. Repeating it goes on."""
     deadline, pruned = time.monotonic() + seconds, 0
     statement = SQL.prune_history
-    queues = models.ConsumerRow.objects.using(using).filter(mode="queue").order_by("pk")
+    queues = models.Consumer.objects.using(using).filter(mode="queue").order_by("pk")
     for consumer_id in list(queues.values_list("pk", flat=True)):
         gone = AT_ONCE
         while gone == AT_ONCE and time.monotonic() < deadline:

@@ -23,7 +23,7 @@ SECONDS = 20.0  # for which a step may go on beginning something; what is left i
 
 Result = dict[str, Any]
 Until = Callable[[], bool]
-Topics = Sequence[models.TopicRow]
+Topics = Sequence[models.Topic]
 
 
 class StepFailed(Exception):
@@ -47,10 +47,10 @@ def make_segments(using: str, until: Until) -> Result:
     """Room ahead in each topic; and a segment that has its part of what a topic keeps ends there."""
     result: Result = {"made": 0, "divided": 0, "waits_for": {}}
 
-    def make(topic: models.TopicRow) -> None:
+    def make(topic: models.Topic) -> None:
         result["made"] += segments.ensure(using, topic.pk, events=1) > 0
 
-    def divide(topic: models.TopicRow) -> None:
+    def divide(topic: models.Topic) -> None:
         with retention.writing(using, topic.pk) as now:
             result["divided"] += now is not None and retention.divide(using, now)
 
@@ -63,7 +63,7 @@ def apply_retention(using: str, until: Until) -> Result:
     """What topics need not keep is dropped, unless a consumer needs it."""
     result: Result = {"segments": 0, "events": 0, "bytes": 0, "kept_for": {}, "waits_for": {}}
 
-    def drop(topic: models.TopicRow) -> None:
+    def drop(topic: models.Topic) -> None:
         done = expire(using, topic)
         for name in ("segments", "events", "bytes"):
             result[name] += getattr(done, name)
@@ -113,13 +113,13 @@ STEPS = (
 )
 
 
-def _found(using: str, look: Callable[[str, Topics], list[models.TopicRow]]) -> list[models.TopicRow]:
+def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> list[models.Topic]:
     """The topics that have something to do, in any order, so that each comes first some time.
 
     Where a log is locked, or dropped in this moment, the others are found all the same.
     """
     with sql.batch(using, **sql.UNHURRIED):
-        topics = list(models.TopicRow.objects.using(using).select_related("head"))
+        topics = list(models.Topic.objects.using(using).select_related("head"))
     random.shuffle(topics)
     try:
         with sql.batch(using, **sql.UNHURRIED):
@@ -138,22 +138,22 @@ def _found(using: str, look: Callable[[str, Topics], list[models.TopicRow]]) -> 
     return found
 
 
-def _without_room(using: str, topics: Topics) -> list[models.TopicRow]:
+def _without_room(using: str, topics: Topics) -> list[models.Topic]:
     rooms = segments.rooms(using, [topic.pk for topic in topics])
     return [log.topic for log in logs(using, topics) if rooms[log.topic.pk] <= log.last_id]
 
 
-def _divisible(using: str, topics: Topics) -> list[models.TopicRow]:
+def _divisible(using: str, topics: Topics) -> list[models.Topic]:
     return [log.topic for log in retention.divisible(using, logs(using, topics))]
 
 
-def _with_outlived(using: str, topics: Topics) -> list[models.TopicRow]:
+def _with_outlived(using: str, topics: Topics) -> list[models.Topic]:
     old = retention.outlived_of(using, topics)
     return [topic for topic in topics if topic.pk in old]
 
 
 def _each(
-    topics: Topics, act: Callable[[models.TopicRow], None], until: Until, waits_for: dict[str, str]
+    topics: Topics, act: Callable[[models.Topic], None], until: Until, waits_for: dict[str, str]
 ) -> dict[str, str]:
     """Do something with each topic; what goes wrong with one, by its name, stops no other."""
     failed = {}
@@ -176,7 +176,7 @@ def _told(result: Result, failed: dict[str, str]) -> Result:
     return result
 
 
-def _until_late(topics: Iterable[models.TopicRow], until: Until) -> Iterator[models.TopicRow]:
+def _until_late(topics: Iterable[models.Topic], until: Until) -> Iterator[models.Topic]:
     """As many of them as there is time for."""
     deadline = time.monotonic() + SECONDS
     for topic in topics:

@@ -136,7 +136,7 @@ def _dollars(*names: str) -> str:
 def publisher(of: Granting) -> Iterator[Block]:
     """Who publishes puts events in, and reads none."""
     yield _entry(of)
-    yield Block("Topics are found by name.", [of.on("SELECT", _table(models.TopicRow))])
+    yield Block("Topics are found by name.", [of.on("SELECT", _table(models.Topic))])
     yield Block(
         "publish(), publish_many(), BufferedWriter, @outbox and capture() put events into the buffer, and read none.\n"
         "Ids come from the database alone: the transfer goes by them. Probes see since when something waits.",
@@ -161,7 +161,7 @@ def publisher(of: Granting) -> Iterator[Block]:
 def sink(of: Granting) -> Iterator[Block]:
     """Spark publishes what it computed, and reads what its tasks have staged."""
     yield _entry(of)
-    yield Block("Topics are found by name.", [of.on("SELECT", *map(_table, (models.TopicRow, models.TopicHead)))])
+    yield Block("Topics are found by name.", [of.on("SELECT", *map(_table, (models.Topic, models.TopicHead)))])
     yield Block(
         "df.write.format('django_events'): what tasks write is staged, and put into the buffer all at once.",
         [
@@ -184,7 +184,7 @@ def consumer(of: Granting) -> Iterator[Block]:
     yield Block(
         "The log, and which topics and consumers there are.",
         [
-            of.on("SELECT", *map(_table, (models.TopicRow, models.TopicHead, models.ConsumerRow))),
+            of.on("SELECT", *map(_table, (models.Topic, models.TopicHead, models.Consumer))),
             of.on_log("SELECT"),
         ],
     )
@@ -192,12 +192,12 @@ def consumer(of: Granting) -> Iterator[Block]:
         "A queue that has caught up goes on with the transfer: under the lock of the topic, which needs a right.",
         [
             of.on("UPDATE (topic_id)", _table(models.TopicHead)),
-            of.on("UPDATE (live, filled_until)", _table(models.ConsumerRow)),
+            of.on("UPDATE (live, filled_until)", _table(models.Consumer)),
         ],
     )
     yield Block(
         "Why a consumer can't be served, for others to see.",
-        [of.on("UPDATE (failing_since, failure, error)", _table(models.ConsumerRow))],
+        [of.on("UPDATE (failing_since, failure, error)", _table(models.Consumer))],
     )
     yield Block("How far it is.", [of.on("SELECT, UPDATE", _table(models.Position))])
     tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)

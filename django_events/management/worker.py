@@ -75,7 +75,7 @@ class WorkerCommand(BaseCommand):
             )
         return using
 
-    def consumers(self, names: Sequence[str], *, threads: int) -> list[declarations.Consumer]:
+    def consumers(self, names: Sequence[str], *, threads: int) -> list[declarations.DeclaredConsumer]:
         """The declarations of these consumers, each once."""
         if threads < 1:
             raise CommandError(f"--threads is {threads}, expected at least 1.", returncode=Exit.USAGE)

@@ -15,7 +15,7 @@ from django_events.metrics.exposition import CONTENT_TYPE, text
 from django_events.observing.machines import for_machines
 from django_events.observing.state import read, read_all
 
-PERMISSIONS = ("django_events.view_topicrow", "django_events.view_consumerrow")
+PERMISSIONS = ("django_events.view_topic", "django_events.view_consumer")
 
 
 @for_machines  # Prometheus has a token and no session: the view says itself who may read

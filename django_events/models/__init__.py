@@ -1,17 +1,17 @@
 """The tables: what one row of each is."""
 
 from django_events.models.buffer import BufferedEvent, DedupKey, ScheduledEvent
-from django_events.models.consumers import ConsumerRow, DeadLetter, Intervention, Position
+from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
 from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
 from django_events.models.maintenance import MaintenanceStep
 from django_events.models.samples import Overview, Sample
 from django_events.models.staging import SinkBatch, StagedEvent
-from django_events.models.topics import TopicHead, TopicRow
+from django_events.models.topics import Topic, TopicHead
 
 __all__ = [
     "BufferedEvent",
-    "ConsumerRow",
+    "Consumer",
     "DeadLetter",
     "DedupKey",
     "Delivery",
@@ -26,6 +26,6 @@ __all__ = [
     "ScheduledEvent",
     "SinkBatch",
     "StagedEvent",
+    "Topic",
     "TopicHead",
-    "TopicRow",
 ]

@@ -7,14 +7,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
 from django_events.models.functions import ClockTimestamp, TopicId
-from django_events.models.topics import TopicRow
+from django_events.models.topics import Topic
 
 
 class EventColumns(models.Model):
     """What an event has from the moment it is published."""
 
     topic = models.ForeignKey(
-        TopicRow,
+        Topic,
         models.DO_NOTHING,
         related_name="+",
         db_constraint=False,
@@ -60,7 +60,7 @@ class BufferedEvent(EventColumns):
 class ScheduledEventQuerySet(models.QuerySet["ScheduledEvent"]):
     """Events that are for later. The topic is a declaration or its name."""
 
-    def of(self, topic: declarations.Topic | str) -> Self:
+    def of(self, topic: declarations.DeclaredTopic | str) -> Self:
         """Those of one topic, in the order in which they will be published."""
         return self.filter(topic_id=TopicId(topic)).order_by("publish_at", "id")
 
@@ -90,7 +90,7 @@ class DedupKey(models.Model):
 
     pk = models.CompositePrimaryKey("topic_id", "key")
     topic = models.ForeignKey(
-        TopicRow,
+        Topic,
         models.DO_NOTHING,
         related_name="+",
         db_constraint=False,

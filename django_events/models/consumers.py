@@ -7,10 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
 from django_events.models.functions import ClockTimestamp, readable
-from django_events.models.topics import TopicRow
+from django_events.models.topics import Topic
 
 
-class ConsumerRow(models.Model):
+class Consumer(models.Model):
     """A named reader of one topic; a consumer of several topics has a row for each.
 
     Apps declare consumers in `events.py`; `migrate` makes these rows, and they stay until unregistered.
@@ -18,7 +18,7 @@ class ConsumerRow(models.Model):
 
     id = models.AutoField(primary_key=True)
     name = models.CharField(_("name"), max_length=63)
-    topic = models.ForeignKey(TopicRow, models.CASCADE, related_name="consumers", verbose_name=_("topic"))
+    topic = models.ForeignKey(Topic, models.CASCADE, related_name="consumers", verbose_name=_("topic"))
     partitioned = models.BooleanField(_("partitioned"), default=True)
     types = models.JSONField(_("types"), null=True, blank=True)
     keys = models.JSONField(_("keys"), null=True, blank=True)
@@ -74,11 +74,11 @@ class ConsumerRow(models.Model):
         verbose_name_plural = _("consumers")
         default_permissions = ("view",)
         permissions = [
-            ("pause_consumerrow", "Can pause a consumer"),
-            ("resume_consumerrow", "Can resume a consumer"),
-            ("rewind_consumerrow", "Can rewind a consumer"),
-            ("skip_consumerrow", "Can let a consumer skip an event"),
-            ("retry_now_consumerrow", "Can let a consumer retry now"),
+            ("pause_consumer", "Can pause a consumer"),
+            ("resume_consumer", "Can resume a consumer"),
+            ("rewind_consumer", "Can rewind a consumer"),
+            ("skip_consumer", "Can let a consumer skip an event"),
+            ("retry_now_consumer", "Can let a consumer retry now"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name"),
@@ -108,7 +108,7 @@ class Position(models.Model):
     ALL = -1
 
     consumer = models.ForeignKey(
-        ConsumerRow, models.CASCADE, related_name="positions", db_index=False, verbose_name=_("consumer")
+        Consumer, models.CASCADE, related_name="positions", db_index=False, verbose_name=_("consumer")
     )
     partition = models.IntegerField(_("partition"))
     position = models.BigIntegerField(_("position"), default=0)
@@ -158,7 +158,7 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
     """What consumers gave up on. A consumer is a declaration or its name."""
 
     def of(
-        self, consumer: declarations.Consumer | str, *, topic: declarations.Topic | str | None = None
+        self, consumer: declarations.DeclaredConsumer | str, *, topic: declarations.DeclaredTopic | str | None = None
     ) -> "DeadLetterQuerySet":
         """The dead letters of one consumer, or of one of its topics, oldest event first."""
         letters = self.filter(consumer__name=str(consumer))
@@ -175,7 +175,7 @@ class DeadLetter(models.Model):
     """An event that a consumer gave up on: a full copy, and why. It stays until redriven or discarded."""
 
     consumer = models.ForeignKey(
-        ConsumerRow, models.CASCADE, related_name="dead_letters", db_index=False, verbose_name=_("consumer")
+        Consumer, models.CASCADE, related_name="dead_letters", db_index=False, verbose_name=_("consumer")
     )
     event_id = models.BigIntegerField(_("event"))
     partition = models.IntegerField(_("partition"))

@@ -7,7 +7,7 @@ from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
-from django_events.models.consumers import ConsumerRow
+from django_events.models.consumers import Consumer
 from django_events.models.functions import readable
 
 M = TypeVar("M", bound=models.Model)
@@ -16,14 +16,16 @@ M = TypeVar("M", bound=models.Model)
 class OfConsumers(models.QuerySet[M]):
     """Rows of queue consumers. A consumer and a topic are declarations or their names."""
 
-    def of(self, consumer: declarations.Consumer | str, *, topic: declarations.Topic | str | None = None) -> Self:
+    def of(
+        self, consumer: declarations.DeclaredConsumer | str, *, topic: declarations.DeclaredTopic | str | None = None
+    ) -> Self:
         """Those of one consumer, or of one of its topics, oldest event first."""
         rows = self.filter(consumer__name=str(consumer))
         if topic is not None:
             rows = rows.filter(consumer__topic__name=str(topic))
         return rows.order_by("consumer__topic__name", "event_id")
 
-    def at(self, topic: declarations.Topic | str, event_id: int) -> Self:
+    def at(self, topic: declarations.DeclaredTopic | str, event_id: int) -> Self:
         """Those of one event, of all its consumers."""
         return self.filter(consumer__topic__name=str(topic), event_id=event_id).order_by("consumer__name")
 
@@ -48,7 +50,7 @@ class Delivery(models.Model):
 
     pk = models.CompositePrimaryKey("consumer_id", "event_id")
     consumer = models.ForeignKey(
-        ConsumerRow,
+        Consumer,
         models.DO_NOTHING,
         related_name="deliveries",
         db_constraint=False,  # a check for every row of every batch; unregistering deletes them
@@ -99,7 +101,7 @@ class DeliveryLease(models.Model):
 
     token = models.BigIntegerField(_("lease"), primary_key=True)
     consumer = models.ForeignKey(
-        ConsumerRow, models.DO_NOTHING, related_name="delivery_leases", db_constraint=False, verbose_name=_("consumer")
+        Consumer, models.DO_NOTHING, related_name="delivery_leases", db_constraint=False, verbose_name=_("consumer")
     )
     leased_until = models.DateTimeField(_("leased until"))
     holder = models.CharField(_("holder"), max_length=200)
@@ -132,7 +134,7 @@ class PastDelivery(models.Model):
 
     pk = models.CompositePrimaryKey("consumer_id", "event_id", "processed_at")
     consumer = models.ForeignKey(
-        ConsumerRow,
+        Consumer,
         models.DO_NOTHING,
         related_name="past_deliveries",
         db_constraint=False,

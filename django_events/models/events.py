@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 from django_events import declarations, sql
 from django_events.exceptions import EventExpired
 from django_events.models.functions import TopicId
-from django_events.models.topics import TopicHead, TopicRow
+from django_events.models.topics import Topic, TopicHead
 
 SQL = sql.beside(__name__)
 
@@ -15,11 +15,11 @@ SQL = sql.beside(__name__)
 class EventQuerySet(models.QuerySet["Event"]):
     """What is in the log of a topic. The topic is a declaration or its name."""
 
-    def of(self, topic: declarations.Topic | str) -> "EventQuerySet":
+    def of(self, topic: declarations.DeclaredTopic | str) -> "EventQuerySet":
         """The events of one topic, in no order."""
         return self.filter(topic_id=TopicId(topic))
 
-    def at(self, topic: declarations.Topic | str, id: int) -> "Event":
+    def at(self, topic: declarations.DeclaredTopic | str, id: int) -> "Event":
         """The event at one address, like `orders/1042`.
 
         Event.DoesNotExist if there is none; it is an EventExpired too if there was one.
@@ -29,15 +29,15 @@ class EventQuerySet(models.QuerySet["Event"]):
         except self.model.DoesNotExist:
             raise absent(self.db, topic, id) from None
 
-    def since(self, topic: declarations.Topic | str, id: int = 0) -> "EventQuerySet":
+    def since(self, topic: declarations.DeclaredTopic | str, id: int = 0) -> "EventQuerySet":
         """What comes after an id, oldest first. Slice it: a log can be long."""
         return self.of(topic).filter(id__gt=id).order_by("id")
 
-    def timeline(self, topic: declarations.Topic | str, key: str) -> "EventQuerySet":
+    def timeline(self, topic: declarations.DeclaredTopic | str, key: str) -> "EventQuerySet":
         """The events of one key, oldest first; fast where the topic is declared with timeline=True."""
         return self.of(topic).filter(key=key).order_by("id")
 
-    def peek(self, topic: declarations.Topic | str, *, limit: int = 10) -> "EventQuerySet":
+    def peek(self, topic: declarations.DeclaredTopic | str, *, limit: int = 10) -> "EventQuerySet":
         """The newest events, newest first. Looking moves no consumer."""
         return self.of(topic).order_by("-id")[:limit]
 
@@ -47,7 +47,7 @@ class Event(models.Model):
 
     pk = models.CompositePrimaryKey("topic_id", "id")
     topic = models.ForeignKey(
-        TopicRow,
+        Topic,
         models.DO_NOTHING,
         related_name="+",
         db_constraint=False,
@@ -115,7 +115,7 @@ class _Expired(EventExpired, Event.DoesNotExist):
     """An event that was there: a caller that expects DoesNotExist need not know of it."""
 
 
-def absent(using: str, topic: declarations.Topic | str, id: int) -> Event.DoesNotExist:
+def absent(using: str, topic: declarations.DeclaredTopic | str, id: int) -> Event.DoesNotExist:
     """The error that says of an event that isn't in the log whether it was."""
     head = TopicHead.objects.using(using).filter(topic__name=str(topic)).first()
     if head is not None and 0 < id <= head.id_floor:

@@ -42,7 +42,7 @@ class TopicId(Func):
     template = "%(topic_id)s"
     output_field = IntegerField()
 
-    def __init__(self, topic: declarations.Topic | str) -> None:
+    def __init__(self, topic: declarations.DeclaredTopic | str) -> None:
         super().__init__()
         self.topic = str(topic)
 

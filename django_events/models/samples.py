@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_events.models.functions import ClockTimestamp
-from django_events.models.topics import TopicRow
+from django_events.models.topics import Topic
 
 
 class Sample(models.Model):
@@ -41,7 +41,7 @@ class Sample(models.Model):
         return str(self.at)
 
 
-class Overview(TopicRow):
+class Overview(Topic):
     """Everything at a glance. It has no table: it is an entry in the admin, with a permission of its own."""
 
     class Meta:

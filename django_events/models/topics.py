@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from django_events.models.functions import ClockTimestamp
 
 
-class TopicRow(models.Model):
+class Topic(models.Model):
     """A named log. Apps declare topics in `events.py`; `migrate` makes these rows."""
 
     id = models.AutoField(primary_key=True)
@@ -52,9 +52,7 @@ class TopicHead(models.Model):
     partitions had reached there: what the log can't tell any more.
     """
 
-    topic = models.OneToOneField(
-        TopicRow, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic")
-    )
+    topic = models.OneToOneField(Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic"))
     id_floor = models.BigIntegerField(_("id floor"), default=0)
     number_floors = models.JSONField(_("number floors"), default=list)
 

@@ -99,7 +99,7 @@ class Ends(NamedTuple):
     numbers: list[int]
 
 
-def lag(consumer: Named, *, topic: declarations.Topic | str | None = None, using: str | None = None) -> int:
+def lag(consumer: Named, *, topic: declarations.DeclaredTopic | str | None = None, using: str | None = None) -> int:
     """How many events a consumer has not passed yet, filtered ones included."""
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
@@ -107,7 +107,7 @@ def lag(consumer: Named, *, topic: declarations.Topic | str | None = None, using
 
 
 def progress(
-    using: str, rows: Iterable[models.ConsumerRow] | None = None, *, counted: int | None = COUNTED
+    using: str, rows: Iterable[models.Consumer] | None = None, *, counted: int | None = COUNTED
 ) -> list[Progress]:
     """Every partition of these consumers, or of all, by name, topic and partition."""
     consumer_ids = _ids(rows)
@@ -127,7 +127,7 @@ def progress(
 
 def standings(
     using: str,
-    rows: Iterable[models.ConsumerRow] | None = None,
+    rows: Iterable[models.Consumer] | None = None,
     *,
     counted: int | None = None,
     known: Mapping[tuple[int, int], int] | None = None,
@@ -154,16 +154,16 @@ def standings(
     return [Standing._make(row) for row in found]
 
 
-def _ids(rows: Iterable[models.ConsumerRow] | None) -> list[int] | None:
+def _ids(rows: Iterable[models.Consumer] | None) -> list[int] | None:
     return None if rows is None else [row.pk for row in rows]
 
 
 def _ends(using: str, consumer_ids: list[int] | None) -> Ends:
     """Where the logs end that these consumers read, as far as they go now: positions are read after it."""
-    consumers = models.ConsumerRow.objects.using(using)
+    consumers = models.Consumer.objects.using(using)
     if consumer_ids is not None:
         consumers = consumers.filter(pk__in=consumer_ids)
-    topics = models.TopicRow.objects.using(using).filter(pk__in=consumers.values("topic_id")).select_related("head")
+    topics = models.Topic.objects.using(using).filter(pk__in=consumers.values("topic_id")).select_related("head")
     return _arrays(ends_of(using, list(topics)))
 
 
@@ -175,7 +175,7 @@ def _arrays(known: Mapping[tuple[int, int], int]) -> Ends:
     )
 
 
-def ends_of(using: str, topics: Sequence[models.TopicRow]) -> dict[tuple[int, int], int]:
+def ends_of(using: str, topics: Sequence[models.Topic]) -> dict[tuple[int, int], int]:
     """The last number of each partition of these topics, and under partition -1 the last id.
 
     What the log can't tell any more, because its last segments were dropped, is in the topic's head. So it is with a
@@ -209,7 +209,7 @@ def _ask_logs(using: str, statements: Sequence[sql.Statement], *, by_index: bool
     return [row for statement in statements for row in _ask_logs(using, [statement], by_index=by_index)]
 
 
-def _statements(topic: models.TopicRow) -> list[sql.Statement]:
+def _statements(topic: models.Topic) -> list[sql.Statement]:
     log = log_table(topic.pk)
     last = SQL.end_of_log.on(topic_id=topic.pk, log=log)
     if topic.partitions == 1:

@@ -71,7 +71,7 @@ def troubles(
 def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Trouble]:
     """What waits for a transfer, for whoever holds a lock, or for the repair of a log."""
     ids = [one.topic_id for one in waiting]
-    failing = {row.pk: row for row in models.TopicRow.objects.using(using).filter(pk__in=ids).exclude(failure="")}
+    failing = {row.pk: row for row in models.Topic.objects.using(using).filter(pk__in=ids).exclude(failure="")}
     late = [one for one in waiting if one.age > LATE and one.topic_id not in failing]
     held: dict[int, LockHolder] = {}
     for holder in lock_holders(using, [one.topic_id for one in late[:LOOKED_INTO]]) if late else []:
@@ -90,7 +90,7 @@ def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Trouble]:
 
 def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Trouble:
     if holder.kind == "headless":
-        row = models.TopicRow(pk=one.topic_id, name=one.topic, failure=HEADLESS)
+        row = models.Topic(pk=one.topic_id, name=one.topic, failure=HEADLESS)
         what = gettext("%(events)s in the buffer, the oldest for %(time)s: the topic has lost its head.") % facts
         return Trouble("transfer", None, one.topic, None, what, _repair(row))
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: %(holder)s.") % {**facts, "holder": holder}
@@ -98,7 +98,7 @@ def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Trouble
     return Trouble("transfer", None, one.topic, None, what, remedy)
 
 
-def _failing(row: models.TopicRow, facts: dict[str, object]) -> Trouble:
+def _failing(row: models.Topic, facts: dict[str, object]) -> Trouble:
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: its log takes none since %(moment)s.") % {
         **facts,
         "moment": moment(row.failing_since) if row.failing_since else "",
@@ -106,7 +106,7 @@ def _failing(row: models.TopicRow, facts: dict[str, object]) -> Trouble:
     return Trouble("transfer", None, row.name, None, f"{what} {row.error}", _repair(row))
 
 
-def _repair(row: models.TopicRow) -> str:
+def _repair(row: models.Topic) -> str:
     """What makes a log take events again, by what the server said. The transfer then finds out by itself."""
     log = log_table(row.pk)
     if row.failure == HEADLESS:
@@ -167,7 +167,7 @@ def _where_it_stopped(one: Standing) -> str:
 
 def _set_aside(using: str) -> Iterator[Trouble]:
     """Those that workers can't serve, because their log can't be read or their filter fails."""
-    rows = models.ConsumerRow.objects.using(using).exclude(failure="").filter(paused_at=None).select_related("topic")
+    rows = models.Consumer.objects.using(using).exclude(failure="").filter(paused_at=None).select_related("topic")
     for row in rows.order_by("name", "topic__name"):
         what = gettext("can't be served since %(moment)s.") % {
             "moment": moment(row.failing_since) if row.failing_since else ""
@@ -175,7 +175,7 @@ def _set_aside(using: str) -> Iterator[Trouble]:
         yield Trouble("set aside", row.name, row.topic.name, None, f"{what} {row.error}", _repair_for(row))
 
 
-def _repair_for(row: models.ConsumerRow) -> str:
+def _repair_for(row: models.Consumer) -> str:
     """What lets a consumer be served again, by what the server said. Its workers then find out by themselves."""
     if row.failure == HIDDEN:
         return _seeing_all()
@@ -183,7 +183,7 @@ def _repair_for(row: models.ConsumerRow) -> str:
         return _beyond(row)
     kind = sql.kind_of_state(row.failure)
     if kind is sql.ErrorKind.TABLE_GONE:
-        return _repair(models.TopicRow(pk=row.topic_id, failure=row.failure))
+        return _repair(models.Topic(pk=row.topic_id, failure=row.failure))
     if kind is sql.ErrorKind.FORBIDDEN:
         return gettext("Give %(log)s its owner and rights back: %(command)s") % {
             "log": log_table(row.topic_id),
@@ -201,7 +201,7 @@ def _seeing_all() -> str:
     }
 
 
-def _beyond(row: models.ConsumerRow) -> str:
+def _beyond(row: models.Consumer) -> str:
     """How a consumer gets over an event that is missing, once that is known to be gone for good."""
     skip, rewind = ("skip", row.name, f"{row.topic.name}/ID", "--reason …"), ("rewind", row.name, "--to ID")
     return gettext("Find out what is missing: %(verify)s. If it is gone for good, go on without it: %(going_on)s") % {
@@ -232,7 +232,7 @@ def _prepared(using: str) -> Iterator[Trouble]:
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
     """Those that have something to do, and nobody who does it. An event that came just now is nobody's fault."""
     candidates = []
-    failing = set(models.ConsumerRow.objects.using(using).exclude(failure="").values_list("pk", flat=True))
+    failing = set(models.Consumer.objects.using(using).exclude(failure="").values_list("pk", flat=True))
     for one in standings:
         if one.consumer_id in failing:  # they are set aside, and there are workers
             continue
@@ -320,7 +320,7 @@ def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Troub
 
 def _behind_retention(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
     """Those who keep events in the log for longer than their topic does. A long lag is looked into first."""
-    kept = dict(models.TopicRow.objects.using(using).exclude(retention=None).values_list("name", "retention"))
+    kept = dict(models.Topic.objects.using(using).exclude(retention=None).values_list("name", "retention"))
     behind = [one for one in standings if one.lag and one.topic in kept]
     behind = sorted(behind, key=lambda one: one.lag, reverse=True)[:LOOKED_INTO]
     waits = oldest_waits(using, [one.consumer_id for one in behind])

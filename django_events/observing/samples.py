@@ -132,7 +132,7 @@ def _step(period: timedelta) -> timedelta:
 def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Topics and consumers as they are now, by the ids of their rows."""
     buffered = {one.topic_id: one.events for one in waiting(using, **LIMITS)}
-    ends = ends_of(using, list(models.TopicRow.objects.using(using).select_related("head")))
+    ends = ends_of(using, list(models.Topic.objects.using(using).select_related("head")))
     topics = {
         topic_id: [end, buffered.get(topic_id, 0)]
         for (topic_id, partition), end in ends.items()
@@ -147,5 +147,5 @@ def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
 
 def _share(using: str) -> int:
     """Up to how many deliveries of each queue are counted."""
-    queues = models.ConsumerRow.objects.using(using).filter(mode="queue").count()
+    queues = models.Consumer.objects.using(using).filter(mode="queue").count()
     return max(min(COUNTED, COUNTED_OF_QUEUES // max(queues, 1)), 1)

@@ -82,7 +82,7 @@ def databases() -> list[str]:
     return [
         alias
         for alias in connections
-        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.TopicRow)
+        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.Topic)
     ]
 
 
@@ -113,10 +113,10 @@ def _said(using: str, error: Exception) -> str:
 
 
 def _of_database(using: str) -> Iterator[Measurement]:
-    topics = list(models.TopicRow.objects.using(using).select_related("head").order_by("name"))
+    topics = list(models.Topic.objects.using(using).select_related("head").order_by("name"))
     buffered, scheduled = waiting(using, **LIMITS), next_scheduled(using)
     ends = ends_of(using, topics)
-    consumers = models.ConsumerRow.objects.using(using).count()
+    consumers = models.Consumer.objects.using(using).count()
     found = standings(using, counted=max(min(COUNTED, COUNTED_OF_ALL // max(consumers, 1)), 1), known=ends)
     waits = {one.topic_id: (one.events, one.age.total_seconds()) for one in buffered}
     for log in logs(using, topics):
@@ -139,7 +139,7 @@ def _of_database(using: str) -> Iterator[Measurement]:
         yield Measurement(TROUBLES, (using, kind), kinds.count(kind))
 
 
-def _sizes(using: str, topics: list[models.TopicRow]) -> Iterator[Measurement]:
+def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Measurement]:
     """Somebody who rebuilds a segment holds this up: then the rest is told without it."""
     try:
         with sql.batch(using, **LIMITS):

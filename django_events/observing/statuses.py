@@ -25,7 +25,7 @@ class Status(NamedTuple):
     dead_letter_id: int | None
 
 
-def statuses(using: str, topic: models.TopicRow, event_id: int) -> list[Status]:
+def statuses(using: str, topic: models.Topic, event_id: int) -> list[Status]:
     """All consumers of the topic, by name. In one statement, that reads by the keys of the event."""
     try:
         with sql.by_index(using):
@@ -37,6 +37,6 @@ def statuses(using: str, topic: models.TopicRow, event_id: int) -> list[Status]:
         return _asked(using, topic, event_id, SQL.meets_unknown)
 
 
-def _asked(using: str, topic: models.TopicRow, event_id: int, meets: sql.Statement) -> list[Status]:
+def _asked(using: str, topic: models.Topic, event_id: int, meets: sql.Statement) -> list[Status]:
     statement = SQL.statuses.on(log=log_table(topic.pk), meets=meets)
     return [Status._make(row) for row in sql.fetch(using, statement, topic_id=topic.pk, event_id=event_id)]

@@ -11,7 +11,7 @@ from django_events.log import channel
 logger = logging.getLogger("django_events.consumer")
 
 
-def record(using: str, row: models.ConsumerRow, action: str, *, by: str | None, **details: Any) -> models.Intervention:
+def record(using: str, row: models.Consumer, action: str, *, by: str | None, **details: Any) -> models.Intervention:
     """Write an intervention down, in the caller's transaction, and tell the workers to look."""
     who = by or this_user()
     intervention = models.Intervention.objects.using(using).create(

@@ -25,5 +25,5 @@ def forget_orphans(using: str, *, seconds: float | None = None) -> int:
             if not gone:
                 break
     leases = models.DeliveryLease.objects.using(using)
-    orphans = leases.exclude(consumer__in=models.ConsumerRow.objects.using(using).all())
+    orphans = leases.exclude(consumer__in=models.Consumer.objects.using(using).all())
     return deleted + orphans.delete()[0]

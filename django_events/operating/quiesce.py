@@ -28,11 +28,11 @@ class Patience:
     Without that, one with a backlog would take the next turn before anybody else could.
     """
 
-    def __init__(self, using: str, rows: Sequence[models.ConsumerRow], wait: timedelta, *, verb: str) -> None:
+    def __init__(self, using: str, rows: Sequence[models.Consumer], wait: timedelta, *, verb: str) -> None:
         self.using, self.rows, self.wait, self.verb = using, rows, wait, verb
         self.alone = not connections[using].in_atomic_block  # otherwise nobody sees the hold, and waiting is in vain
         self._deadline, self._pause = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
-        self._consumers = models.ConsumerRow.objects.using(using).filter(pk__in=[row.pk for row in rows])
+        self._consumers = models.Consumer.objects.using(using).filter(pk__in=[row.pk for row in rows])
         self._holding = False
 
     def __enter__(self) -> "Patience":
@@ -71,7 +71,7 @@ class Patience:
 @contextmanager
 def standing_still(
     using: str,
-    rows: Sequence[models.ConsumerRow],
+    rows: Sequence[models.Consumer],
     partition: int | None,
     wait: timedelta,
     *,
@@ -116,25 +116,25 @@ def standing_still(
             patience.wait_for(busy[0])
 
 
-def lock(using: str, row: models.ConsumerRow) -> None:
+def lock(using: str, row: models.Consumer) -> None:
     """Have the row of a queue consumer for oneself, before its positions, its deliveries and its dead letters."""
-    fresh = models.ConsumerRow.objects.using(using).select_for_update(no_key=True).filter(pk=row.pk).first()
+    fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).filter(pk=row.pk).first()
     if fresh is None:
         raise gone(row)
     row.live, row.filled_until = fresh.live, fresh.filled_until
 
 
-def locked(row: models.ConsumerRow) -> ConsumerInUse:
+def locked(row: models.Consumer) -> ConsumerInUse:
     """Somebody's lock is in the way, and no lease tells whose."""
     return ConsumerInUse(f"Somebody holds a lock on what consumer {row} has to handle. Nothing was changed. Try again.")
 
 
-def gone(row: models.ConsumerRow) -> UnknownConsumer:
+def gone(row: models.Consumer) -> UnknownConsumer:
     """Somebody unregistered it since it was looked for."""
     return UnknownConsumer(f"Consumer {row} was unregistered or registered anew in this moment. Nothing was changed.")
 
 
-def refuse_queries(rows: Sequence[models.ConsumerRow]) -> None:
+def refuse_queries(rows: Sequence[models.Consumer]) -> None:
     """ConsumerInUse if one of them is a streaming query of Spark."""
     for row in rows:
         if row.mode == "spark":

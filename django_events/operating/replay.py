@@ -58,7 +58,7 @@ def rewind(
     consumer: Named,
     *,
     to: declarations.Start,
-    topic: declarations.Topic | str | None = None,
+    topic: declarations.DeclaredTopic | str | None = None,
     partition: int | None = None,
     by: str | None = None,
     wait: timedelta = timedelta(seconds=10),
@@ -106,10 +106,10 @@ def rewind(
 def pause(
     consumer: Named,
     *,
-    topic: declarations.Topic | str | None = None,
+    topic: declarations.DeclaredTopic | str | None = None,
     by: str | None = None,
     using: str | None = None,
-) -> list[models.ConsumerRow]:
+) -> list[models.Consumer]:
     """Let no worker begin anything more for a consumer; what is in hand is finished. Returns what was paused.
 
     It stays registered, and counts for retention. Repeating it changes nothing.
@@ -119,7 +119,7 @@ def pause(
         rows = [row for row in registered(using, consumer, topic=topic) if row.paused_at is None]
         refuse_queries(rows)
         for row in rows:
-            models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
+            models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
             record(using, row, "pause", by=by)
     return rows
 
@@ -127,10 +127,10 @@ def pause(
 def resume(
     consumer: Named,
     *,
-    topic: declarations.Topic | str | None = None,
+    topic: declarations.DeclaredTopic | str | None = None,
     by: str | None = None,
     using: str | None = None,
-) -> list[models.ConsumerRow]:
+) -> list[models.Consumer]:
     """Let a paused consumer go on, and what stopped or waits for a retry be tried again now.
 
     Attempts are counted anew. Returns what went on. Repeating it changes nothing.
@@ -141,7 +141,7 @@ def resume(
         for row in registered(using, consumer, topic=topic):
             again = try_again(using, row)
             if any(again.values()) or row.paused_at is not None:
-                models.ConsumerRow.objects.using(using).filter(pk=row.pk).update(paused_at=None)
+                models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
                 record(using, row, "resume", by=by, **again)
                 resumed.append(row)
     return resumed
@@ -150,11 +150,11 @@ def resume(
 def unregister(
     consumer: Named,
     *,
-    topic: declarations.Topic | str | None = None,
+    topic: declarations.DeclaredTopic | str | None = None,
     by: str | None = None,
     dry_run: bool = False,
     using: str | None = None,
-) -> list[models.ConsumerRow]:
+) -> list[models.Consumer]:
     """Forget a consumer and how far it was, so that the log isn't kept for it any longer.
 
     ConsumerInUse refuses it while an app declares it, while it handles events, and while it has dead letters.
@@ -185,7 +185,7 @@ def unregister(
     return rows
 
 
-def _refuse_declared(row: models.ConsumerRow) -> None:
+def _refuse_declared(row: models.Consumer) -> None:
     for declared in declarations.consumers:
         if declared.name == row.name and row.topic.name in declared.topics:
             raise ConsumerInUse(
@@ -195,7 +195,7 @@ def _refuse_declared(row: models.ConsumerRow) -> None:
 
 
 def _moves(
-    using: str, row: models.ConsumerRow, to: declarations.Start, partition: int | None
+    using: str, row: models.Consumer, to: declarations.Start, partition: int | None
 ) -> list[tuple[Move, models.Position]]:
     positions = list(row.positions.using(using).order_by("partition"))
     if partition is not None:
@@ -224,7 +224,7 @@ def _set_anew(position: models.Position, at: int, number: int) -> None:
     position.error = position.holder = ""
 
 
-def _move_of_queue(using: str, row: models.ConsumerRow, place: int) -> Move:
+def _move_of_queue(using: str, row: models.Consumer, place: int) -> Move:
     """Of what it was given, some may be handled already and others not: those come again, and these are left out."""
     given, around = _given(using, row), SQL.pending_around
     [[before, behind, oldest]] = sql.fetch(using, around, consumer_id=row.pk, position=place - 1, given=given)
@@ -234,12 +234,12 @@ def _move_of_queue(using: str, row: models.ConsumerRow, place: int) -> Move:
     return Move(row.topic.name, models.Position.ALL, next_event, place, 0, again or -left_out, left_out)
 
 
-def _given(using: str, row: models.ConsumerRow) -> int:
+def _given(using: str, row: models.Consumer) -> int:
     """The id up to which a queue consumer was given its events."""
     return log_positions.find(using, row.topic, "end") - 1 if row.live else row.filled_until
 
 
-def _refill(using: str, row: models.ConsumerRow, move: Move) -> None:
+def _refill(using: str, row: models.Consumer, move: Move) -> None:
     """Behind the place, events come from the log again; where there is none behind it, they come with the transfer."""
     end = log_positions.find(using, row.topic, "end")
     filled_until = move.after - 1 if move.events > 0 or move.after > row.filled_until else row.filled_until

@@ -27,7 +27,7 @@ class Retried(NamedTuple):
 def retry_now(
     consumer: Named,
     *,
-    topic: declarations.Topic | str | None = None,
+    topic: declarations.DeclaredTopic | str | None = None,
     event_id: int | None = None,
     by: str | None = None,
     using: str | None = None,
@@ -52,7 +52,7 @@ def retry_now(
     return retried
 
 
-def try_again(using: str, row: models.ConsumerRow, *, event_id: int | None = None) -> dict[str, int]:
+def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) -> dict[str, int]:
     """Forget the attempts and the pauses of what nobody has in hand, in the caller's transaction.
 
     Returns how many partitions those are, and how many deliveries of a queue.
@@ -74,7 +74,7 @@ def try_again(using: str, row: models.ConsumerRow, *, event_id: int | None = Non
     return again
 
 
-def _refuse(rows: list[models.ConsumerRow], event_id: int | None) -> None:
+def _refuse(rows: list[models.Consumer], event_id: int | None) -> None:
     if event_id is not None:
         refuse_several(rows, event_id, RetryRefused)
     for row in rows:

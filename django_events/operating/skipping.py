@@ -49,7 +49,7 @@ class _Skip(NamedTuple):
     """What is to be done: a consumer, an event in its log, and who says so."""
 
     using: str
-    row: models.ConsumerRow
+    row: models.Consumer
     event_id: int
     partition: int
     who: str
@@ -70,7 +70,7 @@ def skip(
     consumer: Named,
     event_id: int,
     *,
-    topic: declarations.Topic | str | None = None,
+    topic: declarations.DeclaredTopic | str | None = None,
     reason: str,
     by: str | None = None,
     wait: timedelta = timedelta(seconds=10),
@@ -96,7 +96,7 @@ def skip(
     return _of_queue(asked) if row.mode == "queue" else _of_stream(asked)
 
 
-def _partition(using: str, row: models.ConsumerRow, event_id: int) -> int:
+def _partition(using: str, row: models.Consumer, event_id: int) -> int:
     """The partition of the event; MISSING where its delivery is all that is left of it.
 
     An event and its delivery are committed together. So the delivery is looked for in the earlier statement: in the

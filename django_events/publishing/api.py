@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from django_events import sql, telemetry
-from django_events.declarations import Topic, registry
+from django_events.declarations import DeclaredTopic, registry
 from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.models.buffer import writable
@@ -27,7 +27,7 @@ FEW = 100  # drafts
 
 
 def publish(
-    topic: Topic | str,
+    topic: DeclaredTopic | str,
     value: Any = UNSET,
     *,
     body: bytes | Unset = UNSET,
@@ -53,12 +53,12 @@ def publish(
         return store_one(publishable(using), declared, event)
 
 
-async def apublish(topic: Topic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
+async def apublish(topic: DeclaredTopic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
     """`publish` for async code: the same, in the thread that holds this context's connection."""
     return await sync_to_async(publish)(topic, value, **fields)
 
 
-def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
+def publish_many(topic: DeclaredTopic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
     """Publish all drafts in their order, or none of them; returns how many.
 
     In the caller's transaction, or in one of its own where there is none. A draft that is refused
@@ -81,12 +81,12 @@ def publish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | No
             return len(drafts) - len(store(using, declared, events))
 
 
-async def apublish_many(topic: Topic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
+async def apublish_many(topic: DeclaredTopic | str, drafts: Iterable[Draft], *, using: str | None = None) -> int:
     """`publish_many` for async code: the same, in the thread that holds this context's connection."""
     return await sync_to_async(publish_many)(topic, drafts, using=using)
 
 
-def cancel(topic: Topic | str, ticket: int, *, using: str | None = None) -> bool:
+def cancel(topic: DeclaredTopic | str, ticket: int, *, using: str | None = None) -> bool:
     """Cancel an event that was published with `publish_at`, by the ticket of its receipt.
 
     In the caller's transaction. Returns whether it was still there: False says that it was published, or cancelled
@@ -102,7 +102,7 @@ class _NotPlain(Exception):
     """One of many is for later, or has a dedup key: they can't be sent while they are encoded."""
 
 
-def _plain_rows(topic: Topic, drafts: Sequence[Draft]) -> Iterator[BufferRow]:
+def _plain_rows(topic: DeclaredTopic, drafts: Sequence[Draft]) -> Iterator[BufferRow]:
     for index, draft in enumerate(drafts):
         event = _encode_draft(topic, index, draft)
         if type(event) is not BufferRow:
@@ -110,7 +110,7 @@ def _plain_rows(topic: Topic, drafts: Sequence[Draft]) -> Iterator[BufferRow]:
         yield event
 
 
-def _encode_draft(topic: Topic, index: int, draft: Draft) -> Encoded:
+def _encode_draft(topic: DeclaredTopic, index: int, draft: Draft) -> Encoded:
     if not isinstance(draft, Draft):
         raise InvalidEvent(f"drafts[{index}] is {draft!r:.60}, expected a Draft, like Draft(value={{'id': 7}}).")
     try:

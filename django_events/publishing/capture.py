@@ -59,7 +59,7 @@ _QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
 
 
 def capture(
-    topic: declarations.Topic | str,
+    topic: declarations.DeclaredTopic | str,
     *,
     key: str | None = "pk",
     created: str | Unset | None = UNSET,

@@ -11,7 +11,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from django_events import telemetry
 from django_events.conf import settings
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.publishing.context import has_context, with_context
@@ -74,7 +74,7 @@ PLAIN = (None, "{}", None)
 
 
 def encode(
-    topic: Topic,
+    topic: DeclaredTopic,
     value: Any,
     body: bytes | Unset,
     type: str,
@@ -221,7 +221,7 @@ def _check_encodable(field: str, text: str) -> None:
         ) from error
 
 
-def _check_partition(topic: Topic, partition: Any) -> None:
+def _check_partition(topic: DeclaredTopic, partition: Any) -> None:
     if isinstance(partition, bool) or not isinstance(partition, int):
         raise InvalidEvent(f"partition is {_kind(partition)}, expected a whole number.")
     if not 0 <= partition < topic.partitions:

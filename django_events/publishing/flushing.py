@@ -16,7 +16,7 @@ from uuid import uuid4
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from django_events import sql
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.publishing.encoding import Encoded
 from django_events.publishing.storing import explained, store
 
@@ -31,7 +31,7 @@ UNLIMITED = {"statement_timeout": "0"}  # a site's limit is meant for pages: a b
 class Flusher:
     """Writes the batches of one lane, in the lane's thread and by its connection."""
 
-    def __init__(self, using: str, topic: Topic, on_wire: Callable[["Wire | None"], None]) -> None:
+    def __init__(self, using: str, topic: DeclaredTopic, on_wire: Callable[["Wire | None"], None]) -> None:
         self.using = using
         self.topic = topic
         self._on_wire = on_wire

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=type[Model])
 
 
 def outbox(
-    topic: declarations.Topic | str,
+    topic: declarations.DeclaredTopic | str,
     *,
     key: str | Callable[[Any], Any] | None = "pk",
     created: str | Unset | None = UNSET,

@@ -17,7 +17,7 @@ SQL = sql.beside(__name__)
 
 
 def publish_again(
-    topic: declarations.Topic | str, event_id: int, *, dedup_key: str | None = None, using: str | None = None
+    topic: declarations.DeclaredTopic | str, event_id: int, *, dedup_key: str | None = None, using: str | None = None
 ) -> Receipt:
     """Publish a copy of an event that is in the log, as a new event of the same topic, for all its consumers.
 

@@ -73,7 +73,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 @contextmanager
-def suppress(*what: declarations.Topic | str | type[Model]) -> Iterator[None]:
+def suppress(*what: declarations.DeclaredTopic | str | type[Model]) -> Iterator[None]:
     """Let `@outbox` and `capture()` publish nothing in the block, of these topics or models or at all: for imports.
 
     What is published by hand is published. Django doesn't see a COPY of your own: suppress that one inside of its
@@ -90,7 +90,7 @@ def suppress(*what: declarations.Topic | str | type[Model]) -> Iterator[None]:
         _tell_at_the_end()
 
 
-def is_suppressed(topic: declarations.Topic | str, model: type[Model]) -> bool:
+def is_suppressed(topic: declarations.DeclaredTopic | str, model: type[Model]) -> bool:
     return bool(_suppressed.get()) and not _suppressed_names().isdisjoint(names_of(topic, model))
 
 
@@ -98,12 +98,12 @@ def _suppressed_names() -> set[str]:
     return set().union(*_suppressed.get())
 
 
-def names_of(topic: declarations.Topic | str, model: type[Model]) -> list[str]:
+def names_of(topic: declarations.DeclaredTopic | str, model: type[Model]) -> list[str]:
     """What may be suppressed so that events of a model to a topic are."""
     return [ALL, _of_topic(topic), _of_model(model)]
 
 
-def _names(one: declarations.Topic | str | type[Model]) -> list[str]:
+def _names(one: declarations.DeclaredTopic | str | type[Model]) -> list[str]:
     if not isinstance(one, type):
         return [_of_topic(declarations.registry.get(one))]
     if one._meta.abstract:
@@ -111,7 +111,7 @@ def _names(one: declarations.Topic | str | type[Model]) -> list[str]:
     return [_of_model(one)]
 
 
-def _of_topic(topic: declarations.Topic | str) -> str:
+def _of_topic(topic: declarations.DeclaredTopic | str) -> str:
     return f"topic:{topic}"
 
 

@@ -13,7 +13,7 @@ from django.db import DatabaseError, connections, router, transaction
 
 from django_events import sql, telemetry
 from django_events.conf import settings
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.drafts import Receipt
 from django_events.exceptions import (
     InvalidEvent,
@@ -51,7 +51,7 @@ def publishable(using: str | None) -> str:
     return using
 
 
-def store_one(using: str, topic: Topic, event: Encoded) -> Receipt:
+def store_one(using: str, topic: DeclaredTopic, event: Encoded) -> Receipt:
     """Store one event with one statement, in the caller's transaction or in one of its own."""
     try:
         ticket = _ticket(using, topic, event)
@@ -62,7 +62,7 @@ def store_one(using: str, topic: Topic, event: Encoded) -> Receipt:
     return Receipt(topic.name, ticket, new=ticket is not None)
 
 
-def _ticket(using: str, topic: Topic, event: Encoded) -> int | None:
+def _ticket(using: str, topic: DeclaredTopic, event: Encoded) -> int | None:
     wake = settings.WAKE_UPS
     if isinstance(event, Conditional):
         tickets = sql.fetch(
@@ -88,7 +88,7 @@ def _ticket(using: str, topic: Topic, event: Encoded) -> int | None:
     return tickets[0][0] if tickets else None
 
 
-def store(using: str, topic: Topic, events: Sequence[Encoded]) -> set[int]:
+def store(using: str, topic: DeclaredTopic, events: Sequence[Encoded]) -> set[int]:
     """Store events in their order, in the caller's transaction; returns the places of those that are known already."""
     conditional = {place: event for place, event in enumerate(events) if isinstance(event, Conditional)}
     if not conditional:
@@ -105,7 +105,7 @@ def store(using: str, topic: Topic, events: Sequence[Encoded]) -> set[int]:
     return repeated
 
 
-def copy(using: str, topic: Topic, rows: Iterable[BufferRow]) -> None:
+def copy(using: str, topic: DeclaredTopic, rows: Iterable[BufferRow]) -> None:
     """Store plain events in their order. They may be made while the server takes in those before."""
     if _is_asked_for():
         rows = list(rows)
@@ -117,7 +117,7 @@ def _is_scheduled(event: Encoded) -> bool:
     return isinstance(event, Conditional) and event.publish_at is not None
 
 
-def _repeated(using: str, topic: Topic, events: Mapping[int, Conditional]) -> set[int]:
+def _repeated(using: str, topic: DeclaredTopic, events: Mapping[int, Conditional]) -> set[int]:
     """Take the dedup keys, in an order that all share, lest two wait for each other; the first of a key counts."""
     keyed = sorted((event.dedup_key, place) for place, event in events.items() if event.dedup_key is not None)
     if not keyed:
@@ -137,12 +137,12 @@ def _is_asked_for() -> bool:
     return bool(event_published.receivers) or telemetry.PUBLISHED.observed
 
 
-def _announce(using: str, topic: Topic, events: Iterable[Encoded]) -> None:
+def _announce(using: str, topic: DeclaredTopic, events: Iterable[Encoded]) -> None:
     if _is_asked_for():
         announce(using, topic, ((event.row if isinstance(event, Conditional) else event).type for event in events))
 
 
-def announce(using: str, topic: Topic, types: Iterable[str]) -> None:
+def announce(using: str, topic: DeclaredTopic, types: Iterable[str]) -> None:
     """Say it after the commit: an error that a receiver hides would be the end of the transaction."""
     if not _is_asked_for():
         return
@@ -156,7 +156,7 @@ def announce(using: str, topic: Topic, types: Iterable[str]) -> None:
     transaction.on_commit(tell, using)
 
 
-def _open(using: str, topic: Topic) -> int:
+def _open(using: str, topic: DeclaredTopic) -> int:
     [[topic_id]] = sql.fetch(using, sql.shared.open, topic=topic.name, wake=settings.WAKE_UPS)
     return int(topic_id)
 
@@ -171,7 +171,7 @@ def _copy(using: str, statement: sql.Statement, topic_id: int, rows: Iterable[tu
 
 
 @contextmanager
-def explained(using: str, topic: Topic) -> Iterator[None]:
+def explained(using: str, topic: DeclaredTopic) -> Iterator[None]:
     """Raise errors of the database again, saying what to do where its own words don't."""
     try:
         yield
@@ -179,7 +179,7 @@ def explained(using: str, topic: Topic) -> Iterator[None]:
         _raise_explained(error, using, topic)
 
 
-def _raise_explained(error: DatabaseError, using: str, topic: Topic) -> NoReturn:
+def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> NoReturn:
     """The database has given the transaction up. Django must know, because who catches an EventsError may not expect
     it: without the mark, leaving atomic() would look like a commit.
     """

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from django.db import connections
 
-from django_events.declarations import Topic, registry
+from django_events.declarations import DeclaredTopic, registry
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import NotWritten, WriterClosed, WriterFull
 from django_events.models.buffer import writable
@@ -45,7 +45,7 @@ class BufferedWriter:
 
     def __init__(
         self,
-        topic: Topic | str,
+        topic: DeclaredTopic | str,
         *,
         max_items: int = 1_000,
         max_bytes: int = 1 << 20,

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from django.db import DataError
 
 from django_events import sql
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.exceptions import EventsError, NotWritten
 from django_events.publishing.encoding import Encoded
 from django_events.publishing.flushing import Flusher, Wire
@@ -62,7 +62,7 @@ class Lane:
         self,
         name: str,
         using: str,
-        topic: Topic,
+        topic: DeclaredTopic,
         limits: Limits,
         lock: threading.Lock,
         moved: threading.Condition,

@@ -67,7 +67,7 @@ def size(value: int | None) -> str:
 
 @register.simple_tag(takes_context=True)
 def page(context: template.Context, model: str, name: str, row: Model | int, *more: object) -> str:
-    """The address of a page of ours: `{% page "topicrow" "log" topic %}`; a number is a row of the page's database."""
+    """The address of a page of ours: `{% page "topic" "log" topic %}`; a number is a row of the page's database."""
     from django.contrib.admin.utils import quote
 
     from django_events.admin.addresses import home, written

@@ -30,7 +30,7 @@ class Done(NamedTuple):
 class AllInOne:
     """Transfer, consumers and maintenance of a process. If one of them fails, the others finish their turn and stop."""
 
-    def __init__(self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1) -> None:
+    def __init__(self, using: str, consumers: Sequence[declarations.DeclaredConsumer], *, threads: int = 1) -> None:
         self.using = using
         self.listener = Listener(using)
         self.transfer = TransferWorker(using, self.listener)

@@ -207,7 +207,7 @@ class ConsumerPool:
     """Some consumers, served by threads that share the due partitions, the renewal of leases and a wake-up flag."""
 
     def __init__(
-        self, using: str, consumers: Sequence[declarations.Consumer], *, threads: int = 1, listener: Listener
+        self, using: str, consumers: Sequence[declarations.DeclaredConsumer], *, threads: int = 1, listener: Listener
     ) -> None:
         self.using = using
         self.threads = threads
@@ -293,7 +293,7 @@ class ConsumerPool:
                 self.broken.append(error)
                 logger.error("Consumer %r is not served. %s", consumer.name, error, exc_info=error)
 
-    def _loaded(self) -> list[declarations.Consumer]:
+    def _loaded(self) -> list[declarations.DeclaredConsumer]:
         return [consumer for consumer in self._consumers if consumer.name in self.handlers]
 
     def _subscriptions(self) -> list[Subscription]:

@@ -51,7 +51,7 @@ class Drain:
     def __init__(
         self,
         using: str,
-        consumers: Sequence[declarations.Consumer],
+        consumers: Sequence[declarations.DeclaredConsumer],
         *,
         raise_errors: bool,
         limit: int,
@@ -167,7 +167,7 @@ class Drain:
 class _Handler(BoundHandler):
     """A handler that is called for one event at a time, and whose errors come out if they are to be raised."""
 
-    def __init__(self, consumer: declarations.Consumer, *, raise_errors: bool) -> None:
+    def __init__(self, consumer: declarations.DeclaredConsumer, *, raise_errors: bool) -> None:
         super().__init__(consumer)
         self._raise_errors = raise_errors
 
@@ -200,10 +200,10 @@ def _never_drained(passed: Counter[str], followed: Counter[str], rounds: int) ->
     )
 
 
-def _registered(using: str, consumers: Sequence[declarations.Consumer]) -> list[Subscription]:
+def _registered(using: str, consumers: Sequence[declarations.DeclaredConsumer]) -> list[Subscription]:
     """Their subscriptions. What was declared since the last `migrate`, as by a test, is made first."""
     declared = {topic.name for topic in declarations.registry}
-    if declared.issubset(models.TopicRow.objects.using(using).values_list("name", flat=True)):
+    if declared.issubset(models.Topic.objects.using(using).values_list("name", flat=True)):
         with suppress(ConsumerNotReady):
             return subscriptions(using, consumers)
     sync(using)

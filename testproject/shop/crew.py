@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
-from django_events.declarations import Consumer
+from django_events.declarations import DeclaredConsumer
 from django_events.workers.all_in_one import AllInOne, Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events
@@ -14,7 +14,7 @@ CONSUMERS = [events.bill, events.index, events.send_receipt]
 
 
 @contextmanager
-def crew_at_work(consumers: Sequence[Consumer] = CONSUMERS) -> Iterator["Future[Done]"]:
+def crew_at_work(consumers: Sequence[DeclaredConsumer] = CONSUMERS) -> Iterator["Future[Done]"]:
     """The transfer and the consumers, until the block ends; their error comes out at the end."""
     logging.getLogger("django_events.consumer").setLevel(logging.CRITICAL)  # what fails here is in the table
     stop = Stop()

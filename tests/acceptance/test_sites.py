@@ -221,8 +221,8 @@ def test_tables_without_migrations_that_have_rows_are_left_alone(site):
         from django_events import models
 
         with connection.schema_editor() as editor:
-            for name in ("TopicRow", "TopicHead", "BufferedEvent", "DedupKey", "SinkBatch", "StagedEvent",
-                         "ScheduledEvent", "Event", "ConsumerRow", "Delivery", "DeliveryLease", "PastDelivery",
+            for name in ("Topic", "TopicHead", "BufferedEvent", "DedupKey", "SinkBatch", "StagedEvent",
+                         "ScheduledEvent", "Event", "Consumer", "Delivery", "DeliveryLease", "PastDelivery",
                          "DeadLetter", "Intervention", "Position", "MaintenanceStep", "Sample"):
                 editor.create_model(getattr(models, name))
         models.SinkBatch.objects.create(sink="kept", batch=1, events=1)
@@ -461,8 +461,8 @@ def test_a_migration_makes_a_topic_before_what_publishes_to_it(site):
         site.do(*way)
 
     topics = """
-    from django_events.models import TopicRow
-    print(json.dumps(sorted(TopicRow.objects.values_list("name", "partitions", "timeline"))))
+    from django_events.models import Topic
+    print(json.dumps(sorted(Topic.objects.values_list("name", "partitions", "timeline"))))
     """
     assert site.python(topics) == [["notes", 1, False], ["old", 4, True]]
     assert (

@@ -10,7 +10,7 @@ from psycopg import IsolationLevel
 
 from django_events import ReceivedEvent, declarations, models
 from django_events.consuming import registration
-from django_events.declarations import Consumer, Topic
+from django_events.declarations import DeclaredConsumer, DeclaredTopic
 from django_events.workers.consuming import ConsumerPool
 from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop
@@ -30,12 +30,14 @@ def read_each(events: list[ReceivedEvent]) -> None:
         event.value  # noqa: B018
 
 
-def a_consumer(*topics: Topic, name: str, batch_size: int | None, handler: Callable[..., None] = noop) -> Consumer:
-    return Consumer(name=name, topics=tuple(map(str, topics)), handler=handler, batch_size=batch_size)
+def a_consumer(
+    *topics: DeclaredTopic, name: str, batch_size: int | None, handler: Callable[..., None] = noop
+) -> DeclaredConsumer:
+    return DeclaredConsumer(name=name, topics=tuple(map(str, topics)), handler=handler, batch_size=batch_size)
 
 
 @contextmanager
-def registered(*consumers: Consumer) -> Iterator[None]:
+def registered(*consumers: DeclaredConsumer) -> Iterator[None]:
     """Consumers for a while, with their positions; their topics are declared."""
     for consumer in consumers:
         declarations.consumers.add(consumer)
@@ -45,10 +47,10 @@ def registered(*consumers: Consumer) -> Iterator[None]:
     finally:
         for consumer in consumers:
             declarations.consumers.discard(consumer)
-        models.ConsumerRow.objects.filter(name__in=[consumer.name for consumer in consumers]).delete()
+        models.Consumer.objects.filter(name__in=[consumer.name for consumer in consumers]).delete()
 
 
-def consume(consumers: Iterable[Consumer], events: int) -> float:
+def consume(consumers: Iterable[DeclaredConsumer], events: int) -> float:
     """Events per second of a pool of one thread, from its start to the last event that it settled."""
     finished = 0.0
 
@@ -70,14 +72,14 @@ def consume(consumers: Iterable[Consumer], events: int) -> float:
     return events / (finished - started)
 
 
-def again(*consumers: Consumer, events: int, last: int | None = None) -> float:
+def again(*consumers: DeclaredConsumer, events: int, last: int | None = None) -> float:
     """Events per second through all that is in the log of the consumers' topics, or through its `last` events."""
     rewind(consumers, last=last)
     settle(POSITIONS)
     return consume(consumers, events)
 
 
-def rewind(consumers: Iterable[Consumer], *, last: int | None = None) -> None:
+def rewind(consumers: Iterable[DeclaredConsumer], *, last: int | None = None) -> None:
     """Put consumers back to where their logs begin, or to before the last events of a log without partitions."""
     positions = models.Position.objects.filter(consumer__name__in=[consumer.name for consumer in consumers])
     back = 0 if last is None else F("position") - last
@@ -87,7 +89,7 @@ def rewind(consumers: Iterable[Consumer], *, last: int | None = None) -> None:
 @figure("N6", "a stream consumer that does nothing, against a bare loop and against others from PyPI")
 def through_a_log(effort: Effort) -> Iterator[Row]:
     events = effort.events(EVENTS)
-    one, eight = Topic(name="bench"), Topic(name="bench.8", partitions=8)
+    one, eight = DeclaredTopic(name="bench"), DeclaredTopic(name="bench.8", partitions=8)
     with declared(one, eight) as [one_id, eight_id]:
         _fill([one_id, eight_id], events * 2)
         ways = {
@@ -159,7 +161,7 @@ def as_it_grows(effort: Effort) -> Iterator[Row]:
 
 def _more_events_and_an_old_snapshot(effort: Effort) -> Iterator[Row]:
     events = effort.events(BACKLOG)
-    topic = Topic(name="bench")
+    topic = DeclaredTopic(name="bench")
     thousands = a_consumer(topic, name="bench-1000", batch_size=1_000)
     hundreds = a_consumer(topic, name="bench-100", batch_size=100)
 
@@ -198,7 +200,7 @@ def _more_events_and_an_old_snapshot(effort: Effort) -> Iterator[Row]:
 def _more_topics(effort: Effort) -> Row:
     """Each topic has a consumer of its own and as many events."""
     each = effort.events(5_000)
-    topics = [Topic(name=f"bench.{n}") for n in range(100)]
+    topics = [DeclaredTopic(name=f"bench.{n}") for n in range(100)]
     consumers = [a_consumer(topic, name=f"bench-{topic}", batch_size=1_000) for topic in topics]
     with declared(*topics) as ids, registered(*consumers):
         _fill(ids, each * len(ids))
@@ -221,7 +223,7 @@ def _more_topics(effort: Effort) -> Row:
 def _more_consumers(effort: Effort) -> Row:
     """All of them read the same log."""
     each = effort.events(20_000)
-    topic = Topic(name="bench")
+    topic = DeclaredTopic(name="bench")
     consumers = [a_consumer(topic, name=f"bench-{n}", batch_size=1_000) for n in range(20)]
     with declared(topic) as ids, registered(*consumers):
         _fill(ids, each)

@@ -12,7 +12,7 @@ from psycopg import IsolationLevel
 from django_events import models
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.subscriptions import subscriptions
-from django_events.declarations import Consumer, Topic
+from django_events.declarations import DeclaredConsumer, DeclaredTopic
 from django_events.log.transfer import Transfer
 from tests.benchmarks import peers
 from tests.benchmarks.by_hand import noop
@@ -37,11 +37,11 @@ WAYS = {
 
 @contextmanager
 def queues(
-    topic: Topic, count: int = 1, *, ordered: bool = False, batch_size: int | None = None, types: str = ""
+    topic: DeclaredTopic, count: int = 1, *, ordered: bool = False, batch_size: int | None = None, types: str = ""
 ) -> Iterator[list[Queue]]:
     """Live queue consumers of a topic, without a worker."""
     consumers = [
-        Consumer(
+        DeclaredConsumer(
             name=f"queue-{n}",
             topics=(topic.name,),
             handler=noop,
@@ -54,7 +54,7 @@ def queues(
         for n in range(count)
     ]
     with registered(*consumers):
-        models.ConsumerRow.objects.filter(name__startswith="queue-").update(live=True)
+        models.Consumer.objects.filter(name__startswith="queue-").update(live=True)
         try:
             yield [Queue(of, holder="bench") for of in subscriptions(connection.alias, consumers)]
         finally:
@@ -64,7 +64,7 @@ def queues(
 @figure("N10", "the transfer with queue consumers, against none")
 def with_queues(effort: Effort) -> Iterator[Row]:
     events = effort.events(EVENTS)
-    topic = Topic(name="bench")
+    topic = DeclaredTopic(name="bench")
 
     def moved(count: int, types: str = "") -> float:
         truncate(DELIVERIES, LEASES)
@@ -123,7 +123,7 @@ def handle(queue: Queue, events: int, *, size: int = 1) -> float:
 @figure("N7", "a queue consumer in one process, against claiming and settling alone, and against others from PyPI")
 def consumed(effort: Effort) -> Iterator[Row]:
     events, single = effort.events(EVENTS), effort.events(30_000)
-    topic = Topic(name="bench")
+    topic = DeclaredTopic(name="bench")
     goals = {"in any order": 20_000, "by key": 15_000, "nine in ten of one key": 5_000}
 
     def alone(way: str) -> float:
@@ -160,7 +160,7 @@ def consumed(effort: Effort) -> Iterator[Row]:
 @figure("N11", "claiming with 1,000,000 deliveries and 100,000 dead letters, against an empty system")
 def with_a_backlog(effort: Effort) -> Iterator[Row]:
     backlog, claims = effort.events(1_000_000), 300
-    topic = Topic(name="bench")
+    topic = DeclaredTopic(name="bench")
 
     def slowest(way: str, *, behind: int) -> float:
         """The time that nine in ten claims of one delivery, with their settling, don't exceed."""
@@ -195,7 +195,7 @@ def make_dead_letters(queue: Queue, count: int) -> None:
 @figure("N19", "claiming deliveries under an old snapshot, after 100,000 were handled under it, against before")
 def under_an_old_snapshot(effort: Effort) -> Iterator[Row]:
     under, measured = effort.events(UNDER_A_SNAPSHOT), effort.events(20_000)
-    topic = Topic(name="bench")
+    topic = DeclaredTopic(name="bench")
     for way, goal in (("in any order", 0.9), ("by key", 0.5)):
         values: dict[str, list[float]] = {"before": [], "after": []}
         ordered, key = WAYS[way]

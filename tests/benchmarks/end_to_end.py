@@ -17,7 +17,7 @@ from django.db import connection
 
 from django_events import models, publish
 from django_events.benching.percentiles import percentile
-from django_events.declarations import Consumer, Topic
+from django_events.declarations import DeclaredConsumer, DeclaredTopic
 from django_events.observing.lag import lag
 from tests.benchmarks import peers
 from tests.benchmarks.by_hand import noop
@@ -130,8 +130,8 @@ WAYS = {
 def _latencies(way: str, seconds: int) -> dict[str, list[float]]:
     truncate(BUFFER)
     mode = "queue" if way == "queue" else "stream"
-    topic = Topic(name="bench")
-    consumer = Consumer(name="bench", topics=("bench",), handler=noop, mode=mode, partitioned=mode == "stream")
+    topic = DeclaredTopic(name="bench")
+    consumer = DeclaredConsumer(name="bench", topics=("bench",), handler=noop, mode=mode, partitioned=mode == "stream")
     with declared(topic), registered(consumer), cast() as processes:
         if way != "all_in_one":
             processes.transfer()
@@ -144,7 +144,7 @@ def _latencies(way: str, seconds: int) -> dict[str, list[float]]:
         return _joined(sent, processes.stop("note_latency", reader))
 
 
-def _is_passed(consumer: Consumer, events: int) -> bool:
+def _is_passed(consumer: DeclaredConsumer, events: int) -> bool:
     """Whether so many events are in the log, and none of them waits for the consumer."""
     return one(f"SELECT count(*) FROM {LOG}") == events and lag(consumer) == 0
 
@@ -190,7 +190,7 @@ def _joined(sent: list[tuple[float, float]], arrived: list[tuple[float, float]])
 @figure("N9", "what 100 idle consumers in one process and a transfer cost")
 def idle(effort: Effort) -> Iterator[Row]:
     seconds = 60 if effort.quick else 180  # maintenance comes once a minute
-    topics = [Topic(name=f"bench.{n}") for n in range(10)]
+    topics = [DeclaredTopic(name=f"bench.{n}") for n in range(10)]
     consumers = [a_consumer(topics[n % 10], name=f"bench-{n}", batch_size=1_000) for n in range(100)]
     with declared(*topics), registered(*consumers), cast() as processes:
         processes.transfer()
@@ -237,7 +237,7 @@ def _spent(plain: Any) -> list[float]:
 def at_once(effort: Effort) -> Iterator[Row]:
     """A process each. Where the publisher is the fastest, it waits for the consumer, or nothing would be flat."""
     seconds = 10 if effort.quick else 60
-    topic = Topic(name="bench")
+    topic = DeclaredTopic(name="bench")
     truncate(BUFFER)
     with (
         declared(topic) as [topic_id],

@@ -10,7 +10,7 @@ from django.db import connection
 from django_events import models, sql
 from django_events.benching.percentiles import percentile
 from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.log import retention, segments
 from django_events.log.transfer import Transfer
 from django_events.maintaining import steps
@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (SELECT clock_timestamp() - interval '1 day' + n * interval '
 
 def fill_log(topic_id: int, events: int, *, size: int = 20) -> None:
     """Put events into a log that is empty, as if they had been moved; made by the server."""
-    topic = models.TopicRow.objects.get(pk=topic_id)
+    topic = models.Topic.objects.get(pk=topic_id)
     some = min(AT_ONCE * topic.segment_size, 1_000_000)
     for first in range(1, events + 1, some):
         last = min(first + some - 1, events)
@@ -64,7 +64,7 @@ def fill_log(topic_id: int, events: int, *, size: int = 20) -> None:
 @figure("N12", "lag and status of 1,000 consumers far behind, against 10 consumers")
 def looked_at(effort: Effort) -> Iterator[Row]:
     events = effort.events(BEHIND)
-    one, eight = Topic(name="bench"), Topic(name="bench.8", partitions=8)
+    one, eight = DeclaredTopic(name="bench"), DeclaredTopic(name="bench.8", partitions=8)
     with declared(one, eight) as ids:
         for topic_id in ids:
             fill_log(topic_id, events)
@@ -78,7 +78,7 @@ def looked_at(effort: Effort) -> Iterator[Row]:
             yield samples.row(f"ages of {what}", "ages", "ages of 10", unit="s")
 
 
-def _looks(topic: Topic, effort: Effort) -> Samples:
+def _looks(topic: DeclaredTopic, effort: Effort) -> Samples:
     """The same looks at ten and at a thousand, one after the other: they can't be there at the same time."""
     values: dict[str, list[float]] = {}
     looks: dict[str, Callable[[list[int]], object]] = {
@@ -91,7 +91,7 @@ def _looks(topic: Topic, effort: Effort) -> Samples:
         consumers = [a_consumer(topic, name=f"bench-{n}", batch_size=1_000) for n in range(number)]
         with registered(*consumers):
             settle("django_events_consumer", "django_events_position")
-            ids = list(models.ConsumerRow.objects.values_list("pk", flat=True))
+            ids = list(models.Consumer.objects.values_list("pk", flat=True))
             for name, look in looks.items():
                 look(ids)  # the first one fills caches
                 values[name + called] = [timed(look, ids) for _ in range(effort.rounds(25))]
@@ -104,12 +104,12 @@ def retained(effort: Effort) -> Iterator[Row]:
     left: dict[str, list[float]] = {"dropped": [], "deleted": []}
 
     def dropped() -> float:
-        topic = Topic(name="bench", segment_size=events, retention_events=BEFORE_IT)
+        topic = DeclaredTopic(name="bench", segment_size=events, retention_events=BEFORE_IT)
         with declared(topic) as [topic_id]:
             before = _size()
             fill_log(topic_id, events + BEFORE_IT, size=180)
             settle(LOG)
-            row = models.TopicRow.objects.get(pk=topic_id)
+            row = models.Topic.objects.get(pk=topic_id)
             seconds = timed(expire, connection.alias, row)
             left["dropped"].append(max(_size() - before, 1) / 1e6)
             if count(log_table(topic_id)) != BEFORE_IT:
@@ -118,7 +118,7 @@ def retained(effort: Effort) -> Iterator[Row]:
 
     def deleted() -> float:
         before = _size()
-        with declared(Topic(name="bench", segment_size=events * 2)) as [topic_id]:
+        with declared(DeclaredTopic(name="bench", segment_size=events * 2)) as [topic_id]:
             fill_log(topic_id, events + BEFORE_IT, size=180)
             settle(LOG)
             with connection.cursor() as cursor:
@@ -127,7 +127,7 @@ def retained(effort: Effort) -> Iterator[Row]:
         return seconds
 
     def divided() -> float:
-        topic = Topic(name="bench", segment_size=events, retention_events=events * 9)
+        topic = DeclaredTopic(name="bench", segment_size=events, retention_events=events * 9)
         with declared(topic) as [topic_id]:
             fill_log(topic_id, events * 9 // 10)  # small ones: a segment above retention.LARGEST_PART stays whole
             settle(LOG)
@@ -154,7 +154,7 @@ def _size() -> int:
 @figure("N14", "maintenance in which nothing is due, of 200 topics and of 1,000 segments")
 def nothing_due(effort: Effort) -> Iterator[Row]:
     kept = timedelta(days=30)
-    topics = [Topic(name=f"bench.{n}", segment_size=200, retention=kept) for n in range(200)]
+    topics = [DeclaredTopic(name=f"bench.{n}", segment_size=200, retention=kept) for n in range(200)]
     with declared(*topics) as ids:
         for topic_id in ids:
             fill_log(topic_id, 500)
@@ -168,7 +168,7 @@ def nothing_due(effort: Effort) -> Iterator[Row]:
 @contextmanager
 def of_segments(number: int) -> Iterator[int]:
     """A topic whose log has so many segments, with a hundred events each."""
-    with declared(Topic(name=f"bench.{number}", segment_size=100)) as [topic_id]:
+    with declared(DeclaredTopic(name=f"bench.{number}", segment_size=100)) as [topic_id]:
         fill_log(topic_id, number * 100)
         settle(log_table(topic_id))
         yield topic_id
@@ -205,7 +205,7 @@ def planned(effort: Effort) -> Iterator[Row]:
 def beside_maintenance(effort: Effort) -> Iterator[Row]:
     seconds = max(effort.events(10), 5)
     values: dict[str, list[float]] = {}
-    topic = Topic(name="bench", retention_events=BEFORE_IT)
+    topic = DeclaredTopic(name="bench", retention_events=BEFORE_IT)
     with declared(topic):
         for turn in range(effort.rounds(5)):
             for maintained in (False, True) if turn % 2 else (True, False):
@@ -246,7 +246,7 @@ def _moved(events: int) -> float:
     """Events per second through a backlog; what another session holds now is tried again."""
     read_committed(connection.alias)
     truncate(BUFFER)
-    topic_id = models.TopicRow.objects.get(name="bench").pk
+    topic_id = models.Topic.objects.get(name="bench").pk
     fill(BUFFER, [topic_id], events)
     settle(BUFFER)
     transfer, moved = Transfer(connection.alias), 0

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from django_events import publish_many
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.log.transfer import Transfer
 from django_events.spark.session import session
 from tests.benchmarks.database import settle, truncate, url
@@ -26,7 +26,7 @@ TICKS = 20
 SECONDS = 30
 DRIVER = Path("/usr/share/java/postgresql.jar")  # of Debian's libpostgresql-jdbc-java
 PARTS = 8
-TOPIC = Topic(name="bench", partitions=8)
+TOPIC = DeclaredTopic(name="bench", partitions=8)
 # What a user of JDBC has to write by hand: a query in the shape of the source's columns, and where to cut it.
 QUERY = """(
     SELECT 'bench' AS topic, partition, id AS "offset", number, logged_at AS timestamp, type, key,
@@ -36,7 +36,7 @@ QUERY = """(
 ) AS events"""
 
 
-def filled(topic: Topic, events: int) -> None:
+def filled(topic: DeclaredTopic, events: int) -> None:
     truncate(BUFFER, LOG)
     transfer = Transfer("default")
     for first in range(0, events, 10_000):
@@ -56,7 +56,7 @@ def publish_at_the_rate(seconds: int) -> None:
         time.sleep(max(started + (tick + 1) / TICKS - time.perf_counter(), 0))
 
 
-def ours(spark: Any, topic: Topic) -> Any:
+def ours(spark: Any, topic: DeclaredTopic) -> Any:
     return spark.read.format("django_events").option("dsn", url()).option("subscribe", topic.name).load()
 
 

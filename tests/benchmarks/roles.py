@@ -23,7 +23,7 @@ from django.conf import settings  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 
 from django_events import ReceivedEvent, declarations, publish, publish_many  # noqa: E402
-from django_events.declarations import Consumer, Topic  # noqa: E402
+from django_events.declarations import DeclaredConsumer, DeclaredTopic  # noqa: E402
 from django_events.maintaining import steps  # noqa: E402
 from django_events.workers.all_in_one import Crew  # noqa: E402
 from django_events.workers.consuming import ConsumerPool  # noqa: E402
@@ -35,7 +35,7 @@ from tests.benchmarks.database import CONSUMED, PUBLISHED, connect  # noqa: E402
 from tests.benchmarks.samples import PLAIN_COLUMNS, TYPE, draft, key, value  # noqa: E402
 from tests.benchmarks.transfer import PROTOTYPE  # noqa: E402
 
-TOPIC = Topic(name="bench")
+TOPIC = DeclaredTopic(name="bench")
 MANY = 1_000
 PAUSE = 0.01  # seconds
 
@@ -121,7 +121,9 @@ def note_latency(way: str) -> Any:
         arrived.append((event.value["sent"], time.time()))
 
     mode = "queue" if way == "queue" else "stream"
-    consumer = Consumer(name="bench", topics=(TOPIC.name,), handler=handler, mode=mode, partitioned=mode == "stream")
+    consumer = DeclaredConsumer(
+        name="bench", topics=(TOPIC.name,), handler=handler, mode=mode, partitioned=mode == "stream"
+    )
     if way == "all_in_one":
         with stop_on_signals() as stop, closing(Crew(connection.alias, [consumer])) as crew:
             crew.run(stop)
@@ -135,13 +137,13 @@ def consume(batch_size: str, *names: str) -> Any:
     pairs = [name.split("@") for name in names]
     _consume(
         [
-            Consumer(name=name, topics=(topic,), handler=noop, batch_size=int(batch_size) or None)
+            DeclaredConsumer(name=name, topics=(topic,), handler=noop, batch_size=int(batch_size) or None)
             for name, topic in pairs
         ]
     )
 
 
-def _consume(consumers: list[Consumer]) -> None:
+def _consume(consumers: list[DeclaredConsumer]) -> None:
     using = connection.alias
     with (
         stop_on_signals() as stop,

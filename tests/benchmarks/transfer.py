@@ -8,7 +8,7 @@ from django.db import connection
 from psycopg import IsolationLevel
 
 from django_events import declarations, models
-from django_events.declarations import Topic
+from django_events.declarations import DeclaredTopic
 from django_events.log import segments
 from django_events.log import topics as log_topics
 from django_events.log.transfer import Transfer
@@ -45,7 +45,7 @@ SELECT count(*), max(id) FROM moved
 
 
 @contextmanager
-def declared(*declarations_: Topic) -> Iterator[list[int]]:
+def declared(*declarations_: DeclaredTopic) -> Iterator[list[int]]:
     """Topics for a while, with their tables; yields the ids of their rows."""
     using = connection.alias
     for topic in declarations_:
@@ -53,15 +53,15 @@ def declared(*declarations_: Topic) -> Iterator[list[int]]:
     try:
         log_topics.sync(using)
         names = [topic.name for topic in declarations_]
-        yield list(models.TopicRow.objects.filter(name__in=names).order_by("id").values_list("id", flat=True))
+        yield list(models.Topic.objects.filter(name__in=names).order_by("id").values_list("id", flat=True))
     finally:
         for topic in declarations_:
             declarations.registry.discard(topic)
             _drop(topic)
 
 
-def _drop(topic: Topic) -> None:
-    for row in models.TopicRow.objects.filter(name=topic.name):
+def _drop(topic: DeclaredTopic) -> None:
+    for row in models.Topic.objects.filter(name=topic.name):
         with connection.cursor() as cursor:
             cursor.execute(f"DROP TABLE IF EXISTS {log_table(row.pk)}")
         row.delete()
@@ -125,7 +125,7 @@ def prototype(events: int) -> float:
 @figure("N4", "transfer of a backlog of 500,000, one worker, against a bare prototype")
 def through_a_backlog(effort: Effort) -> Iterator[Row]:
     events = effort.events(BACKLOG)
-    plain, partitioned = Topic(name="bench"), Topic(name="bench.8", partitions=8, timeline=True)
+    plain, partitioned = DeclaredTopic(name="bench"), DeclaredTopic(name="bench.8", partitions=8, timeline=True)
     with declared(plain) as one, declared(partitioned) as eight:
         samples = interleave(
             {
@@ -168,7 +168,7 @@ def under_an_old_snapshot(effort: Effort) -> Iterator[Row]:
             old.rollback()
         return rate
 
-    with declared(Topic(name="bench")) as ids:
+    with declared(DeclaredTopic(name="bench")) as ids:
         samples = interleave({"fresh": lambda: fresh(ids), "held": lambda: held(ids)}, rounds=effort.rounds(3))
     yield samples.row(
         f"transfer of {events:,} under a snapshot, after {events:,}",
@@ -188,7 +188,7 @@ def as_it_grows(effort: Effort) -> Iterator[Row]:
 
 def _more_events(effort: Effort) -> Row:
     events = effort.events(BACKLOG)
-    with declared(Topic(name="bench")) as ids:
+    with declared(DeclaredTopic(name="bench")) as ids:
         samples = interleave(
             {
                 "a tenth": lambda: backlog(ids, events // 10),
@@ -202,8 +202,8 @@ def _more_events(effort: Effort) -> Row:
 def _more_topics(effort: Effort) -> Iterator[Row]:
     """A backlog in all topics, and a flow that leaves a few events in each, turn after turn."""
     events, flow = effort.events(BACKLOG), effort.events(50)
-    few = [Topic(name=f"bench.{n}") for n in range(20)]
-    many = [Topic(name=f"bench.{n}") for n in range(200)]
+    few = [DeclaredTopic(name=f"bench.{n}") for n in range(20)]
+    many = [DeclaredTopic(name=f"bench.{n}") for n in range(200)]
 
     def a_flow(topic_ids: list[int]) -> float:
         read_committed(connection.alias)
@@ -215,7 +215,7 @@ def _more_topics(effort: Effort) -> Iterator[Row]:
             rates.append(drain(transfer, BATCH * 4 // 5))
         return harmonic_mean(rates[1:])  # a worker that knows its topics already
 
-    def with_topics(topics: list[Topic], kind: str) -> float:
+    def with_topics(topics: list[DeclaredTopic], kind: str) -> float:
         with declared(*topics) as ids:
             return backlog(ids, events) if kind == "backlog" else a_flow(ids)
 
@@ -249,7 +249,7 @@ def _more_segments(effort: Effort) -> Iterator[Row]:
     events = effort.events(BACKLOG)
 
     def with_segments(number: int, *, ahead: bool) -> float:
-        with declared(Topic(name="bench", segment_size=events // number)) as [topic_id]:
+        with declared(DeclaredTopic(name="bench", segment_size=events // number)) as [topic_id]:
             if ahead:
                 segments.ensure(connection.alias, topic_id, events=events)
             return backlog([topic_id], events)

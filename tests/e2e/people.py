@@ -18,7 +18,7 @@ def superuser(name: str = "ada") -> User:
 
 
 def viewer(*permissions: str, name: str = "ben") -> User:
-    """A member of staff who may do what is named, like "view_topicrow" or "django_events.view_topicrow"."""
+    """A member of staff who may do what is named, like "view_topic" or "django_events.view_topic"."""
     user = User.objects.create_user(name, password=PASSWORD, is_staff=True)
     user.user_permissions.set([permission(codename) for codename in permissions])
     return user

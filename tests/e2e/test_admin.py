@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from django_events import Backoff, Draft
-from django_events.models import ConsumerRow, DeadLetter, Sample
+from django_events.models import Consumer, DeadLetter, Sample
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import samples
 from django_events.testing import drain
@@ -70,7 +70,7 @@ def site(transactional_db, make_topic, make_consumer, mailbox):
 
 def made_up():
     """An hour of samples, as if the site had been busy."""
-    rows = list(ConsumerRow.objects.all())
+    rows = list(Consumer.objects.all())
     now = Sample.objects.latest("at").at
     for minute in range(1, 60):
         at = now - timedelta(minutes=60 - minute)
@@ -97,7 +97,7 @@ def narrow_enough(page):
 
 
 def open_consumer(page, name):
-    page.goto("/admin/django_events/consumerrow/")
+    page.goto("/admin/django_events/consumer/")
     page.get_by_role("link", name=name, exact=True).click()
 
 
@@ -119,19 +119,19 @@ def test_the_overview_shows_what_goes_on(site, olga, request):
 @pytest.mark.requirement("X5")
 @on_every_screen
 def test_every_page_fits_on_every_screen(site, olga, request):
-    consumer = ConsumerRow.objects.get(name="invitations")
+    consumer = Consumer.objects.get(name="invitations")
     letter = DeadLetter.objects.first()
     root = "/admin/django_events/"
     pages = {
-        "topics": f"{root}topicrow/",
-        "topic": f"{root}topicrow/{consumer.topic_id}/change/",
-        "log": f"{root}topicrow/{consumer.topic_id}/log/",
-        "event": f"{root}topicrow/{consumer.topic_id}/log/40/",
-        "again": f"{root}topicrow/{consumer.topic_id}/log/40/again/",
-        "consumers": f"{root}consumerrow/",
-        "consumer": f"{root}consumerrow/{consumer.pk}/change/",
-        "deliveries": f"{root}consumerrow/{consumer.pk}/deliveries/",
-        "rewind": f"{root}consumerrow/{consumer.pk}/act/rewind/?to=id&id=30",
+        "topics": f"{root}topic/",
+        "topic": f"{root}topic/{consumer.topic_id}/change/",
+        "log": f"{root}topic/{consumer.topic_id}/log/",
+        "event": f"{root}topic/{consumer.topic_id}/log/40/",
+        "again": f"{root}topic/{consumer.topic_id}/log/40/again/",
+        "consumers": f"{root}consumer/",
+        "consumer": f"{root}consumer/{consumer.pk}/change/",
+        "deliveries": f"{root}consumer/{consumer.pk}/deliveries/",
+        "rewind": f"{root}consumer/{consumer.pk}/act/rewind/?to=id&id=30",
         "dead-letters": f"{root}deadletter/",
         "errors": f"{root}deadletter/errors/",
         "dead-letter": f"{root}deadletter/{letter.pk}/change/",
@@ -214,7 +214,7 @@ def test_the_overview_refreshes_itself_until_it_is_stopped(site, olga):
 
 @pytest.mark.requirement("X5")
 def test_one_browses_filters_and_goes_to_an_id(site, olga):
-    olga.goto("/admin/django_events/topicrow/")
+    olga.goto("/admin/django_events/topic/")
     olga.get_by_role("link", name="visits", exact=True).click()
     olga.get_by_role("link", name="Browse the log").click()
     first = olga.locator("#content tbody th a").first
@@ -296,7 +296,7 @@ def test_all_are_chosen_and_discarded_with_a_reason(site, olga):
 
 @pytest.mark.requirement("X5")
 def test_who_may_only_look_finds_nothing_to_press(site, page, login, guard):
-    login(page, viewer("django_events.view_consumerrow", "django_events.view_overview"))
+    login(page, viewer("django_events.view_consumer", "django_events.view_overview"))
     page.goto("/admin/django_events/overview/")
     expect(page.get_by_role("link", name="invitations").first).to_be_visible()
     expect(page.get_by_role("link", name="visits", exact=True)).not_to_be_visible()
@@ -319,7 +319,7 @@ def test_pause_and_resume_on_a_phone(site, open_page, login):
     page.get_by_role("link", name="Resume…").tap()
     page.get_by_role("button", name="Resume").tap()
     expect(page.get_by_text("goes on").first).to_be_visible()
-    assert ConsumerRow.objects.get(name="slow").paused_at is None
+    assert Consumer.objects.get(name="slow").paused_at is None
 
 
 def test_an_action_is_taken_with_the_keyboard(site, olga):
@@ -329,7 +329,7 @@ def test_an_action_is_taken_with_the_keyboard(site, olga):
     olga.get_by_role("button", name="Pause").focus()
     olga.keyboard.press("Enter")
     olga.get_by_text("is paused").first.wait_for()
-    assert ConsumerRow.objects.filter(name="slow", paused_at__lte=ClockTimestamp()).exists()
+    assert Consumer.objects.filter(name="slow", paused_at__lte=ClockTimestamp()).exists()
 
 
 def test_a_hostile_payload_does_nothing(site, olga):
@@ -338,5 +338,5 @@ def test_a_hostile_payload_does_nothing(site, olga):
     )
     drain(raise_errors=False)
 
-    olga.goto(f"/admin/django_events/topicrow/{ConsumerRow.objects.get(name='slow').topic_id}/log/121/")
+    olga.goto(f"/admin/django_events/topic/{Consumer.objects.get(name='slow').topic_id}/log/121/")
     expect(olga.locator("pre").first).to_contain_text("</pre><script>")

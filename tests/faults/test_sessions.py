@@ -8,7 +8,7 @@ from django_events import Draft, publish, publish_many, sql
 from django_events.log.mark import SQL as MARK_SQL
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.log.transfer import Transfer
-from django_events.models import TopicRow
+from django_events.models import Topic
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import Processes
 
@@ -25,7 +25,7 @@ def move(worker: Transfer) -> int:
 
 @pytest.mark.requirement("E4")
 def test_a_copy_that_stalls_after_taking_its_ids(connect, things):
-    topic_id = TopicRow.objects.get(name="things").pk
+    topic_id = Topic.objects.get(name="things").pk
     stalled = connect()
     worker = Transfer("default")
     with stalled.cursor() as cursor, cursor.copy(COPY) as copy:

@@ -15,9 +15,9 @@ from django.core.management.base import SystemCheckError
 from django.db import connection, connections
 from django.test import override_settings
 
-from django_events import Topic, declarations
+from django_events import DeclaredTopic, declarations
 from django_events import checks as checks_of_ours
-from django_events.models import BufferedEvent, ConsumerRow, Position, TopicRow
+from django_events.models import BufferedEvent, Consumer, Position, Topic
 from django_events.models import Event as EventRow
 from tests.support.fix_database import alias
 
@@ -39,7 +39,7 @@ def declare():
     made = []
 
     def declare_one(*args, **options):
-        made.append(Topic(*args, **options))
+        made.append(DeclaredTopic(*args, **options))
         declarations.registry.add(made[-1])
         return made[-1]
 
@@ -306,9 +306,9 @@ def test_parameters_bound_by_the_server_are_warned_of(monkeypatch):
 
 
 def test_a_consumer_that_stopped_is_found(make_topic):
-    topic = TopicRow.objects.get(name=str(make_topic("things", partitions=2)))
+    topic = Topic.objects.get(name=str(make_topic("things", partitions=2)))
     for name, partition in (("reader", 1), ("queue", Position.ALL)):
-        row = ConsumerRow.objects.create(name=name, topic=topic)
+        row = Consumer.objects.create(name=name, topic=topic)
         Position.objects.create(
             consumer=row, partition=partition, stopped_at=datetime(2025, 1, 2, 3, 4, tzinfo=UTC), error="Bad."
         )

@@ -8,7 +8,7 @@ from django.core.management import call_command
 
 from django_events import publish
 from django_events.exceptions import FixtureRefused
-from django_events.models import BufferedEvent, Event, TopicRow
+from django_events.models import BufferedEvent, Event, Topic
 from testproject.shop.models import Product
 from tests.support.fix_topics import transfer_all
 
@@ -30,12 +30,12 @@ def dump(tmp_path, things):
 
 
 def test_a_dump_of_a_whole_site_is_refused_with_the_way_out_and_changes_nothing(dump):
-    before = list(TopicRow.objects.values()), Event.objects.count(), BufferedEvent.objects.count()
+    before = list(Topic.objects.values()), Event.objects.count(), BufferedEvent.objects.count()
 
     with pytest.raises(FixtureRefused, match=rf"^Problem installing fixture .*django_events\..*{WAY_OUT}"):
         call_command("loaddata", dump, verbosity=0)
 
-    assert before == (list(TopicRow.objects.values()), Event.objects.count(), BufferedEvent.objects.count())
+    assert before == (list(Topic.objects.values()), Event.objects.count(), BufferedEvent.objects.count())
     assert not Product.objects.exists()
 
 
@@ -48,7 +48,7 @@ def test_a_dump_of_a_whole_site_is_loaded_without_its_events(dump):
 
 def test_a_topic_of_another_database_does_not_take_the_place_of_one(things):
     """In a new database the ids of topics are in the order in which `migrate` made them there."""
-    row = TopicRow.objects.get(name="things")
+    row = Topic.objects.get(name="things")
     [written] = json.loads(serializers.serialize("json", [row]))
 
     def load(**changed):
@@ -61,4 +61,4 @@ def test_a_topic_of_another_database_does_not_take_the_place_of_one(things):
         load(fields={**written["fields"], "name": "others"})
     with pytest.raises(FixtureRefused, match=WAY_OUT):
         load(pk=row.pk + 1_000)
-    assert TopicRow.objects.get(pk=row.pk).name == "things"
+    assert Topic.objects.get(pk=row.pk).name == "things"

@@ -21,7 +21,7 @@ from django.urls import path
 from django_events import health, publish
 from django_events.consuming.filling import fill_some
 from django_events.management.commands.events import Command
-from django_events.models import BufferedEvent, TopicRow
+from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.replay import pause
 from django_events.sql.limited import limited
@@ -356,7 +356,7 @@ def test_health_of_the_buffer(events, things):
 def test_health_of_a_consumer(events, things, make_consumer):
     make_consumer(things, handler=print)
     fill_topic(things, 1, 2)
-    run(f"UPDATE {log_table(TopicRow.objects.get(name='things').pk)} SET logged_at = logged_at - interval '5 min'")
+    run(f"UPDATE {log_table(Topic.objects.get(name='things').pk)} SET logged_at = logged_at - interval '5 min'")
 
     assert events("--consumer", "reader")[:2] == (0, "ok: reader is 2 events behind, the oldest for 5 min.\n")
     assert events("--consumer", "reader", "--max-lag", "1")[0] == 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_events import Consumer, sql, statements
+from django_events import DeclaredConsumer, sql, statements
 from django_events.matching import condition, matches
 from tests.unit.test_matching import TABLE
 
@@ -28,7 +28,7 @@ def consumer(**filters):
     for option in ("types", "keys"):
         if option in filters:
             filters[option] = tuple(filters[option])
-    declared = Consumer(name="reader", topics=("things",), handler=print, **filters)
+    declared = DeclaredConsumer(name="reader", topics=("things",), handler=print, **filters)
     assert not list(declared.problems())
     return declared
 

@@ -35,7 +35,7 @@ def site(request: pytest.FixtureRequest, make_topic: Any) -> dict[str, int]:
     """A long log with a key that one segment is full of, a partition that went quiet, and much of everything else."""
     for name, timeline, partitions in (("big", True, 4), ("flat", False, 1)):
         make_topic(name, partitions=partitions, timeline=timeline, segment_size=SEGMENT)
-    found = {topic.name: topic for topic in models.TopicRow.objects.select_related("head")}
+    found = {topic.name: topic for topic in models.Topic.objects.select_related("head")}
     with connection.cursor() as cursor:
         for topic in (found["big"], found["flat"]):
             extend("default", topic, after=0, events=EVENTS)
@@ -49,9 +49,9 @@ def site(request: pytest.FixtureRequest, make_topic: Any) -> dict[str, int]:
                 [topic.pk, min(topic.partitions, 3), EVENTS],
             )
         topic = found["big"]
-        queue = models.ConsumerRow.objects.create(name="queue", topic=topic, mode="queue", partitioned=False, live=True)
+        queue = models.Consumer.objects.create(name="queue", topic=topic, mode="queue", partitioned=False, live=True)
         queue.positions.create(partition=models.Position.ALL)
-        stream = models.ConsumerRow.objects.create(name="stream", topic=topic)
+        stream = models.Consumer.objects.create(name="stream", topic=topic)
         for lane in range(4):
             stream.positions.create(partition=lane, position=100, number=30)
         ids = {"big": topic.pk, "flat": found["flat"].pk, "queue": queue.pk, "stream": stream.pk}
@@ -202,9 +202,9 @@ def test_more_topics_and_consumers_ask_no_more(olga: Client, make_topic: Any) ->
         return counts
 
     def grow(name: str, consumers: int) -> None:
-        topic = models.TopicRow.objects.get(name=str(make_topic(name)))
+        topic = models.Topic.objects.get(name=str(make_topic(name)))
         for i in range(consumers):
-            row = models.ConsumerRow.objects.create(name=f"{name}-{i}", topic=topic, partitioned=False)
+            row = models.Consumer.objects.create(name=f"{name}-{i}", topic=topic, partitioned=False)
             row.positions.create(partition=models.Position.ALL)
             row.dead_letters.create(
                 event_id=1, partition=0, number=1, metadata={}, attempts=1, error="no",

@@ -24,7 +24,7 @@ PAST = "django_events_pastdelivery"
 
 def make_deliveries(topic, count, *, leased=0):
     """A queue consumer whose first deliveries are in hands; of the others some wait, and one key has most of them."""
-    row = models.ConsumerRow.objects.create(
+    row = models.Consumer.objects.create(
         name=f"queue{leased}", topic=topic, mode="queue", ordered=True, partitioned=False, live=True
     )
     row.positions.create(partition=models.Position.ALL)
@@ -41,7 +41,7 @@ def make_deliveries(topic, count, *, leased=0):
 
 @pytest.fixture
 def topic(make_topic):
-    return models.TopicRow.objects.get(name=str(make_topic("things")))
+    return models.Topic.objects.get(name=str(make_topic("things")))
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def very_many(topic):
             [leased, VERY_MANY],
         )
         cursor.execute(f"ANALYZE {DELIVERIES}, {PAST}, django_events_deliverylease")
-    models.ConsumerRow.objects.filter(pk=waiting).update(history=timedelta(days=1), max_pending=1_000)
+    models.Consumer.objects.filter(pk=waiting).update(history=timedelta(days=1), max_pending=1_000)
     return waiting, leased
 
 
@@ -218,5 +218,5 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     redrive = DUE_PARTITIONS_SQL.due_redrive.on(condition=sql.shared.redrive_of_queue)
     look = DUE_PARTITIONS_SQL.due_queue.on(consumer_id=waiting, floor=0, redrive=redrive)
     assert rows_read(look) < 2_000
-    models.ConsumerRow.objects.filter(pk=waiting).update(ordered=False)
+    models.Consumer.objects.filter(pk=waiting).update(ordered=False)
     assert 0 < rows_read(claim_statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000

@@ -9,7 +9,7 @@ from django.db import connection
 from django_events import Draft, publish_many, sql
 from django_events.log.ends import SQL as ENDS_SQL
 from django_events.log.transfer import SQL as TRANSFER_SQL
-from django_events.models import Event, TopicRow
+from django_events.models import Event, Topic
 from django_events.statements import log_table
 from tests.support.fix_topics import transfer_all
 
@@ -48,7 +48,7 @@ def large(make_topic) -> int:
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE django_events_event")
         cursor.execute("ANALYZE django_events_bufferedevent")
-    return TopicRow.objects.get(name="large").pk
+    return Topic.objects.get(name="large").pk
 
 
 @pytest.fixture(params=["fresh statistics", "statistics of an empty buffer"])

@@ -12,7 +12,7 @@ from django_events import models, sql
 from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
 from django_events.log import inventory
 from django_events.log.inventory import SQL as INVENTORY_SQL
-from django_events.models import ConsumerRow, DeadLetter, Position, Sample, TopicRow
+from django_events.models import Consumer, DeadLetter, Position, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import lag, samples, state
 from django_events.observing.lag import SQL as LAG_SQL
@@ -30,8 +30,8 @@ CONSUMERS = 200
 @pytest.fixture
 def crowd(large: int) -> Iterator[int]:
     """Many consumers of a long log, one of which gave up on very many events; returns the topic's id."""
-    topic = TopicRow.objects.get(pk=large)
-    rows = ConsumerRow.objects.bulk_create(ConsumerRow(name=f"reader-{i}", topic=topic) for i in range(CONSUMERS))
+    topic = Topic.objects.get(pk=large)
+    rows = Consumer.objects.bulk_create(Consumer(name=f"reader-{i}", topic=topic) for i in range(CONSUMERS))
     Position.objects.bulk_create(Position(consumer=row, partition=lane) for row in rows for lane in range(4))
     now = {"published_at": ClockTimestamp(), "logged_at": ClockTimestamp()}
     DeadLetter.objects.bulk_create(
@@ -42,7 +42,7 @@ def crowd(large: int) -> Iterator[int]:
         for table in ("consumer", "position", "deadletter"):
             cursor.execute(f"ANALYZE django_events_{table}")
     yield large
-    ConsumerRow.objects.filter(pk__in=[row.pk for row in rows]).delete()
+    Consumer.objects.filter(pk__in=[row.pk for row in rows]).delete()
 
 
 def log_scans(plan: list[dict[str, Any]]) -> set[str]:
@@ -104,7 +104,7 @@ def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
 
 @pytest.mark.requirement("S13")
 def test_the_age_of_what_is_behind_is_one_look_by_index_per_partition(crowd: int) -> None:
-    reader = ConsumerRow.objects.get(name="reader-1")
+    reader = Consumer.objects.get(name="reader-1")
     plan = explain(
         LAG_SQL.oldest_unpassed.on(
             consumer_ids=sql.literal([reader.pk]),
@@ -170,7 +170,7 @@ def test_a_read_between_bounds_opens_only_the_segments_between_them(large: int) 
 
 
 def test_a_floor_stands_for_segments_that_were_dropped(large: int) -> None:
-    topic = TopicRow.objects.select_related("head").get(pk=large)
+    topic = Topic.objects.select_related("head").get(pk=large)
     numbers = {lane: end for (_, lane), end in lag.ends_of("default", [topic]).items()}
     assert numbers[models.Position.ALL] == 40_000
     assert sum(number for lane, number in numbers.items() if lane >= 0) == 40_000
@@ -190,7 +190,7 @@ def test_very_many_topics_are_asked_in_parts(make_topic: Any, monkeypatch: pytes
     monkeypatch.setattr(lag, "TOPICS_AT_ONCE", 2)
     monkeypatch.setattr(inventory, "TOPICS_AT_ONCE", 2)
 
-    topics = list(TopicRow.objects.select_related("head"))
+    topics = list(Topic.objects.select_related("head"))
     assert {topic_id for topic_id, _ in lag.ends_of("default", topics)} == {topic.pk for topic in topics}
     assert [log.topic.name for log in inventory.logs("default")] == sorted(topic.name for topic in topics)
 

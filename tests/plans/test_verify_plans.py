@@ -24,7 +24,7 @@ LEASES = "django_events_deliverylease"
 
 @pytest.fixture
 def topic(make_topic):
-    return models.TopicRow.objects.get(name=str(make_topic("things")))
+    return models.Topic.objects.get(name=str(make_topic("things")))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_what_a_queue_never_got_is_looked_for_by_ranges(topic, consumer_id, stat
             consumer_id=consumer_id,
             after=5_000,
             upper=10_000,
-            match=condition(models.ConsumerRow(types=["a", "b.*"])),
+            match=condition(models.Consumer(types=["a", "b.*"])),
         )
         plan = explain(looking, most=SHOWN)
 

@@ -428,9 +428,9 @@ def test_executors_need_no_django() -> None:
 
 
 def topic_id(topic: Any) -> int:
-    from django_events.models import TopicRow
+    from django_events.models import Topic
 
-    return TopicRow.objects.get(name=str(topic)).pk
+    return Topic.objects.get(name=str(topic)).pk
 
 
 def test_a_time_is_found_while_the_oldest_events_are_removed(log: Callable[..., Any], dsn: str) -> None:

@@ -419,9 +419,9 @@ def plan(path: Path, *parts: Part, by: tuple[str, ...] = ("day",)) -> None:
 
 
 def incarnation(topic: Any) -> str:
-    from django_events.models import TopicRow
+    from django_events.models import Topic
 
-    return str(TopicRow.objects.get(name=str(topic)).incarnation)
+    return str(Topic.objects.get(name=str(topic)).incarnation)
 
 
 def test_files_get_the_size_that_is_wanted(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:

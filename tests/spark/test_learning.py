@@ -60,7 +60,7 @@ def made(numbers: range, chance: random.Random, *, ended: bool, dearer: float = 
     return orders, payments
 
 
-def happen(topic: declarations.Topic, events: list[Timed]) -> None:
+def happen(topic: declarations.DeclaredTopic, events: list[Timed]) -> None:
     """Have these events in the log, published at their times."""
     events = sorted(events, key=lambda event: event[0])
     with transaction.atomic(), connection.cursor() as cursor:

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from django_events import Draft, rewind
 from django_events.exceptions import ConsumerChangeRefused, DataLost, EventsError
-from django_events.models import ConsumerRow, Intervention, Position, TopicRow
+from django_events.models import Consumer, Intervention, Position, Topic
 from django_events.observing.lag import lag
 from django_events.spark.dsn import Dsn
 from django_events.spark.options import for_stream
@@ -33,7 +33,7 @@ Stream = Callable[..., list[int]]
 def followers() -> Iterator[None]:
     """Forget the consumers that queries register."""
     yield
-    ConsumerRow.objects.filter(mode="spark").delete()
+    Consumer.objects.filter(mode="spark").delete()
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_a_query_can_be_a_consumer(log: Callable[..., Any], stream: Stream, foll
     topic = log(*(Draft(value=n) for n in range(10)))
 
     stream(topic, consumer="warehouse", maxOffsetsPerTrigger=4)
-    consumer = ConsumerRow.objects.get(name="warehouse")
+    consumer = Consumer.objects.get(name="warehouse")
     assert consumer.mode == "spark"
     position = Position.objects.get(consumer=consumer)
     assert (position.partition, position.position, position.handled) == (-1, 10, 10)
@@ -331,7 +331,7 @@ def test_a_consumer_of_django_on_another_topic_is_no_query_either(
 
     with pytest.raises(Exception, match=r"is a stream consumer of Django\. Take another name"):
         stream(topic, consumer="taken")
-    assert ConsumerRow.objects.filter(name="taken").count() == 1
+    assert Consumer.objects.filter(name="taken").count() == 1
 
 
 def test_a_name_that_a_query_has_is_none_for_a_consumer_of_django(
@@ -343,7 +343,7 @@ def test_a_name_that_a_query_has_is_none_for_a_consumer_of_django(
 
     with pytest.raises(ConsumerChangeRefused, match="a streaming query of Spark has the name, on topic 'things'"):
         make_consumer(make_topic("others"), name="taken", handler=print)
-    assert ConsumerRow.objects.filter(name="taken").count() == 1
+    assert Consumer.objects.filter(name="taken").count() == 1
 
 
 def test_a_query_is_not_steered_from_here(log: Callable[..., Any], stream: Stream, followers: None) -> None:
@@ -432,5 +432,5 @@ def make_anew(topic: Any, make_topic: Any) -> None:
 
     drop_topics([topic.name])
     with transaction.atomic():
-        assert not TopicRow.objects.filter(name=topic.name).exists()
+        assert not Topic.objects.filter(name=topic.name).exists()
     make_topic(topic.name)

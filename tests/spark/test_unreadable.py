@@ -111,8 +111,8 @@ def test_a_row_that_no_reader_could_read_is_not_published(
 
 def test_dead_letters_are_read_as_well(make_topic: Any, log: Callable[..., Any], dsn: str) -> None:
     topic = log(*[Draft(value=n) for n in range(3)])
-    row = models.ConsumerRow.objects.create(
-        name="giving-up", topic=models.TopicRow.objects.get(name=str(topic)), mode="stream", filled_until=0
+    row = models.Consumer.objects.create(
+        name="giving-up", topic=models.Topic.objects.get(name=str(topic)), mode="stream", filled_until=0
     )
     try:
         for event_id, value in enumerate(["'1'", worst_values.EXPANDING["zeros with 16,383 decimals"], "'3'"], 1):

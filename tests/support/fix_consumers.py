@@ -19,7 +19,7 @@ from django_events.consuming.streams import StreamServer
 from django_events.consuming.subscriptions import subscriptions
 from django_events.log import channel
 from django_events.models import (
-    ConsumerRow,
+    Consumer,
     DeadLetter,
     Delivery,
     Position,
@@ -31,7 +31,7 @@ from django_events.workers.listening import Listener
 from django_events.workers.stopping import Stop
 from testproject.shop.models import Order, Product
 
-ConsumerFactory = Callable[..., declarations.Consumer]
+ConsumerFactory = Callable[..., declarations.DeclaredConsumer]
 MOST_TURNS = 500  # of one test: more is a spin
 
 
@@ -55,11 +55,11 @@ def in_thread() -> Iterator[Callable[..., "Future[Any]"]]:
 @pytest.fixture
 def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
     """Declare consumers for one test and register them; their rows are gone when it ends."""
-    made: list[declarations.Consumer] = []
+    made: list[declarations.DeclaredConsumer] = []
 
     def make(
-        *topics: declarations.Topic | str, handler: Any, name: str = "reader", **options: Any
-    ) -> declarations.Consumer:
+        *topics: declarations.DeclaredTopic | str, handler: Any, name: str = "reader", **options: Any
+    ) -> declarations.DeclaredConsumer:
         for earlier in [one for one in made if one.name == name]:
             declarations.consumers.discard(earlier)
         declared = declarations.consumer(*topics, name=name, **options)(handler)
@@ -71,7 +71,7 @@ def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
     for consumer in made:
         declarations.consumers.discard(consumer)
     if not connection.in_atomic_block:
-        rows = ConsumerRow.objects.filter(name__in={consumer.name for consumer in made})
+        rows = Consumer.objects.filter(name__in={consumer.name for consumer in made})
         Delivery.objects.filter(consumer_id__in=list(rows.values_list("pk", flat=True))).delete()
         rows.delete()
 
@@ -92,7 +92,7 @@ def written() -> list[str]:
     return list(Order.objects.order_by("pk").values_list("customer", flat=True))
 
 
-def due(consumer: declarations.Consumer, *, patient: bool = True) -> list[Due]:
+def due(consumer: declarations.DeclaredConsumer, *, patient: bool = True) -> list[Due]:
     """What a worker that looks now would claim, in that order."""
     due_partitions = DuePartitions("default", subscriptions("default", [consumer]), patient=patient)
     due_partitions.look(period=0)
@@ -100,7 +100,7 @@ def due(consumer: declarations.Consumer, *, patient: bool = True) -> list[Due]:
 
 
 def lease_of(
-    consumer: declarations.Consumer, partition: int | None = None, *, holder: str = "a test"
+    consumer: declarations.DeclaredConsumer, partition: int | None = None, *, holder: str = "a test"
 ) -> LeasedPartition | None:
     """Claim a partition, by default the only one."""
     [subscription] = subscriptions("default", [consumer])
@@ -115,7 +115,7 @@ def serve_lease(lease: LeasedPartition, *, patient: bool = True, **options: Any)
     return server.serve(lease, BoundHandler(lease.subscription.consumer), on_failure=log_failure(lease), **options)
 
 
-def serve_due(consumer: declarations.Consumer, *, patient: bool = True) -> int:
+def serve_due(consumer: declarations.DeclaredConsumer, *, patient: bool = True) -> int:
     """Serve what is due, in this thread, until nothing is; returns how many events were passed."""
     due_partitions = DuePartitions("default", subscriptions("default", [consumer]), patient=patient)
     passed = 0
@@ -128,36 +128,36 @@ def serve_due(consumer: declarations.Consumer, *, patient: bool = True) -> int:
     raise AssertionError(f"something is still due after {MOST_TURNS} turns")
 
 
-def positions(consumer: declarations.Consumer) -> QuerySet[Position]:
+def positions(consumer: declarations.DeclaredConsumer) -> QuerySet[Position]:
     return Position.objects.filter(consumer__name=consumer.name).order_by("consumer__topic__name", "partition")
 
 
-def position_of(consumer: declarations.Consumer, partition: int | None = None) -> Position:
+def position_of(consumer: declarations.DeclaredConsumer, partition: int | None = None) -> Position:
     """Where a consumer is in a partition, by default the only one."""
     found = positions(consumer)
     return found.get() if partition is None else found.get(partition=partition)
 
 
-def reached(consumer: declarations.Consumer) -> list[int]:
+def reached(consumer: declarations.DeclaredConsumer) -> list[int]:
     """The positions of a consumer, by partition."""
     return list(positions(consumer).values_list("position", flat=True))
 
 
-def dead_letters(consumer: declarations.Consumer) -> list[DeadLetter]:
+def dead_letters(consumer: declarations.DeclaredConsumer) -> list[DeadLetter]:
     return list(DeadLetter.objects.filter(consumer__name=consumer.name).order_by("event_id"))
 
 
-def end_pauses(consumer: declarations.Consumer) -> None:
+def end_pauses(consumer: declarations.DeclaredConsumer) -> None:
     """As if the time until the next attempt were over."""
     assert positions(consumer).filter(retry_at__isnull=False).update(retry_at=ClockTimestamp())
 
 
-def expire_leases(consumer: declarations.Consumer) -> None:
+def expire_leases(consumer: declarations.DeclaredConsumer) -> None:
     """As if the time of the leases were over."""
     assert positions(consumer).filter(token__isnull=False).update(leased_until=ClockTimestamp())
 
 
-def exhaust(consumer: declarations.Consumer) -> None:
+def exhaust(consumer: declarations.DeclaredConsumer) -> None:
     """Serve a consumer, without its pauses, until nothing waits any more."""
     serve_due(consumer)
     for _ in range(MOST_TURNS):
@@ -168,14 +168,14 @@ def exhaust(consumer: declarations.Consumer) -> None:
     raise AssertionError("it is tried again and again")
 
 
-def run_once(*consumers: declarations.Consumer, threads: int = 1) -> int:
+def run_once(*consumers: declarations.DeclaredConsumer, threads: int = 1) -> int:
     """A whole worker that runs until nothing is due; returns how many events were passed."""
     with pool_of(consumers, threads) as pool, closing(Stop()) as stop:
         return pool.run(stop, once=True)
 
 
 @contextmanager
-def working(*consumers: declarations.Consumer, threads: int = 1) -> Iterator[ConsumerPool]:
+def working(*consumers: declarations.DeclaredConsumer, threads: int = 1) -> Iterator[ConsumerPool]:
     """A whole worker in the background until the block ends; its error is raised then."""
     with pool_of(consumers, threads) as pool, closing(Stop()) as stop:
         errors: list[BaseException] = []
@@ -200,7 +200,7 @@ def working(*consumers: declarations.Consumer, threads: int = 1) -> Iterator[Con
 
 
 @contextmanager
-def pool_of(consumers: Sequence[declarations.Consumer], threads: int = 1) -> Iterator[ConsumerPool]:
+def pool_of(consumers: Sequence[declarations.DeclaredConsumer], threads: int = 1) -> Iterator[ConsumerPool]:
     """A whole worker that does nothing yet."""
     with (
         closing(Listener("default")) as listener,

@@ -13,7 +13,7 @@ from django_events import declarations
 from django_events.consuming import streams
 from django_events.models import (
     BufferedEvent,
-    ConsumerRow,
+    Consumer,
     DedupKey,
     Intervention,
     MaintenanceStep,
@@ -56,13 +56,13 @@ def transactional_db(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     for time_that_may_be_up in ("TURN", "TRANSACTION"):  # not because a test runs on a busy machine
         monkeypatch.setattr(streams, time_that_may_be_up, 3_600.0)
     with request.getfixturevalue("django_db_blocker").unblock():
-        known = set(ConsumerRow.objects.values_list("pk", flat=True))
+        known = set(Consumer.objects.values_list("pk", flat=True))
         yield
         left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("consumer ", "django_ev"))]
         try:
             assert not left, f"threads go on: {left}"
             assert not connection.in_atomic_block
-            assert not ConsumerRow.objects.exclude(pk__in=known).exists()
+            assert not Consumer.objects.exclude(pk__in=known).exists()
         finally:
             for model in LEFT_BEHIND:
                 model.objects.all().delete()
@@ -72,7 +72,7 @@ def transactional_db(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 class Session(psycopg.Connection[Any]):
     """A session of somebody else on the test's database, in a transaction until it commits."""
 
-    def publish(self, topic: declarations.Topic, value: str, **fields: Any) -> int:
+    def publish(self, topic: declarations.DeclaredTopic, value: str, **fields: Any) -> int:
         names = "".join(f", {name} => %({name})s" for name in fields)
         row = self.execute(
             f"SELECT django_events_publish(%(topic)s, to_jsonb(%(value)s::text){names})",

@@ -27,7 +27,9 @@ def make_queue(make_consumer: ConsumerFactory) -> Iterator[QueueFactory]:
     """Register a queue consumer of one topic; it is live unless told otherwise. What is left of it is deleted."""
     made = []
 
-    def make(topic: declarations.Topic | str, *, name: str = "queue", live: bool = True, **options: Any) -> Queue:
+    def make(
+        topic: declarations.DeclaredTopic | str, *, name: str = "queue", live: bool = True, **options: Any
+    ) -> Queue:
         declared = make_consumer(topic, name=name, mode="queue", **{"handler": print, "retry": AT_ONCE, **options})
         queue = queue_of(declared)
         made.append(queue.subscription.consumer_id)
@@ -35,7 +37,7 @@ def make_queue(make_consumer: ConsumerFactory) -> Iterator[QueueFactory]:
             while fill_some(queue.subscription):
                 pass
         else:
-            models.ConsumerRow.objects.filter(name=name).update(live=False)
+            models.Consumer.objects.filter(name=name).update(live=False)
         return queue
 
     yield make
@@ -43,7 +45,7 @@ def make_queue(make_consumer: ConsumerFactory) -> Iterator[QueueFactory]:
         model.objects.filter(consumer_id__in=made).delete()
 
 
-def queue_of(consumer: declarations.Consumer, *, holder: str = "a test") -> Queue:
+def queue_of(consumer: declarations.DeclaredConsumer, *, holder: str = "a test") -> Queue:
     """A registered queue consumer as one worker sees it."""
     [subscription] = subscriptions("default", [consumer])
     return Queue(subscription, holder=holder)
@@ -54,7 +56,7 @@ def another(queue: Queue, holder: str = "another") -> Queue:
     return Queue(queue.subscription, holder=holder)
 
 
-def fill_topic(topic: declarations.Topic | str, *values: Any, key: str | None = None, **options: Any) -> None:
+def fill_topic(topic: declarations.DeclaredTopic | str, *values: Any, key: str | None = None, **options: Any) -> None:
     """Publish these values, and have them moved into the log."""
     publish_many(topic, [Draft(value=value, key=key, **options) for value in values])
     transfer_all()
@@ -69,8 +71,8 @@ def pending(queue: Queue) -> list[int]:
     return list(deliveries(queue).values_list("event_id", flat=True))
 
 
-def row_of(queue: Queue) -> models.ConsumerRow:
-    return models.ConsumerRow.objects.get(pk=queue.subscription.consumer_id)
+def row_of(queue: Queue) -> models.Consumer:
+    return models.Consumer.objects.get(pk=queue.subscription.consumer_id)
 
 
 def values(hand: ClaimedDeliveries | None) -> list[Any]:

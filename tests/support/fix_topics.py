@@ -9,10 +9,10 @@ from django.db import connection
 from django_events import declarations
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
-from django_events.models import Event, TopicRow
+from django_events.models import Event, Topic
 from django_events.statements import log_table
 
-TopicFactory = Callable[..., declarations.Topic]
+TopicFactory = Callable[..., declarations.DeclaredTopic]
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def make_topic(request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
     """Declare topics for one test, with their rows and tables; they are dropped when it ends."""
     if "transactional_db" not in request.fixturenames:
         request.getfixturevalue("db")
-    made: list[declarations.Topic] = []
+    made: list[declarations.DeclaredTopic] = []
 
-    def make(name: str = "things", **options: Any) -> declarations.Topic:
+    def make(name: str = "things", **options: Any) -> declarations.DeclaredTopic:
         topic = declarations.topic(name, **options)
         made.append(topic)
         sync("default")
@@ -36,7 +36,7 @@ def make_topic(request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
 
 
 def drop_topics(names: list[str]) -> None:
-    rows = TopicRow.objects.filter(name__in=names)
+    rows = Topic.objects.filter(name__in=names)
     with connection.cursor() as cursor:
         for topic in rows:
             cursor.execute(f"DROP TABLE IF EXISTS {log_table(topic.pk)} CASCADE")
@@ -44,7 +44,7 @@ def drop_topics(names: list[str]) -> None:
 
 
 @pytest.fixture
-def undiscovered() -> Iterator[declarations.Topic]:
+def undiscovered() -> Iterator[declarations.DeclaredTopic]:
     """Declared, but `migrate` has not run since."""
     topic = declarations.topic("undiscovered")
     yield topic
@@ -52,13 +52,13 @@ def undiscovered() -> Iterator[declarations.Topic]:
 
 
 @pytest.fixture
-def things(make_topic: TopicFactory) -> declarations.Topic:
+def things(make_topic: TopicFactory) -> declarations.DeclaredTopic:
     """A topic of one partition."""
     return make_topic("things")
 
 
 @pytest.fixture
-def lanes(make_topic: TopicFactory) -> declarations.Topic:
+def lanes(make_topic: TopicFactory) -> declarations.DeclaredTopic:
     """A topic of four partitions."""
     return make_topic("lanes", partitions=4)
 
@@ -73,12 +73,12 @@ def transfer_all(*, batch_size: int = 5_000) -> int:
     return total
 
 
-def log_values(topic: declarations.Topic) -> list[Any]:
+def log_values(topic: declarations.DeclaredTopic) -> list[Any]:
     """The values in the log of a topic, in order."""
     return list(Event.objects.since(topic).values_list("value", flat=True))
 
 
-def assert_dense(topic: declarations.Topic) -> None:
+def assert_dense(topic: declarations.DeclaredTopic) -> None:
     """Ids are 1..n, numbers are 1..n in each partition, times never go back."""
     rows = list(Event.objects.since(topic).values_list("id", "partition", "number", "logged_at"))
     assert [id for id, *_ in rows] == list(range(1, len(rows) + 1))

@@ -71,7 +71,7 @@ def give_work(turn: int) -> None:
     transfer = Transfer("default")
     while transfer.move() or transfer.left:
         pass
-    consumer = models.ConsumerRow.objects.filter(mode="queue").order_by("pk").first()
+    consumer = models.Consumer.objects.filter(mode="queue").order_by("pk").first()
     assert consumer is not None
     past = ClockTimestamp() - LONG_AGO
     models.PastDelivery.objects.create(

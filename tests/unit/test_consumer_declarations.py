@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from django_events import Backoff, Consumer, EventsError, Topic, consumer, declarations
+from django_events import Backoff, DeclaredConsumer, DeclaredTopic, EventsError, consumer, declarations
 from django_events.declarations import ConsumerRegistry
 from django_events.exceptions import HandlerNotFound, InvalidConsumer, UnknownConsumer
 
@@ -42,9 +42,9 @@ def problems_of(*topics, name="billing", **options):
 
 @pytest.mark.requirement("E12")
 def test_a_consumer_without_options(consumers):
-    billing = declare(Topic(name="orders"))
+    billing = declare(DeclaredTopic(name="orders"))
 
-    assert billing == Consumer(
+    assert billing == DeclaredConsumer(
         name="billing",
         topics=("orders",),
         handler=handle,
@@ -130,7 +130,7 @@ def test_a_handler_may_be_a_path_that_is_imported_when_it_is_called(tmp_path, mo
     module.write_text("def bill(event):\n    return f'billed {event}'\n")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     billing = consumer("orders", name="billing", handler="handlers_by_path.bill")
-    assert isinstance(billing, Consumer)
+    assert isinstance(billing, DeclaredConsumer)
     assert not list(billing.problems())
     assert "handlers_by_path" not in sys.modules
 
@@ -203,7 +203,9 @@ def test_a_consumer_without_topics_is_refused():
 
 
 def test_a_topic_that_is_named_twice_is_refused():
-    assert problems_of("orders", Topic(name="payments"), "payments") == [f"{WHAT} names topic 'payments' twice."]
+    assert problems_of("orders", DeclaredTopic(name="payments"), "payments") == [
+        f"{WHAT} names topic 'payments' twice."
+    ]
 
 
 def _number(option, value):

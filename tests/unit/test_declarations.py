@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_events import EventsError, Topic, declarations, topic
+from django_events import DeclaredTopic, EventsError, declarations, topic
 from django_events.declarations import TopicRegistry
 from django_events.exceptions import InvalidTopic, UnknownTopic
 
@@ -27,14 +27,14 @@ def registry(monkeypatch):
 
 
 def problems_of(*args, **options):
-    return list(Topic(name=args[0] if args else "orders", **options).problems())
+    return list(DeclaredTopic(name=args[0] if args else "orders", **options).problems())
 
 
 @pytest.mark.requirement("E1")
 def test_a_topic_without_options_has_one_partition_and_keeps_events_for_ever(registry):
     orders = topic("orders")
 
-    assert orders == Topic(name="orders", partitions=1, retention=None, segment_size=1_000_000, timeline=False)
+    assert orders == DeclaredTopic(name="orders", partitions=1, retention=None, segment_size=1_000_000, timeline=False)
     assert list(registry) == [orders]
     assert not list(registry.problems())
 
@@ -152,7 +152,7 @@ def test_of_two_declarations_the_first_is_meant_until_it_is_discarded(registry):
 
 
 def test_discarding_forgets_only_that_very_declaration(registry):
-    orders, twin = topic("orders"), Topic(name="orders")
+    orders, twin = topic("orders"), DeclaredTopic(name="orders")
     registry.discard(twin)
 
     assert list(registry) == [orders]
@@ -179,7 +179,7 @@ def test_a_topic_is_found_by_its_name_or_by_a_declaration(registry):
 
     assert registry.get("orders") is orders
     assert registry.get(orders) is orders
-    assert registry.get(Topic(name="orders", partitions=3)) is orders  # the name is what counts
+    assert registry.get(DeclaredTopic(name="orders", partitions=3)) is orders  # the name is what counts
 
 
 def test_an_unknown_topic_comes_with_the_likely_one(registry):
@@ -238,7 +238,7 @@ def test_declarations_can_be_made_without_django():
     program = """
 import sys
 from datetime import timedelta
-from django_events import Topic, topic
+from django_events import DeclaredTopic, topic
 orders = topic("orders", partitions=8, retention=timedelta(days=30))
 from django_events.declarations import registry
 registry.check()

@@ -18,12 +18,12 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_events import UNSET, Draft, EventsError, Topic
+from django_events import UNSET, DeclaredTopic, Draft, EventsError
 from django_events.exceptions import InvalidEvent
 from django_events.publishing import encoding
 from django_events.publishing.encoding import to_json
 
-ORDERS = Topic(name="orders", partitions=4)
+ORDERS = DeclaredTopic(name="orders", partitions=4)
 
 
 def encode(value=UNSET, body=UNSET, type="", key=None, metadata=None, partition=None):
@@ -401,7 +401,7 @@ def test_a_partition_that_is_no_whole_number_is_refused(partition):
 @pytest.mark.requirement("E2")
 @given(st.integers(1, 1_000), st.integers())
 def test_exactly_the_partitions_of_the_topic_can_be_named(partitions, partition):
-    topic = Topic(name="orders", partitions=partitions)
+    topic = DeclaredTopic(name="orders", partitions=partitions)
     if partition in range(partitions):
         assert encoding.encode(topic, 1, UNSET, "", None, None, partition).partition == partition
     else:

@@ -47,8 +47,18 @@ def test_every_public_name_is_what_it_says():
     from django_events.drafts import Unset
 
     classes = {
-        *("Backoff", "Claimed", "Consumer", "Ignore", "Draft", "EventsError", "Receipt", "ReceivedEvent", "RetryLater"),
-        *("BufferedWriter", "CreateTopic", "Topic"),
+        *(
+            "Backoff",
+            "Claimed",
+            "DeclaredConsumer",
+            "Ignore",
+            "Draft",
+            "EventsError",
+            "Receipt",
+            "ReceivedEvent",
+            "RetryLater",
+        ),
+        *("BufferedWriter", "CreateTopic", "DeclaredTopic"),
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
@@ -78,16 +88,16 @@ def test_operations_have_every_verb_and_nothing_else():
 @pytest.mark.parametrize("name", OF_A_CONSUMER)
 def test_a_declaration_has_the_verb_with_the_same_arguments(name, monkeypatch):
     from django_events import operations
-    from django_events.declarations import Consumer
+    from django_events.declarations import DeclaredConsumer
 
     of_function = inspect.signature(getattr(operations, name)).parameters
-    of_method = inspect.signature(getattr(Consumer, name)).parameters
+    of_method = inspect.signature(getattr(DeclaredConsumer, name)).parameters
     described = [(one.name, one.kind, one.default) for one in of_function.values()][1:]
     assert [(one.name, one.kind, one.default) for one in of_method.values()][1:] == described
 
     asked = []
     monkeypatch.setattr(operations, name, lambda *given, **options: asked.append((given, options)))
-    billing = Consumer(name="billing", topics=("orders",), handler=print)
+    billing = DeclaredConsumer(name="billing", topics=("orders",), handler=print)
     given = (7,) if name == "skip" else ()
     options = {one.name: object() for one in of_method.values() if one.kind is one.KEYWORD_ONLY}
     getattr(billing, name)(*given, **options)
@@ -133,7 +143,7 @@ assert [name for name in sys.modules if name.startswith("django_events.")] == []
 def test_the_names_of_declarations_load_no_django():
     run_python("""
 import sys
-from django_events import UNSET, EventsError, Topic, topic
+from django_events import UNSET, EventsError, DeclaredTopic, topic
 loaded = [name for name in sys.modules if name.split(".")[0] in ("django", "psycopg", "pgtrigger")]
 assert not loaded, loaded
 """)

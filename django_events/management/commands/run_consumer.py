@@ -54,7 +54,7 @@ class Command(WorkerCommand):
         if pool.broken:
             sys.exit(Exit.FAILED)
 
-    def _chosen(self, names: list[str], *, all: bool, threads: int) -> list[declarations.Consumer]:
+    def _chosen(self, names: list[str], *, all: bool, threads: int) -> list[declarations.DeclaredConsumer]:
         known = [consumer.name for consumer in declarations.consumers]
         if all and names:
             raise CommandError("Name consumers, or say --all, not both.", returncode=Exit.USAGE)

@@ -74,7 +74,7 @@ class Command(WorkerCommand):
             sys.exit(Exit.FAILED)
 
     def _work_until_changed(
-        self, using: str, consumers: list[declarations.Consumer], *, threads: int, greeting: str
+        self, using: str, consumers: list[declarations.DeclaredConsumer], *, threads: int, greeting: str
     ) -> None:
         crews: list[AllInOne] = []
 
@@ -97,7 +97,7 @@ def _run(crew: AllInOne, stop: Stop, *, once: bool = False) -> Done:
     return crew.run(stop, once=once, on_moved=log_moved(crew.using), on_handled=log_handled(crew.using))
 
 
-def _greeting(using: str, consumers: list[declarations.Consumer], *, reload: bool) -> str:
+def _greeting(using: str, consumers: list[declarations.DeclaredConsumer], *, reload: bool) -> str:
     listed = ", ".join(consumer.name for consumer in consumers) or "nobody: no installed app declares a consumer"
     reloading = " Code that changes is loaded again." if reload else ""
     return f"Moving the events of {using!r} into the log, and handing them to {listed}.{reloading} Ctrl-C stops."

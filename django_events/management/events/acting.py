@@ -20,7 +20,7 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report, table
-from django_events.models import ConsumerRow, Position
+from django_events.models import Consumer, Position
 from django_events.observing.lag import standings
 from django_events.operating.replay import Move
 from django_events.operating.replay import pause as pause_consumer
@@ -93,12 +93,12 @@ def unregister(using: str, *, name: str, topic: str | None, by: str | None, exec
     return Report(data, f"{table(['consumer', 'topic', 'state', 'handled', 'lag'], cells)}\n\n{told}")
 
 
-def _changed(name: str, rows: list[ConsumerRow], done: str, nothing: str) -> Report:
+def _changed(name: str, rows: list[Consumer], done: str, nothing: str) -> Report:
     data = {"consumer": name, "topics": [row.topic.name for row in rows]}
     return Report(data, done if rows else nothing)
 
 
-def _topics(rows: list[ConsumerRow]) -> str:
+def _topics(rows: list[Consumer]) -> str:
     return " and ".join(row.topic.name for row in rows)
 
 

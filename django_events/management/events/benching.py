@@ -26,7 +26,7 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report, table
-from django_events.models import TopicRow
+from django_events.models import Topic
 from django_events.phrases import count
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
@@ -56,7 +56,7 @@ DRY_RUN = "Nothing was done. To do it, say the same with --execute."
 def bench(using: str, *, what: str, execute: bool, **options: Any) -> Report:
     if connections[using].in_atomic_block:
         raise wrong_usage("events bench commits batch by batch, so it can't run inside a transaction of the caller.")
-    if TopicRow._meta.db_table not in connections[using].introspection.table_names():
+    if Topic._meta.db_table not in connections[using].introspection.table_names():
         raise refused(f"Nothing was done. {tables_missing(using)}")
     for name, option in (OF_TIMELINE if what == "flow" else OF_FLOW).items():
         if options[name] is not None:

@@ -59,11 +59,11 @@ def _kept(row: dict[str, Any]) -> str:
 def consumers(using: str, *, name: str | None, topic: str | None, partitions: bool, **options: Any) -> Report:
     rows = None if name is None else registered(using, name, topic=topic)
     if rows is None and topic is not None:
-        rows = list(models.ConsumerRow.objects.using(using).filter(topic__name=topic))
+        rows = list(models.Consumer.objects.using(using).filter(topic__name=topic))
     return _partitions(using, rows) if partitions else _consumers(using, rows)
 
 
-def _consumers(using: str, rows: list[models.ConsumerRow] | None) -> Report:
+def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
     found = standings(using, rows)
     columns = ["consumer", "topic", "state", "lag", "handled", "failed", "dead", "attempts"]
     columns += ["next attempt", "holder", "last error"]
@@ -86,7 +86,7 @@ def _consumers(using: str, rows: list[models.ConsumerRow] | None) -> Report:
     return Report([one._asdict() for one in found], table(columns, cells) if cells else "No consumers.")
 
 
-def _partitions(using: str, rows: list[models.ConsumerRow] | None) -> Report:
+def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
     found = progress(using, rows)
     columns = ["consumer", "topic", "partition", "state", "position", "head", "lag", "next attempt", "holder"]
     columns.append("last error")

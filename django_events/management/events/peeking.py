@@ -8,7 +8,7 @@ from django_events.log.inventory import existing
 from django_events.management.events.payloads import content, payload, payload_data, shown
 from django_events.management.events.subcommand import Subcommand, at_least_one, refused, whole_number, wrong_usage
 from django_events.management.reporting import Report, fields, table
-from django_events.models import Event, TopicRow
+from django_events.models import Event, Topic
 
 SEARCHED = 100_000  # events; a log can be long, and without a timeline a key is found by reading
 
@@ -67,7 +67,7 @@ def _one(using: str, topic: str, id: int) -> Report:
     return Report(data, f"{fields(described(data))}\n\n{payload(event)}")
 
 
-def event_data(topic: TopicRow, event: Event) -> dict[str, Any]:
+def event_data(topic: Topic, event: Event) -> dict[str, Any]:
     return {
         "address": f"{topic.name}/{event.id}",
         "topic": topic.name,

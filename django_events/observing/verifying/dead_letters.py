@@ -36,7 +36,7 @@ def verify_dead_letters(seen: Seen, findings: Findings) -> None:
 def verify_copies(seen: Seen, first_id: int, findings: Findings) -> None:
     """What they keep is what the event is: by ranges outside of the snapshot, for only an erasure changes either."""
     using, topic = seen.using, seen.topic
-    for consumer in models.ConsumerRow.objects.using(using).filter(topic=topic).only("name").order_by("name"):
+    for consumer in models.Consumer.objects.using(using).filter(topic=topic).only("name").order_by("name"):
         after = first_id - 1
         while (upper := _next_dead_letters(using, consumer, after, seen.last_id)) is not None:
             statement = SQL.verify_copies.on(
@@ -60,7 +60,7 @@ def verify_copies(seen: Seen, first_id: int, findings: Findings) -> None:
             after = upper
 
 
-def _next_dead_letters(using: str, consumer: models.ConsumerRow, after: int, last_id: int) -> int | None:
+def _next_dead_letters(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:
     ahead = SQL.next_dead_letters.on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
     with sql.batch(using):
         [[upper]] = sql.fetch(using, ahead)

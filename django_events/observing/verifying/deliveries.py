@@ -100,7 +100,7 @@ def verify_hands(seen: Seen, findings: Findings, notes: list[str]) -> None:
 def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str]) -> None:
     """Each event that is for a queue came to it, as far as its history tells: by ranges outside of the snapshot."""
     using, topic = seen.using, seen.topic
-    keeping = models.ConsumerRow.objects.using(using).filter(topic=topic, mode="queue", history__isnull=False)
+    keeping = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", history__isnull=False)
     for consumer in keeping.only("name", "types", "keys", "where").order_by("name"):
         after = first_id - 1
         while after < seen.last_id:
@@ -160,7 +160,7 @@ def verify_keys(seen: Seen, first_id: int, findings: Findings) -> None:
     """Of ordered queues, beside the log: by ranges outside of the snapshot, for only an erasure changes a key."""
     using, topic = seen.using, seen.topic
     ordered = (
-        models.ConsumerRow.objects.using(using)
+        models.Consumer.objects.using(using)
         .filter(topic=topic, mode="queue", ordered=True)
         .only("name")
         .order_by("name")
@@ -187,7 +187,7 @@ def verify_keys(seen: Seen, first_id: int, findings: Findings) -> None:
             after = upper
 
 
-def _next_deliveries(using: str, consumer: models.ConsumerRow, after: int, last_id: int) -> int | None:
+def _next_deliveries(using: str, consumer: models.Consumer, after: int, last_id: int) -> int | None:
     ahead = SQL.next_deliveries.on(consumer_id=consumer.pk, after=after, last_id=last_id, most=AT_ONCE)
     with sql.batch(using):
         [[upper]] = sql.fetch(using, ahead)

@@ -14,7 +14,7 @@ SQL = sql.beside(__name__)
 LOOKED_AT = 10_000  # events in the buffer
 
 
-def verify_logs(using: str, findings: Findings, *, only: models.TopicRow | None) -> None:
+def verify_logs(using: str, findings: Findings, *, only: models.Topic | None) -> None:
     """A log and a head for each topic, and a topic for each log."""
     for fault, topic_id, name in sql.fetch(using, SQL.verify_logs):
         if only is not None and topic_id != only.pk:

@@ -5,7 +5,7 @@ from django_events.observing.verifying.findings import SHOWN, Findings
 from django_events.phrases import moment
 
 
-def report(topic: models.TopicRow, rows: sql.Rows, findings: Findings) -> None:
+def report(topic: models.Topic, rows: sql.Rows, findings: Findings) -> None:
     """What a close look at a range of ids answered with."""
     shown: dict[str, int] = {}
     for fault, total, event_id, partition, number, before_id, before_number, logged_at, before_at in rows:
@@ -31,7 +31,7 @@ def report(topic: models.TopicRow, rows: sql.Rows, findings: Findings) -> None:
             findings.count(fault, total - SHOWN)
 
 
-def report_gap(topic: models.TopicRow, findings: Findings, *, before: int, id: int) -> None:
+def report_gap(topic: models.Topic, findings: Findings, *, before: int, id: int) -> None:
     """Nothing between two ids."""
     missing = id - before - 1
     which = f"{before + 1:,}" if missing == 1 else f"{before + 1:,} to {id - 1:,}, {missing:,} events,"

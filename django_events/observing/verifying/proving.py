@@ -69,7 +69,7 @@ class Verified(NamedTuple):
 def verify(
     using: str,
     *,
-    topic: models.TopicRow | None = None,
+    topic: models.Topic | None = None,
     last: int | None = None,
     on_progress: Callable[[str, int], None] = lambda topic, events: None,
 ) -> Verified:
@@ -82,14 +82,14 @@ def verify(
         verify_logs(using, findings, only=topic)
         if topic is None:
             verify_leftovers(using, findings, notes)
-        topics = [topic] if topic else list(models.TopicRow.objects.using(using).order_by("name"))
+        topics = [topic] if topic else list(models.Topic.objects.using(using).order_by("name"))
     for one in topics:
         if (seen := _seen(using, one, findings, notes)) is not None:
             proved.append(_walk(seen, last, findings, notes, on_progress))
     return Verified(proved, findings, notes, timedelta(seconds=time.monotonic() - began))
 
 
-def _seen(using: str, topic: models.TopicRow, findings: Findings, notes: list[str]) -> Seen | None:
+def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str]) -> Seen | None:
     """What consumers say of a topic, and what its log is, at one moment; None where one of its tables is missing."""
     for left in reversed(range(TRIES)):
         locked = False

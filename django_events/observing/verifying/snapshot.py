@@ -19,7 +19,7 @@ class Seen(NamedTuple):
     """A topic's log at the moment of a snapshot."""
 
     using: str
-    topic: models.TopicRow
+    topic: models.Topic
     head: Head
     first_id: int | None
     last_id: int
@@ -36,9 +36,9 @@ def head_of(using: str, topic_id: int) -> Head | None:
     return Head(*rows[0]) if rows else None
 
 
-def seen_now(using: str, topic: models.TopicRow) -> Seen | None:
+def seen_now(using: str, topic: models.Topic) -> Seen | None:
     """A topic's log as it is now; None if the topic is gone."""
-    now = models.TopicRow.objects.using(using).filter(pk=topic.pk).first()
+    now = models.Topic.objects.using(using).filter(pk=topic.pk).first()
     head = head_of(using, topic.pk)
     if now is None or head is None:
         return None

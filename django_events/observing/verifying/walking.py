@@ -71,14 +71,14 @@ def walk(seen: Seen, *, last: int | None, findings: Findings, on_progress: Calla
     return at
 
 
-def _from_floor(topic: models.TopicRow, head: Head) -> Walk:
+def _from_floor(topic: models.Topic, head: Head) -> Walk:
     """From the first event that retention left, with all that is known by then."""
     floors = dict(enumerate(head.number_floors))
     lanes = {lane: Lane(head.id_floor, floors.get(lane, 0), 0) for lane in range(topic.partitions)}
     return Walk(head.id_floor, head.id_floor, lanes)
 
 
-def _from_unknown(topic: models.TopicRow, after: int) -> Walk:
+def _from_unknown(topic: models.Topic, after: int) -> Walk:
     """From somewhere in the log: the first event of each partition is believed, unless ids tell its number."""
     if after == 0 or topic.partitions == 1:
         return Walk(after, after, {lane: Lane(after, after, 0) for lane in range(topic.partitions)})
@@ -95,7 +95,7 @@ def _go_on(at: Walk, rows: sql.Rows, upper: int) -> None:
     at.after = upper
 
 
-def _look(using: str, topic: models.TopicRow, at: Walk, upper: int) -> sql.Rows:
+def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
     statement = SQL.walk.on(
         walked=SQL.walked.on(
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
@@ -115,7 +115,7 @@ def _look(using: str, topic: models.TopicRow, at: Walk, upper: int) -> sql.Rows:
         )
 
 
-def _look_closely(using: str, topic: models.TopicRow, at: Walk, upper: int) -> sql.Rows:
+def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
     statement = SQL.walk_closely.on(
         walked=SQL.walked.on(
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions

@@ -31,7 +31,7 @@ NAMED = 100  # events that the record lists; more are only counted
 
 
 def erase(
-    topic: declarations.Topic | str,
+    topic: declarations.DeclaredTopic | str,
     *,
     key: str | None = None,
     ids: Iterable[int] | None = None,

@@ -62,7 +62,7 @@ class Erasure:
     ERASED_AT_ONCE: ClassVar = 2_000
 
     using: str
-    topic: models.TopicRow
+    topic: models.Topic
     key: str | None
     new_key: str | None
     ids: Sequence[int]
@@ -76,8 +76,8 @@ class Erasure:
         return log_table(self.topic.pk)
 
     @property
-    def consumers(self) -> "QuerySet[models.ConsumerRow]":
-        return models.ConsumerRow.objects.using(self.using).filter(topic=self.topic).order_by("pk")
+    def consumers(self) -> "QuerySet[models.Consumer]":
+        return models.Consumer.objects.using(self.using).filter(topic=self.topic).order_by("pk")
 
     @property
     def consumer_ids(self) -> list[int]:

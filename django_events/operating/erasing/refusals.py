@@ -36,7 +36,7 @@ def refuse_unreadable(ids: Sequence[object], *, texts: Mapping[str, object]) -> 
             raise EraseRefused(f"{event_id!r} is no id of an event, expected 1, 2, 3 … Nothing was changed.")
 
 
-def refuse_unknown(using: str, topic: models.TopicRow, ids: Sequence[int]) -> None:
+def refuse_unknown(using: str, topic: models.Topic, ids: Sequence[int]) -> None:
     """Ids, in order, that the log has not reached."""
     if not ids:
         return

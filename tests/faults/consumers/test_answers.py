@@ -87,7 +87,7 @@ def in_background(run: Callable[[Stop], Any]) -> Iterator[None]:
         raise errors[0]
 
 
-def test_a_publisher(proxy: ByteProxy, things: declarations.Topic):
+def test_a_publisher(proxy: ByteProxy, things: declarations.DeclaredTopic):
     """It learns that the connection is lost, and what it committed is there once."""
     for place, cut in enumerate(CUTS_OF_ANSWER):
         proxy.cut(cut, behind=PUBLISHED)
@@ -105,7 +105,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.Topic):
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-def test_a_buffered_writer(proxy: ByteProxy, things: declarations.Topic, monkeypatch: pytest.MonkeyPatch):
+def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(writer_threads, "PAUSES", Backoff(base=timedelta(milliseconds=5)))
     with BufferedWriter(things, using="wired") as writer:
         for place, cut in enumerate(CUTS_OF_ANSWER):
@@ -119,7 +119,7 @@ def test_a_buffered_writer(proxy: ByteProxy, things: declarations.Topic, monkeyp
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
-def test_a_transfer(proxy: ByteProxy, things: declarations.Topic):
+def test_a_transfer(proxy: ByteProxy, things: declarations.DeclaredTopic):
     with closing(Listener("wired")) as listener, closing(TransferWorker("wired", listener)) as worker:
         with in_background(lambda stop: loop.run(worker, stop)):
             publish(things, "reached")
@@ -147,7 +147,7 @@ def test_a_transfer(proxy: ByteProxy, things: declarations.Topic):
 )
 def test_a_worker(
     proxy: ByteProxy,
-    things: declarations.Topic,
+    things: declarations.DeclaredTopic,
     shelf: Any,
     make_consumer: Any,
     behind: bytes,

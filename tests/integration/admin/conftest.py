@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from django_events import declarations
-from django_events.models import ConsumerRow, TopicRow
+from django_events.models import Consumer, Topic
 
 SignIn = Callable[..., Client]
 
@@ -39,9 +39,9 @@ def address(model: str, row: Any, page: str = "change") -> str:
     return f"/admin/django_events/{model}/{getattr(row, 'pk', row)}/{page}/"
 
 
-def topic_of(declared: declarations.Topic) -> TopicRow:
-    return TopicRow.objects.get(name=declared.name)
+def topic_of(declared: declarations.DeclaredTopic) -> Topic:
+    return Topic.objects.get(name=declared.name)
 
 
-def consumer_of(declared: declarations.Consumer) -> ConsumerRow:
-    return ConsumerRow.objects.select_related("topic").get(name=declared.name)
+def consumer_of(declared: declarations.DeclaredConsumer) -> Consumer:
+    return Consumer.objects.select_related("topic").get(name=declared.name)

@@ -65,21 +65,21 @@ def log_entry():
 def test_pause_and_resume(olga, things, make_consumer, broken):
     row = consumer_of(declare(make_consumer, things, broken))
 
-    answer = olga.post(address("consumerrow", row, "act/pause"), follow=True)
+    answer = olga.post(address("consumer", row, "act/pause"), follow=True)
     row.refresh_from_db()
     assert row.paused_at is not None
     assert "is paused" in said(answer)[0]
     assert "Resume…" in answer.content.decode() and "Pause…" not in answer.content.decode()
     assert (log_entry().object_id, log_entry().get_change_message()[:6]) == (str(row.pk), "pause:")
     assert Intervention.objects.latest("pk").by == "olga"
-    history = olga.get(address("consumerrow", row, "history")).content.decode()
+    history = olga.get(address("consumer", row, "history")).content.decode()
     assert "is paused" in history
 
-    again = olga.post(address("consumerrow", row, "act/pause"), follow=True)
+    again = olga.post(address("consumer", row, "act/pause"), follow=True)
     assert said(again) == ["Nothing was changed: there was nothing to do."]
     assert LogEntry.objects.count() == 1
 
-    olga.post(address("consumerrow", row, "act/resume"))
+    olga.post(address("consumer", row, "act/resume"))
     row.refresh_from_db()
     assert row.paused_at is None
 
@@ -87,7 +87,7 @@ def test_pause_and_resume(olga, things, make_consumer, broken):
 def test_asking_changes_nothing(olga, things, make_consumer, broken):
     row = consumer_of(declare(make_consumer, things, broken))
     for action in ("pause", "resume", "retry_now", "skip", "rewind"):
-        assert olga.get(address("consumerrow", row, f"act/{action}")).status_code == 200
+        assert olga.get(address("consumer", row, f"act/{action}")).status_code == 200
     row.refresh_from_db()
     assert row.paused_at is None
     assert not Intervention.objects.exists() and not LogEntry.objects.exists()
@@ -103,13 +103,13 @@ def test_rewind_shows_first_what_would_happen(olga, things, make_consumer, broke
     row = consumer_of(reader)
     asked = {"to": "id", "id": "3", "time": "", "partition": ""}
 
-    preview = olga.get(address("consumerrow", row, "act/rewind"), asked)
+    preview = olga.get(address("consumer", row, "act/rewind"), asked)
     assert "What would happen" in preview.content.decode()
     [move] = preview.context["moves"]
     assert (move.before, move.after, move.again, move.omitted) == (6, 3, 3, 0)
     assert position_of(reader).position == 5
 
-    answer = olga.post(address("consumerrow", row, "act/rewind"), asked, follow=True)
+    answer = olga.post(address("consumer", row, "act/rewind"), asked, follow=True)
     assert position_of(reader).position == 2
     assert "3 events come again, 0 events left out" in said(answer)[0]
     assert "rewind" in log_entry().get_change_message()
@@ -135,7 +135,7 @@ def test_a_rewind_that_is_wrong_says_why_and_changes_nothing(olga, things, make_
     things.publish({"n": 1})
     transfer_all()
 
-    answer = getattr(olga, method)(address("consumerrow", consumer_of(reader), "act/rewind"), asked)
+    answer = getattr(olga, method)(address("consumer", consumer_of(reader), "act/rewind"), asked)
     assert answer.status_code == 200
     assert told in answer.content.decode()
     assert "Rewind now" not in answer.content.decode()
@@ -149,7 +149,7 @@ def test_rewind_to_a_time(olga, things, make_consumer, broken):
     drain()
     asked = {"to": "time", "time": "2001-01-01T10:00:00"}
 
-    olga.post(address("consumerrow", consumer_of(reader), "act/rewind"), asked)
+    olga.post(address("consumer", consumer_of(reader), "act/rewind"), asked)
     assert position_of(reader).position == 0
 
 
@@ -162,9 +162,9 @@ def test_skip_makes_a_dead_letter(olga, things, make_consumer, broken):
     row = consumer_of(reader)
     stopped_at = position_of(reader).position + 1
     asked = {"event": str(stopped_at), "reason": "known to be wrong"}
-    empty = olga.post(address("consumerrow", row, "act/skip"), {**asked, "reason": " "})
+    empty = olga.post(address("consumer", row, "act/skip"), {**asked, "reason": " "})
     assert "This field is required" in empty.content.decode()
-    wrong = olga.post(address("consumerrow", row, "act/skip"), {**asked, "event": "2000"})
+    wrong = olga.post(address("consumer", row, "act/skip"), {**asked, "event": "2000"})
     assert wrong.status_code == 200 and "2000" in wrong.content.decode()
     assert not Intervention.objects.exists()
 
@@ -175,12 +175,12 @@ def test_retry_now(olga, things, make_consumer, broken):
     things.publish({"n": 1})
     drain(raise_errors=False)
     row = consumer_of(reader)
-    page = olga.get(address("consumerrow", row)).content.decode()
+    page = olga.get(address("consumer", row)).content.decode()
     assert "Retry now…" in page and "retrying" in page
-    waiting = olga.get(address("consumerrow", row, "deliveries"), {"state": "waiting"}).content.decode()
+    waiting = olga.get(address("consumer", row, "deliveries"), {"state": "waiting"}).content.decode()
     assert "number 1 is broken" in waiting
 
-    answer = olga.post(address("consumerrow", row, "act/retry_now"), follow=True)
+    answer = olga.post(address("consumer", row, "act/retry_now"), follow=True)
     assert "tries again now" in said(answer)[0]
     broken.repaired = True
     drain()
@@ -289,7 +289,7 @@ def test_filters_that_mean_nothing_do_no_harm(olga, dead, query):
 def test_publish_again(olga, things):
     things.publish({"n": 1}, key="k", type="t", metadata={"m": 1})
     transfer_all()
-    page = address("topicrow", topic_of(things), "log/1/again")
+    page = address("topic", topic_of(things), "log/1/again")
     olga.get(page)
     assert not BufferedEvent.objects.exists()
 
@@ -305,7 +305,7 @@ def test_publish_again(olga, things):
 def test_a_page_that_is_sent_twice_publishes_once(olga, things):
     things.publish({"n": 1})
     transfer_all()
-    page = address("topicrow", topic_of(things), "log/1/again")
+    page = address("topic", topic_of(things), "log/1/again")
     asked = {"once": olga.get(page).context["form"]["once"].value()}
 
     for _ in range(2):
@@ -389,17 +389,15 @@ def test_garbage_in_forms_does_no_harm(olga, things, make_consumer, broken):
         {"event": "9" * 5000, "reason": "x"}, {"event": "1", "reason": "a\0b"}, {"event": "-1", "reason": "x"},
         {"event": str(2**63 - 2), "reason": "\u202e' % \""},
     ):  # fmt: skip
-        assert olga.post(address("consumerrow", row, "act/skip"), asked).status_code == 200
+        assert olga.post(address("consumer", row, "act/skip"), asked).status_code == 200
     for asked in (
         {"to": "beginning", "partition": "9" * 30}, {"to": "id", "id": str(2**63 - 2)}, {"to": ["id", "end"]},
         {"to": "time", "time": "0001-01-01T00:00"}, {"to": "time", "time": "9999-12-31T23:59:59"},
     ):  # fmt: skip
-        assert olga.get(address("consumerrow", row, "act/rewind"), asked).status_code == 200
-    log = address("topicrow", topic_of(things), "log")
+        assert olga.get(address("consumer", row, "act/rewind"), asked).status_code == 200
+    log = address("topic", topic_of(things), "log")
     times = ("?time=0001-01-01T00:00", "?time=9999-12-31T23:59:59")
     for query in ("?partition=" + "9" * 30, "?key=%00", "?before=0", *times):
         assert olga.get(log + query, follow=True).status_code == 200, query
-    assert (
-        olga.get("/admin/django_events/consumerrow/", {"q": "a.b-c.d", "p": "x"}).context["page"].paginator.count == 1
-    )
+    assert olga.get("/admin/django_events/consumer/", {"q": "a.b-c.d", "p": "x"}).context["page"].paginator.count == 1
     assert not Intervention.objects.exists()

@@ -8,7 +8,7 @@ import pytest
 from django_events import Backoff, Draft, Ignore, rewind
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
-from django_events.models import ConsumerRow, DeadLetter, TopicRow
+from django_events.models import Consumer, DeadLetter, Topic
 from django_events.observing.statuses import statuses
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
@@ -35,11 +35,11 @@ def ids(answer):
 def follow(client, topic, answer, name):
     """What a link of a page of the log leads to; nothing where there is no such link."""
     found = re.search(rf'href="(\?[^"]*)"[^>]*>{name}<', answer.content.decode())
-    return found and client.get(address("topicrow", topic_of(topic), "log") + found[1].replace("&amp;", "&"))
+    return found and client.get(address("topic", topic_of(topic), "log") + found[1].replace("&amp;", "&"))
 
 
 def browse(client, topic, query=""):
-    answer = client.get(address("topicrow", topic_of(topic), "log") + query, follow=True)
+    answer = client.get(address("topic", topic_of(topic), "log") + query, follow=True)
     assert answer.status_code == 200
     return answer
 
@@ -94,7 +94,7 @@ def test_one_goes_to_an_id_and_to_a_time(olga, long_log):
     "query", ["?before=x&after=-1", "?before=99999999999999999999", "?id=0", "?partition=-1", "?id=x"]
 )
 def test_a_place_that_is_none_does_no_harm(olga, long_log, query):
-    assert olga.get(address("topicrow", topic_of(long_log), "log") + query).status_code == 200
+    assert olga.get(address("topic", topic_of(long_log), "log") + query).status_code == 200
 
 
 def test_an_empty_log(olga, things):
@@ -122,16 +122,16 @@ def test_a_wrong_address_is_not_found(olga, things, page):
 
 
 def test_an_event_that_is_not_there_is_not_found(olga, things):
-    assert olga.get(address("topicrow", topic_of(things), "log/1")).status_code == 404
-    assert olga.post(address("topicrow", topic_of(things), "log/1/again")).status_code == 404
-    assert olga.get(address("topicrow", topic_of(things), f"log/{2**70}")).status_code == 404
+    assert olga.get(address("topic", topic_of(things), "log/1")).status_code == 404
+    assert olga.post(address("topic", topic_of(things), "log/1/again")).status_code == 404
+    assert olga.get(address("topic", topic_of(things), f"log/{2**70}")).status_code == 404
 
 
 def test_an_action_that_does_not_exist(olga, things, make_consumer):
     def handler(event): ...
 
     row = consumer_of(make_consumer(things, handler=handler))
-    assert olga.post(address("consumerrow", row, "act/delete")).status_code == 404
+    assert olga.post(address("consumer", row, "act/delete")).status_code == 404
 
 
 def test_the_neighbours_of_a_key(olga, make_topic):
@@ -140,9 +140,9 @@ def test_the_neighbours_of_a_key(olga, make_topic):
         for key in ("a", "b", "a", None, "a"):
             topic.publish({}, key=key)
         transfer_all()
-        context = olga.get(address("topicrow", topic_of(topic), "log/3")).context
+        context = olga.get(address("topic", topic_of(topic), "log/3")).context
         assert (context["earlier"], context["later"]) == (1, 5)
-        context = olga.get(address("topicrow", topic_of(topic), "log/2")).context
+        context = olga.get(address("topic", topic_of(topic), "log/2")).context
         assert (context["earlier"], context["later"]) == (None, None)
 
 
@@ -183,7 +183,7 @@ def test_the_status_of_an_event_with_each_consumer(olga, things, make_consumer):
     assert status_of(things, 2)["failing"] == "pending"
     make_consumer(things, handler=fine, name="late", start="end")
     assert status_of(things, 1)["late"] == "passed"
-    told = olga.get(address("topicrow", topic_of(things), "log/1")).content.decode()
+    told = olga.get(address("topic", topic_of(things), "log/1")).content.decode()
     assert "dead letter" in told and "filtered out" in told
 
     DeadLetter.objects.filter(consumer__name="dead").update(redrive_at="2001-01-01T00:00Z")
@@ -213,7 +213,7 @@ def test_consumers_and_topics_are_searched_by_name(olga, make_topic, make_consum
     for model, asked, found in [("topic", "TEA", 1), ("consumer", "coffee", 1), ("consumer", "zzz", 0)]:
         context = olga.get(f"/admin/django_events/{model}row/", {"q": asked}).context
         assert len(context[f"{model}s"]) == found
-    assert TopicRow.objects.count() >= 2 and ConsumerRow.objects.count() >= 2
+    assert Topic.objects.count() >= 2 and Consumer.objects.count() >= 2
 
 
 def test_an_event_that_comes_again_is_pending_whatever_its_history_says(things, make_consumer):
@@ -238,14 +238,14 @@ def test_a_filter_that_fails_leaves_only_itself_unknown(olga, things, make_consu
     things.publish({"n": 1}, type="t", key="k")
     drain()
     declared = make_consumer(things, handler=fine, name="wrong", start="end")
-    ConsumerRow.objects.filter(name=declared.name).update(where='$.n.datetime() > "2020-01-01".datetime()')
+    Consumer.objects.filter(name=declared.name).update(where='$.n.datetime() > "2020-01-01".datetime()')
     expected = {"all": "handled", "picky": "filtered out", "keen": "handled"}
     assert {name: state for name, state in status_of(things, 1).items() if name != "wrong"} == expected
 
 
 def test_a_topic_says_what_it_keeps(olga, make_topic):
     topic = make_topic(retention_events=5_000, retention_bytes=3_200_000_000, keep_unread=False)
-    page = olga.get(address("topicrow", topic_of(topic))).content.decode()
+    page = olga.get(address("topic", topic_of(topic))).content.decode()
 
     assert "<dt>Events kept</dt><dd>5,000</dd>" in page
     assert "<dt>Size kept</dt><dd>3.2 GB</dd>" in page

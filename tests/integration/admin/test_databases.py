@@ -16,7 +16,7 @@ from django_events import Backoff, declarations
 from django_events.consuming import registration
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
-from django_events.models import BufferedEvent, ConsumerRow, DeadLetter, Intervention, ScheduledEvent, TopicRow
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, ScheduledEvent, Topic
 from django_events.statements import log_table
 
 BOTH = ("default", "archive")
@@ -53,12 +53,12 @@ class Twins:
         self.consumer = consumer
         self.letter = DeadLetter.objects.using("archive").get()
         self.scheduled = ScheduledEvent.objects.using("archive").get()
-        assert TopicRow.objects.get(pk=topic.pk).name == "things"
+        assert Topic.objects.get(pk=topic.pk).name == "things"
         assert DeadLetter.objects.get().pk == self.letter.pk
 
     def counts(self, using):
         models = (BufferedEvent, DeadLetter, ScheduledEvent, Intervention)
-        paused = ConsumerRow.objects.using(using).filter(paused_at__isnull=False)
+        paused = Consumer.objects.using(using).filter(paused_at__isnull=False)
         redriven = DeadLetter.objects.using(using).filter(redrive_at__isnull=False)
         return [rows.count() for rows in (*(model.objects.using(using) for model in models), paused, redriven)]
 
@@ -68,7 +68,7 @@ def fill(using, topic, name):
     topic.publish({"said in": using}, key=using, using=using)
     topic.publish({}, publish_at=timezone.now() + timedelta(days=1), using=using)
     Transfer(using).move()
-    row = ConsumerRow.objects.using(using).get(name=name)
+    row = Consumer.objects.using(using).get(name=name)
     return DeadLetter.objects.using(using).create(
         consumer=row, event_id=1, partition=0, number=1, type="t", key=using, value={"said in": using}, metadata={},
         published_at=row.registered_at, logged_at=row.registered_at, attempts=3, error=f"ValueError: {using}",
@@ -92,7 +92,7 @@ def align(*models):
 def twins(archive, make_topic, make_consumer):
     def handler(event): ...
 
-    align(TopicRow, ConsumerRow, DeadLetter, BufferedEvent)  # scheduled events have their ids from the buffer's
+    align(Topic, Consumer, DeadLetter, BufferedEvent)  # scheduled events have their ids from the buffer's
     things = make_topic("things")
     reader = make_consumer(things, handler=handler, mode="queue", retry=Backoff(attempts=1), name="reader")
     fill("default", things, "reader")
@@ -103,8 +103,8 @@ def twins(archive, make_topic, make_consumer):
     sync(archive)
     registration.sync(archive)
     fill(archive, other, "scribe")
-    topic = TopicRow.objects.using(archive).get(name="others")
-    yield Twins(topic, ConsumerRow.objects.using(archive).get(name="scribe"))
+    topic = Topic.objects.using(archive).get(name="others")
+    yield Twins(topic, Consumer.objects.using(archive).get(name="scribe"))
     declarations.consumers.discard(declared)
     declarations.registry.discard(other)
     with connections[archive].cursor() as cursor:
@@ -137,7 +137,7 @@ def test_every_link_leads_somewhere_and_stays_where_it_was(olga, twins):
     assert {page: answer.status_code for page, answer in seen.items() if answer.status_code != 200} == {}
     rows = [page for page in seen if re.search(r"/(change|history|log|deliveries|act)/", page)]
     kinds = {tuple(page.split("/")[3:6:2]) for page in rows}
-    assert {("topicrow", "log"), ("consumerrow", "act"), ("deadletter", "change"), ("topicrow", "history")} <= kinds
+    assert {("topic", "log"), ("consumer", "act"), ("deadletter", "change"), ("topic", "history")} <= kinds
     # A link to the other database is a choice in a list.
     strayed = [page for page in rows if "_40archive" not in page and "others" in seen[page].content.decode()]
     assert strayed == []
@@ -150,8 +150,8 @@ def test_actions_are_done_where_they_were_asked_for(olga, twins):
     before = twins.counts("default")
     pk = twins.consumer.pk
     for name in ("pause", "resume", "rewind"):
-        olga.post(f"{ROOT}consumerrow/{pk}_40archive/act/{name}/", {"to": "end"})
-    olga.post(f"{ROOT}topicrow/{twins.topic.pk}@archive/log/1/again/")
+        olga.post(f"{ROOT}consumer/{pk}_40archive/act/{name}/", {"to": "end"})
+    olga.post(f"{ROOT}topic/{twins.topic.pk}@archive/log/1/again/")
     chosen = {"_selected_action": twins.letter.pk, "decided": "yes"}
     listed = f"{ROOT}deadletter/?database=archive"
     DeadLetter.objects.using("archive").filter(pk=twins.letter.pk).update(redrive_at=None)
@@ -166,9 +166,9 @@ def test_actions_are_done_where_they_were_asked_for(olga, twins):
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {f"{pk}@archive", f"{twins.topic.pk}@archive"}
     for entry in LogEntry.objects.all():
         assert olga.get(f"/admin/{entry.get_admin_url().removeprefix('/admin/')}").status_code == 200
-    history = olga.get(f"{ROOT}consumerrow/{pk}_40archive/history/").content.decode()
+    history = olga.get(f"{ROOT}consumer/{pk}_40archive/history/").content.decode()
     assert "discard: " in history and "scribe" in history
-    assert "discard: " not in olga.get(f"{ROOT}consumerrow/{pk}/history/").content.decode()
+    assert "discard: " not in olga.get(f"{ROOT}consumer/{pk}/history/").content.decode()
 
 
 def test_rows_that_django_shows_are_of_the_database_that_was_chosen(olga, twins):
@@ -196,11 +196,11 @@ def test_a_database_without_our_tables_by_the_router_is_not_offered(olga, archiv
     with override_settings(DATABASE_ROUTERS=[Keeps()]):
         assert "archive" not in olga.get(f"{ROOT}overview/").content.decode()
         assert olga.get(f"{ROOT}overview/?database=archive").status_code == 404
-        assert olga.get(f"{ROOT}topicrow/1@archive/change/").status_code == 404
+        assert olga.get(f"{ROOT}topic/1@archive/change/").status_code == 404
 
 
 def test_one_history_of_a_row_however_its_address_is_written(olga, twins):
-    pk = ConsumerRow.objects.get(name="reader").pk
-    olga.post(f"{ROOT}consumerrow/{pk}@default/act/pause/")
+    pk = Consumer.objects.get(name="reader").pk
+    olga.post(f"{ROOT}consumer/{pk}@default/act/pause/")
     for written in (f"{pk}", f"0{pk}", f"{pk}_40default"):
-        assert "is paused" in olga.get(f"{ROOT}consumerrow/{written}/history/").content.decode()
+        assert "is paused" in olga.get(f"{ROOT}consumer/{written}/history/").content.decode()

@@ -22,7 +22,7 @@ HOSTILE = '</pre><script>alert("x")</script><img src=x onerror=alert(1)>{{ 7|add
 
 
 def shown(client, topic, event_id=1, query=""):
-    answer = client.get(address("topicrow", topic_of(topic), f"log/{event_id}") + query)
+    answer = client.get(address("topic", topic_of(topic), f"log/{event_id}") + query)
     assert answer.status_code == 200
     return answer.content.decode()
 
@@ -33,11 +33,11 @@ def test_html_in_payload_key_and_type_is_text(olga, things):
     transfer_all()
 
     for page in ("log/1", "log"):
-        told = olga.get(address("topicrow", topic_of(things), page)).content.decode()
+        told = olga.get(address("topic", topic_of(things), page)).content.decode()
         assert "<script>alert" not in told
         assert "<img src=x" not in told
         assert "&lt;script&gt;" in told
-    assert olga.get(address("topicrow", topic_of(things), "log"), {"key": HOSTILE}).status_code == 200
+    assert olga.get(address("topic", topic_of(things), "log"), {"key": HOSTILE}).status_code == 200
 
 
 def test_numbers_are_shown_as_they_are_stored(olga, things):
@@ -60,7 +60,7 @@ def test_deep_json_is_shown(olga, things, depth, masked):
 
     with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": masked}):
         assert "[" in shown(olga, things)
-        assert olga.get(address("topicrow", topic_of(things), "log")).status_code == 200
+        assert olga.get(address("topic", topic_of(things), "log")).status_code == 200
 
 
 def test_what_is_long_is_cut_until_all_of_it_is_asked_for(olga, things):
@@ -71,7 +71,7 @@ def test_what_is_long_is_cut_until_all_of_it_is_asked_for(olga, things):
     assert len(told) < 150_000
     assert "the very end" not in told
     assert "the very end" in shown(olga, things, query="?all")
-    assert len(olga.get(address("topicrow", topic_of(things), "log")).content) < 50_000
+    assert len(olga.get(address("topic", topic_of(things), "log")).content) < 50_000
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def secretive(things):
 
 def test_fields_are_masked_everywhere(olga, secretive):
     with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["password", "card"]}):
-        pages = [shown(olga, secretive), olga.get(address("topicrow", topic_of(secretive), "log")).content.decode()]
+        pages = [shown(olga, secretive), olga.get(address("topic", topic_of(secretive), "log")).content.decode()]
         body = shown(olga, secretive, 2)
     for told in [*pages, body]:
         assert not [secret for secret in ("hunter", "411") if secret in told]
@@ -135,7 +135,7 @@ def test_an_erased_event_is_said_to_be_erased(olga, things, make_consumer, maske
 
     with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": masked}):
         event, null = shown(olga, things, 1), shown(olga, things, 2)
-        listed = olga.get(address("topicrow", topic_of(things), "log")).content.decode()
+        listed = olga.get(address("topic", topic_of(things), "log")).content.decode()
         letters = [olga.get(address("deadletter", row)).content.decode() for row in DeadLetter.objects.order_by("pk")]
     for told in (event, letters[0]):
         assert "It was erased." in told
@@ -184,7 +184,7 @@ def test_what_looks_like_an_end_of_a_line_ends_no_mask(olga, things, separator):
     transfer_all()
     with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["secret"]}):
         for page in ("log", "log/1", "log/1?all"):
-            path = address("topicrow", topic_of(things), page).replace("?all/", "/?all")
+            path = address("topic", topic_of(things), page).replace("?all/", "/?all")
             assert "hunter2" not in olga.get(path).content.decode(), page
 
 

@@ -14,15 +14,15 @@ pytestmark = pytest.mark.django_db
 
 VIEWS = {
     "overview": ["view_overview"],
-    "topics": ["view_topicrow"],
-    "topic": ["view_topicrow"],
-    "topic history": ["view_topicrow"],
+    "topics": ["view_topic"],
+    "topic": ["view_topic"],
+    "topic history": ["view_topic"],
     "log": ["view_event"],
     "event": ["view_event"],
-    "consumers": ["view_consumerrow"],
-    "consumer": ["view_consumerrow"],
-    "consumer history": ["view_consumerrow"],
-    "deliveries": ["view_consumerrow"],
+    "consumers": ["view_consumer"],
+    "consumer": ["view_consumer"],
+    "consumer history": ["view_consumer"],
+    "deliveries": ["view_consumer"],
     "dead letters": ["view_deadletter"],
     "dead letters by error": ["view_deadletter"],
     "dead letter": ["view_deadletter"],
@@ -32,11 +32,11 @@ VIEWS = {
 }
 ACTIONS = {
     "publish again": ["view_event", "republish_event"],
-    "pause": ["view_consumerrow", "pause_consumerrow"],
-    "resume": ["view_consumerrow", "resume_consumerrow"],
-    "retry_now": ["view_consumerrow", "retry_now_consumerrow"],
-    "skip": ["view_consumerrow", "skip_consumerrow"],
-    "rewind": ["view_consumerrow", "rewind_consumerrow"],
+    "pause": ["view_consumer", "pause_consumer"],
+    "resume": ["view_consumer", "resume_consumer"],
+    "retry_now": ["view_consumer", "retry_now_consumer"],
+    "skip": ["view_consumer", "skip_consumer"],
+    "rewind": ["view_consumer", "rewind_consumer"],
     "redrive": ["view_deadletter", "redrive_deadletter"],
     "discard": ["view_deadletter", "discard_deadletter"],
 }
@@ -62,16 +62,16 @@ def addresses(lanes, make_consumer):
     root = "/admin/django_events/"
     return {
         "overview": root + "overview/",
-        "topics": root + "topicrow/",
-        "topic": address("topicrow", topic),
-        "topic history": address("topicrow", topic, "history"),
-        "log": address("topicrow", topic, "log"),
-        "event": address("topicrow", topic, "log/1"),
-        "publish again": address("topicrow", topic, "log/1/again"),
-        "consumers": root + "consumerrow/",
-        "consumer": address("consumerrow", consumer),
-        "consumer history": address("consumerrow", consumer, "history"),
-        "deliveries": address("consumerrow", consumer, "deliveries"),
+        "topics": root + "topic/",
+        "topic": address("topic", topic),
+        "topic history": address("topic", topic, "history"),
+        "log": address("topic", topic, "log"),
+        "event": address("topic", topic, "log/1"),
+        "publish again": address("topic", topic, "log/1/again"),
+        "consumers": root + "consumer/",
+        "consumer": address("consumer", consumer),
+        "consumer history": address("consumer", consumer, "history"),
+        "deliveries": address("consumer", consumer, "deliveries"),
         "dead letters": root + "deadletter/",
         "dead letters by error": root + "deadletter/errors/",
         "dead letter": address("deadletter", letter),
@@ -79,7 +79,7 @@ def addresses(lanes, make_consumer):
         "scheduled event": address("scheduledevent", scheduled),
         "interventions": root + "intervention/",
         **{
-            name: address("consumerrow", consumer, f"act/{name}")
+            name: address("consumer", consumer, f"act/{name}")
             for name in ("pause", "resume", "retry_now", "skip", "rewind")
         },
         **{name: address("deadletter", letter, f"act/{name}") for name in ("redrive", "discard")},
@@ -137,9 +137,7 @@ def test_an_action_needs_its_token(addresses, olga, action):
     assert strict.post(addresses[action]).status_code == 403
 
 
-@pytest.mark.parametrize(
-    "model", ["topicrow", "consumerrow", "deadletter", "scheduledevent", "intervention", "overview"]
-)
+@pytest.mark.parametrize("model", ["topic", "consumer", "deadletter", "scheduledevent", "intervention", "overview"])
 def test_nothing_is_added_or_deleted_in_a_form(addresses, olga, model):
     assert olga.get(f"/admin/django_events/{model}/add/").status_code in (403, 404)
     assert olga.get(f"/admin/django_events/{model}/1/delete/").status_code in (403, 404)
@@ -147,10 +145,10 @@ def test_nothing_is_added_or_deleted_in_a_form(addresses, olga, model):
 
 
 def test_the_index_shows_what_one_may_see(addresses, sign_in):
-    told = sign_in("view_consumerrow").get("/admin/").content.decode()
+    told = sign_in("view_consumer").get("/admin/").content.decode()
 
-    assert "/admin/django_events/consumerrow/" in told
-    assert "/admin/django_events/topicrow/" not in told
+    assert "/admin/django_events/consumer/" in told
+    assert "/admin/django_events/topic/" not in told
     assert "/admin/django_events/overview/" not in told
 
 
@@ -179,7 +177,7 @@ def test_a_list_counts_nothing_and_keeps_its_order(addresses, olga, django_asser
 def test_errors_and_records_are_for_those_who_may_see_them(addresses, sign_in):
     shown = {
         "event": [("view_event", False), ("view_deadletter", True)],
-        "consumer": [("view_consumerrow", False), ("view_intervention", True)],
+        "consumer": [("view_consumer", False), ("view_intervention", True)],
     }
     sign_in(name="actor").post(addresses["pause"])
     for page, people in shown.items():
@@ -208,7 +206,7 @@ def test_what_one_may_not_do_a_list_doesn_t_do_either(addresses, sign_in, action
 
 
 def test_other_apps_choices_don_t_tell_our_rows(addresses, olga):
-    for model, field in (("deadletter", "consumer"), ("scheduledevent", "topic"), ("consumerrow", "topic")):
+    for model, field in (("deadletter", "consumer"), ("scheduledevent", "topic"), ("consumer", "topic")):
         asked = {"app_label": "django_events", "model_name": model, "field_name": field, "term": ""}
         assert olga.get("/admin/autocomplete/", asked).status_code in (403, 404)
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_events import Draft, declarations
 from django_events.admin import log as log_pages
-from django_events.models import BufferedEvent, ConsumerRow, DeadLetter, Overview, ScheduledEvent
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Overview, ScheduledEvent
 from django_events.statements import log_table
 from testproject.urls import urlpatterns as shops
 from tests.integration.admin.conftest import address, consumer_of, topic_of
@@ -28,7 +28,7 @@ for model, model_admin in admin.site._registry.items():
     if model._meta.app_label == "django_events":
         office.register(model, type(model_admin))
 small = AdminSite(name="small")
-small.register(ConsumerRow, type(admin.site._registry[ConsumerRow]))
+small.register(Consumer, type(admin.site._registry[Consumer]))
 small.register(Overview, type(admin.site._registry[Overview]))
 ACTIONS = [("pause", {}), ("resume", {}), ("skip", {"event": 1, "reason": "x"}), ("rewind", {"to": "end"})]
 urlpatterns = [*shops, path("office/", office.urls), path("small/", small.urls)]
@@ -52,19 +52,19 @@ def pages(lanes, make_consumer, monkeypatch):
         published_at=consumer.registered_at, logged_at=consumer.registered_at, attempts=3, error="ValueError: 1",
     )  # fmt: skip
     found = [
-        address("topicrow", topic), address("topicrow", topic, "log"), address("topicrow", topic, "log/1100"),
-        address("topicrow", topic, "log/1100/again"), address("consumerrow", consumer),
-        address("topicrow", topic, "history"),
-        address("consumerrow", consumer, "deliveries"), address("deadletter", letter),
-        address("consumerrow", consumer, "history"), address("deadletter", letter, "act/discard"),
+        address("topic", topic), address("topic", topic, "log"), address("topic", topic, "log/1100"),
+        address("topic", topic, "log/1100/again"), address("consumer", consumer),
+        address("topic", topic, "history"),
+        address("consumer", consumer, "deliveries"), address("deadletter", letter),
+        address("consumer", consumer, "history"), address("deadletter", letter, "act/discard"),
         address("scheduledevent", ScheduledEvent.objects.get()),
-        *(address("consumerrow", consumer, f"act/{action}") for action in ("pause", "skip", "rewind")),
-        *(f"/admin/django_events/{model}/" for model in ("overview", "topicrow", "consumerrow", "deadletter")),
+        *(address("consumer", consumer, f"act/{action}") for action in ("pause", "skip", "rewind")),
+        *(f"/admin/django_events/{model}/" for model in ("overview", "topic", "consumer", "deadletter")),
         *(f"/admin/django_events/{page}/" for page in ("scheduledevent", "intervention", "deadletter/errors")),
-        address("consumerrow", consumer, "act/rewind") + "?to=time&time=2001-01-01T10:00:00",
-        address("consumerrow", consumer, "act/rewind") + "?to=id&id=1100",
-        address("topicrow", topic, "log") + "?before=1150&partition=1",
-        address("topicrow", topic, "log") + "?key=a&type=t",
+        address("consumer", consumer, "act/rewind") + "?to=time&time=2001-01-01T10:00:00",
+        address("consumer", consumer, "act/rewind") + "?to=id&id=1100",
+        address("topic", topic, "log") + "?before=1150&partition=1",
+        address("topic", topic, "log") + "?key=a&type=t",
     ]  # fmt: skip
     return [page.removeprefix("/admin/") for page in found]
 
@@ -81,12 +81,12 @@ def test_every_link_of_another_site_leads_to_that_site(olga, pages):
 @override_settings(ROOT_URLCONF=__name__)
 def test_a_site_needn_t_show_all_our_models(olga, pages):
     for page in pages:
-        if "/overview/" in page or "/consumerrow/" in page:
+        if "/overview/" in page or "/consumer/" in page:
             answer = olga.get(f"/small/{page}")
             assert answer.status_code == 200, page
             told = answer.content.decode()
             assert (
-                "/topicrow/" not in told
+                "/topic/" not in told
                 and "/deadletter/" not in told
                 and "/admin/" not in told.replace("/static/admin/", "")
             )
@@ -164,25 +164,25 @@ def nobodys(lanes, make_consumer):
 
 def test_what_no_app_declares_is_shown_and_says_why_nothing_is_published(olga, nobodys):
     topic, consumer = nobodys
-    for page in (address("topicrow", topic), address("topicrow", topic, "log/1"), address("consumerrow", consumer)):
+    for page in (address("topic", topic), address("topic", topic, "log/1"), address("consumer", consumer)):
         assert olga.get(page).status_code == 200
-    answer = olga.post(address("topicrow", topic, "log/1/again"), follow=True)
+    answer = olga.post(address("topic", topic, "log/1/again"), follow=True)
     assert answer.status_code == 200
     assert "lanes" in str(next(iter(answer.context["messages"])))
     assert not BufferedEvent.objects.exists()
     for name, asked in ACTIONS:
-        assert olga.post(address("consumerrow", consumer, f"act/{name}"), asked, follow=True).status_code == 200
+        assert olga.post(address("consumer", consumer, f"act/{name}"), asked, follow=True).status_code == 200
 
 
 def test_a_consumer_that_spark_moves(olga, nobodys):
     topic, consumer = nobodys
-    ConsumerRow.objects.filter(pk=consumer.pk).update(mode="spark")
-    page = olga.get(address("consumerrow", consumer)).content.decode()
+    Consumer.objects.filter(pk=consumer.pk).update(mode="spark")
+    page = olga.get(address("consumer", consumer)).content.decode()
     assert "/act/" not in page
     for name, asked in ACTIONS:
-        answer = olga.post(address("consumerrow", consumer, f"act/{name}"), asked, follow=True)
+        answer = olga.post(address("consumer", consumer, f"act/{name}"), asked, follow=True)
         assert answer.status_code == 200, name
-    assert olga.get(address("topicrow", topic, "log/1")).status_code == 200
+    assert olga.get(address("topic", topic, "log/1")).status_code == 200
 
 
 @contextmanager
@@ -216,16 +216,16 @@ class TestBadDatabases:
         row = topic_of(things)
         with connection.cursor() as cursor:
             cursor.execute(f"DROP TABLE {log_table(row.pk)} CASCADE")
-        for page in (address("topicrow", row), address("topicrow", row, "log")):
+        for page in (address("topic", row), address("topic", row, "log")):
             assert olga.get(page).status_code == 503, page
-        assert olga.post(address("topicrow", row, "log/1/again")).status_code == 404
+        assert olga.post(address("topic", row, "log/1/again")).status_code == 404
         told = olga.get("/admin/django_events/overview/").content.decode()
         assert "manage.py migrate" in told
 
     def test_statements_may_not_take_long(self, olga, things):
         with connect_and_lock(connection) as held:
             with self.limited("statement_timeout", 300):
-                answer = olga.get("/admin/django_events/topicrow/")
+                answer = olga.get("/admin/django_events/topic/")
             held.rollback()
         assert answer.status_code == 503
         assert "longer than its limit" in answer.content.decode()
@@ -237,7 +237,7 @@ class TestBadDatabases:
         things.publish({"n": 1})
         transfer_all()
         for name, asked in (("pause", {}), ("resume", {}), ("rewind", {"to": "beginning"})):
-            assert olga.post(address("consumerrow", row, f"act/{name}"), asked).status_code == 302
+            assert olga.post(address("consumer", row, f"act/{name}"), asked).status_code == 302
         letter = DeadLetter.objects.create(
             consumer=row, event_id=1, partition=0, number=1, type="t", key="a", value={"n": 1}, metadata={},
             published_at=row.registered_at, logged_at=row.registered_at, attempts=3, error="ValueError: 1",
@@ -251,13 +251,13 @@ class TestBadDatabases:
 
         row = consumer_of(make_consumer(things, handler=handler))
         with self.limited("default_transaction_read_only", "on"):
-            for page in ("overview", "topicrow", "consumerrow", "deadletter"):
+            for page in ("overview", "topic", "consumer", "deadletter"):
                 assert olga.get(f"/admin/django_events/{page}/").status_code == 200
-            answer = olga.post(address("consumerrow", row, "act/pause"))
+            answer = olga.post(address("consumer", row, "act/pause"))
         assert answer.status_code == 503
         assert "can only be read. Nothing was changed." in answer.content.decode()
 
-    @pytest.mark.parametrize("model", ["deadletter", "scheduledevent", "intervention", "topicrow", "overview"])
+    @pytest.mark.parametrize("model", ["deadletter", "scheduledevent", "intervention", "topic", "overview"])
     def test_missing_tables(self, olga, model):
         with connection.cursor() as cursor:
             tables = [
@@ -289,12 +289,12 @@ class TestBadDatabases:
         monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
         topic, letters = topic_of(things), "/admin/django_events/deadletter/"
         for page in (
-            address("topicrow", topic), address("topicrow", topic, "log"), address("topicrow", topic, "log/1"), letters,
-            address("consumerrow", row), address("consumerrow", row, "deliveries"), "/admin/django_events/overview/",
+            address("topic", topic), address("topic", topic, "log"), address("topic", topic, "log/1"), letters,
+            address("consumer", row), address("consumer", row, "deliveries"), "/admin/django_events/overview/",
             letters + "errors/", address("deadletter", DeadLetter.objects.get()),
         ):  # fmt: skip
             assert olga.get(page).status_code == 200, page
         found = olga.get(letters, {"group": "ValueError: #", "q": "1"})
         assert found.context["cl"].result_count == 1
-        assert olga.post(address("consumerrow", row, "act/rewind"), {"to": "end"}).status_code == 302
+        assert olga.post(address("consumer", row, "act/rewind"), {"to": "end"}).status_code == 302
         connection.close()

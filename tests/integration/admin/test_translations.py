@@ -9,7 +9,7 @@ from django.utils import translation
 
 from django_events import Backoff
 from django_events.admin import overview
-from django_events.models import ConsumerRow, DeadLetter, TopicRow
+from django_events.models import Consumer, DeadLetter, Topic
 from django_events.observing import problems, samples
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
@@ -85,20 +85,20 @@ def test_every_word_is_translated(olga, things, make_consumer, brackets, monkeyp
     drain(raise_errors=False)
     samples.take("default")
     topic, row, letter = topic_of(things), consumer_of(reader), DeadLetter.objects.first()
-    olga.post(address("consumerrow", consumer_of(slow), "act/pause"))
+    olga.post(address("consumer", consumer_of(slow), "act/pause"))
     root = "/admin/django_events/"
     pages = [
-        f"{root}overview/", f"{root}topicrow/", address("topicrow", topic), address("topicrow", topic, "log"),
-        address("topicrow", topic, "log") + "?type=nothing", address("topicrow", topic, "log/1"),
-        address("topicrow", topic, "log/1/again"), f"{root}consumerrow/", address("consumerrow", row),
-        address("consumerrow", consumer_of(slow)), address("consumerrow", row, "deliveries"),
-        *(address("consumerrow", row, f"act/{name}") for name in ("pause", "resume", "retry_now", "skip", "rewind")),
-        address("consumerrow", row, "act/rewind") + "?to=beginning",
-        address("consumerrow", row, "act/rewind") + "?to=id",
+        f"{root}overview/", f"{root}topic/", address("topic", topic), address("topic", topic, "log"),
+        address("topic", topic, "log") + "?type=nothing", address("topic", topic, "log/1"),
+        address("topic", topic, "log/1/again"), f"{root}consumer/", address("consumer", row),
+        address("consumer", consumer_of(slow)), address("consumer", row, "deliveries"),
+        *(address("consumer", row, f"act/{name}") for name in ("pause", "resume", "retry_now", "skip", "rewind")),
+        address("consumer", row, "act/rewind") + "?to=beginning",
+        address("consumer", row, "act/rewind") + "?to=id",
         f"{root}deadletter/errors/", address("deadletter", letter), address("deadletter", letter, "act/redrive"),
         address("deadletter", letter, "act/discard"),
     ]  # fmt: skip
-    names = [*TopicRow.objects.values_list("name", flat=True), *ConsumerRow.objects.values_list("name", flat=True)]
+    names = [*Topic.objects.values_list("name", flat=True), *Consumer.objects.values_list("name", flat=True)]
     known = DATA | set(re.findall(r"[^\W\d_]+", " ".join(names)))
     for page in pages:
         answer = olga.get(page)

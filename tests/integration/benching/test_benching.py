@@ -18,7 +18,7 @@ from django_events.exceptions import BenchRefused
 from django_events.log import dropping
 from django_events.log.topics import create
 from django_events.management.commands.events import Command
-from django_events.models import BufferedEvent, ConsumerRow, Event, TopicRow
+from django_events.models import BufferedEvent, Consumer, Event, Topic
 from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_topics import transfer_all
@@ -258,7 +258,7 @@ def test_an_error_is_told_and_nothing_stays(bench, monkeypatch, where: str):
 
 def test_what_an_earlier_run_left_is_dropped_unless_somebody_uses_it(bench, make_topic):
     before = everything()
-    killed = declarations.Topic(name="events-bench.0123456789ab", declared_at="a test", segment_size=3)
+    killed = declarations.DeclaredTopic(name="events-bench.0123456789ab", declared_at="a test", segment_size=3)
     create("default", killed)
     declarations.registry.add(killed)
     try:
@@ -272,12 +272,12 @@ def test_what_an_earlier_run_left_is_dropped_unless_somebody_uses_it(bench, make
 
     _, out, _ = bench()
     assert f"left {killed.name}, which is dropped first" in out
-    assert TopicRow.objects.filter(name=killed.name).exists()
+    assert Topic.objects.filter(name=killed.name).exists()
 
     with _holding("default", killed.name):
         code, _, err = bench("--events", 10, "--execute")
         assert (code, f"{killed.name} is there too, and stays: it is in use." in err) == (0, True)
-        assert TopicRow.objects.filter(name=killed.name).exists()
+        assert Topic.objects.filter(name=killed.name).exists()
 
     code, _, err = bench("--events", 10, "--execute")
     assert (code, f"Dropped {killed.name}, which an earlier run had left." in err) == (0, True)
@@ -320,10 +320,10 @@ def test_a_lock_on_the_log_of_all_topics_is_waited_for(connect, in_thread):
         dropping = in_thread(drop, "default", made.topic)
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM django_events_topic")  # others go on
-        assert TopicRow.objects.filter(pk=made.topic.pk).exists()
+        assert Topic.objects.filter(pk=made.topic.pk).exists()
         reader.rollback()
         dropping.result(60)
-        assert not TopicRow.objects.filter(pk=made.topic.pk).exists()
+        assert not Topic.objects.filter(pk=made.topic.pk).exists()
 
 
 def test_a_lock_that_is_held_for_too_long_leaves_it_to_the_next_run(bench, connect, monkeypatch):
@@ -332,7 +332,7 @@ def test_a_lock_that_is_held_for_too_long_leaves_it_to_the_next_run(bench, conne
     reader = connect()
     with pytest.raises(BenchRefused, match="The next events bench drops it"), ground("default") as made:
         reader.execute("SELECT count(*) FROM django_events_event")
-    assert TopicRow.objects.filter(pk=made.topic.pk).exists()
+    assert Topic.objects.filter(pk=made.topic.pk).exists()
 
     reader.rollback()
     code, _, err = bench("--events", 10, "--execute")
@@ -353,7 +353,7 @@ def test_publishers_without_a_rate_wait_while_too_much_is_in_flight(monkeypatch)
 
     assert measured.complete
     assert max(most) <= 10
-    assert BufferedEvent.objects.count() == ConsumerRow.objects.filter(name__startswith="events-bench").count() == 0
+    assert BufferedEvent.objects.count() == Consumer.objects.filter(name__startswith="events-bench").count() == 0
 
 
 def with_note(note: Callable[..., None]) -> Callable[..., None]:

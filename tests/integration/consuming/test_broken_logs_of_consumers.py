@@ -11,7 +11,7 @@ from django_events import Draft, publish_many
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.log.transfer import Transfer
-from django_events.models import ConsumerRow, DeadLetter, TopicRow
+from django_events.models import Consumer, DeadLetter, Topic
 from django_events.observing.lag import standings
 from django_events.observing.problems import Trouble, troubles
 from django_events.statements import log_table
@@ -70,7 +70,7 @@ def as_worker() -> Iterator[None]:
 def names(make_topic) -> dict[str, object]:
     make_topic("broken")
     make_topic("free")
-    pk = TopicRow.objects.get(name="broken").pk
+    pk = Topic.objects.get(name="broken").pk
     return {"log": log_table(pk), "topic_id": pk, "role": ROLE}
 
 
@@ -126,7 +126,7 @@ def test_others_go_on_and_it_recovers_by_itself(
         wait_until(lambda: got["broken"] == [1, 2, 3])
         wait_until(lambda: not told())
     assert caplog.text.count("Consumer 'unlucky' of 'broken' can't be served, others are.") == 1
-    row = ConsumerRow.objects.get(name="unlucky")
+    row = Consumer.objects.get(name="unlucky")
     assert (row.failure, row.error, row.failing_since) == ("", "", None)
     assert not DeadLetter.objects.exists()
 

@@ -108,7 +108,7 @@ def test_a_claim_in_a_transaction_that_goes_on_stops_no_worker(queue, in_thread)
     consumer = queue.subscription.consumer
     with claim("queue") as claimed:
         claimed.nack(*claimed, error=Ignore("x"))
-    row = models.ConsumerRow.objects.get(name="queue")
+    row = models.Consumer.objects.get(name="queue")
     event = models.Event.objects.at("things", 1)
     models.DeadLetter.objects.create(
         consumer=row,
@@ -351,7 +351,7 @@ def test_nothing_is_made_from_the_log_in_vain(things, make_queue, how):
     queue = make_queue(things, live=False)
     window = {}
     if how == "paused":
-        models.ConsumerRow.objects.filter(name="queue").update(paused_at=ClockTimestamp())
+        models.Consumer.objects.filter(name="queue").update(paused_at=ClockTimestamp())
     else:
         window = {"received_until": models.Event.objects.at(things, 1).logged_at}
     with claim("queue", **window) as claimed:

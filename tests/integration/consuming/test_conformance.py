@@ -29,7 +29,7 @@ from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.queues import serve_deliveries
 from django_events.exceptions import ConsumerInUse, LeaseLost
-from django_events.models import ConsumerRow, DeadLetter, Delivery, DeliveryLease, Event, PastDelivery, Position
+from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, PastDelivery, Position
 from django_events.models.functions import ClockTimestamp
 from testproject.shop.models import Payment, Product
 from tests.support.fix_consumers import (
@@ -75,7 +75,7 @@ def make(things, make_consumer, kind):
 
     def make_one(handler, *topics, name="reader", **options):
         made = make_consumer(*topics or [things], handler=handler, name=name, **kind, **{"retry": AT_ONCE, **options})
-        ids.update(ConsumerRow.objects.filter(name=name).values_list("pk", flat=True))
+        ids.update(Consumer.objects.filter(name=name).values_list("pk", flat=True))
         return made
 
     yield make_one
@@ -739,7 +739,7 @@ def test_a_dead_letter_that_nobody_wants_is_discarded(things, make):
 @pytest.mark.requirement("D2")
 def test_who_is_unregistered_leaves_nothing(things, make):
     reader = make(Handler(2))
-    [row] = ConsumerRow.objects.filter(name="reader")
+    [row] = Consumer.objects.filter(name="reader")
     fill_topic(things, 1, 2)
     exhaust(reader)
     fill_topic(things, 3)
@@ -753,7 +753,7 @@ def test_who_is_unregistered_leaves_nothing(things, make):
     discard(DeadLetter.objects.of(reader), reason="a test")
     unregister("reader")
 
-    assert not ConsumerRow.objects.filter(pk=row.pk).exists()
+    assert not Consumer.objects.filter(pk=row.pk).exists()
     assert not [model for model in OF_CONSUMERS if model.objects.filter(consumer_id=row.pk).exists()]
     fill_topic(things, 4)
     assert not Delivery.objects.filter(consumer_id=row.pk).exists()

@@ -129,7 +129,7 @@ def test_a_consumer_is_filled_under_load_without_a_gap_and_without_a_double(thin
     busy = in_thread(publish_and_move)
     for future in [in_thread(fill_it) for _ in range(3)]:
         future.result(60)
-    wait_until(lambda: models.ConsumerRow.objects.get(name="queue").live, what="a live consumer")
+    wait_until(lambda: models.Consumer.objects.get(name="queue").live, what="a live consumer")
     enough = models.Event.objects.of(things).count() + 100
     wait_until(lambda: models.Event.objects.of(things).count() > enough, what="events behind that")
     stop.set()
@@ -243,9 +243,9 @@ def test_what_fails_for_the_last_time_is_a_dead_letter_and_an_ignored_one_is_not
 def test_a_paused_consumer_gives_nothing_away(things, make_queue):
     queue = make_queue(things)
     fill_topic(things, "a")
-    models.ConsumerRow.objects.update(paused_at=ClockTimestamp())
+    models.Consumer.objects.update(paused_at=ClockTimestamp())
     assert queue.claim(1) is None
-    models.ConsumerRow.objects.update(paused_at=None)
+    models.Consumer.objects.update(paused_at=None)
     assert values(queue.claim(1)) == ["a"]
 
 
@@ -343,21 +343,21 @@ def test_leases_of_which_nothing_is_left_are_no_reason_to_give_up(things, make_q
 def test_a_change_of_the_declaration_leaves_what_workers_wrote(things, make_queue, monkeypatch):
     queue = make_queue(things, live=False)
     fill_topic(things, *range(3))
-    save = models.ConsumerRow.save
+    save = models.Consumer.save
 
     def save_late(row, **options):
-        monkeypatch.setattr(models.ConsumerRow, "save", save)
-        models.ConsumerRow.objects.filter(pk=row.pk).update(filled_until=3)
+        monkeypatch.setattr(models.Consumer, "save", save)
+        models.Consumer.objects.filter(pk=row.pk).update(filled_until=3)
         save(row, **options)
 
-    monkeypatch.setattr(models.ConsumerRow, "save", save_late)
+    monkeypatch.setattr(models.Consumer, "save", save_late)
     declared = replace(queue.subscription.consumer, types=("another",))
     declarations.consumers.add(declared)
     try:
         registration.sync("default")
     finally:
         declarations.consumers.discard(declared)
-    row = models.ConsumerRow.objects.get(name="queue")
+    row = models.Consumer.objects.get(name="queue")
     assert (row.types, row.filled_until) == (["another"], 3)
 
 

@@ -16,7 +16,7 @@ from django_events.consuming.reading import ALL
 from django_events.exceptions import EventsMissing, LeaseLost, SkipRefused
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
-from django_events.models import DeadLetter, Intervention, TopicHead, TopicRow
+from django_events.models import DeadLetter, Intervention, Topic, TopicHead
 from django_events.observing.lag import standings
 from django_events.observing.problems import troubles
 from django_events.statements import log_table
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
 def remove(topic, *event_ids):
     """As by hand, or by a disk: nothing of ours removes one event."""
-    table = log_table(TopicRow.objects.get(name=topic.name).pk)
+    table = log_table(Topic.objects.get(name=topic.name).pk)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(f"DELETE FROM {table} WHERE id = ANY(%s)", [list(event_ids)])

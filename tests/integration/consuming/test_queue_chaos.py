@@ -123,7 +123,7 @@ def test_consumers_come_and_go_while_events_do(things, make_queue, in_thread):
         declarations.consumers.discard(comes)
         declarations.consumers.discard(changed)
         unregister("comes")
-    known = models.ConsumerRow.objects.values("pk")
+    known = models.Consumer.objects.values("pk")
     assert not models.Delivery.objects.exclude(consumer_id__in=known).exists()
     late = make_queue(things, name="late", types=["t1"])
     stop.set()

@@ -119,7 +119,7 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.first, self.monkeypatch = queue, monkeypatch
         self.name, self.ordered = queue.subscription.consumer.name, queue.ordered
-        self.consumers = models.ConsumerRow.objects.filter(pk=queue.subscription.consumer_id)
+        self.consumers = models.Consumer.objects.filter(pk=queue.subscription.consumer_id)
         self.deliveries = deliveries(queue)
         self.leases_there = models.DeliveryLease.objects.filter(consumer__in=self.consumers)
         self.letters = models.DeadLetter.objects.of(self.name)

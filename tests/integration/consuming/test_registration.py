@@ -22,7 +22,7 @@ from django_events.exceptions import (
     UnknownTopic,
 )
 from django_events.log.segments import segments
-from django_events.models import ConsumerRow, Event, Position, TopicRow
+from django_events.models import Consumer, Event, Position, Topic
 from django_events.syncing import sync_after_migrate
 from tests.support.fix_consumers import (
     expire_leases,
@@ -66,7 +66,7 @@ def sync():
 def test_a_declared_consumer_gets_a_row_and_a_position_in_each_partition(lanes, make_consumer):
     reader = make_consumer(lanes, handler=print, types=["order.*"], keys=["7"], where="$.total > 100")
 
-    row = ConsumerRow.objects.get(name="reader")
+    row = Consumer.objects.get(name="reader")
     assert (row.topic.name, row.partitioned, row.types, row.keys, row.where) == (
         "lanes",
         True,
@@ -102,12 +102,12 @@ def test_a_consumer_of_several_topics_has_a_row_for_each(things, lanes, make_con
 @pytest.mark.requirement("E12")
 def test_registering_is_said_in_a_line_and_again_changes_nothing(things, make_consumer):
     make_consumer(things, handler=print)
-    before = list(ConsumerRow.objects.values())
+    before = list(Consumer.objects.values())
     assert sync() == []
     assert sync() == []
-    assert list(ConsumerRow.objects.values()) == before
+    assert list(Consumer.objects.values()) == before
 
-    ConsumerRow.objects.filter(name="reader").delete()
+    Consumer.objects.filter(name="reader").delete()
     publish(things, 1)
     transfer_all()
     assert sync() == ["Consumer reader of things: registered, begins at 1."]
@@ -119,13 +119,13 @@ def test_a_consumer_that_is_not_declared_any_more_stays(things, make_consumer):
     consumers.discard(make_consumer(things, handler=print))
 
     assert sync() == []
-    assert ConsumerRow.objects.filter(name="reader").exists()
+    assert Consumer.objects.filter(name="reader").exists()
 
 
 @pytest.mark.requirement("E12")
 def test_several_syncs_at_once_register_a_consumer_once(lanes, make_consumer):
     reader = make_consumer(lanes, handler=print)
-    ConsumerRow.objects.filter(name="reader").delete()
+    Consumer.objects.filter(name="reader").delete()
     lines: list[str] = []
     errors: list[BaseException] = []
     together = threading.Barrier(6)
@@ -152,7 +152,7 @@ def test_several_syncs_at_once_register_a_consumer_once(lanes, make_consumer):
 
 def test_migrate_says_what_it_registered_and_what_it_refuses(things, make_consumer):
     reader = make_consumer(things, handler=print)
-    ConsumerRow.objects.filter(name="reader").delete()
+    Consumer.objects.filter(name="reader").delete()
 
     said = StringIO()
     sync_after_migrate(None, using="default", stdout=said)
@@ -254,7 +254,7 @@ def test_a_log_whose_beginning_is_gone(make_topic, make_consumer, shelf, partiti
     topic = make_topic("short", segment_size=100, partitions=partitions)
     fill(topic, 250)
     with connection.cursor() as cursor:
-        for segment in segments("default", TopicRow.objects.get(name="short").pk)[:2]:
+        for segment in segments("default", Topic.objects.get(name="short").pk)[:2]:
             cursor.execute(f"DROP TABLE {segment.table}")
 
     reader = make_consumer(topic, handler=write_down, start=200)
@@ -298,7 +298,7 @@ def test_a_predicate_that_is_none_is_refused_before_anything_is_made(things, mak
         "jsonpath predicate: "
     )
     assert "\n" not in str(caught.value)
-    assert not ConsumerRow.objects.filter(name="reader").exists()
+    assert not Consumer.objects.filter(name="reader").exists()
 
 
 @pytest.mark.requirement("S12")
@@ -313,13 +313,13 @@ def test_a_wrong_declaration_stops_all_before_anything_is_made(things, make_cons
     with pytest.raises(InvalidConsumer, match="batch_size=0"):
         make_consumer(things, handler=print, batch_size=0)
 
-    assert not ConsumerRow.objects.filter(name="reader").exists()
+    assert not Consumer.objects.filter(name="reader").exists()
 
 
 @pytest.mark.requirement("E12")
 def test_workers_refuse_a_consumer_that_is_not_registered(things, lanes, make_consumer):
     reader = make_consumer(things, lanes, handler=print)
-    ConsumerRow.objects.filter(name="reader", topic__name="lanes").delete()
+    Consumer.objects.filter(name="reader", topic__name="lanes").delete()
 
     with pytest.raises(ConsumerNotReady) as caught:
         subscriptions("default", [reader])
@@ -355,7 +355,7 @@ def test_changed_filters_take_effect_for_what_was_not_passed_yet(things, make_co
     serve_due(reader)
 
     assert handled_ids() == [1, 4, 5]
-    row = ConsumerRow.objects.get(name="reader")
+    row = Consumer.objects.get(name="reader")
     assert (row.types, row.keys, row.where) == (["a", "b"], None, "$ == 1")
     assert sync() == []
 
@@ -442,7 +442,7 @@ def test_partitions_that_are_not_equally_far_can_not_become_one(lanes, make_cons
         "give it another name."
     )
     assert reached(reader) == before
-    assert ConsumerRow.objects.get(name="reader").partitioned
+    assert Consumer.objects.get(name="reader").partitioned
 
     reader = make_consumer(lanes, handler=write_down)
     serve_due(reader)
@@ -523,12 +523,12 @@ def test_a_topic_that_gets_other_partitions_before_it_has_events(
 
 def test_a_sync_inside_a_transaction_goes_with_it(things, make_consumer):
     make_consumer(things, handler=print)
-    ConsumerRow.objects.filter(name="reader").delete()
+    Consumer.objects.filter(name="reader").delete()
     with pytest.raises(RuntimeError), transaction.atomic():
         assert sync() == ["Consumer reader of things: registered, begins at 1."]
         raise RuntimeError
 
-    assert not ConsumerRow.objects.filter(name="reader").exists()
+    assert not Consumer.objects.filter(name="reader").exists()
 
 
 @pytest.mark.requirement("E12")
@@ -536,7 +536,7 @@ def test_no_event_slips_between_the_end_of_the_log_and_a_new_consumer(things, ma
     """While somebody moves a batch into the log, registering waits: the end it finds is the real one."""
     fill(things, 3)
     other = connect()
-    topic_id = TopicRow.objects.get(name="things").pk
+    topic_id = Topic.objects.get(name="things").pk
     other.execute(sql.shared.lock_head.text, {"topic_id": topic_id})
     made = []
     thread = threading.Thread(target=lambda: made.append(registered_at_end()))

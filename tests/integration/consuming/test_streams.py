@@ -15,7 +15,7 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from django_events import Backoff, Draft, Ignore, RetryLater, publish, publish_many
 from django_events.consuming import leased_partitions, streams, subscriptions
 from django_events.log.segments import segments
-from django_events.models import Event, Position, TopicRow
+from django_events.models import Event, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.dead_letters import redrive
 from django_events.operating.replay import pause, resume
@@ -322,7 +322,7 @@ def test_a_dead_letter_is_kept_although_the_log_has_dropped_its_event(make_topic
     lease = lease_of(reader)
     event = lease.read().events[2]
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP TABLE {segments('default', TopicRow.objects.get(name='short').pk)[0].table}")
+        cursor.execute(f"DROP TABLE {segments('default', Topic.objects.get(name='short').pk)[0].table}")
     with transaction.atomic():
         lease.settled(lease.settle([], lease.judge(event, Broken("no"))))
     lease.release()

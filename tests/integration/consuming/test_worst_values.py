@@ -263,7 +263,7 @@ def test_an_unreadable_event_can_be_skipped(things, make_consumer, make_queue):
 
 def remove(topic, condition):
     """Delete events by hand, as the owner of the tables can."""
-    log = log_table(models.TopicRow.objects.get(name=topic.name).pk)
+    log = log_table(models.Topic.objects.get(name=topic.name).pk)
     with connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM {log} WHERE {condition}")
 

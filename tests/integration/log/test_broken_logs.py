@@ -10,7 +10,7 @@ from django_events import Draft, publish, publish_many
 from django_events.log.inventory import waiting
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
-from django_events.models import TopicHead, TopicRow
+from django_events.models import Topic, TopicHead
 from django_events.observing.lag import standings
 from django_events.observing.problems import Trouble, troubles
 from django_events.statements import log_table
@@ -77,8 +77,8 @@ def run(text: str) -> None:
         cursor.execute(text)
 
 
-def row() -> TopicRow:
-    return TopicRow.objects.get(name="broken")
+def row() -> Topic:
+    return Topic.objects.get(name="broken")
 
 
 def told() -> list[Trouble]:

@@ -19,7 +19,7 @@ from django_events.exceptions import InvalidTopic, TopicChangeRefused
 from django_events.log import segments
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
-from django_events.models import BufferedEvent, Event, TopicHead, TopicRow
+from django_events.models import BufferedEvent, Event, Topic, TopicHead
 from django_events.statements import log_table
 from django_events.syncing import sync_after_migrate
 from tests.support.fix_topics import assert_dense, drop_topics, log_values, transfer_all
@@ -51,7 +51,7 @@ def declared(*names, **options):
 
 
 def row(topic):
-    return TopicRow.objects.get(name=str(topic))
+    return Topic.objects.get(name=str(topic))
 
 
 def everything():
@@ -61,7 +61,7 @@ def everything():
             "SELECT c.relname, c.relkind, obj_description(c.oid, 'pg_class'), c.relispartition"
             " FROM pg_class AS c WHERE c.relname LIKE 'django\\_events\\_%' ORDER BY c.relname"
         )
-        return cursor.fetchall(), list(TopicRow.objects.order_by("id").values()), list(TopicHead.objects.values())
+        return cursor.fetchall(), list(Topic.objects.order_by("id").values()), list(TopicHead.objects.values())
 
 
 def indexes(topic):
@@ -145,7 +145,9 @@ def test_wrong_declarations_are_refused_before_anything_is_made():
     with declared("fine", "x'; DROP TABLE django_events_topic; --"), pytest.raises(InvalidTopic, match="is not valid"):
         sync("default")
     with declared("fine", "fine") as twins, pytest.raises(InvalidTopic, match="declared twice"):
-        declarations.registry._set([*declarations.registry, declarations.Topic(name="fine", declared_at="elsewhere:1")])
+        declarations.registry._set(
+            [*declarations.registry, declarations.DeclaredTopic(name="fine", declared_at="elsewhere:1")]
+        )
         try:
             sync("default")
         finally:
@@ -159,7 +161,7 @@ def test_wrong_declarations_are_refused_before_anything_is_made():
 @pytest.mark.parametrize("name", ["x'; DROP TABLE django_events_topic; --", "O'Brien", "{log}", "a\\'b"])
 def test_a_name_in_a_comment_is_quoted(name):
     """Names are checked long before; this is the second door."""
-    topic = TopicRow.objects.create(name=name)
+    topic = Topic.objects.create(name=name)
     TopicHead.objects.create(topic=topic)
     segments.create_log("default", topic)
 
@@ -356,7 +358,7 @@ def test_processes_that_migrate_at_once_make_each_topic_once():
             done = list(pool.map(lambda _: in_a_session_of_its_own(sync, "default"), range(5)))
         lines = [line for lines in done for line in lines]
         assert len(lines) == len(set(lines)) == 4
-        assert TopicRow.objects.filter(name__in=names).count() == 4
+        assert Topic.objects.filter(name__in=names).count() == 4
         assert TopicHead.objects.filter(topic__name__in=names).count() == 4
     finally:
         drop_topics(names)
@@ -427,10 +429,10 @@ def test_after_a_flush_topics_are_there_and_ids_begin_anew(make_topic, reset_seq
     while worker.move():
         pass
     publish(things, "in the buffer")
-    before = {topic.name: (topic.pk, topic.incarnation) for topic in TopicRow.objects.all()}
+    before = {topic.name: (topic.pk, topic.incarnation) for topic in Topic.objects.all()}
     call_command("flush", interactive=False, verbosity=0, reset_sequences=reset_sequences)
 
-    after = {topic.name: (topic.pk, topic.incarnation) for topic in TopicRow.objects.all()}
+    after = {topic.name: (topic.pk, topic.incarnation) for topic in Topic.objects.all()}
     assert {name: pk for name, (pk, _) in after.items()} == {name: pk for name, (pk, _) in before.items()}
     assert all(after[name][1] != before[name][1] for name in after)
     assert BufferedEvent.objects.count() == 0
@@ -455,7 +457,7 @@ def test_after_a_flush_that_restarts_identities_new_topics_get_ids_of_their_own(
     declarations.registry.discard(gone)
     try:
         call_command("flush", interactive=False, verbosity=0, reset_sequences=True)
-        assert not TopicRow.objects.filter(name="gone").exists()
+        assert not Topic.objects.filter(name="gone").exists()
         for n in range(5):
             new = make_topic(f"new{n}")
             assert log_table(row(new).pk) not in tables
@@ -474,7 +476,7 @@ def test_a_row_that_was_deleted_is_made_again_for_the_log_that_is_there(lanes, r
     publish_many(lanes, [Draft(value=n, key=str(n)) for n in range(20)])
     transfer_all()
     before = row(lanes)
-    TopicRow.objects.filter(pk=before.pk).delete()
+    Topic.objects.filter(pk=before.pk).delete()
 
     assert sync("default") == ["Topic lanes: its row was missing, made again for the log that is there."]
     assert row(lanes).pk == before.pk
@@ -512,7 +514,7 @@ def test_a_row_that_was_renamed_keeps_its_log_and_the_name_gets_a_new_one(things
     """The comment of the log still says the old name, and that log has an owner."""
     publish(things, "old")
     transfer_all()
-    TopicRow.objects.filter(name="things").update(name="renamed")
+    Topic.objects.filter(name="things").update(name="renamed")
 
     assert sync("default") == ["Topic things: created, 1 partition."]
     publish(things, "new")
@@ -550,7 +552,7 @@ def test_migrate_says_nothing_when_it_is_told_to_be_quiet(capsys):
     with declared("one"):
         call_command("migrate", verbosity=0)
 
-        assert TopicRow.objects.filter(name="one").exists()
+        assert Topic.objects.filter(name="one").exists()
     assert capsys.readouterr().out == ""
 
 
@@ -571,4 +573,4 @@ def test_a_database_that_gets_no_tables_gets_no_topics(django_assert_num_queries
     ):
         sync_after_migrate(config, using="default", verbosity=0)
 
-    assert not TopicRow.objects.filter(name="one").exists()
+    assert not Topic.objects.filter(name="one").exists()

@@ -14,7 +14,7 @@ from django_events import Draft, publish, publish_many, sql
 from django_events.log import channel, inventory, retention, transfer
 from django_events.log.segments import segments
 from django_events.log.transfer import Transfer
-from django_events.models import BufferedEvent, Event, TopicHead, TopicRow
+from django_events.models import BufferedEvent, Event, Topic, TopicHead
 from django_events.observing import lag
 from django_events.observing.lag import standings
 from django_events.statements import log_table
@@ -153,7 +153,7 @@ def test_topics_that_share_a_batch_are_numbered_on_their_own(make_topic):
 
 def test_segments_are_made_ahead_and_a_burst_past_the_last_one_fits(make_topic):
     topic = make_topic("short", segment_size=100)
-    topic_id = TopicRow.objects.get(name="short").pk
+    topic_id = Topic.objects.get(name="short").pk
     publish_many(topic, [Draft(value=i) for i in range(1_234)])
     transfer_all(batch_size=500)
 
@@ -165,7 +165,7 @@ def test_segments_are_made_ahead_and_a_burst_past_the_last_one_fits(make_topic):
 def test_a_segment_that_is_missing_is_made_again(make_topic):
     """Somebody dropped the empty ones while a worker remembers them."""
     topic = make_topic("short", segment_size=100)
-    topic_id = TopicRow.objects.get(name="short").pk
+    topic_id = Topic.objects.get(name="short").pk
     worker = Transfer("default")
     publish(topic, "first")
     worker.move()
@@ -182,7 +182,7 @@ def test_a_segment_that_is_missing_is_made_again(make_topic):
 def test_ids_and_numbers_go_on_after_dropped_segments(make_topic):
     """What retention leaves behind: floors for what the log can't tell any more."""
     topic = make_topic("short", segment_size=100, partitions=2)
-    row = TopicRow.objects.get(name="short")
+    row = Topic.objects.get(name="short")
     publish_many(topic, [Draft(value=i, partition=i % 2) for i in range(10)])
     transfer_all()
     with connection.cursor() as cursor:
@@ -220,7 +220,7 @@ def test_a_worker_notices_that_the_topics_were_made_anew(make_topic):
 
 def test_a_topic_that_is_dropped_between_look_and_move_harms_nobody(make_topic, connect, monkeypatch):
     gone, stays = make_topic("gone"), make_topic("stays")
-    row = TopicRow.objects.get(name="gone")
+    row = Topic.objects.get(name="gone")
     worker = Transfer("default")
     for topic in (gone, stays):
         publish(topic, 1)
@@ -246,7 +246,7 @@ def test_a_topic_that_is_dropped_between_look_and_move_harms_nobody(make_topic, 
 def test_a_table_that_stays_missing_is_named(make_topic):
     """A log that is gone is looked for once more; something else that is missing is somebody's mistake."""
     topic = make_topic("things")
-    log = log_table(TopicRow.objects.get(name="things").pk)
+    log = log_table(Topic.objects.get(name="things").pk)
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS"
@@ -281,7 +281,7 @@ def test_a_table_that_stays_missing_is_named(make_topic):
 def test_what_a_rule_of_the_site_refuses_is_raised_and_stays_and_others_go_on(make_topic, rule, refusal, alone):
     """It isn't taken for a segment that is missing, which has the same SQLSTATE and is looked for again and again."""
     strict, free = make_topic("strict"), make_topic("free")
-    log = log_table(TopicRow.objects.get(name="strict").pk)
+    log = log_table(Topic.objects.get(name="strict").pk)
     with connection.cursor() as cursor:
         cursor.execute(rule.format(log=log))
     try:
@@ -308,7 +308,7 @@ def test_what_a_rule_of_the_site_refuses_is_raised_and_stays_and_others_go_on(ma
 
 def test_a_missing_segment_and_a_check_are_told_apart(make_topic):
     topic = make_topic("things")
-    row = TopicRow.objects.get(name=topic.name)
+    row = Topic.objects.get(name=topic.name)
     insert = (
         f"INSERT INTO {log_table(row.pk)} (topic_id, id, partition, number, type, metadata, value, published_at, "
         "logged_at) VALUES (%s, %s, 0, 1, '', '{}', '1', now(), now())"
@@ -448,7 +448,7 @@ def test_times_never_go_back_within_a_topic(things):
     transfer_all()
     future = Event.objects.at(things, 1).logged_at + timedelta(hours=1)
     with connection.cursor() as cursor:
-        table = log_table(TopicRow.objects.get(name="things").pk)
+        table = log_table(Topic.objects.get(name="things").pk)
         cursor.execute(f"UPDATE {table} SET logged_at = %s", [future])  # as if the clock had been set back since
     publish(things, "later")
     transfer_all()
@@ -532,7 +532,7 @@ def test_a_head_that_somebody_holds_stops_no_other_topic(connect, make_topic):
 def test_a_lock_on_one_log_stops_no_other_topic(connect, make_topic, caplog):
     """As CREATE INDEX on a segment takes it, for as long as that lasts."""
     locked, free = make_topic("locked"), make_topic("free")
-    topic_id = TopicRow.objects.get(name="locked").pk
+    topic_id = Topic.objects.get(name="locked").pk
     other = connect()
     other.execute(f"LOCK TABLE {segments('default', topic_id)[0].table} IN SHARE MODE")
     publish(locked, 1)
@@ -550,7 +550,7 @@ def test_a_lock_on_one_log_stops_no_other_topic(connect, make_topic, caplog):
 def test_a_transfer_that_starts_beside_an_exclusive_lock_on_one_log_stops_no_other_topic(connect, make_topic):
     """It doesn't know yet how much room there is, and looking waits for whoever holds the lock."""
     locked, free = make_topic("locked"), make_topic("free")
-    table = segments("default", TopicRow.objects.get(name="locked").pk)[0].table
+    table = segments("default", Topic.objects.get(name="locked").pk)[0].table
     other = connect()
     other.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
     publish(locked, 1)
@@ -566,7 +566,7 @@ def test_a_transfer_that_starts_beside_an_exclusive_lock_on_one_log_stops_no_oth
 
 def test_what_is_attached_ahead_is_enough_while_the_log_is_locked_against_new_segments(connect, make_topic):
     topic = make_topic("short", segment_size=100)
-    topic_id = TopicRow.objects.get(name="short").pk
+    topic_id = Topic.objects.get(name="short").pk
     analyze = connect()
     analyze.execute(f"LOCK TABLE {log_table(topic_id)} IN SHARE UPDATE EXCLUSIVE MODE")
     worker = Transfer("default", batch_size=60)
@@ -606,7 +606,7 @@ def test_a_site_without_time_zones_keeps_times_in_order(settings, connect, thing
     try:
         publish(things, 1)
         transfer_all()
-        table = log_table(TopicRow.objects.get(name="things").pk)
+        table = log_table(Topic.objects.get(name="things").pk)
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {table} SET logged_at = '2050-11-06 06:30Z'")  # the second 1:30 of that night
         publish(things, 2)
@@ -633,7 +633,7 @@ def told(reader):
 
 def test_readers_are_told_once_per_batch_which_partitions_got_events(make_topic, reader):
     one, two, _ = (make_topic(name, partitions=3) for name in ("one", "two", "silent"))
-    ids = dict(TopicRow.objects.values_list("name", "id"))
+    ids = dict(Topic.objects.values_list("name", "id"))
     worker = Transfer("default", batch_size=30)
     assert worker.move() == 0
     assert told(reader) == []
@@ -743,7 +743,7 @@ def test_a_look_at_many_logs_leaves_no_locks_to_the_transaction_that_looks(make_
         publish(topic, n)
     transfer_all()
     with transaction.atomic():
-        rows = list(TopicRow.objects.select_related("head"))
+        rows = list(Topic.objects.select_related("head"))
         assert len(inventory.logs("default", rows)) == len(rows)
         retention.outlived_of("default", rows)
         retention.divisible("default", inventory.logs("default", rows))

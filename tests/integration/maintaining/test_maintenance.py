@@ -15,7 +15,7 @@ from django_events import Draft, models, publish, publish_many
 from django_events.log import retention, segments
 from django_events.maintaining import steps
 from django_events.maintaining.steps import STEPS, Step
-from django_events.models import DedupKey, MaintenanceStep, Sample, TopicRow
+from django_events.models import DedupKey, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.doctoring.examining import examine
 from django_events.observing.lag import standings
@@ -209,7 +209,7 @@ def step(name):
 
 def test_segments_are_made_ahead(make_topic):
     topic = make_topic(segment_size=100)
-    row = TopicRow.objects.get(name=topic.name)
+    row = Topic.objects.get(name=topic.name)
     fill_topic(topic, *range(50))
     while segments.room("default", row.pk) > 50:  # as if a lock had been in the way
         with connection.cursor() as cursor:
@@ -222,7 +222,7 @@ def test_segments_are_made_ahead(make_topic):
 @pytest.mark.requirement("P1")
 def test_a_burst_far_past_the_prepared_segments_is_moved_and_publishing_never_fails(make_topic):
     topic = make_topic(segment_size=100)
-    row = TopicRow.objects.get(name=topic.name)
+    row = Topic.objects.get(name=topic.name)
     assert segments.room("default", row.pk, reserve=True) < 1_000
     publish_many(topic, [Draft(value=n) for n in range(5_000)])
     transfer_all()
@@ -247,7 +247,7 @@ def test_a_lock_on_one_log_holds_up_no_other(make_topic, connect):
     for topic in (locked, free):
         fill_topic(topic, *range(150))
     session = connect()
-    session.execute(f"LOCK TABLE {log_table(TopicRow.objects.get(name='locked').pk)} IN ACCESS EXCLUSIVE MODE")
+    session.execute(f"LOCK TABLE {log_table(Topic.objects.get(name='locked').pk)} IN ACCESS EXCLUSIVE MODE")
     try:
         assert step("retention")["segments"] == 1
         assert models.Event.objects.of(free).count() == 50
@@ -293,7 +293,7 @@ def test_dedup_keys_and_orphans_go(make_topic, make_queue):
     assert step("dedup") == {"deleted": 1}
     queue = make_queue(topic)
     fill_topic(topic, 1, 2)
-    models.ConsumerRow.objects.filter(pk=queue.subscription.consumer_id).delete()  # by hand, without `unregister`
+    models.Consumer.objects.filter(pk=queue.subscription.consumer_id).delete()  # by hand, without `unregister`
     assert step("orphans") == {"deleted": deliveries(queue).count() or 3}
     assert not deliveries(queue).exists()
 
@@ -393,7 +393,7 @@ def test_a_long_reader_of_one_log_holds_up_no_other(make_topic, connect):
     for name in ("aaa", "zzz"):
         fill_topic(make_topic(name, segment_size=1_000, retention_events=1_000), *range(150))
     session = connect()
-    session.execute(f"SELECT FROM {log_table(TopicRow.objects.get(name='aaa').pk)}")
+    session.execute(f"SELECT FROM {log_table(Topic.objects.get(name='aaa').pk)}")
     done = step("segments")
     session.rollback()
 
@@ -405,7 +405,7 @@ def test_a_log_that_is_gone_stops_no_other(make_topic):
     for name in ("aaa", "zzz"):
         fill_topic(make_topic(name, segment_size=100, retention_events=1), *range(150))
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP TABLE {log_table(TopicRow.objects.get(name='aaa').pk)}")
+        cursor.execute(f"DROP TABLE {log_table(Topic.objects.get(name='aaa').pk)}")
     assert step("retention")["segments"] == 1
     step("segments")
 

@@ -16,7 +16,7 @@ from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.maintaining import drop_unread
 from django_events.maintaining.expiring import expire
-from django_events.models import Event, Intervention, TopicHead, TopicRow
+from django_events.models import Event, Intervention, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
 from django_events.signals import events_expired
 from django_events.statements import log_table
@@ -45,7 +45,7 @@ def told():
 
 
 def row_of_topic(topic):
-    return TopicRow.objects.select_related("head").get(name=topic.name)
+    return Topic.objects.select_related("head").get(name=topic.name)
 
 
 def expire_topic(topic):
@@ -188,7 +188,7 @@ def test_what_is_not_limited_stays(make_topic):
 def test_retention_can_be_changed_while_live(make_topic):
     topic = make_topic(segment_size=100)
     publish_range(topic, 250)
-    TopicRow.objects.filter(name=topic.name).update(retention_events=100)
+    Topic.objects.filter(name=topic.name).update(retention_events=100)
 
     assert expire_topic(topic) == (1, 100, None, None)
 
@@ -203,7 +203,7 @@ def test_a_stream_keeps_what_it_has_not_handled_paused_or_not(make_topic, make_c
     assert expire_topic(topic) == (0, 0, "reader", None)
     pause(reader)
     assert expire_topic(topic) == (0, 0, "reader", None)
-    models.ConsumerRow.objects.update(paused_at=None)
+    models.Consumer.objects.update(paused_at=None)
     positions(reader).update(position=199, number=199)
     assert expire_topic(topic) == (1, 100, "reader", None)
     run_once(reader)
@@ -272,7 +272,7 @@ def test_a_queue_that_is_being_filled_keeps_what_it_is_to_get(make_topic, make_q
     topic = make_topic(segment_size=100, retention_events=1)
     queue = make_queue(topic, live=False)
     publish_range(topic, 350)
-    models.ConsumerRow.objects.filter(pk=row_of(queue).pk).update(filled_until=120)
+    models.Consumer.objects.filter(pk=row_of(queue).pk).update(filled_until=120)
 
     assert expire_topic(topic) == (1, 100, "queue", None)
 
@@ -280,7 +280,7 @@ def test_a_queue_that_is_being_filled_keeps_what_it_is_to_get(make_topic, make_q
 def test_a_query_of_spark_keeps_what_it_has_not_read(make_topic):
     topic = make_topic(segment_size=100, retention_events=1)
     publish_range(topic, 250)
-    query = models.ConsumerRow.objects.create(name="query", topic=row_of_topic(topic), mode="spark", partitioned=False)
+    query = models.Consumer.objects.create(name="query", topic=row_of_topic(topic), mode="spark", partitioned=False)
     at = models.Position.objects.create(consumer=query, partition=-1, position=150, number=150)
     assert expire_topic(topic) == (1, 100, "query", None)
     at.position = 200
@@ -399,7 +399,7 @@ def test_what_is_in_hand_is_waited_for(make_topic, make_consumer, monkeypatch, t
 def test_spark_is_told_and_its_position_left_alone(make_topic, told):
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     publish_range(topic, 150)
-    query = models.ConsumerRow.objects.create(name="query", topic=row_of_topic(topic), mode="spark", partitioned=False)
+    query = models.Consumer.objects.create(name="query", topic=row_of_topic(topic), mode="spark", partitioned=False)
     at = models.Position.objects.create(consumer=query, partition=-1, position=20, number=20)
     assert expire_topic(topic) == (1, 100, None, None)
 
@@ -499,7 +499,7 @@ def test_a_smaller_size_holds_from_the_next_event_on(make_topic):
     publish_range(topic, 120)
     running = Transfer("default")
     running.move()
-    TopicRow.objects.filter(name=topic.name).update(segment_size=100)
+    Topic.objects.filter(name=topic.name).update(segment_size=100)
     assert divided(topic)
     publish_many(topic, [Draft(value=n) for n in range(121, 501)])
     while running.move() or running.left:
@@ -560,7 +560,7 @@ def test_a_log_that_lost_its_row_keeps_its_floors(make_topic):
     transfer_all()
     expire_topic(topic)
     before = TopicHead.objects.get(topic__name=topic.name)
-    TopicRow.objects.filter(name=topic.name).delete()
+    Topic.objects.filter(name=topic.name).delete()
     assert sync("default") == ["Topic things: its row was missing, made again for the log that is there."]
 
     after = TopicHead.objects.get(topic__name=topic.name)
@@ -600,7 +600,7 @@ def test_deliveries_of_somebody_who_died_go_too(make_topic, make_queue, told):
 def test_spark_is_told_of_each_loss_once(make_topic, told):
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     publish_range(topic, 350)
-    query = models.ConsumerRow.objects.create(name="query", topic=row_of_topic(topic), mode="spark", partitioned=False)
+    query = models.Consumer.objects.create(name="query", topic=row_of_topic(topic), mode="spark", partitioned=False)
     models.Position.objects.create(consumer=query, partition=-1, position=20, number=20)
     assert expire_topic(topic)[0] == 3
 

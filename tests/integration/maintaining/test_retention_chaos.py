@@ -16,7 +16,7 @@ from django_events.exceptions import ConsumerInUse
 from django_events.log import retention
 from django_events.log.transfer import Transfer
 from django_events.maintaining.expiring import expire
-from django_events.models import ConsumerRow, Event, Intervention, TopicHead, TopicRow
+from django_events.models import Consumer, Event, Intervention, Topic, TopicHead
 from django_events.signals import events_expired
 from testproject.shop.models import Order
 from tests.support.fix_consumers import positions, working, write_order, written
@@ -61,7 +61,7 @@ class Bustle:
                 self.over.wait(0.01)
 
     def maintain(self):
-        row = TopicRow.objects.get(name=self.topic.name)
+        row = Topic.objects.get(name=self.topic.name)
         while not self.over.is_set():
             with suppress(OperationalError):  # somebody holds a lock: the next time
                 with retention.writing("default", row.pk) as now:
@@ -165,14 +165,14 @@ def test_what_was_left_behind_and_what_was_handled_are_everything(make_topic, ma
     events_expired.connect(receiver)
     publish_many(topic, [Draft(value=f"before/{n}") for n in range(400)])
     transfer_all()
-    expire("default", TopicRow.objects.get(name=topic.name))
+    expire("default", Topic.objects.get(name=topic.name))
     try:
         with working(stream, queue, threads=2):
             Bustle(topic, in_thread, before=400).finish()
             wait_until(
                 lambda: (
                     not deliveries(queue_of(queue)).exists()
-                    and ConsumerRow.objects.filter(name="queue", live=True).exists()
+                    and Consumer.objects.filter(name="queue", live=True).exists()
                     and sum(positions(stream).values_list("number", flat=True)) == 400 + EVENTS
                 )
             )

@@ -19,12 +19,12 @@ from django_events.management.commands.events import Command
 from django_events.management.events import ALL, peeking, status
 from django_events.models import (
     BufferedEvent,
-    ConsumerRow,
+    Consumer,
     DeadLetter,
     Event,
     Intervention,
     ScheduledEvent,
-    TopicRow,
+    Topic,
 )
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import problems
@@ -76,7 +76,7 @@ def of(rows: list[dict[str, Any]], name: str = "reader") -> dict[str, Any]:
     return row
 
 
-def fill(topic: declarations.Topic, *values: Any, **fields: Any) -> None:
+def fill(topic: declarations.DeclaredTopic, *values: Any, **fields: Any) -> None:
     publish_many(topic, [Draft(value=value, **fields) for value in values])
     transfer_all()
 
@@ -89,11 +89,11 @@ def take(event: object) -> None:
     """A handler with nothing to do."""
 
 
-def age_log(topic: declarations.Topic, by: timedelta) -> None:
+def age_log(topic: declarations.DeclaredTopic, by: timedelta) -> None:
     """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it."""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {log_table(TopicRow.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
+            f"UPDATE {log_table(Topic.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
         )
 
 
@@ -684,7 +684,7 @@ def test_publish_refuses(events: Run, arguments: list[str], code: int, said: str
 def test_pause_and_resume(events: Run, lanes, things, make_consumer) -> None:
     make_consumer(lanes, things, handler=take)
     first, again = events("pause", "reader", "--by", "ada"), events("pause", "reader")
-    paused = ConsumerRow.objects.filter(name="reader", paused_at__isnull=False).count()
+    paused = Consumer.objects.filter(name="reader", paused_at__isnull=False).count()
     resumed = events("resume", "reader", "--topic", "things", "--format", "json")
 
     assert first.out.startswith("Consumer reader is paused on lanes and things")
@@ -937,12 +937,12 @@ def test_unregister_is_a_dry_run_unless_told_to(events: Run, things, lanes, make
 
     assert table.out.splitlines()[1].split() == ["reader", "things", "idle", "0", "1"]
     assert "Nothing was changed. To do it, say the same with --execute." in table.out
-    assert ConsumerRow.objects.filter(name="reader").count() == 2
+    assert Consumer.objects.filter(name="reader").count() == 2
     done = events("unregister", "reader", "--topic", "things", "--execute", "--format", "json").data
     assert (done["executed"], [row["topic"] for row in done["consumers"]]) == (True, ["things"])
-    assert [row.topic.name for row in ConsumerRow.objects.filter(name="reader")] == ["lanes"]
+    assert [row.topic.name for row in Consumer.objects.filter(name="reader")] == ["lanes"]
     assert "Consumer reader is forgotten." in events("unregister", "reader", "--execute").out
-    assert not ConsumerRow.objects.filter(name="reader").exists()
+    assert not Consumer.objects.filter(name="reader").exists()
 
 
 @pytest.mark.requirement("E12")
@@ -965,16 +965,16 @@ def test_unregister_refuses_what_is_declared_at_work_or_has_dead_letters(
     assert "is declared at" in declared.err
     assert "is handling events now" in at_work.err
     assert "has 1 dead letters, which would be lost" in with_letters.err
-    assert ConsumerRow.objects.filter(name="reader").exists()
+    assert Consumer.objects.filter(name="reader").exists()
 
 
 # --- dead letters
 
 
 @pytest.fixture
-def burying(things, make_consumer) -> declarations.Consumer:
+def burying(things, make_consumer) -> declarations.DeclaredConsumer:
     """A consumer that gave up on three events."""
-    reader: declarations.Consumer = make_consumer(things, handler=fail, retry=ONE_ATTEMPT)
+    reader: declarations.DeclaredConsumer = make_consumer(things, handler=fail, retry=ONE_ATTEMPT)
     fill(things, {"n": 1}, key="a", type="thing.made")
     fill(things, {"n": 2}, key="a")
     fill(things, {"n": 3}, key="b")

@@ -21,7 +21,7 @@ from django_events import Backoff, BufferedWriter, Draft, Ignore, pause, publish
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
 from django_events.metrics.views import metrics
-from django_events.models import BufferedEvent, TopicRow
+from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import state
 from django_events.statements import log_table
@@ -225,7 +225,7 @@ def test_seconds_behind_are_of_the_oldest_event_that_was_not_passed(
     transfer_all()
     with connection.cursor() as cursor:
         for topic in topics:
-            log = log_table(TopicRow.objects.get(name=topic.name).pk)
+            log = log_table(Topic.objects.get(name=topic.name).pk)
             cursor.execute(f"UPDATE {log} SET logged_at = logged_at - (21 - id) * interval '1 minute'")
         older = "received_at = received_at - (21 - event_id) * interval '1 minute'"
         cursor.execute(f"UPDATE django_events_delivery SET {older}")
@@ -320,7 +320,7 @@ def test_the_page_is_for_who_has_the_token_or_may_look() -> None:
     request = RequestFactory().get("/metrics")
     request.user = clerk
     assert metrics(request).status_code == 401
-    clerk.user_permissions.set(Permission.objects.filter(codename__in=["view_topicrow", "view_consumerrow"]))
+    clerk.user_permissions.set(Permission.objects.filter(codename__in=["view_topic", "view_consumer"]))
     request.user = User.objects.get(pk=clerk.pk)
     assert metrics(request).status_code == 200
     assert metrics(RequestFactory().post("/metrics")).status_code == 405

@@ -8,7 +8,7 @@ from django.test import override_settings
 
 from django_events import Draft, declarations, publish, publish_many
 from django_events.exceptions import UnknownTopic
-from django_events.models import Event, TopicRow
+from django_events.models import Event, Topic
 from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
@@ -49,7 +49,7 @@ def test_printing_an_event_asks_nothing(orders, django_assert_num_queries):
 
 
 def test_an_address_may_be_said_with_the_name_of_the_topic_or_its_row(orders):
-    row = TopicRow.objects.get(name="test-orders")
+    row = Topic.objects.get(name="test-orders")
 
     assert Event.objects.at("test-orders", 7) == Event.objects.at(row, 7) == Event.objects.at(orders, 7)
 
@@ -74,7 +74,7 @@ def test_an_event_that_is_only_published_has_no_address_yet(orders):
 @pytest.mark.requirement("D1")
 def test_an_event_is_found_by_its_composite_key(orders):
     event = Event.objects.at(orders, 7)
-    pk = (TopicRow.objects.get(name="test-orders").pk, 7)
+    pk = (Topic.objects.get(name="test-orders").pk, 7)
 
     assert event.pk == pk
     assert Event.objects.get(pk=pk) == event
@@ -178,7 +178,7 @@ def test_topics_can_be_asked_together(orders):
     both = Event.objects.of(orders) | Event.objects.of("noise")
     assert both.count() == 130
     assert Event.objects.since(orders, 8).union(Event.objects.since("noise", 118)).count() == 4
-    assert Event.objects.filter(topic__in=TopicRow.objects.filter(name="noise")).count() == 120
+    assert Event.objects.filter(topic__in=Topic.objects.filter(name="noise")).count() == 120
 
 
 def test_a_topic_can_be_asked_inside_another_question(orders):
@@ -190,8 +190,8 @@ def test_a_topic_can_be_asked_inside_another_question(orders):
 def test_the_question_names_the_topic_by_its_id_so_that_only_its_segments_are_read(orders):
     plan = Event.objects.since(orders, 5).explain()
 
-    assert f"django_events_event_{TopicRow.objects.get(name='test-orders').pk}" in plan
-    assert f"django_events_event_{TopicRow.objects.get(name='noise').pk}_" not in plan
+    assert f"django_events_event_{Topic.objects.get(name='test-orders').pk}" in plan
+    assert f"django_events_event_{Topic.objects.get(name='noise').pk}_" not in plan
 
 
 # Lazy
@@ -235,7 +235,7 @@ def test_a_question_asks_anew_each_time(orders):
     ],
     ids=["at", "since", "peek", "timeline", "of"],
 )
-@pytest.mark.parametrize("topic", ["nothing", "' OR true --", declarations.Topic(name="nothing")], ids=str)
+@pytest.mark.parametrize("topic", ["nothing", "' OR true --", declarations.DeclaredTopic(name="nothing")], ids=str)
 def test_a_topic_that_is_not_in_the_database_is_unknown(orders, topic, ask):
     with pytest.raises(UnknownTopic) as caught:
         ask(topic)

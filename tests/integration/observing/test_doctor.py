@@ -18,7 +18,7 @@ from django.test import override_settings
 from django_events import Draft, declarations, publish, publish_many
 from django_events.log import channel
 from django_events.management.commands.events import Command
-from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, TopicRow
+from django_events.models import BufferedEvent, Event, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import dead_rows, problems
 from django_events.observing.doctoring import cleaning, logs, reach, schema, server, site
@@ -244,7 +244,7 @@ def test_a_consumer_that_nobody_serves_is_a_problem(things, make_consumer):
     fill_topic(things, 1, 2)
     assert one(keepers.workers(Patient("default")))[0] == "ok"
 
-    run(f"UPDATE {log_table(TopicRow.objects.get(name='things').pk)} SET logged_at = logged_at - interval '1 hour'")
+    run(f"UPDATE {log_table(Topic.objects.get(name='things').pk)} SET logged_at = logged_at - interval '1 hour'")
     verdict, what, remedy = one(keepers.workers(Patient("default")))
     assert (verdict, remedy) == ("problem", "Is one running? manage.py run_consumer reader")
     assert what == "reader of things: 2 events behind, the oldest for 1 h: no worker handles them."
@@ -301,7 +301,7 @@ def test_a_table_that_is_tuned_otherwise_is_a_warning():
 
 
 def test_autovacuum_is_off_for_a_segment(things):
-    run(f"ALTER TABLE {log_table(TopicRow.objects.get(name='things').pk)}_1 SET (autovacuum_enabled = false)")
+    run(f"ALTER TABLE {log_table(Topic.objects.get(name='things').pk)}_1 SET (autovacuum_enabled = false)")
     verdict, what, _ = one(cleaning.autovacuum(Patient("default")))
 
     assert verdict == "problem"
@@ -325,7 +325,7 @@ def test_transaction_ids_that_are_far_are_a_problem(monkeypatch):
 
 def test_a_topic_without_reserve_and_one_without_room(make_topic):
     small = make_topic("small", segment_size=100)
-    table = log_table(TopicRow.objects.get(name="small").pk)
+    table = log_table(Topic.objects.get(name="small").pk)
     fill_topic(small, *range(60))
     run(f"DROP TABLE {table}_101")
     [last] = [answer for answer in logs.room(Patient("default")) if answer.seen.get("topic") == "small"]
@@ -338,7 +338,7 @@ def test_a_topic_without_reserve_and_one_without_room(make_topic):
 
 def test_a_segment_that_is_unlogged_or_has_an_invalid_index(make_topic):
     make_topic("small")
-    table = f"{log_table(TopicRow.objects.get(name='small').pk)}_1"
+    table = f"{log_table(Topic.objects.get(name='small').pk)}_1"
     run(f"ALTER TABLE {table} SET UNLOGGED")
     run(f"CREATE INDEX django_events_broken ON {table} (logged_at)")
     run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'django_events_broken'::regclass")
@@ -372,7 +372,7 @@ def test_a_table_that_has_lost_its_primary_key(make_topic, table):
 
 def test_a_segment_that_was_detached_halfway(make_topic, connect):
     make_topic("small")
-    log = log_table(TopicRow.objects.get(name="small").pk)
+    log = log_table(Topic.objects.get(name="small").pk)
     reader = connect()
     reader.execute(f"SELECT * FROM {log}")
     run("SET lock_timeout = '100ms'")
@@ -393,7 +393,7 @@ def test_a_segment_that_was_detached_halfway(make_topic, connect):
 def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, connect, monkeypatch):
     monkeypatch.setattr(logs, "HELD", timedelta(0))
     make_topic("small")
-    log = log_table(TopicRow.objects.get(name="small").pk)
+    log = log_table(Topic.objects.get(name="small").pk)
     somebody = connect(application_name="alter table")
     somebody.execute(f"LOCK TABLE {log}_1 IN ACCESS EXCLUSIVE MODE")
     pid = somebody.info.backend_pid

@@ -9,7 +9,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_events import Backoff, Draft, publish_many
-from django_events.models import ConsumerRow, Event, Sample, TopicRow
+from django_events.models import Consumer, Event, Sample, Topic
 from django_events.observing import samples
 from django_events.observing.samples import OfConsumer, OfTopic, Total, latest, of_consumer, take, totals
 from tests.support.fix_consumers import serve_due
@@ -44,8 +44,8 @@ def test_a_sample_is_how_far_everything_is(lanes, things, make_consumer, make_qu
     publish_many(lanes, [Draft(value="good")] * 4)
     transfer_all()
     publish_many(things, [Draft(value=3)] * 5)
-    of_lanes, of_things = TopicRow.objects.get(name="lanes").pk, TopicRow.objects.get(name="things").pk
-    row = ConsumerRow.objects.get(name="reader")
+    of_lanes, of_things = Topic.objects.get(name="lanes").pk, Topic.objects.get(name="things").pk
+    row = Consumer.objects.get(name="reader")
     elsewhere = sum(
         topic["id__max"]
         for topic in Event.objects.exclude(topic_id__in=[of_lanes, of_things]).values("topic_id").annotate(Max("id"))
@@ -61,7 +61,7 @@ def test_a_sample_is_how_far_everything_is(lanes, things, make_consumer, make_qu
     assert (sample.published, sample.buffered) == (elsewhere + 9, 5)
     assert sample.lag == sum(counts[0] for counts in sample.consumers.values())
     assert sample.handled == sum(counts[1] for counts in sample.consumers.values())
-    assert len(sample.topics) == TopicRow.objects.count()
+    assert len(sample.topics) == Topic.objects.count()
 
 
 def test_there_is_one_a_minute_however_many_take_them(in_thread):
@@ -93,7 +93,7 @@ def test_a_site_may_do_without():
 
 def test_what_is_counted_is_shared_by_many_queues(things, make_queue, monkeypatch):
     monkeypatch.setattr(samples, "COUNTED_OF_QUEUES", 6)
-    before = ConsumerRow.objects.filter(mode="queue").count()
+    before = Consumer.objects.filter(mode="queue").count()
     queues = [make_queue(things, name=f"queue-{i}") for i in range(2)]
     fill_topic(things, *range(9))
     assert take("default")

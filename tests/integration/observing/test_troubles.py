@@ -10,7 +10,7 @@ from django.db import connection
 from django_events import declarations, publish
 from django_events.log.inventory import waiting
 from django_events.management.commands.events import Command
-from django_events.models import BufferedEvent, ConsumerRow, Position, TopicRow
+from django_events.models import BufferedEvent, Consumer, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted, dead_rows, problems
 from django_events.observing.dead_rows import SQL as DEAD_ROWS_SQL
@@ -59,10 +59,10 @@ def delete_deliveries(number: int) -> None:
         run("SELECT pg_stat_force_next_flush()")
 
 
-def age_log(topic: declarations.Topic, by: timedelta) -> None:
+def age_log(topic: declarations.DeclaredTopic, by: timedelta) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {log_table(TopicRow.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
+            f"UPDATE {log_table(Topic.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
         )
 
 
@@ -272,7 +272,7 @@ def test_a_queue_that_keeps_the_log_is_named(make_topic, make_queue):
     short = make_topic("short", retention=DAY)
     queue = make_queue(short, name="letters", live=False)
     fill_topic(short, 1)
-    ConsumerRow.objects.filter(pk=queue.subscription.consumer_id).update(filled_until=0)
+    Consumer.objects.filter(pk=queue.subscription.consumer_id).update(filled_until=0)
     age_log(short, 2 * DAY)
 
     assert [one.consumer for one in found("behind retention")] == ["letters"]

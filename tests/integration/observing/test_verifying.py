@@ -12,15 +12,15 @@ from django.db import OperationalError, connection, transaction
 from django_events import Backoff, Draft, declarations, erase, publish_many
 from django_events.log.transfer import Transfer
 from django_events.models import (
-    ConsumerRow,
+    Consumer,
     DeadLetter,
     Delivery,
     DeliveryLease,
     Event,
     PastDelivery,
     Position,
+    Topic,
     TopicHead,
-    TopicRow,
 )
 from django_events.observing.verifying import deliveries, proving, walking
 from django_events.observing.verifying.findings import Finding
@@ -47,28 +47,28 @@ def raw(statement: str, *parameters: Any) -> None:
         cursor.execute(statement, parameters)
 
 
-def log_of(topic: declarations.Topic) -> str:
-    return log_table(TopicRow.objects.get(name=topic.name).pk)
+def log_of(topic: declarations.DeclaredTopic) -> str:
+    return log_table(Topic.objects.get(name=topic.name).pk)
 
 
-def segment_of(topic: declarations.Topic, first: int = 1) -> str:
+def segment_of(topic: declarations.DeclaredTopic, first: int = 1) -> str:
     """Inserting and deleting there goes past the trigger on the whole log."""
     return f"{log_of(topic)}_{first}"
 
 
-def remove(topic: declarations.Topic, *ids: int) -> None:
+def remove(topic: declarations.DeclaredTopic, *ids: int) -> None:
     raw(f"DELETE FROM {segment_of(topic)} WHERE id = ANY(%s)", list(ids))
 
 
-def verified(topic: declarations.Topic, **options: Any) -> Verified:
-    return verify("default", topic=TopicRow.objects.get(name=topic.name), **options)
+def verified(topic: declarations.DeclaredTopic, **options: Any) -> Verified:
+    return verify("default", topic=Topic.objects.get(name=topic.name), **options)
 
 
-def offenders(topic: declarations.Topic, **options: Any) -> list[Finding]:
+def offenders(topic: declarations.DeclaredTopic, **options: Any) -> list[Finding]:
     return list(verified(topic, **options).findings)
 
 
-def places(topic: declarations.Topic, **options: Any) -> list[tuple[str, str | None, int | None, int | None]]:
+def places(topic: declarations.DeclaredTopic, **options: Any) -> list[tuple[str, str | None, int | None, int | None]]:
     return [(one.kind, one.consumer, one.partition, one.id) for one in offenders(topic, **options)]
 
 
@@ -80,7 +80,7 @@ def sometimes(chance: float) -> Callable[[Any], None]:
     return handle
 
 
-def fill(topic: declarations.Topic, number: int, *, keys: int = 7) -> None:
+def fill(topic: declarations.DeclaredTopic, number: int, *, keys: int = 7) -> None:
     publish_many(topic, [Draft(value=i, key=str(i % keys) if i % 3 else None, type=f"t{i % 2}") for i in range(number)])
     transfer_all()
 
@@ -216,7 +216,7 @@ def test_retention_while_it_walks(things, monkeypatch: pytest.MonkeyPatch) -> No
             remove(things, *range(1, 36))
             TopicHead.objects.filter(topic__name="things").update(id_floor=35, number_floors=[35])
 
-    found = verify("default", topic=TopicRow.objects.get(name="things"), on_progress=retention)
+    found = verify("default", topic=Topic.objects.get(name="things"), on_progress=retention)
 
     assert not list(found.findings)
     assert found.topics[0].events == 10 + 25
@@ -329,7 +329,7 @@ def test_segments_and_logs(events: Run, make_topic) -> None:
 def test_what_is_left_of_topics_and_consumers(events: Run, things, make_queue) -> None:
     make_queue(things)
     fill_topic(things, *range(3))
-    ConsumerRow.objects.filter(name="queue").delete()
+    Consumer.objects.filter(name="queue").delete()
     raw("INSERT INTO django_events_bufferedevent (topic_id, value) VALUES (99999, '1')")
 
     answer = events("verify", "--format", "json")
@@ -383,7 +383,7 @@ def test_deliveries(things, make_queue) -> None:
         f"logged_at, 1, '', '' FROM {log_of(things)} WHERE id = 6",
         consumer_id,
     )
-    ConsumerRow.objects.filter(pk=consumer_id).update(filled_until=11)
+    Consumer.objects.filter(pk=consumer_id).update(filled_until=11)
     found = offenders(things)
 
     assert sorted((one.kind, one.id, one.what) for one in found) == [
@@ -395,7 +395,7 @@ def test_deliveries(things, make_queue) -> None:
     ]
     assert {one.consumer for one in found} == {"queue"}
     of.filter(event_id__gt=3).delete()
-    ConsumerRow.objects.filter(pk=consumer_id).update(filled_until=0)
+    Consumer.objects.filter(pk=consumer_id).update(filled_until=0)
     Position.objects.filter(consumer_id=consumer_id).update(position=1, number=1)
     assert places(things) == [("delivery", "queue", None, 1)]
     assert DeliveryLease.objects.filter(consumer_id=consumer_id).count() == 1
@@ -528,7 +528,7 @@ def test_nobody_waits_for_it_and_it_waits_for_nobody(connect, things) -> None:
         ).fetchall()
         locks.append(held)
 
-    verify("default", topic=TopicRow.objects.get(name="things"), on_progress=look)
+    verify("default", topic=Topic.objects.get(name="things"), on_progress=look)
     assert locks == [0]
 
 

@@ -15,14 +15,14 @@ from django_events.consuming.filling import fill_some
 from django_events.consuming.registration import register
 from django_events.models import (
     BufferedEvent,
-    ConsumerRow,
+    Consumer,
     DeadLetter,
     Delivery,
     DeliveryLease,
     Event,
     PastDelivery,
     Position,
-    TopicRow,
+    Topic,
 )
 from django_events.observing.verifying import dead_letters, deliveries
 from django_events.observing.verifying.findings import Finding
@@ -46,15 +46,15 @@ def raw(statement: str, *parameters: Any) -> None:
         cursor.execute(statement, parameters)
 
 
-def verified(topic: declarations.Topic) -> Verified:
-    return verify("default", topic=TopicRow.objects.get(name=topic.name))
+def verified(topic: declarations.DeclaredTopic) -> Verified:
+    return verify("default", topic=Topic.objects.get(name=topic.name))
 
 
-def offenders(topic: declarations.Topic) -> list[Finding]:
+def offenders(topic: declarations.DeclaredTopic) -> list[Finding]:
     return list(verified(topic).findings)
 
 
-def places(topic: declarations.Topic) -> list[tuple[str, str | None, int | None, int | None]]:
+def places(topic: declarations.DeclaredTopic) -> list[tuple[str, str | None, int | None, int | None]]:
     return [(one.kind, one.consumer, one.partition, one.id) for one in offenders(topic)]
 
 
@@ -278,7 +278,7 @@ def test_a_delivery_that_was_deleted(things, make_queue) -> None:
 
 def settled_since(queue: Any) -> None:
     """As if it had been declared as it is for a while."""
-    ConsumerRow.objects.filter(pk=queue.subscription.consumer_id).update(changed_at="2026-01-01T00:00Z")
+    Consumer.objects.filter(pk=queue.subscription.consumer_id).update(changed_at="2026-01-01T00:00Z")
 
 
 def test_a_queue_marked_as_filled_further_than_it_is(things, make_queue) -> None:
@@ -286,11 +286,11 @@ def test_a_queue_marked_as_filled_further_than_it_is(things, make_queue) -> None
     settled_since(queue)
     fill_topic(things, *range(10))
     assert places(things) == []
-    ConsumerRow.objects.update(filled_until=7)
+    Consumer.objects.update(filled_until=7)
     assert [one[3] for one in places(things)] == [1, 2, 3, 4, 5, 6, 7]
-    ConsumerRow.objects.update(filled_until=0, live=True)
+    Consumer.objects.update(filled_until=0, live=True)
     assert len(places(things)) == 10
-    ConsumerRow.objects.update(live=False)
+    Consumer.objects.update(live=False)
     assert places(things) == []
 
 
@@ -426,7 +426,7 @@ def test_the_sequence_of_the_buffer_below_its_rows(things, lanes) -> None:
 def test_a_partition_that_the_topic_doesnt_have_is_a_note(lanes) -> None:
     raw(
         "INSERT INTO django_events_bufferedevent (topic_id, partition, value) VALUES (%s, 77, '1')",
-        TopicRow.objects.get(name="lanes").pk,
+        Topic.objects.get(name="lanes").pk,
     )
     found = verified(lanes)
     assert not found.findings

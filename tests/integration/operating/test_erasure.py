@@ -88,7 +88,7 @@ def plant(topic):
     transfer_all()
     publish(topic, {"name": SECRET}, key=KEY)
     publish(topic, {"name": SECRET}, key=KEY, publish_at=timezone.now() + timedelta(days=1), dedup_key=KEY)
-    row = models.TopicRow.objects.get(name=topic.name)
+    row = models.Topic.objects.get(name=topic.name)
     models.StagedEvent.objects.create(
         topic=row, key=KEY, value={"name": SECRET}, attempt="7b2f6e0e-0f3c-4f0a-9d5e-000000000001"
     )
@@ -247,7 +247,7 @@ def test_an_erased_event_is_not_published_again(make_topic):
 def test_a_dead_letter_of_an_expired_event_is_erased_too(planted):
     let_them_fail()
     with connection.cursor() as cursor:
-        row = models.TopicRow.objects.get(name="people")
+        row = models.Topic.objects.get(name="people")
         cursor.execute(f"TRUNCATE django_events_event_{row.pk}")
 
     assert erase(planted, key=KEY, **ONLY_ONCE).dead_letters > 0
@@ -262,7 +262,7 @@ def test_an_error_about_an_event_that_was_dropped_in_hand_is_erased_too(make_top
     fill_topic(topic, {"name": SECRET}, key=KEY)
     hand = queue.claim(1)
     values(hand)
-    row = models.TopicRow.objects.get(name="people")
+    row = models.Topic.objects.get(name="people")
     models.TopicHead.objects.filter(topic=row).update(id_floor=1, number_floors=[1])
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE django_events_event_{row.pk}")
@@ -282,7 +282,7 @@ def test_what_an_interrupted_unregistering_left_is_erased_too(make_topic, make_q
     hand = queue.claim(1)
     values(hand)
     fail(hand, hand.events[0], ValueError(SECRET))
-    models.ConsumerRow.objects.filter(pk=queue.subscription.consumer_id).delete()
+    models.Consumer.objects.filter(pk=queue.subscription.consumer_id).delete()
     assert "django_events_delivery" in tables_with(SECRET)
 
     erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
@@ -456,7 +456,7 @@ def test_a_process_that_is_killed_while_it_erases_is_finished_by_another_one(pla
     parameters = connection.get_connection_params()
     url = "postgresql://{user}:{password}@{host}:{port}/{dbname}".format(**{"password": "", **parameters})
     command = [sys.executable, "testproject/manage.py", "events", "erase", "people", "--key", KEY, "--forget-key"]
-    locked = log_table(models.TopicRow.objects.get(name="people").pk) if table == "log" else table
+    locked = log_table(models.Topic.objects.get(name="people").pk) if table == "log" else table
     other = connect()
     other.execute(f"SELECT FROM {locked} FOR UPDATE")
     started = subprocess.Popen(

@@ -227,8 +227,8 @@ def test_of_several_topics_one_has_to_be_named(things, lanes, make_consumer):
 
 
 def test_a_streaming_query_is_refused(things):
-    topic = models.TopicRow.objects.get(name="things")
-    query = models.ConsumerRow.objects.create(name="query", topic=topic, mode="spark")
+    topic = models.Topic.objects.get(name="things")
+    query = models.Consumer.objects.create(name="query", topic=topic, mode="spark")
     try:
         for verb in (lambda: skip("query", 1, reason="a test"), lambda: retry_now("query")):
             with pytest.raises(ConsumerInUse, match="streaming query of Spark"):
@@ -258,7 +258,7 @@ def test_a_value_that_python_would_change_is_kept_to_the_byte(things, make_consu
         cursor.execute(
             "SELECT d.value::text = e.value::text FROM django_events_deadletter AS d, django_events_event AS e"
             " WHERE e.id = 1 AND e.topic_id = %s",
-            [models.TopicRow.objects.get(name="things").pk],
+            [models.Topic.objects.get(name="things").pk],
         )
         assert cursor.fetchone() == (True,)
 
@@ -272,10 +272,10 @@ def test_skip_waits_for_a_leased_partition_and_then_refuses(things, make_consume
     with transaction.atomic(), pytest.raises(ConsumerInUse, match="Outside of a transaction, skip waits"):
         skip(reader, 1, reason="a test")
     waiting = in_thread(skip, reader, 1, reason="a test")
-    wait_until(lambda: models.ConsumerRow.objects.get(name="reader").held_until is not None, what="a hold")
+    wait_until(lambda: models.Consumer.objects.get(name="reader").held_until is not None, what="a hold")
     lease.release()
     assert waiting.result(30)[1] == 1
-    assert models.ConsumerRow.objects.get(name="reader").held_until is None
+    assert models.Consumer.objects.get(name="reader").held_until is None
     run_once(reader)
     assert written() == ["b"]
 
@@ -286,7 +286,7 @@ def test_a_log_that_somebody_has_locked_is_said(things, make_consumer, connect, 
     reader = make_consumer(things, handler=failing(), mode=mode, start="beginning")
     fill_topic(things, "a")
     somebody, partition_of = connect(), skipping._partition
-    topic_id = models.TopicRow.objects.get(name="things").pk
+    topic_id = models.Topic.objects.get(name="things").pk
 
     def then_lock(*arguments):
         partition = partition_of(*arguments)

@@ -454,7 +454,7 @@ def test_nothing_is_published_where_it_is_suppressed():
     with suppress("lending"):
         book = Book.objects.create(title="Emma")
         Loan.objects.create(book=book, reader="Ada")
-    with suppress(Loan, declarations.Topic(name="drafts")):
+    with suppress(Loan, declarations.DeclaredTopic(name="drafts")):
         Loan.objects.create(book=book, reader="Ada")
         Manuscript.objects.create(code="M-1")
         Fine.objects.create(loan=Loan.objects.get(pk=Loan.objects.create(book=book, reader="Ben").pk), amount=1)

@@ -6,7 +6,7 @@ from django.test import override_settings
 
 from django_events import event_context, publish, publish_again
 from django_events.exceptions import InvalidEvent, NotInTransaction, TopicNotReady, UnknownTopic
-from django_events.models import BufferedEvent, Event, TopicRow
+from django_events.models import BufferedEvent, Event, Topic
 from django_events.signals import event_published
 from tests.support.fix_topics import assert_dense, transfer_all
 
@@ -19,7 +19,7 @@ def rows(topic):
         cursor.execute(
             "SELECT value::text, body, type, key, partition, (metadata - 'copy_of')::text, metadata ->> 'copy_of'"
             " FROM django_events_event WHERE topic_id = %s ORDER BY id",
-            [TopicRow.objects.get(name=topic.name).pk],
+            [Topic.objects.get(name=topic.name).pk],
         )
         return [tuple(bytes(o) if isinstance(o, memoryview) else o for o in row) for row in cursor.fetchall()]
 

@@ -266,10 +266,10 @@ def read_everywhere(things, good, make_consumer, make_queue, dsn, capsys) -> Non
     client = Client()
     client.force_login(User.objects.create_superuser("worst"))
     try:
-        topic = models.TopicRow.objects.get(name=things.name)
-        assert client.get(f"/admin/django_events/topicrow/{topic.pk}/log/").status_code == 200
+        topic = models.Topic.objects.get(name=things.name)
+        assert client.get(f"/admin/django_events/topic/{topic.pk}/log/").status_code == 200
         for event_id in sorted(dead[0]):
-            assert client.get(f"/admin/django_events/topicrow/{topic.pk}/log/{event_id}/").status_code == 200
+            assert client.get(f"/admin/django_events/topic/{topic.pk}/log/{event_id}/").status_code == 200
         assert client.get("/admin/django_events/deadletter/").status_code == 200
         for letter in models.DeadLetter.objects.filter(consumer__name="one").only("pk"):
             assert client.get(f"/admin/django_events/deadletter/{letter.pk}/change/").status_code == 200
@@ -284,7 +284,7 @@ def read_everywhere(things, good, make_consumer, make_queue, dsn, capsys) -> Non
 def export(dsn: str, topic: str, last: int) -> list[dict[str, Any]]:
     """What a task of Spark reads."""
     reader = for_batch({"dsn": dsn, "subscribe": topic}).reader()
-    topic_id = models.TopicRow.objects.get(name=topic).pk
+    topic_id = models.Topic.objects.get(name=topic).pk
     return [row for batch in reader.read(Range(topic, topic_id, 1, last + 1)) for row in batch.to_pylist()]
 
 

@@ -185,7 +185,7 @@ def test_publishers_publish_and_read_nothing(make_topic, roles):
 )
 def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, column):
     """The transfer goes by the ids of the buffer: one that is far ahead would hold up the events after it."""
-    topic_id = models.TopicRow.objects.get(name=make_topic("things").name).pk
+    topic_id = models.Topic.objects.get(name=make_topic("things").name).pk
     value = {"id": str(2**63 - 1)}.get(column, "now()")
     more, later = (", publish_at", ", now()") if table == "scheduledevent" else ("", "")
     with refused(f"django_events_{table}"):
@@ -362,11 +362,11 @@ def test_operators_move_events_and_repair(readers, roles, handled):
 
 
 def test_operators_forget_consumers(readers, roles, make_consumer):
-    models.ConsumerRow.objects.using("default").create(
-        name="gone", topic=models.TopicRow.objects.get(name="things"), mode="stream"
+    models.Consumer.objects.using("default").create(
+        name="gone", topic=models.Topic.objects.get(name="things"), mode="stream"
     )
     unregister("gone", using=roles["operator"])
-    assert not models.ConsumerRow.objects.filter(name="gone").exists()
+    assert not models.Consumer.objects.filter(name="gone").exists()
 
 
 def test_operators_end_who_froze_with_a_lease(readers, roles):
@@ -390,7 +390,7 @@ def test_new_topics_and_segments_belong_to_the_owner_and_are_read_by_readers(rea
     assert len(owners) == 1
     assert [owners[0][:1]] == execute("default", "SELECT current_user::text")
     for kind in ("reader", "consumer"):
-        row = models.TopicRow.objects.get(name="later")
+        row = models.Topic.objects.get(name="later")
         assert execute(roles[kind], f"SELECT count(*) FROM django_events_event_{row.pk}") == [(350,)]
         assert execute(roles[kind], f"SELECT count(*) FROM django_events_event_{row.pk}_1") == [(100,)]
     declarations.registry.discard(later)
@@ -516,7 +516,7 @@ def test_nothing_is_run_by_printing():
 def test_a_refused_row_is_not_told_with_the_error(make_topic, capsys):
     """PostgreSQL repeats the row that a constraint refuses, payload and all."""
     topic = make_topic("things")
-    row = models.TopicRow.objects.get(name="things")
+    row = models.Topic.objects.get(name="things")
     run(f"ALTER TABLE django_events_event_{row.pk} ALTER COLUMN key SET NOT NULL")
     publish(topic, {"card": "0b5c-secret"})
     try:

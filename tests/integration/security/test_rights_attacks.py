@@ -30,7 +30,7 @@ from django_events.log.inventory import waiting
 from django_events.log.retention import writing
 from django_events.log.segments import cut
 from django_events.management.granting import blocks
-from django_events.models import Event, TopicRow
+from django_events.models import Event, Topic
 from django_events.observing.doctoring.schema import trust
 from django_events.observing.doctoring.subject import Patient
 from django_events.observing.problems import troubles
@@ -757,7 +757,7 @@ def test_segments_are_changed_only_as_a_log_allows(
     topic = make_topic("things", segment_size=100)
     publish_many(topic, [Draft(value=n) for n in range(150)])
     transfer_all()
-    call = call.replace("(1,", f"({TopicRow.objects.get(name='things').pk},")
+    call = call.replace("(1,", f"({Topic.objects.get(name='things').pk},")
     with pytest.raises(DatabaseError, match=refusal), connection.cursor() as cursor:
         cursor.execute(f"SELECT django_events_{call}")
     assert Event.objects.of(topic).count() == 150
@@ -796,7 +796,7 @@ def test_a_log_of_another_owner_stops_no_other(declared: None, server: Server) -
         for kind in ("publisher", "operator"):
             site.grant(kind)
         site.run(f"CREATE ROLE stranger_{site.unique}")
-        log = f"django_events_event_{TopicRow.objects.using(site.alias('owner')).get(name='things').pk}"
+        log = f"django_events_event_{Topic.objects.using(site.alias('owner')).get(name='things').pk}"
         site.run(f"ALTER TABLE {log} OWNER TO stranger_{site.unique}")
         publish_many("things", [Draft(value=n) for n in range(350)], using=site.alias("publisher"))
         publish("stock", "others", using=site.alias("publisher"))

@@ -13,7 +13,7 @@ from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.log.transfer import Transfer
 from django_events.maintaining.steps import StepFailed, apply_retention
-from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, TopicRow
+from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Topic
 from django_events.observing.doctoring.examining import examine
 from django_events.observing.lag import standings
 from django_events.observing.problems import Trouble, troubles
@@ -82,7 +82,7 @@ def log(make_topic) -> str:
 
 
 def log_of(topic: str) -> str:
-    return log_table(TopicRow.objects.get(name=topic).pk)
+    return log_table(Topic.objects.get(name=topic).pk)
 
 
 def publish_to(*topics: str, values: tuple[int, ...]) -> None:

@@ -115,7 +115,7 @@ def test_a_rule_on_the_buffer_that_refuses_an_event(make_topic, kind, act):
 def test_a_rule_on_the_log_that_refuses_an_event(make_topic, kind):
     topic = make_topic("things")
     publish(topic, PAYLOAD)
-    with rule(kind, log_table(models.TopicRow.objects.get(name="things").pk)):
+    with rule(kind, log_table(models.Topic.objects.get(name="things").pk)):
         with pytest.raises(DatabaseError) as raised:
             transfer_all()
         assert SECRET not in all_of(raised.value)
@@ -265,7 +265,7 @@ def test_pages_for_probes_and_metrics(make_topic):
 def test_verify_names_offenders_by_their_address(make_topic):
     topic = make_topic("things")
     planted(topic)
-    log = log_table(models.TopicRow.objects.get(name="things").pk)
+    log = log_table(models.Topic.objects.get(name="things").pk)
     run(f"DELETE FROM {log}_1 WHERE id = 2")
     told = called("events", "verify") + called("events", "verify", format="json")
     assert "things/2" in told

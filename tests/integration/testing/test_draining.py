@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from django_events import Backoff, Draft, ReceivedEvent, RetryLater, consumer, pause, resume, rewind, topic
 from django_events.exceptions import InvalidConsumer, NeverDrained, UnknownConsumer, UnknownTopic
-from django_events.models import BufferedEvent, ConsumerRow, Event
+from django_events.models import BufferedEvent, Consumer, Event
 from django_events.testing import drain, published
 from django_events.workers import draining
 from testproject.shop.models import Product
@@ -214,7 +214,7 @@ def test_what_a_test_declares_is_made_by_the_next_drain(seen):
     wares.publish(1, key="a")
 
     assert drain() == 1
-    assert ConsumerRow.objects.get(name="look").positions.count() == 3
+    assert Consumer.objects.get(name="look").positions.count() == 3
 
 
 @in_a_transaction

@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 from django.test import TestCase
 
 from django_events import Draft, consumer
-from django_events.models import BufferedEvent, ConsumerRow, DeadLetter, Event, Position
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Event, Position
 from django_events.testing import assert_published, drain, published
 from testproject.shop.models import Product
 from tests.integration.testing.conftest import (
@@ -118,7 +118,7 @@ def test_a_plain_test_case_commits_nothing(things, connect, seen):
     assert seen == [1, 1, 0, 1]
     for model in (Product, Event, BufferedEvent):
         assert not model.objects.exists()
-    assert not ConsumerRow.objects.filter(name="look").exists()
+    assert not Consumer.objects.filter(name="look").exists()
 
 
 @pytest.mark.parametrize("commits", ["on", "off", "local"])

@@ -10,7 +10,7 @@ from django.db import connections
 from django_events import Draft, publish_many
 from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import subscriptions
-from django_events.models import TopicRow
+from django_events.models import Topic
 from django_events.workers.due_partitions import DuePartitions
 from django_events.workers.stopping import Stop
 from tests.support.fix_consumers import pool_of, position_of, positions, serve_lease, working, write_order, written
@@ -52,7 +52,7 @@ def serve_next(due_partitions):
 
 
 def place(topic, partition=0):
-    return TopicRow.objects.get(name=str(topic)).pk, partition
+    return Topic.objects.get(name=str(topic)).pk, partition
 
 
 @pytest.mark.requirement("X6")

@@ -30,7 +30,7 @@ from django_events.consuming.queues import QueueServer
 from django_events.exceptions import ConsumerChangeRefused, ConsumerInUse, RedriveRefused
 from django_events.log.transfer import Transfer
 from django_events.maintaining.pruning import prune_histories
-from django_events.models import ConsumerRow, DeadLetter, Delivery, DeliveryLease, PastDelivery
+from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, PastDelivery
 from django_events.observing.lag import standings
 from django_events.observing.problems import troubles
 from tests.support.fix_consumers import dead_letters, position_of, run_once, working, write_order, written
@@ -267,7 +267,7 @@ def test_a_dormant_consumer_has_no_more_than_it_may_and_catches_up_with_nothing_
     consumer = make(max_pending=10)
     for start in range(0, 100, 5):
         fill_topic(things, *range(start, start + 5))
-    row = ConsumerRow.objects.get(name="queue")
+    row = Consumer.objects.get(name="queue")
     assert (row.live, row.filled_until) == (False, 10)
     assert Delivery.objects.count() == 10
     assert lag(consumer) == 100
@@ -301,7 +301,7 @@ def test_a_filter_that_fails_stops_its_consumer_and_nobody_else(things, make_que
 
     assert [pending(queue) for queue in good] == [[2, 3, 4]] * 3
     assert models.Event.objects.of(things).count() == 4
-    row = ConsumerRow.objects.get(name="bad")
+    row = Consumer.objects.get(name="bad")
     assert (row.live, row.filled_until) == (False, 2)
     standing = standing_of(bad.subscription.consumer)
     assert standing.state == "stopped"
@@ -324,7 +324,7 @@ def test_a_delivery_that_is_there_already_stops_its_consumer_and_not_the_transfe
     Delivery.objects.create(consumer_id=queue.subscription.consumer_id, event_id=1, received_at="2025-01-01T00:00Z")
     fill_topic(things, 1, 2)
     assert models.Event.objects.of(things).count() == 2
-    assert not ConsumerRow.objects.get(name="queue").live
+    assert not Consumer.objects.get(name="queue").live
 
 
 @pytest.mark.requirement("P4")
@@ -340,7 +340,7 @@ def test_a_filter_that_is_too_deep_for_a_value_stops_nobody_else(things, make_to
     session.commit()
     fill_topic(make_topic("others"), 1)
     assert models.Event.objects.of(things).count() == 1
-    assert not ConsumerRow.objects.get(name="queue").live
+    assert not Consumer.objects.get(name="queue").live
 
 
 def deepest(session):
@@ -378,12 +378,12 @@ def test_a_rewind_delivers_again_what_was_handled_and_once_what_was_not(things, 
     finish(queue.claim(6))
     [move] = rewind(consumer, to=4)
     assert (move.before, move.after, move.events) == (7, 4, 3)
-    assert not ConsumerRow.objects.get(name="queue").live
+    assert not Consumer.objects.get(name="queue").live
     fill_topic(things, 11)
     run_once(consumer)
 
     assert sorted(map(int, written())) == list(range(4, 12))
-    assert ConsumerRow.objects.get(name="queue").live
+    assert Consumer.objects.get(name="queue").live
 
 
 @pytest.mark.requirement("S9")
@@ -431,7 +431,7 @@ def test_a_rewind_waits_for_what_is_in_hand(things, make, in_thread):
     with pytest.raises(ConsumerInUse, match="still handling events after 0 s, by a test"):
         rewind(consumer, to=1, wait=timedelta(0))
     waiting = in_thread(rewind, consumer, to=1)
-    wait_until(lambda: ConsumerRow.objects.get(name="queue").held_until is not None, what="a hold")
+    wait_until(lambda: Consumer.objects.get(name="queue").held_until is not None, what="a hold")
     finish(hand)
     assert [move.after for move in waiting.result(30)] == [1]
     run_once(consumer)
@@ -606,7 +606,7 @@ def test_a_dead_letter_whose_event_the_log_dropped_is_handled_from_its_copy(thin
     consumer = make(failing(cured), retry=ONCE)
     fill_topic(things, "a")
     run_once(consumer)
-    row = ConsumerRow.objects.get(name="queue")
+    row = Consumer.objects.get(name="queue")
     now = models.Event.objects.at(things, 1).logged_at
     DeadLetter.objects.create(
         consumer=row,
