@@ -211,7 +211,7 @@ def test_consumers_and_topics_are_searched_by_name(olga, make_topic, make_consum
     for name in ("tea", "coffee"):
         make_consumer(make_topic(name), handler=handler, name=f"drinker-of-{name}")
     for model, asked, found in [("topic", "TEA", 1), ("consumer", "coffee", 1), ("consumer", "zzz", 0)]:
-        context = olga.get(f"/admin/django_events/{model}row/", {"q": asked}).context
+        context = olga.get(f"/admin/django_events/{model}/", {"q": asked}).context
         assert len(context[f"{model}s"]) == found
     assert Topic.objects.count() >= 2 and Consumer.objects.count() >= 2
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from opentelemetry import context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -156,7 +156,7 @@ def test_every_way_of_publishing_in_python_carries_the_trace(traced: Traced, mak
 
 def test_what_an_outbox_publishes_carries_the_trace(traced: Traced, shelf: Product) -> None:
     write_order("somebody")
-    with traced.tracer.start_as_current_span("request"):
+    with traced.tracer.start_as_current_span("request"), transaction.atomic():
         Payment.objects.create(order=Order.objects.get(), amount=1)
     of = traced.span("publish payments").context
 
