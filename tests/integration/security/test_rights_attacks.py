@@ -375,7 +375,7 @@ class Site:
         with psycopg.connect(self.url, cursor_factory=psycopg.ClientCursor, **login) as session:
             for block in printed if closed else printed[:-1]:
                 for statement in block.statements:
-                    session.execute(statement.text.replace("%%", "%").encode())
+                    session.execute(statement.encode())
             session.execute(f"GRANT {self.role(kind)} TO {self.login(kind)}".encode())
 
     def attack(self, kind: str, attacks: list[Attack], *, schemas: list[str] | None = None) -> None:
