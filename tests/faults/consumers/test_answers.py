@@ -98,7 +98,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.DeclaredTopic):
             assert sql.kind_of(error) is sql.ErrorKind.LOST, (str(cut), error)
         else:
             assert cut.at == len(ANSWER), str(cut)
-        assert proxy.done.is_set()
+        assert proxy.done.wait(20), str(cut)
         connections["wired"].close()
     transfer_all()
 
@@ -113,7 +113,7 @@ def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic,
             future = writer.publish(place)
             writer.flush()
             assert future.result(60) is True
-            assert proxy.done.is_set(), str(cut)
+            assert proxy.done.wait(20), str(cut)
     transfer_all()
 
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]

@@ -245,7 +245,7 @@ def test_an_error_is_told_and_nothing_stays(bench, monkeypatch, where: str):
 
     target = {
         "publisher": "django_events.benching.publishers.publish",
-        "handler": "django_events.workers.consuming.serve_partition",
+        "handler": "django_events.consuming.streams.StreamServer.serve",
         "transfer": "django_events.benching.moving.TransferOfOne.work",
     }[where]
     monkeypatch.setattr(target, fail)

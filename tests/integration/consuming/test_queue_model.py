@@ -689,7 +689,7 @@ def nth(several, pick):
 def test_whatever_happens_both_agree(things, make_queue, monkeypatch, ordered):
     monkeypatch.setattr(claims, "SMALLEST_WINDOW", 2)
     monkeypatch.setattr(claims, "LARGEST_WINDOW", 8)
-    monkeypatch.setattr(claims, "BELIEVED", NEVER)
+    monkeypatch.setattr(claims, "TRUSTED", NEVER)
     monkeypatch.setattr(filling, "AT_ONCE", 3)
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit = off")  # until the connection is closed, after the test

@@ -1,6 +1,7 @@
 """drain(): what is handled, what is due, and where it ends."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -309,7 +310,7 @@ def test_another_session_that_moves_events_is_waited_for(things, connect, monkey
     things.publish(1)
     other = connect()
     other.execute("SELECT FROM django_events_topichead FOR UPDATE")
-    monkeypatch.setattr(draining.time, "sleep", lambda seconds: other.commit())
+    monkeypatch.setattr(draining, "time", SimpleNamespace(sleep=lambda seconds: other.commit()))
 
     assert drain() == 1
 
@@ -321,7 +322,7 @@ def test_another_session_that_holds_a_position_is_waited_for(things, connect, mo
     things.publish(1)
     other = connect()
     other.execute("SELECT FROM django_events_position FOR UPDATE")
-    monkeypatch.setattr(draining.time, "sleep", lambda seconds: other.commit())
+    monkeypatch.setattr(draining, "time", SimpleNamespace(sleep=lambda seconds: other.commit()))
 
     assert drain() == 1
 
