@@ -94,9 +94,11 @@ class Killer:
         for event in events:
             write_order(event.value)
             if event.value in self.deadly and self.times != 0:
-                if self.times is not None:
-                    self.times -= 1
-                raise KeyboardInterrupt
+                self.times = self.times and self.times - 1
+                self.strike()
+
+    def strike(self):
+        raise KeyboardInterrupt
 
     @property
     def handled(self):
@@ -830,27 +832,19 @@ def serve_with(renewal, consumer):
         return serve_lease(lease)
 
 
-class Late:
+class Late(Killer):
     """A handler that comes back after the renewal has noticed, for some values."""
 
     def __init__(self, *late, error=None, times=None):
-        self.late = late
+        super().__init__(*late, times=times)
         self.error = error
-        self.times = times
-        self.calls = []
 
-    def __call__(self, given):
-        events = given if isinstance(given, list) else [given]
-        self.calls.append([(event.value, event.attempt) for event in events])
-        for event in events:
-            write_order(event.value)
-            if event.value in self.late and self.times != 0:
-                self.times = self.times and self.times - 1
-                [lease] = self.renewal._leases.values()
-                lease.handling_since -= 7_200.0  # as if it had begun two hours ago
-                wait_until(lambda: lease.timed_out is lease.handling, seconds=SOON)
-                if self.error:
-                    raise self.error
+    def strike(self):
+        [lease] = self.renewal._leases.values()
+        lease.handling_since -= 7_200.0  # as if it had begun two hours ago
+        wait_until(lambda: lease.timed_out is lease.handling, seconds=SOON)
+        if self.error:
+            raise self.error
 
 
 @pytest.mark.requirement("P9")

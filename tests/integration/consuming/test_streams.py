@@ -114,23 +114,6 @@ def test_batches_are_lists_of_at_most_so_many(things, make_consumer):
     assert written() == [str(n) for n in range(100)]
 
 
-def test_a_handler_gets_all_that_was_published(things, make_consumer):
-    got = []
-    reader = make_consumer(things, handler=got.append)
-    publish(things, {"total": 120}, type="order.placed", key="7", metadata={"trace": "abc"})
-    publish(things, body=b"\0\xff")
-    transfer_all()
-    serve_due(reader)
-
-    first, second = got
-    stored = Event.objects.at(things, 1)
-    assert (first.id, first.partition, first.number, first.type, first.key) == (1, 0, 1, "order.placed", "7")
-    assert (first.value, first.metadata, first.body) == ({"total": 120}, {"trace": "abc"}, None)
-    assert (first.published_at, first.logged_at) == (stored.published_at, stored.logged_at)
-    assert (first.topic, first.consumer, first.attempt, first.address) == ("things", "reader", 1, "things/1")
-    assert (second.value, second.body, second.type, second.key) == (None, b"\0\xff", "", None)
-
-
 @pytest.mark.requirement("X2")
 def test_what_the_handler_writes_and_the_progress_are_seen_together(things, make_consumer, connect, monkeypatch):
     """Another session sees the one with the other, or neither, while a handler runs."""
