@@ -118,7 +118,7 @@ def explained() -> Iterator[None]:
         raise CommandError(told(error), returncode=code) from error
 
 
-class Progress:
+class ProgressLine:
     """How far a run is: rows, rate and the time that is left; a line that changes, or one now and then."""
 
     EVERY = 0.5
@@ -132,7 +132,7 @@ class Progress:
         self._over = Event()
         self._thread = Thread(target=self._watch, name="django_events progress", daemon=True)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressLine":
         if not self._quiet and self._out.isatty():
             self._thread.start()
         return self

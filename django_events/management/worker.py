@@ -17,7 +17,7 @@ from django_events.log.setbacks import Setback
 from django_events.management.databases import explained, named
 from django_events.phrases import count
 from django_events.sql.direct import noticing_the_server
-from django_events.workers.loop import Exit, Throughput
+from django_events.workers.loop import Exit, RateMeter
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeups import why_polling
 
@@ -145,7 +145,7 @@ def _way_out(error: OSError | UnicodeError) -> str:
 
 def log_rate(logger: logging.Logger, message: str, using: str) -> Callable[[int], None]:
     """Say once in a while how much was done, and how fast."""
-    rate = Throughput()
+    rate = RateMeter()
 
     def report(done: int) -> None:
         if (lately := rate.add(done)) and lately[0]:

@@ -25,7 +25,7 @@ WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
 COUNTED = 1_000  # dead letters and deliveries of a consumer; more are not counted
 
 
-class Progress(NamedTuple):
+class PartitionProgress(NamedTuple):
     """One partition of a consumer: how far it is, what is left, and what it is doing.
 
     The head is the last id of the topic.
@@ -108,7 +108,7 @@ def lag(consumer: Named, *, topic: declarations.DeclaredTopic | str | None = Non
 
 def progress(
     using: str, rows: Iterable[models.Consumer] | None = None, *, counted: int | None = COUNTED
-) -> list[Progress]:
+) -> list[PartitionProgress]:
     """Every partition of these consumers, or of all, by name, topic and partition."""
     consumer_ids = _ids(rows)
     ends = _ends(using, consumer_ids)
@@ -122,7 +122,7 @@ def progress(
             partitions=ends.partitions,
             ends=ends.numbers,
         )
-    return [Progress._make(row) for row in found]
+    return [PartitionProgress._make(row) for row in found]
 
 
 def standings(

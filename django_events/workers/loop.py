@@ -128,7 +128,7 @@ def pause_after(failures: int) -> float:
     return min(doubled, LONGEST_RETRY) * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
 
 
-class Throughput:
+class RateMeter:
     """Counts what is done, and says once in a while how much it was per second."""
 
     def __init__(self, *, every: float = 10.0) -> None:

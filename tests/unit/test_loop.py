@@ -14,7 +14,7 @@ from django_events.workers.loop import (
     LEFT_PAUSE,
     LONGEST_RETRY,
     Exit,
-    Throughput,
+    RateMeter,
     Unreachable,
     pause_after,
     run,
@@ -265,7 +265,7 @@ def clock(monkeypatch):
 
 
 def test_a_rate_is_told_once_in_a_while_and_counts_all_since_the_last(clock):
-    rate = Throughput(every=10)
+    rate = RateMeter(every=10)
     assert rate.add(5) is None
     clock.now += 9.5
     assert rate.add(5) is None
@@ -278,7 +278,7 @@ def test_a_rate_is_told_once_in_a_while_and_counts_all_since_the_last(clock):
 
 
 def test_a_rate_of_nothing_is_nothing(clock):
-    rate = Throughput(every=10)
+    rate = RateMeter(every=10)
     clock.now += 20
 
     assert rate.add(0) == (0, 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_events.management.databases import named
-from django_events.management.spark import Progress, add_spark, dsn_of, explained, local, usage
+from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
 
 
@@ -63,7 +63,7 @@ class Command(BaseCommand):
             settings = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(wanted.target_size * files.COMPRESSED)}
             with (
                 session("export_events", settings=settings, **where) as spark,
-                Progress(spark, self.stderr, quiet=verbosity < 1) as progress,
+                ProgressLine(spark, self.stderr, quiet=verbosity < 1) as progress,
             ):
                 summary = export(spark, wanted, progress)
         took = timedelta(seconds=round(time.monotonic() - started))

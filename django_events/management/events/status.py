@@ -11,7 +11,7 @@ from django_events.consuming.registered import registered
 from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
 from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import WIDTH, Report, printable, table
-from django_events.observing.lag import Progress, Standing, importance, oldest_waits, standings
+from django_events.observing.lag import PartitionProgress, Standing, importance, oldest_waits, standings
 from django_events.observing.pace import Pace, now
 from django_events.observing.problems import Trouble, troubles
 from django_events.phrases import count, duration, moment
@@ -81,7 +81,7 @@ def state_of(one: Standing) -> str:
     return one.state if one.in_state == one.partitions else f"{one.state} {one.in_state} of {one.partitions}"
 
 
-def lag_of(one: Standing | Progress) -> int | str:
+def lag_of(one: Standing | PartitionProgress) -> int | str:
     return f"≥ {one.lag:,}" if one.more_lag else one.lag
 
 

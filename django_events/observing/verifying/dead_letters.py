@@ -2,14 +2,14 @@
 
 from django_events import models, sql
 from django_events.observing.verifying.findings import ERASED, SHOWN, Findings
-from django_events.observing.verifying.snapshot import Seen
+from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
 
 AT_ONCE = 5_000  # dead letters
 
 
-def verify_dead_letters(seen: Seen, findings: Findings) -> None:
+def verify_dead_letters(seen: TopicSnapshot, findings: Findings) -> None:
     """Each is of an event that is, or was, in the log, and nobody is going to handle it again unasked."""
     statement = SQL.verify_dead_letters.on(log=seen.log, topic_id=seen.topic.pk)
     rows = sql.fetch(seen.using, statement, last_id=seen.last_id, most=SHOWN)
@@ -33,7 +33,7 @@ def verify_dead_letters(seen: Seen, findings: Findings) -> None:
     findings.count_unlisted("dead letter", [("", row[0]) for row in rows])
 
 
-def verify_copies(seen: Seen, first_id: int, findings: Findings) -> None:
+def verify_copies(seen: TopicSnapshot, first_id: int, findings: Findings) -> None:
     """What they keep is what the event is: by ranges outside of the snapshot, for only an erasure changes either."""
     using, topic = seen.using, seen.topic
     for consumer in models.Consumer.objects.using(using).filter(topic=topic).only("name").order_by("name"):

@@ -7,7 +7,7 @@ from django.db import DatabaseError
 from django_events import models, sql
 from django_events.matching import condition
 from django_events.observing.verifying.findings import ERASED, MIGRATE, SHOWN, Findings
-from django_events.observing.verifying.snapshot import Seen
+from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
 
@@ -42,7 +42,7 @@ FAULTS = {
 }
 
 
-def verify_deliveries(seen: Seen, findings: Findings, notes: list[str]) -> None:
+def verify_deliveries(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
     """Those that are not settled."""
     rows = sql.fetch(
         seen.using,
@@ -73,7 +73,7 @@ def verify_deliveries(seen: Seen, findings: Findings, notes: list[str]) -> None:
     findings.count_unlisted("delivery", [((fault, consumer), total) for total, fault, consumer, *_ in wrong])
 
 
-def verify_hands(seen: Seen, findings: Findings, notes: list[str]) -> None:
+def verify_hands(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
     """Leases of deliveries: of events that the log has, or had."""
     statement = SQL.verify_hands
     rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
@@ -97,7 +97,7 @@ def verify_hands(seen: Seen, findings: Findings, notes: list[str]) -> None:
     findings.count_unlisted("lease", [("", row[0]) for row in strange])
 
 
-def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str]) -> None:
+def verify_absent(seen: TopicSnapshot, first_id: int, findings: Findings, notes: list[str]) -> None:
     """Each event that is for a queue came to it, as far as its history tells: by ranges outside of the snapshot."""
     using, topic = seen.using, seen.topic
     keeping = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", history__isnull=False)
@@ -139,7 +139,7 @@ def verify_absent(seen: Seen, first_id: int, findings: Findings, notes: list[str
             after = upper
 
 
-def verify_history(seen: Seen, findings: Findings) -> None:
+def verify_history(seen: TopicSnapshot, findings: Findings) -> None:
     """Those that are past."""
     statement = SQL.verify_history
     rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
@@ -156,7 +156,7 @@ def verify_history(seen: Seen, findings: Findings) -> None:
     findings.count_unlisted("history", [("", row[0]) for row in rows])
 
 
-def verify_keys(seen: Seen, first_id: int, findings: Findings) -> None:
+def verify_keys(seen: TopicSnapshot, first_id: int, findings: Findings) -> None:
     """Of ordered queues, beside the log: by ranges outside of the snapshot, for only an erasure changes a key."""
     using, topic = seen.using, seen.topic
     ordered = (

@@ -5,7 +5,7 @@ from itertools import pairwise
 from django_events import models, sql
 from django_events.log.segments import segments
 from django_events.observing.verifying.findings import MIGRATE, Findings
-from django_events.observing.verifying.snapshot import Seen
+from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.phrases import count
 from django_events.statements import log_table
 
@@ -61,7 +61,7 @@ def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
             )
 
 
-def verify_buffer(seen: Seen, findings: Findings, notes: list[str]) -> None:
+def verify_buffer(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
     """What waits to be moved into the log: below the next ticket."""
     using, topic = seen.using, seen.topic
     statement = SQL.verify_buffer
@@ -83,7 +83,7 @@ def verify_buffer(seen: Seen, findings: Findings, notes: list[str]) -> None:
             )
 
 
-def verify_floors(seen: Seen, findings: Findings) -> None:
+def verify_floors(seen: TopicSnapshot, findings: Findings) -> None:
     """What the head says of events that were removed."""
     floor, floors = seen.head
     if sum(floors) != floor:
@@ -108,7 +108,7 @@ def verify_floors(seen: Seen, findings: Findings) -> None:
         )
 
 
-def verify_segments(seen: Seen, findings: Findings, notes: list[str]) -> None:
+def verify_segments(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
     """Segments that are attached, one behind the other."""
     name = seen.topic.name
     there = segments(seen.using, seen.topic.pk)

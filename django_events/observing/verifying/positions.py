@@ -2,12 +2,12 @@
 
 from django_events import models, sql
 from django_events.observing.verifying.findings import MIGRATE, SHOWN, Findings
-from django_events.observing.verifying.snapshot import Seen
+from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
 
 
-def verify_positions(seen: Seen, findings: Findings) -> None:
+def verify_positions(seen: TopicSnapshot, findings: Findings) -> None:
     """A position for each partition, at an event or at the end, with the number that the log has there."""
     rows = sql.fetch(
         seen.using,
@@ -41,7 +41,7 @@ def verify_positions(seen: Seen, findings: Findings) -> None:
     findings.count_unlisted("position", [("", row[0]) for row in rows])
 
 
-def verify_attempts(seen: Seen, findings: Findings) -> None:
+def verify_attempts(seen: TopicSnapshot, findings: Findings) -> None:
     """What streams try, and what they handle one by one, are events of theirs."""
     rows = sql.fetch(
         seen.using,
@@ -67,7 +67,7 @@ def verify_attempts(seen: Seen, findings: Findings) -> None:
     findings.count_unlisted("position", [("", row[0]) for row in rows])
 
 
-def verify_filling(seen: Seen, findings: Findings) -> None:
+def verify_filling(seen: TopicSnapshot, findings: Findings) -> None:
     """Of queues that are not live."""
     rows = sql.fetch(seen.using, SQL.verify_filling, topic_id=seen.topic.pk, last_id=seen.last_id)
     for consumer, filled_until in rows:

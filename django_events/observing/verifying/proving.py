@@ -34,7 +34,7 @@ from django_events.observing.verifying.logs import (
 )
 from django_events.observing.verifying.positions import verify_attempts, verify_filling, verify_positions
 from django_events.observing.verifying.rests import verify_rests
-from django_events.observing.verifying.snapshot import Seen, seen_now
+from django_events.observing.verifying.snapshot import TopicSnapshot, seen_now
 from django_events.observing.verifying.walking import walk
 from django_events.phrases import count
 from django_events.statements import log_table
@@ -89,7 +89,7 @@ def verify(
     return Verified(proved, findings, notes, timedelta(seconds=time.monotonic() - began))
 
 
-def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str]) -> Seen | None:
+def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str]) -> TopicSnapshot | None:
     """What consumers say of a topic, and what its log is, at one moment; None where one of its tables is missing."""
     for left in reversed(range(TRIES)):
         locked = False
@@ -121,7 +121,7 @@ def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str])
     return None
 
 
-def _with_log(seen: Seen, findings: Findings, notes: list[str]) -> None:
+def _with_log(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
     """What has to be read while no segment can be dropped."""
     verify_floors(seen, findings)
     verify_segments(seen, findings, notes)
@@ -131,7 +131,7 @@ def _with_log(seen: Seen, findings: Findings, notes: list[str]) -> None:
 
 
 def _walk(
-    seen: Seen, last: int | None, findings: Findings, notes: list[str], on_progress: Callable[[str, int], None]
+    seen: TopicSnapshot, last: int | None, findings: Findings, notes: list[str], on_progress: Callable[[str, int], None]
 ) -> Proved:
     """What needs no common moment: the log itself, and beside it what consumers have of its events."""
     topic = seen.topic

@@ -5,7 +5,7 @@ from datetime import timedelta
 from django_events import sql
 from django_events.declarations import LONGEST_LEASE
 from django_events.observing.verifying.findings import SHOWN, Findings
-from django_events.observing.verifying.snapshot import Seen
+from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.retries import LONGEST_PAUSE
 
 SQL = sql.beside(__name__)
@@ -54,7 +54,7 @@ FAULTS = {
 }
 
 
-def verify_rests(seen: Seen, findings: Findings) -> None:
+def verify_rests(seen: TopicSnapshot, findings: Findings) -> None:
     """Times by which somebody gets on are near enough."""
     rows = sql.fetch(
         seen.using,

@@ -15,7 +15,7 @@ class Head(NamedTuple):
     number_floors: list[int]
 
 
-class Seen(NamedTuple):
+class TopicSnapshot(NamedTuple):
     """A topic's log at the moment of a snapshot."""
 
     using: str
@@ -36,7 +36,7 @@ def head_of(using: str, topic_id: int) -> Head | None:
     return Head(*rows[0]) if rows else None
 
 
-def seen_now(using: str, topic: models.Topic) -> Seen | None:
+def seen_now(using: str, topic: models.Topic) -> TopicSnapshot | None:
     """A topic's log as it is now; None if the topic is gone."""
     now = models.Topic.objects.using(using).filter(pk=topic.pk).first()
     head = head_of(using, topic.pk)
@@ -45,4 +45,4 @@ def seen_now(using: str, topic: models.Topic) -> Seen | None:
     [[_, first_id, last_id, _]] = sql.fetch(using, sql.shared.bounds.on(topic_id=now.pk, log=log_table(now.pk)))
     [counts] = sql.fetch(using, SQL.count_of_consumers, topic_id=now.pk)
     end = head.id_floor if last_id is None else max(last_id, head.id_floor)
-    return Seen(using, now, head, first_id, end, counts)
+    return TopicSnapshot(using, now, head, first_id, end, counts)

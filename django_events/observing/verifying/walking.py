@@ -15,7 +15,7 @@ from typing import NamedTuple
 from django_events import models, sql
 from django_events.observing.verifying import neighbours
 from django_events.observing.verifying.findings import SHOWN, Findings
-from django_events.observing.verifying.snapshot import Head, Seen, head_of
+from django_events.observing.verifying.snapshot import Head, TopicSnapshot, head_of
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -24,12 +24,12 @@ AT_ONCE = 50_000  # ids
 SETTINGS = {"work_mem": "64MB"}  # a range is sorted by partition: not on disk
 
 
-class Lane(NamedTuple):
-    """The last event of a partition that the walk met, and how many events it had met by then."""
+class LastOfPartition(NamedTuple):
+    """The last event of a partition that the walk met, and how many events of the log it had met by then."""
 
     id: int
     number: int
-    place: int
+    ordinal: int
 
 
 @dataclass(slots=True)
@@ -38,13 +38,13 @@ class Walk:
 
     after: int
     before_id: int | None
-    lanes: dict[int, Lane]
+    lasts: dict[int, LastOfPartition]
     before_at: datetime | None = None
     events: int = 0
     elsewhere: int = 0
 
 
-def walk(seen: Seen, *, last: int | None, findings: Findings, on_progress: Callable[[int], None]) -> Walk:
+def walk(seen: TopicSnapshot, *, last: int | None, findings: Findings, on_progress: Callable[[int], None]) -> Walk:
     """Walk the log up to where it ended: all of it, or the last so many ids."""
     using, topic, head, first_id, last_id, _ = seen
     at = _from_floor(topic, head)
@@ -61,7 +61,7 @@ def walk(seen: Seen, *, last: int | None, findings: Findings, on_progress: Calla
                 head, events, elsewhere = now, at.events, at.elsewhere
                 at = _from_floor(topic, head)
                 at.events, at.elsewhere = events, elsewhere
-                at.lanes = {lane: known._replace(place=events) for lane, known in at.lanes.items()}
+                at.lasts = {partition: last._replace(ordinal=events) for partition, last in at.lasts.items()}
                 continue
             neighbours.report(topic, _look_closely(using, topic, at, upper), findings)
         _go_on(at, rows, upper)
@@ -74,20 +74,20 @@ def walk(seen: Seen, *, last: int | None, findings: Findings, on_progress: Calla
 def _from_floor(topic: models.Topic, head: Head) -> Walk:
     """From the first event that retention left, with all that is known by then."""
     floors = dict(enumerate(head.number_floors))
-    lanes = {lane: Lane(head.id_floor, floors.get(lane, 0), 0) for lane in range(topic.partitions)}
-    return Walk(head.id_floor, head.id_floor, lanes)
+    lasts = {of: LastOfPartition(head.id_floor, floors.get(of, 0), 0) for of in range(topic.partitions)}
+    return Walk(head.id_floor, head.id_floor, lasts)
 
 
 def _from_unknown(topic: models.Topic, after: int) -> Walk:
     """From somewhere in the log: the first event of each partition is believed, unless ids tell its number."""
     if after == 0 or topic.partitions == 1:
-        return Walk(after, after, {lane: Lane(after, after, 0) for lane in range(topic.partitions)})
+        return Walk(after, after, {of: LastOfPartition(after, after, 0) for of in range(topic.partitions)})
     return Walk(after, after, {})
 
 
 def _go_on(at: Walk, rows: sql.Rows, upper: int) -> None:
-    for partition, events, last_id, number, place, logged_at, elsewhere, _ in rows:
-        at.lanes[partition] = Lane(last_id, number, place)
+    for partition, events, last_id, number, ordinal, logged_at, elsewhere, _ in rows:
+        at.lasts[partition] = LastOfPartition(last_id, number, ordinal)
         at.events += events
         at.elsewhere += elsewhere
         if last_id > (at.before_id or 0):
@@ -101,6 +101,7 @@ def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
         )
     )
+    lasts = at.lasts.values()
     with sql.batch(using, **SETTINGS):
         return sql.fetch(
             using,
@@ -108,10 +109,10 @@ def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
             before_id=at.before_id,
             before_at=at.before_at,
             walked=at.events,
-            lanes=list(at.lanes),
-            lane_ids=[lane.id for lane in at.lanes.values()],
-            numbers=[lane.number for lane in at.lanes.values()],
-            places=[lane.place for lane in at.lanes.values()],
+            prior_partitions=list(at.lasts),
+            prior_ids=[last.id for last in lasts],
+            prior_numbers=[last.number for last in lasts],
+            prior_ordinals=[last.ordinal for last in lasts],
         )
 
 
@@ -121,6 +122,7 @@ def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
         )
     )
+    lasts = at.lasts.values()
     with sql.batch(using, **SETTINGS):
         return sql.fetch(
             using,
@@ -129,8 +131,8 @@ def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.
             before_id=at.before_id,
             before_at=at.before_at,
             walked=at.events,
-            lanes=list(at.lanes),
-            lane_ids=[lane.id for lane in at.lanes.values()],
-            numbers=[lane.number for lane in at.lanes.values()],
-            places=[lane.place for lane in at.lanes.values()],
+            prior_partitions=list(at.lasts),
+            prior_ids=[last.id for last in lasts],
+            prior_numbers=[last.number for last in lasts],
+            prior_ordinals=[last.ordinal for last in lasts],
         )

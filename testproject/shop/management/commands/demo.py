@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 from django_events import lag, redrive
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
-from django_events.observing.lag import Progress, progress
+from django_events.observing.lag import PartitionProgress, progress
 from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import stop_on_signals
 from testproject.shop import events
@@ -204,7 +204,7 @@ def counts() -> dict[str, Counter[str]]:
     return totals
 
 
-def counts_of(one: Progress) -> Counter[str]:
+def counts_of(one: PartitionProgress) -> Counter[str]:
     return Counter(handled=one.handled, failed=one.failed, dead_lettered=one.dead_lettered)
 
 
