@@ -41,18 +41,18 @@ _HOMES = {
     "event_context": "django_events.publishing.session_settings",
     "lag": "django_events.observing.lag",
     "outbox": "django_events.publishing.outbox",
-    "pause": "django_events.operating.replay",
+    "pause": "django_events.operating.pausing",
     "publish": "django_events.publishing.api",
     "publish_again": "django_events.publishing.republish",
     "publish_many": "django_events.publishing.api",
     "redrive": "django_events.operating.dead_letters",
-    "resume": "django_events.operating.replay",
+    "resume": "django_events.operating.pausing",
     "retry_now": "django_events.operating.retrying",
-    "rewind": "django_events.operating.replay",
+    "rewind": "django_events.operating.rewinding",
     "skip": "django_events.operating.skipping",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
-    "unregister": "django_events.operating.replay",
+    "unregister": "django_events.operating.unregistering",
 }
 
 __all__ = [
@@ -104,9 +104,11 @@ if TYPE_CHECKING:
     from django_events.observing.lag import lag
     from django_events.operating.dead_letters import discard, redrive
     from django_events.operating.erasing.api import erase
-    from django_events.operating.replay import pause, resume, rewind, unregister
+    from django_events.operating.pausing import pause, resume
     from django_events.operating.retrying import retry_now
+    from django_events.operating.rewinding import rewind
     from django_events.operating.skipping import skip
+    from django_events.operating.unregistering import unregister
     from django_events.publishing.api import (
         apublish,
         apublish_many,

@@ -8,9 +8,11 @@ Those that act on one consumer are methods of its declaration too: `billing.rewi
 from django_events.observing.lag import lag
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
-from django_events.operating.replay import pause, resume, rewind, unregister
+from django_events.operating.pausing import pause, resume
 from django_events.operating.retrying import retry_now
+from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
+from django_events.operating.unregistering import unregister
 from django_events.publishing.api import cancel
 from django_events.publishing.republish import publish_again
 

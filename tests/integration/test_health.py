@@ -23,7 +23,7 @@ from django_events.consuming.filling import fill_some
 from django_events.management.commands.events import Command
 from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp
-from django_events.operating.replay import pause
+from django_events.operating.pausing import pause
 from django_events.sql.limited import limited
 from django_events.statements import log_table
 from testproject.private_postgres.server import Server

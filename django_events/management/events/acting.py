@@ -22,11 +22,11 @@ from django_events.management.events.subcommand import (
 from django_events.management.reporting import Report, table
 from django_events.models import Consumer, Position
 from django_events.observing.lag import standings
-from django_events.operating.replay import Move
-from django_events.operating.replay import pause as pause_consumer
-from django_events.operating.replay import resume as resume_consumer
-from django_events.operating.replay import rewind as rewind_consumer
-from django_events.operating.replay import unregister as unregister_consumer
+from django_events.operating.pausing import pause as pause_consumer
+from django_events.operating.pausing import resume as resume_consumer
+from django_events.operating.rewinding import Move
+from django_events.operating.rewinding import rewind as rewind_consumer
+from django_events.operating.unregistering import unregister as unregister_consumer
 
 
 def pause(using: str, *, name: str, topic: str | None, by: str | None, **options: Any) -> Report:

@@ -18,7 +18,7 @@ from django_events.log.segments import segments
 from django_events.models import Event, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.dead_letters import redrive
-from django_events.operating.replay import pause, resume
+from django_events.operating.pausing import pause, resume
 from testproject.shop.models import Payment, Product
 from tests.support.fix_consumers import (
     dead_letters,

@@ -28,7 +28,7 @@ from django_events.models import (
 )
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import problems
-from django_events.operating.replay import pause
+from django_events.operating.pausing import pause
 from django_events.statements import log_table
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, reached, run_once, serve_due
 from tests.support.fix_topics import transfer_all

@@ -26,7 +26,7 @@ from django_events.observing.doctoring import processes as keepers
 from django_events.observing.doctoring.examining import ALL, examine
 from django_events.observing.doctoring.findings import Answer, Finding
 from django_events.observing.doctoring.subject import Patient
-from django_events.operating.replay import pause
+from django_events.operating.pausing import pause
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from testproject.private_postgres.server import Server

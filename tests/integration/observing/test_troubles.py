@@ -16,7 +16,7 @@ from django_events.observing import counted, dead_rows, problems
 from django_events.observing.dead_rows import SQL as DEAD_ROWS_SQL
 from django_events.observing.dead_rows import Holder
 from django_events.observing.lag import standings
-from django_events.operating.replay import pause
+from django_events.operating.pausing import pause
 from django_events.phrases import count
 from django_events.statements import log_table
 from testproject.private_postgres.server import Server

@@ -26,7 +26,7 @@ from django_events.observing.verifying import deliveries, proving, walking
 from django_events.observing.verifying.findings import Finding
 from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import redrive
-from django_events.operating.replay import rewind
+from django_events.operating.rewinding import rewind
 from django_events.statements import log_table
 from tests.integration.management.test_events_command import Run, events
 from tests.support.fix_consumers import run_once, serve_due, working

@@ -28,7 +28,7 @@ from django_events.observing.verifying import dead_letters, deliveries
 from django_events.observing.verifying.findings import Finding
 from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import discard, redrive
-from django_events.operating.replay import rewind
+from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_queues import deliveries as deliveries_of

@@ -13,7 +13,7 @@ WHERE consumer_id = %(consumer_id)s
 
 
 -- name: refill
--- Have a queue consumer go on at another place: what is before it is left out, what is behind it and in the log comes
+-- Have a queue consumer go on at another offset: what is before it is left out, what is behind it and in the log comes
 -- again unless it is there still; attempts are counted anew. Under the topic's head, in a later statement than `stand_still`.
 --
 -- Parameters: consumer_id, position, filled_until, live.

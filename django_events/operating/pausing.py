@@ -1,0 +1,59 @@
+"""A consumer is paused, and goes on again.
+
+    pause("billing")
+    resume("billing")
+
+Workers may run meanwhile. Both are recorded as interventions.
+"""
+
+from django_events import declarations, models, sql
+from django_events.consuming.registered import Named, registered
+from django_events.models.buffer import writable
+from django_events.models.functions import ClockTimestamp
+from django_events.operating.interventions import record
+from django_events.operating.quiesce import refuse_queries
+from django_events.operating.retrying import try_again
+
+
+def pause(
+    consumer: Named,
+    *,
+    topic: declarations.DeclaredTopic | str | None = None,
+    by: str | None = None,
+    using: str | None = None,
+) -> list[models.Consumer]:
+    """Let no worker begin anything more for a consumer; what is in hand is finished. Returns what was paused.
+
+    It stays registered, and counts for retention. Repeating it changes nothing.
+    """
+    using = writable(using)
+    with sql.committed(using):
+        rows = [row for row in registered(using, consumer, topic=topic) if row.paused_at is None]
+        refuse_queries(rows)
+        for row in rows:
+            models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
+            record(using, row, "pause", by=by)
+    return rows
+
+
+def resume(
+    consumer: Named,
+    *,
+    topic: declarations.DeclaredTopic | str | None = None,
+    by: str | None = None,
+    using: str | None = None,
+) -> list[models.Consumer]:
+    """Let a paused consumer go on, and what stopped or waits for a retry be tried again now.
+
+    Attempts are counted anew. Returns what went on. Repeating it changes nothing.
+    """
+    using = writable(using)
+    resumed = []
+    with sql.committed(using):
+        for row in registered(using, consumer, topic=topic):
+            again = try_again(using, row)
+            if any(again.values()) or row.paused_at is not None:
+                models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
+                record(using, row, "resume", by=by, **again)
+                resumed.append(row)
+    return resumed

@@ -1,0 +1,62 @@
+"""A consumer is forgotten, with its positions, so that the log is not kept for it.
+
+    unregister("billing")
+
+It is recorded as an intervention.
+"""
+
+from django_events import declarations, models, sql
+from django_events.consuming.registered import Named, registered
+from django_events.consuming.registration import refuse_in_use
+from django_events.exceptions import ConsumerInUse
+from django_events.models.buffer import writable
+from django_events.operating.interventions import record
+from django_events.operating.orphans import forget_orphans
+from django_events.operating.quiesce import lock
+
+
+def unregister(
+    consumer: Named,
+    *,
+    topic: declarations.DeclaredTopic | str | None = None,
+    by: str | None = None,
+    dry_run: bool = False,
+    using: str | None = None,
+) -> list[models.Consumer]:
+    """Forget a consumer and how far it was, so that the log isn't kept for it any longer.
+
+    ConsumerInUse refuses it while an app declares it, while it handles events, and while it has dead letters.
+    """
+    using = writable(using)
+    with sql.committed(using):
+        rows = registered(using, consumer, topic=topic)
+        for row in rows:
+            _refuse_declared(row)
+            if row.mode == "queue":  # nobody claims, and then no event comes in for it
+                refuse_in_use(using, row)
+                sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
+                lock(using, row)
+            list(row.positions.using(using).select_for_update())
+            refuse_in_use(using, row)
+            if dead := row.dead_letters.using(using).count():
+                raise ConsumerInUse(
+                    f"Consumer {row} has {dead} dead letters, which would be lost. Nothing was changed. "
+                    "Redrive or discard them first."
+                )
+        if not dry_run:
+            for row in rows:
+                reached = {str(p.partition): p.position for p in row.positions.using(using)}
+                record(using, row, "unregister", by=by, positions=reached)
+                row.delete(using=using)
+    if not dry_run:
+        forget_orphans(using)
+    return rows
+
+
+def _refuse_declared(row: models.Consumer) -> None:
+    for declared in declarations.consumers:
+        if declared.name == row.name and row.topic.name in declared.topics:
+            raise ConsumerInUse(
+                f"Consumer {row} is declared at {declared.declared_at}, so the next migrate would register it again. "
+                "Nothing was changed. Remove the declaration first, or pause the consumer."
+            )
