@@ -13,7 +13,6 @@ They tell the public no more than a word. What was wrong is in the log, with the
 
 import logging
 from datetime import timedelta
-from typing import Literal, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
@@ -22,6 +21,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django_events import declarations, sql
 from django_events.exceptions import rights_missing, rows_hidden
 from django_events.models.buffer import writable
+from django_events.observing.findings import Finding, Subject
 from django_events.observing.machines import for_machines
 from django_events.phrases import duration
 from django_events.sql.limited import limited
@@ -31,18 +31,11 @@ SQL = sql.beside(__name__)
 
 SECONDS = 2  # for the connection, and for each answer
 
-Reason = Literal["database", "rights", "read-only", "migrations", "topics", "transfer"]
 
-
-class Fault(NamedTuple):
-    """Why events can't be published, or come late: a word for everybody, and a sentence for the log."""
-
-    reason: Reason
-    told: str
-
-
-def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
+def problem(using: str, *, max_age: timedelta | None = None) -> Finding | None:
     """What stops publishing to a database, or keeps an event in its buffer for longer than `max_age`; None if nothing.
+
+    Its kind is one of database, rights, read-only, migrations, topics and transfer.
 
     On a connection of its own, which is given two seconds to be there and two for each answer. Nothing is written.
     """
@@ -50,36 +43,42 @@ def fault(using: str, *, max_age: timedelta | None = None) -> Fault | None:
     limits = {"statement_timeout": f"{SECONDS}s", "lock_timeout": f"{SECONDS * 900}ms"}
     try:
         if connections[using].vendor != "postgresql":
-            return Fault("database", f"The database {using!r} is no PostgreSQL.")
+            return _error("database", f"The database {using!r} is no PostgreSQL.")
         with limited(using, seconds=SECONDS), sql.batch(using, (SQL.ready, {}), **limits) as [[ready]]:
-            return _fault(using, max_age, *ready)
+            return _problem(using, max_age, *ready)
     except ImproperlyConfigured as error:
-        return Fault("database", f"The database {using!r} can't be used. {error}")
+        return _error("database", f"The database {using!r} can't be used. {error}")
     except Error as error:
         if sql.kind_of(error) is sql.ErrorKind.ROWS_HIDDEN:
-            return Fault("rights", f"{rows_hidden(connections[using].settings_dict['USER'], error)}.")
+            return _error("rights", f"{rows_hidden(connections[using].settings_dict['USER'], error)}.")
         if sql.kind_of(error) is sql.ErrorKind.FORBIDDEN:
             told = rights_missing(connections[using].settings_dict["USER"], error, kind="publisher")
-            return Fault("rights", f"{told}.")
-        return Fault("database", " ".join(sql.said(error).split()))
+            return _error("rights", f"{told}.")
+        return _error("database", " ".join(sql.said(error).split()))
 
 
-def _fault(using: str, max_age: timedelta | None, read_only: str, migrated: bool) -> Fault | None:
+def _problem(using: str, max_age: timedelta | None, read_only: str, migrated: bool) -> Finding | None:
+    migrate = f"Run: manage.py migrate --database {using}"
     if read_only == "on":
-        return Fault("read-only", f"The database {using!r} is a standby, or read-only by default.")
+        what = f"The database {using!r} is a standby, or read-only by default."
+        return _error("read-only", what, "Point the alias at the primary, or promote it.")
     if not migrated:
-        return Fault("migrations", f"The database {using!r} is not migrated: manage.py migrate --database {using}")
+        return _error("migrations", f"The database {using!r} is not migrated.", migrate)
     known = {name for (name,) in sql.fetch(using, SQL.names_of_topics)}
     missing = sorted({topic.name for topic in declarations.registry} - known)
     if missing:
-        told = f"The database {using!r} has no {', '.join(missing)}: manage.py migrate --database {using}"
-        return Fault("topics", told)
+        return _error("topics", f"The database {using!r} has no topic {', '.join(missing)}.", migrate)
     if max_age is not None:
         [[age]] = sql.fetch(using, SQL.oldest_waiting)
         if age is not None and float(age) > max_age.total_seconds():
             waited = duration(timedelta(seconds=float(age)))
-            return Fault("transfer", f"An event has been in the buffer of {using!r} for {waited}.")
+            what = f"An event has been in the buffer of {using!r} for {waited}."
+            return _error("transfer", what, "Is a transfer running? manage.py run_transfer")
     return None
+
+
+def _error(kind: str, what: str, remedy: str = "") -> Finding:
+    return Finding(kind, "error", Subject(), what, remedy, {})
 
 
 def _liveness(request: HttpRequest) -> HttpResponse:
@@ -93,11 +92,11 @@ def _readiness(request: HttpRequest, *, using: str | None = None, max_age: timed
     With `max_age` also 503 while an event has been in the buffer for longer.
     """
     alias = writable(using)
-    found = fault(alias, max_age=max_age)
+    found = problem(alias, max_age=max_age)
     if found is None:
         return JsonResponse({"status": "ok"})
-    logger.warning("Not ready to publish to %r (%s): %s", alias, found.reason, found.told)
-    return JsonResponse({"status": "unavailable", "reason": found.reason}, status=503)
+    logger.warning("Not ready to publish to %r (%s): %s", alias, found.kind, f"{found.what} {found.remedy}".strip())
+    return JsonResponse({"status": "unavailable", "reason": found.kind}, status=503)
 
 
 liveness = for_machines(_liveness)

@@ -15,9 +15,10 @@ from django_events.admin.pages import Pages, may
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.log.inventory import Log, logs, next_scheduled, waiting
 from django_events.observing import samples
+from django_events.observing.findings import Subject
 from django_events.observing.lag import Standing, importance, standings
 from django_events.observing.pace import Pace, now
-from django_events.observing.problems import Trouble, troubles
+from django_events.observing.problems import find_problems
 
 SQL = sql.beside(__name__)
 
@@ -30,7 +31,7 @@ PERIODS = {
     "48h": (timedelta(hours=48), gettext_lazy("48 hours")),
 }
 USUAL = "6h"
-# How the kinds of troubles are called.
+# How the kinds of problems are called.
 KINDS = {
     "transfer": gettext_lazy("transfer"),
     "stopped": gettext_lazy("stopped"),
@@ -65,16 +66,14 @@ class OverviewAdmin(Pages):
         scheduled = next_scheduled(using)
         pace = Pace.since_sample(using)
         topics = topic_rows(in_logs, in_buffer, pace)
-        found = troubles(using, in_buffer, scheduled, consumers)
+        found = find_problems(using, in_buffer, scheduled, consumers)
         shown = consumer_rows(using, consumers[:SHOWN], pace)
         context = {
             "title": _("Overview"),
             "using": using,
             "databases": addresses.databases(),
-            "troubles": [
-                (trouble, KINDS[trouble.kind], *_about(trouble, in_logs, consumers)) for trouble in found[:SHOWN]
-            ],
-            "more_troubles": max(len(found) - SHOWN, 0),
+            "problems": [(one, KINDS[one.kind], *_ids_of(one.subject, in_logs, consumers)) for one in found[:SHOWN]],
+            "more_problems": max(len(found) - SHOWN, 0),
             "facts": {
                 "topics": len(in_logs),
                 "consumers": len(consumers),
@@ -141,10 +140,10 @@ def _period(request: HttpRequest) -> tuple[str, timedelta]:
     return name, PERIODS[name][0]
 
 
-def _about(trouble: Trouble, in_logs: list[Log], consumers: list[Standing]) -> tuple[int | None, int | None]:
-    """The ids of the consumer and of the topic that a trouble names."""
+def _ids_of(subject: Subject, in_logs: list[Log], consumers: list[Standing]) -> tuple[int | None, int | None]:
+    """The ids of the consumer and of the topic, for links to their pages."""
     consumer = next(
-        (o.consumer_id for o in consumers if (o.consumer, o.topic) == (trouble.consumer, trouble.topic)), None
+        (o.consumer_id for o in consumers if (o.consumer, o.topic) == (subject.consumer, subject.topic)), None
     )
-    topic = next((log.topic.pk for log in in_logs if log.topic.name == trouble.topic), None)
+    topic = next((log.topic.pk for log in in_logs if log.topic.name == subject.topic), None)
     return consumer, topic

@@ -2,7 +2,7 @@
 
 lag("billing")     # events that were not passed yet
 progress(using)    # every partition of every consumer, for those who watch
-standings(using)   # every consumer on every topic: its partitions added up, and the one in the most trouble
+standings(using)   # every consumer on every topic: its partitions added up, and the one in the worst state
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class PartitionProgress(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A consumer on a topic: its partitions added up, and from `partition` on the one in the most trouble.
+    """A consumer on a topic: its partitions added up, and from `partition` on the one in the worst state.
 
     The state is that one's; `in_state` partitions are in it. There are at least so many dead letters, or events behind,
     if there are more.

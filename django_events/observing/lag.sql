@@ -110,7 +110,7 @@ END
 
 
 -- name: standings
--- How consumers stand on their topics: the partitions of each added up, and the one in the most trouble.
+-- How consumers stand on their topics: the partitions of each added up, and the one in the worst state.
 --
 -- The lag of a stream is a subtraction, from where the log of each partition ends; deliveries and dead letters are
 -- counted up to a limit. So it costs the same however many events there are.

@@ -1,11 +1,10 @@
-"""What needs somebody's attention, most important first, each with what to do about it.
+"""The problems of a database, most important first, each with what to do about it.
 
 `what` and `remedy` are in the language of whoever reads, commands in them are not. A `kind` is a name.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from django.utils.translation import gettext
 
@@ -17,6 +16,7 @@ from django_events.log.setbacks import HEADLESS, HIDDEN, MISSING
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted
 from django_events.observing.dead_rows import Holder, Pile, holders, piles
+from django_events.observing.findings import Finding, Severity, Subject
 from django_events.observing.lag import Standing, oldest_waits
 from django_events.phrases import duration, moment
 from django_events.statements import log_table, quoted
@@ -27,25 +27,17 @@ HELD = timedelta(hours=1)  # an old snapshot
 UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
 TOLD_FOR = timedelta(days=1)  # what expired before it was handled
 UNMAINTAINED = timedelta(minutes=15)
-LOOKED_INTO = 20  # consumers; where so many are in trouble, one more tells nothing new
+LOOKED_INTO = 20  # consumers; where so many have a problem, one more tells nothing new
+
+# In these kinds events don't move, or can be lost; the others are warnings.
+ERRORS = {"transfer", "stopped", "set aside", "prepared", "unserved", "snapshot", "bloat", "not registered"}
 
 Declared = set[tuple[str, str]]
 
 
-class Trouble(NamedTuple):
-    """What is wrong, with which consumer or topic if it is about one, and the way out."""
-
-    kind: str
-    consumer: str | None
-    topic: str | None
-    partition: int | None
-    what: str
-    remedy: str
-
-
-def troubles(
+def find_problems(
     using: str, waiting: Iterable[Waiting], scheduled: NextScheduled | None, standings: list[Standing]
-) -> list[Trouble]:
+) -> list[Finding]:
     """Judge what was seen in the buffer, among the scheduled events and of the consumers, and look at dead rows."""
     declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
     return [
@@ -68,7 +60,7 @@ def troubles(
     ]
 
 
-def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Trouble]:
+def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Finding]:
     """What waits for a transfer, for whoever holds a lock, or for the repair of a log."""
     ids = [one.topic_id for one in waiting]
     failing = {row.pk: row for row in models.Topic.objects.using(using).filter(pk__in=ids).exclude(failure="")}
@@ -85,25 +77,25 @@ def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Trouble]:
             yield _held(one, held[one.topic_id], facts)
         elif one.age > LATE:
             what = gettext("%(events)s in the buffer, the oldest for %(time)s: no transfer moves them.") % facts
-            yield Trouble("transfer", None, one.topic, None, what, _is_running("run_transfer"))
+            yield _problem("transfer", None, one.topic, None, what, _is_running("run_transfer"))
 
 
-def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Trouble:
+def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Finding:
     if holder.kind == "headless":
         row = models.Topic(pk=one.topic_id, name=one.topic, failure=HEADLESS)
         what = gettext("%(events)s in the buffer, the oldest for %(time)s: the topic has lost its head.") % facts
-        return Trouble("transfer", None, one.topic, None, what, _repair(row))
+        return _problem("transfer", None, one.topic, None, what, _repair(row))
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: %(holder)s.") % {**facts, "holder": holder}
     remedy = gettext("End it, or its session: %(command)s") % {"command": holder.ending}
-    return Trouble("transfer", None, one.topic, None, what, remedy)
+    return _problem("transfer", None, one.topic, None, what, remedy)
 
 
-def _failing(row: models.Topic, facts: dict[str, object]) -> Trouble:
+def _failing(row: models.Topic, facts: dict[str, object]) -> Finding:
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: its log takes none since %(moment)s.") % {
         **facts,
         "moment": moment(row.failing_since) if row.failing_since else "",
     }
-    return Trouble("transfer", None, row.name, None, f"{what} {row.error}", _repair(row))
+    return _problem("transfer", None, row.name, None, f"{what} {row.error}", _repair(row))
 
 
 def _repair(row: models.Topic) -> str:
@@ -135,15 +127,15 @@ def _repair(row: models.Topic) -> str:
     }
 
 
-def _overdue(scheduled: NextScheduled | None) -> Iterator[Trouble]:
+def _overdue(scheduled: NextScheduled | None) -> Iterator[Finding]:
     if scheduled is not None and scheduled.overdue > LATE:
         what = gettext("A scheduled event is due since %(time)s: no transfer publishes it.") % {
             "time": duration(scheduled.overdue)
         }
-        yield Trouble("transfer", None, scheduled.topic, None, what, _is_running("run_transfer"))
+        yield _problem("transfer", None, scheduled.topic, None, what, _is_running("run_transfer"))
 
 
-def _stopped(standings: list[Standing]) -> Iterator[Trouble]:
+def _stopped(standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.state == "stopped":
             remedy = gettext("Repair the cause, then: %(command)s") % {"command": _events("resume", one.consumer)}
@@ -165,14 +157,14 @@ def _where_it_stopped(one: Standing) -> str:
     return gettext("stopped behind %(position)s.") % facts
 
 
-def _set_aside(using: str) -> Iterator[Trouble]:
+def _set_aside(using: str) -> Iterator[Finding]:
     """Those that workers can't serve, because their log can't be read or their filter fails."""
     rows = models.Consumer.objects.using(using).exclude(failure="").filter(paused_at=None).select_related("topic")
     for row in rows.order_by("name", "topic__name"):
         what = gettext("can't be served since %(moment)s.") % {
             "moment": moment(row.failing_since) if row.failing_since else ""
         }
-        yield Trouble("set aside", row.name, row.topic.name, None, f"{what} {row.error}", _repair_for(row))
+        yield _problem("set aside", row.name, row.topic.name, None, f"{what} {row.error}", _repair_for(row))
 
 
 def _repair_for(row: models.Consumer) -> str:
@@ -210,7 +202,7 @@ def _beyond(row: models.Consumer) -> str:
     }
 
 
-def _prepared(using: str) -> Iterator[Trouble]:
+def _prepared(using: str) -> Iterator[Finding]:
     """What was prepared and forgotten, and holds rows that workers or transfers write."""
     for name, role, table, age, consumer, topic in sql.fetch(using, sql.shared.prepared, age=LATE):
         what = gettext("The prepared transaction %(name)s of %(role)s has held rows of %(table)s for %(time)s.") % {
@@ -226,10 +218,10 @@ def _prepared(using: str) -> Iterator[Trouble]:
             "rollback": f"ROLLBACK PREPARED {literal}",
             "commit": f"COMMIT PREPARED {literal}",
         }
-        yield Trouble("prepared", consumer, topic, None, what, remedy)
+        yield _problem("prepared", consumer, topic, None, what, remedy)
 
 
-def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     """Those that have something to do, and nobody who does it. An event that came just now is nobody's fault."""
     candidates = []
     failing = set(models.Consumer.objects.using(using).exclude(failure="").values_list("pk", flat=True))
@@ -254,7 +246,7 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
             yield _of_all(one, "unserved", what, _is_running(f"run_consumer {one.consumer}"))
 
 
-def _retrying(standings: list[Standing]) -> Iterator[Trouble]:
+def _retrying(standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.state == "retrying" and one.retry_at is not None:
             what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % {
@@ -266,20 +258,20 @@ def _retrying(standings: list[Standing]) -> Iterator[Trouble]:
             yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
 
 
-def _dead(standings: list[Standing]) -> Iterator[Trouble]:
+def _dead(standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.dead_letters:
             what = f"{counted.dead_letters(one.dead_letters, more=one.more_dead_letters)}."
             yield _of_all(one, "dead letters", what, _events("dead-letters", one.consumer))
 
 
-def _held_back(using: str) -> Iterator[Trouble]:
+def _held_back(using: str) -> Iterator[Finding]:
     for holder in holders(using, age=HELD, most=LOOKED_INTO):
         what = gettext("%(holder)s: dead rows pile up, and every look gets slower.") % {"holder": _holder(holder)}
-        yield Trouble("snapshot", None, None, None, what, _end_of(holder))
+        yield _problem("snapshot", None, None, None, what, _end_of(holder))
 
 
-def _bloated(using: str) -> Iterator[Trouble]:
+def _bloated(using: str) -> Iterator[Finding]:
     """A table that is busy has dead rows of the last minutes, which are nobody's fault."""
     for pile in piles(using):
         facts = {"table": pile.table, "dead": f"{pile.dead:,}", "live": f"{pile.live:,}"}
@@ -292,24 +284,24 @@ def _bloated(using: str) -> Iterator[Trouble]:
         else:
             for holder in holders(using, age=UNCLEANED, most=1):
                 what = gettext("%(table)s has %(dead)s dead rows, %(live)s live ones: no vacuum can help. %(holder)s.")
-                yield Trouble("bloat", None, None, None, what % {**facts, "holder": _holder(holder)}, _end_of(holder))
+                yield _problem("bloat", None, None, None, what % {**facts, "holder": _holder(holder)}, _end_of(holder))
 
 
-def _uncleaned(pile: Pile, what: str) -> Trouble:
+def _uncleaned(pile: Pile, what: str) -> Finding:
     remedy = gettext("VACUUM %(table)s. Is autovacuum on, and free to come? SHOW autovacuum") % {"table": pile.table}
-    return Trouble("bloat", None, None, None, what, remedy)
+    return _problem("bloat", None, None, None, what, remedy)
 
 
-def _unregistered(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+def _unregistered(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     for consumer, topic in sorted(declared - {(one.consumer, one.topic) for one in standings}):
         what = gettext("declared at %(place)s, and not registered in the database %(database)s.") % {
             "place": declarations.consumers.get(consumer).declared_at,
             "database": repr(using),
         }
-        yield Trouble("not registered", consumer, topic, None, what, f"manage.py migrate --database {using}")
+        yield _problem("not registered", consumer, topic, None, what, f"manage.py migrate --database {using}")
 
 
-def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.mode != "spark" and (one.consumer, one.topic) not in declared:
             what = gettext("no installed app declares it: nobody handles its events, and %(topic)s is kept for it.") % {
@@ -318,7 +310,7 @@ def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Troub
             yield _of_all(one, "undeclared", what, _unregister(one))
 
 
-def _behind_retention(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Trouble]:
+def _behind_retention(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     """Those who keep events in the log for longer than their topic does. A long lag is looked into first."""
     kept = dict(models.Topic.objects.using(using).exclude(retention=None).values_list("name", "retention"))
     behind = [one for one in standings if one.lag and one.topic in kept]
@@ -333,7 +325,7 @@ def _behind_retention(using: str, declared: Declared, standings: list[Standing])
             yield _of_all(one, "behind retention", what, _catch_up(one, declared))
 
 
-def _expired(using: str) -> Iterator[Trouble]:
+def _expired(using: str) -> Iterator[Finding]:
     """Who was left behind by retention lately, as somebody allowed."""
     lately = models.Intervention.objects.using(using).filter(action="expire", at__gt=ClockTimestamp() - TOLD_FOR)
     by_consumer: dict[tuple[str, str], list[models.Intervention]] = {}
@@ -346,10 +338,10 @@ def _expired(using: str) -> Iterator[Trouble]:
             "moment": moment(times[0].at),
         }
         remedy = gettext("Is it slow? More workers, or keep what is unread: topic(…, keep_unread=True)")
-        yield Trouble("expired", consumer, topic, None, what, remedy)
+        yield _problem("expired", consumer, topic, None, what, remedy)
 
 
-def _maintenance(using: str) -> Iterator[Trouble]:
+def _maintenance(using: str) -> Iterator[Finding]:
     """Steps that fail, and none that were run lately; where none ever was, whoever begins is not bothered."""
     steps = list(models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"))
     for step in steps:
@@ -359,11 +351,11 @@ def _maintenance(using: str) -> Iterator[Trouble]:
                 "moment": moment(step.failing_since),
                 "error": step.error,
             }
-            yield Trouble("maintenance", None, None, None, what, _events("maintain", step.name))
+            yield _problem("maintenance", None, None, None, what, _events("maintain", step.name))
     ended = [(step.now - step.finished_at, step.finished_at) for step in steps if step.finished_at is not None]
     if ended and min(ended)[0] > UNMAINTAINED:
         what = gettext("none since %(moment)s.") % {"moment": moment(min(ended)[1])}
-        yield Trouble("maintenance", None, None, None, what, _is_running("run_transfer"))
+        yield _problem("maintenance", None, None, None, what, _is_running("run_transfer"))
 
 
 def _catch_up(one: Standing, declared: Declared) -> str:
@@ -379,7 +371,7 @@ def _catch_up(one: Standing, declared: Declared) -> str:
     }
 
 
-def _paused(standings: list[Standing]) -> Iterator[Trouble]:
+def _paused(standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.paused_at is not None:
             what = gettext("paused since %(moment)s, %(events)s behind.") % {
@@ -429,15 +421,22 @@ def _end_of(one: Holder) -> str:
     return gettext("End it, or its session: %(command)s") % {"command": f"SELECT pg_terminate_backend({one.name})"}
 
 
-def _of_all(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
-    return Trouble(kind, one.consumer, one.topic, None, what, remedy)
+def _problem(
+    kind: str, consumer: str | None, topic: str | None, partition: int | None, what: str, remedy: str
+) -> Finding:
+    severity: Severity = "error" if kind in ERRORS else "warning"
+    return Finding(kind, severity, Subject(consumer, topic, partition), what, remedy, {})
 
 
-def _of_partition(one: Standing, kind: str, what: str, remedy: str) -> Trouble:
+def _of_all(one: Standing, kind: str, what: str, remedy: str) -> Finding:
+    return _problem(kind, one.consumer, one.topic, None, what, remedy)
+
+
+def _of_partition(one: Standing, kind: str, what: str, remedy: str) -> Finding:
     what = what.strip()
     facts = {"partition": one.partition, "what": what, "others": counted.others(one.in_state - 1)}
     if one.partition != models.Position.ALL and one.in_state > 1:
         what = gettext("partition %(partition)s and %(others)s: %(what)s") % facts
     elif one.partition != models.Position.ALL:
         what = gettext("partition %(partition)s: %(what)s") % facts
-    return Trouble(kind, one.consumer, one.topic, one.partition, what, remedy)
+    return _problem(kind, one.consumer, one.topic, one.partition, what, remedy)

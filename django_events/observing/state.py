@@ -19,7 +19,7 @@ from django_events.exceptions import rights_missing, rows_hidden
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import Standing, ends_of, oldest_waits, standings
-from django_events.observing.problems import troubles
+from django_events.observing.problems import find_problems
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
 
 logger = logging.getLogger("django_events.metrics")
@@ -72,7 +72,7 @@ MAINTAINED = _metric(
     "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
 )
 FAILING = _metric("maintenance_failing", "Whether the last run of the step failed.", labels=OF_STEP)
-TROUBLES = _metric("troubles", "What needs somebody's attention, by kind.", labels=("database", "kind"))
+PROBLEMS = _metric("problems", "What needs attention, by kind.", labels=("database", "kind"))
 
 STATE_METRICS = tuple(one for one in vars().copy().values() if isinstance(one, Metric))
 
@@ -134,9 +134,9 @@ def _of_database(using: str) -> Iterator[Measurement]:
         if step.finished_at is not None:
             yield Measurement(MAINTAINED, (using, step.name), (step.now - step.finished_at).total_seconds())
         yield Measurement(FAILING, (using, step.name), bool(step.error))
-    kinds = [trouble.kind for trouble in troubles(using, buffered, scheduled, found)]
+    kinds = [problem.kind for problem in find_problems(using, buffered, scheduled, found)]
     for kind in sorted(set(kinds)):
-        yield Measurement(TROUBLES, (using, kind), kinds.count(kind))
+        yield Measurement(PROBLEMS, (using, kind), kinds.count(kind))
 
 
 def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Measurement]:

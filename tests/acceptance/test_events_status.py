@@ -28,7 +28,7 @@ def test_json_is_a_line_each(processes: Processes):
 
     assert watching.wait(30) == 0
     for line in processes.said(watching).splitlines():
-        assert json.loads(line)["troubles"] is not None
+        assert json.loads(line)["findings"] is not None
 
 
 def test_a_database_that_goes_away_is_asked_again(processes: Processes):

@@ -104,7 +104,7 @@ def test_a_part_that_fails_stops_the_others_and_says_why(processes: Processes, o
     with office.gate(1) as gate:
         worker = processes.start("run_events")
         gate.wait_for_somebody()
-        office.change("ALTER TABLE django_events_topic RENAME COLUMN failure TO notes")  # not one topic's trouble
+        office.change("ALTER TABLE django_events_topic RENAME COLUMN failure TO notes")  # not one topic's problem
         processes.wait_until(lambda: len(connections_of_workers(office)) == 0, what="the end of the transfer")
 
     assert worker.wait(30) == 1

@@ -108,7 +108,7 @@ def test_the_overview_shows_what_goes_on(site, olga, request):
     olga.get_by_role("link", name="Overview").first.click()
 
     olga.get_by_role("heading", name="What needs attention").wait_for()
-    assert olga.locator(".events-troubles").get_by_role("link", name="invitations").count() >= 1
+    assert olga.locator(".events-problems").get_by_role("link", name="invitations").count() >= 1
     expect(olga.get_by_role("img", name=re.compile("Published"))).to_be_visible()
     expect(olga.get_by_role("row", name=re.compile("counting"))).to_be_visible()
     expect(olga.get_by_role("row", name=re.compile(r"visits 120"))).to_be_visible()

@@ -372,7 +372,7 @@ def test_health_says_what_it_can_not_look_at(events, undiscovered):
     code, out, _ = events()
     assert (code, out) == (
         1,
-        "unhealthy: The database 'default' has no undiscovered: manage.py migrate --database default\n",
+        "unhealthy: The database 'default' has no topic undiscovered. Run: manage.py migrate --database default\n",
     )
 
 
@@ -430,7 +430,7 @@ def test_a_server_that_freezes_after_the_first_answers(events, things, make_cons
     """It takes the connection and the question, and is never heard of again."""
     make_consumer(things, handler=print)
     monkeypatch.setattr(health, "SECONDS", 1)
-    monkeypatch.setattr(health, "fault", lambda using: None)
+    monkeypatch.setattr(health, "problem", lambda using: None)
     began = time.monotonic()
     for arguments in (("--consumer", "reader"), ()):
         with freezing() as server, alias(HOST="127.0.0.1", PORT=str(server.port)):

@@ -29,7 +29,7 @@ def test_the_page_is_enough_for_a_site(make_site: MakeSite):
     assert "Events moved into the log: 2." in said
     assert "Events handled: 4." in said
     assert "A receipt for Ada" in said
-    assert "No trouble." in said
+    assert "No problem." in said
     assert "order.placed" in said
     assert "No dead letters" in said
     assert site.script("from shop.models import Invoice\nprint(Invoice.objects.count())") == "2\n"

@@ -9,8 +9,8 @@ from django_events import models, sql
 from django_events.matching import condition
 from django_events.observing.verifying.dead_letters import SQL as DEAD_LETTERS_SQL
 from django_events.observing.verifying.deliveries import SQL as DELIVERIES_SQL
-from django_events.observing.verifying.findings import SHOWN
 from django_events.observing.verifying.logs import SQL as LOGS_SQL
+from django_events.observing.verifying.offenders import SHOWN
 from django_events.observing.verifying.rests import SQL as RESTS_SQL
 from django_events.statements import log_table
 from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries

@@ -235,7 +235,7 @@ def test_the_connection_is_closed_before_the_next_try(stop, monkeypatch):
     assert closed == [0]  # before the worker was reset
 
 
-def test_trouble_and_its_end_are_in_the_log(stop, caplog, monkeypatch):
+def test_problem_and_its_end_are_in_the_log(stop, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("django_events"), "propagate", True)
     with caplog.at_level(logging.INFO, "django_events.worker"):
         run(Script(1, failure("57P01"), failure("57P01"), 1, 1), stop)

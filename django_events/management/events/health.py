@@ -24,11 +24,12 @@ MOST_COUNTED = 2**31  # so many are never counted in time
 
 def look(using: str, *, max_lag: int | None, max_age: timedelta | None, consumer: str | None, **options: Any) -> Report:
     """Out of reach has an exit code of its own, 75; the others are 0 and 1. It is 75 too if no answer comes in time."""
-    fault = health.fault(using)
-    if fault is not None and fault.reason == "database":
-        raise Unreachable(fault.told)
-    if fault is not None:
-        return _report(fault.told, healthy=False, reason=fault.reason)
+    problem = health.problem(using)
+    if problem is not None:
+        told = f"{problem.what} {problem.remedy}".strip()
+        if problem.kind == "database":
+            raise Unreachable(told)
+        return _report(told, healthy=False, reason=problem.kind)
     try:
         with limited(using, seconds=health.SECONDS):
             if consumer is not None:

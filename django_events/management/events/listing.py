@@ -147,7 +147,7 @@ def _arguments_of_interventions(parser: CommandParser) -> None:
 TOPICS = Subcommand(name="topics", help="The topics, their logs and sizes.", report=topics)
 CONSUMERS = Subcommand(
     name="consumers",
-    help="The consumers on each of their topics: lag, counts, trouble.",
+    help="The consumers on each of their topics: lag, counts, state.",
     report=consumers,
     arguments=_arguments_of_consumers,
 )

@@ -1,4 +1,4 @@
-"""`manage.py events status`: one look, the most important trouble first."""
+"""`manage.py events status`: one look, the most important problem first."""
 
 import textwrap
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from django_events.consuming.registered import registered
 from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
 from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import WIDTH, Report, printable, table
+from django_events.observing.findings import Finding
 from django_events.observing.lag import PartitionProgress, Standing, importance, oldest_waits, standings
 from django_events.observing.pace import Pace, now
-from django_events.observing.problems import Trouble, troubles
+from django_events.observing.problems import find_problems
 from django_events.phrases import count, duration, moment
 
 SHOWN = 20
@@ -31,9 +32,9 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
     rows = [row for name in dict.fromkeys(names) for row in registered(using, name)] if names else None
     in_buffer, in_logs, consumers = waiting(using), logs(using), standings(using, rows)
     scheduled, pace = next_scheduled(using), Pace.since_sample(using)
-    found = troubles(using, in_buffer, scheduled, consumers)
+    found = find_problems(using, in_buffer, scheduled, consumers)
     if names:
-        found = [trouble for trouble in found if trouble.consumer in names]
+        found = [one for one in found if one.subject.consumer in names]
         topics = {one.topic for one in consumers}
         in_buffer = [one for one in in_buffer if one.topic in topics]
         in_logs = [one for one in in_logs if one.topic.name in topics]
@@ -42,7 +43,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
     data = {
         "database": using,
         "at": now(using),
-        "troubles": [trouble._asdict() for trouble in found],
+        "findings": [one.flat() for one in found],
         "buffer": [one._asdict() for one in in_buffer],
         "scheduled": scheduled and scheduled._asdict(),
         "topics": [
@@ -53,8 +54,8 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
     }
     listed = _consumers(told, len(consumers))
     if names:
-        return Report(data, "\n\n".join([_troubles(found), listed]))
-    parts = [_troubles(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
+        return Report(data, "\n\n".join([_problems(found), listed]))
+    parts = [_problems(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
     return Report(data, "\n\n".join(parts))
 
 
@@ -64,13 +65,13 @@ def _rows(using: str, consumers: Sequence[Standing], pace: Pace) -> list[Row]:
 
 
 def _arguments(parser: CommandParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="Only these consumers, and their troubles.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="Only these consumers, and their problems.")
     add_watch(parser)
 
 
 STATUS = Subcommand(
     name="status",
-    help="One look at everything, the most important trouble first.",
+    help="One look at everything, the most important problem first.",
     report=status,
     arguments=_arguments,
 )
@@ -89,24 +90,23 @@ def dead_letters_of(one: Standing) -> int | str:
     return f"≥ {one.dead_letters:,}" if one.more_dead_letters else one.dead_letters
 
 
-def _troubles(found: Sequence[Trouble]) -> str:
+def _problems(found: Sequence[Finding]) -> str:
     if not found:
-        return "No trouble."
-    blocks = [f"{count(len(found), 'trouble').upper()}", *map(_trouble, found[:SHOWN])]
-    return "\n".join([*blocks, *_more(len(found), "troubles")])
+        return "No problem."
+    blocks = [f"{count(len(found), 'problem').upper()}", *map(_problem, found[:SHOWN])]
+    return "\n".join([*blocks, *_more(len(found), "problems")])
 
 
-def _trouble(trouble: Trouble) -> str:
-    whom = " of ".join(name for name in (trouble.consumer, trouble.topic) if name)
+def _problem(one: Finding) -> str:
     what = textwrap.wrap(
-        ": ".join(part for part in (trouble.kind, whom, printable(trouble.what)) if part),
+        ": ".join(part for part in (one.kind, str(one.subject), printable(one.what)) if part),
         WIDTH,
         initial_indent="  ",
         subsequent_indent="    ",
         max_lines=3,
         placeholder=" …",
     )
-    return "\n".join([*what, f"    → {trouble.remedy}"])
+    return "\n".join([*what, f"    → {one.remedy}"])
 
 
 def _buffer(in_buffer: Sequence[Waiting]) -> str:

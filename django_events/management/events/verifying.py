@@ -12,7 +12,8 @@ from django_events.log.inventory import existing
 from django_events.management.events.subcommand import Subcommand, at_least_one, wrong_usage
 from django_events.management.reporting import Report, printable, table
 from django_events.models import Position
-from django_events.observing.verifying.findings import Finding, Findings
+from django_events.observing.findings import Finding
+from django_events.observing.verifying.offenders import Offenders
 from django_events.observing.verifying.proving import Proved, Verified
 from django_events.observing.verifying.proving import verify as verify_database
 from django_events.phrases import count, duration
@@ -29,32 +30,33 @@ def verify(using: str, *, topic: str | None, last: int | None, verbosity: int, *
     found = verify_database(using, topic=row, last=last, on_progress=progress)
     data = {
         "database": using,
-        "proved": not found.findings,
-        "offenders": [finding._asdict() for finding in found.findings],
-        "more": found.findings.more,
+        "proved": not found.offenders,
+        "findings": [one.flat() for one in found.offenders],
+        "more": found.offenders.more,
         "topics": [one._asdict() for one in found.topics],
         "events": _events(found),
         "seconds": found.took,
         "notes": found.notes,
     }
-    parts = [_offenders(found.findings), _topics(found.topics), *found.notes, _summary(found, last)]
-    code = Exit.FAILED if found.findings else Exit.DONE
+    parts = [_offenders(found.offenders), _topics(found.topics), *found.notes, _summary(found, last)]
+    code = Exit.FAILED if found.offenders else Exit.DONE
     return Report(data, "\n\n".join(part for part in parts if part), code=code)
 
 
-def _offenders(findings: Findings) -> str:
-    if not findings:
+def _offenders(offenders: Offenders) -> str:
+    if not offenders:
         return ""
-    blocks = [count(len(findings), "offender").upper(), *map(_offender, findings)]
-    more = [f"  … and {number:,} more of the kind {kind}" for kind, number in findings.more.items()]
+    blocks = [count(len(offenders), "offender").upper(), *map(_offender, offenders)]
+    more = [f"  … and {number:,} more of the kind {kind}" for kind, number in offenders.more.items()]
     return "\n".join([*blocks, *more])
 
 
 def _offender(one: Finding) -> str:
-    address = one.topic if one.id is None else f"{one.topic}/{one.id}"
-    lane = "" if one.partition in (None, Position.ALL) else f", partition {one.partition}"
-    whom = f"{address}{lane}" + (f", consumer {one.consumer}" if one.consumer else "")
-    lines = [f"  {one.kind}: {whom}: {one.what}", f"    expected: {one.expected}", f"    → {one.remedy}"]
+    consumer, topic, partition, event_id = one.subject
+    whom = f"{topic}" if event_id is None else f"{topic}/{event_id}"
+    whom += "" if partition in (None, Position.ALL) else f", partition {partition}"
+    whom += f", consumer {consumer}" if consumer else ""
+    lines = [f"  {one.kind}: {whom}: {one.what}", f"    expected: {one.data['expected']}", f"    → {one.remedy}"]
     return "\n".join(map(_line, lines))
 
 
@@ -71,7 +73,7 @@ def _summary(found: Verified, last: int | None) -> str:
     events, seconds = _events(found), found.took.total_seconds()
     speed = f", {events / seconds:,.0f} per second" if seconds >= 1 else ""
     walked = f"{count(events, 'event')} walked in {duration(found.took)}{speed}."
-    if found.findings:
+    if found.offenders:
         return walked
     part = "" if last is None else f", as far as the last {last:,} ids of each log tell"
     return (

@@ -7,10 +7,10 @@ from django.db import DatabaseError, InterfaceError
 from django_events import sql
 from django_events.exceptions import tables_missing
 from django_events.observing.doctoring import cleaning, from_status, logs, processes, reach, schema, server, site
-from django_events.observing.doctoring.findings import WORST_FIRST, Answer, Finding, unknown
-from django_events.observing.doctoring.subject import LIMITS, Patient
+from django_events.observing.doctoring.database import LIMITS, Database
+from django_events.observing.findings import WORST_FIRST, Finding, unknown
 
-Examination = Callable[[Patient], Iterator[Answer]]
+Examination = Callable[[Database], Iterator[Finding]]
 
 MAY_LOOK = "To see it, use a role of readers or operators: manage.py events grants --role reader"
 
@@ -50,20 +50,20 @@ def examine(using: str) -> list[Finding]:
 
     Each examination is a short transaction of its own. A database that goes away raises.
     """
-    patient = Patient(using)
-    found = [Finding(name, *answer) for name, examination in ALL.items() for answer in _answers(examination, patient)]
-    return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
+    database = Database(using)
+    found = [one._replace(kind=name) for name, examination in ALL.items() for one in _findings(examination, database)]
+    return sorted(found, key=lambda one: WORST_FIRST.index(one.severity))
 
 
-def _answers(examination: Examination, patient: Patient) -> list[Answer]:
+def _findings(examination: Examination, database: Database) -> list[Finding]:
     try:
-        with sql.batch(patient.using, **LIMITS):
-            return [*examination(patient)]
+        with sql.batch(database.using, **LIMITS):
+            return [*examination(database)]
     except Exception as error:
         if isinstance(error, DatabaseError | InterfaceError) and sql.kind_of(error) is sql.ErrorKind.LOST:
             raise
         if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.TABLE_GONE:
-            return [unknown(tables_missing(patient.using))]
+            return [unknown(tables_missing(database.using))]
         if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.LOCKED:
             return [unknown("Somebody has locked what it looks at: see locks.")]
         if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.ROWS_HIDDEN:

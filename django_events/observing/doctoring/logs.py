@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from django_events import sql
 from django_events.log.segments import segments
-from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.subject import Patient
+from django_events.observing.doctoring.database import Database
+from django_events.observing.findings import Finding, error, ok, warning
 from django_events.phrases import count, duration
 
 SQL = sql.beside(__name__)
@@ -16,14 +16,14 @@ MOST = 20  # topics that are named
 TRANSFER_MAKES_IT = "The transfer makes it: is one running, or is there a lock on the log in its way?"
 
 
-def room(patient: Patient) -> Iterator[Answer]:
+def room(database: Database) -> Iterator[Finding]:
     """Has each topic a segment for its next event, and one in reserve?"""
-    answers: list[Answer] = []
+    answers: list[Finding] = []
     smallest: tuple[int, str] | None = None
     number = 0
-    for log in patient.logs:
+    for log in database.logs:
         name = log.topic.name
-        existing = segments(patient.using, log.topic.pk)
+        existing = segments(database.using, log.topic.pk)
         number += len(existing)
         end = existing[-1].end - 1 if existing else 0
         left = end - log.last_id
@@ -31,7 +31,7 @@ def room(patient: Patient) -> Iterator[Answer]:
         seen = {"topic": name, "last_id": log.last_id, "room_until": end}
         if left <= 0:
             what = f"{name} has no segment for {name}/{log.last_id + 1}: the transfer has to make it first."
-            answers.append(problem(what, f"{TRANSFER_MAKES_IT} See its log.", **seen))
+            answers.append(error(what, f"{TRANSFER_MAKES_IT} See its log.", **seen))
         elif log.last_id >= existing[-1].first:
             what = f"{name} is in its last segment, with room for {left:,} more: the next one is not there."
             answers.append(warning(what, f"{TRANSFER_MAKES_IT} See its log.", **seen))
@@ -41,49 +41,49 @@ def room(patient: Patient) -> Iterator[Answer]:
         yield ok("There are no topics.")
     else:
         left, name = smallest
-        said = f"{count(number, 'segment')} of {count(len(patient.logs), 'topic')}"
-        seen = {"segments": number, "topics": len(patient.logs), "least_room": left}
+        said = f"{count(number, 'segment')} of {count(len(database.logs), 'topic')}"
+        seen = {"segments": number, "topics": len(database.logs), "least_room": left}
         yield ok(f"{said}, the least room is for {left:,} events of {name}.", **seen)
 
 
-def locks(patient: Patient) -> Iterator[Answer]:
+def locks(database: Database) -> Iterator[Finding]:
     """Does somebody keep others from writing or reading one?"""
-    lockers = sql.fetch(patient.using, SQL.lockers, age=HELD)
+    lockers = sql.fetch(database.using, SQL.lockers, age=HELD)
     for pid, role, application, table, mode, age in lockers:
         called = f" ({application})" if application else ""
         what = f"Session {pid} of {role}{called} has held {mode} on {table} for {duration(age)}: events wait for it."
         remedy = f"Let it end, or end it: SELECT pg_terminate_backend({pid})"
-        yield problem(what, remedy, pid=pid, table=table, mode=mode, held_for=age)
-    prepared = sql.fetch(patient.using, sql.shared.prepared, age=HELD)
+        yield error(what, remedy, pid=pid, table=table, mode=mode, held_for=age)
+    prepared = sql.fetch(database.using, sql.shared.prepared, age=HELD)
     for name, role, table, age, consumer, _ in prepared:
         what = f"The prepared transaction {name!r} of {role} has held rows of {table} for {duration(age)}."
         remedy = f"If a handler prepared it, undo it: ROLLBACK PREPARED {name!r}. Otherwise end it as its owner wants."
-        yield problem(what, remedy, prepared=name, table=table, held_for=age, consumer=consumer)
+        yield error(what, remedy, prepared=name, table=table, held_for=age, consumer=consumer)
     if not lockers and not prepared:
         yield ok(f"Nobody has locked a table for more than {duration(HELD)}.")
 
 
-def tables(patient: Patient) -> Iterator[Answer]:
+def tables(database: Database) -> Iterator[Finding]:
     """Is each attached, logged, seen as a whole, and are its indexes there and usable?"""
     answers = []
-    for kind, name, of in sql.fetch(patient.using, SQL.defects):
+    for kind, name, of in sql.fetch(database.using, SQL.defects):
         if kind == "detached":
             what = f"Segment {name} was detached from {of} halfway: its events can't be read."
             remedy = f"ALTER TABLE {of} DETACH PARTITION {name} FINALIZE, then attach it again."
-            answers.append(problem(what, remedy, table=name))
+            answers.append(error(what, remedy, table=name))
         elif kind == "unlogged":
             what = f"{name} is UNLOGGED: a crash empties it."
-            answers.append(problem(what, f"ALTER TABLE {name} SET LOGGED", table=name))
+            answers.append(error(what, f"ALTER TABLE {name} SET LOGGED", table=name))
         elif kind == "keyless":
             what = f"{name} has lost its primary key: whoever looks for an event reads all of them."
-            answers.append(problem(what, f"ALTER TABLE {name} ADD PRIMARY KEY (topic_id, id)", table=name))
+            answers.append(error(what, f"ALTER TABLE {name} ADD PRIMARY KEY (topic_id, id)", table=name))
         elif kind == "hidden":
             what = f"{name} has row-level security that hides rows from this role, so its workers refuse to read it."
-            answers.append(problem(what, f"ALTER TABLE {name} {of}, or ALTER ROLE … BYPASSRLS", table=name))
+            answers.append(error(what, f"ALTER TABLE {name} {of}, or ALTER ROLE … BYPASSRLS", table=name))
         elif kind == "secured":
             what = f"{name} has row-level security. This role sees all its rows; workers of another role may refuse it."
             answers.append(warning(what, f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY", table=name))
         else:
             what = f"Index {name} of {of} is invalid, so it is not used."
-            answers.append(problem(what, f"REINDEX INDEX CONCURRENTLY {name}", table=of, index=name))
+            answers.append(error(what, f"REINDEX INDEX CONCURRENTLY {name}", table=of, index=name))
     yield from answers[:MOST] or [ok("All are logged, attached, seen as a whole, and have valid indexes.")]

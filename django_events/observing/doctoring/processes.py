@@ -14,9 +14,9 @@ from django_events.conf import settings
 from django_events.log import channel
 from django_events.models.functions import ClockTimestamp
 from django_events.models.maintenance import NEVER
-from django_events.observing.doctoring.findings import Answer, ok, problem, unknown, warning
+from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.from_status import of_kinds
-from django_events.observing.doctoring.subject import Patient
+from django_events.observing.findings import Finding, error, ok, unknown, warning
 from django_events.phrases import count, duration
 
 SQL = sql.beside(__name__)
@@ -25,12 +25,12 @@ SAMPLED = timedelta(minutes=3)  # a transfer takes a sample each minute
 STALE = timedelta(hours=2)  # a step of maintenance: each is due several times an hour, or once
 
 
-def transfer(patient: Patient) -> Iterator[Answer]:
+def transfer(database: Database) -> Iterator[Finding]:
     """Is somebody there who moves events? A sleeper tells so, and an old sample that there was none for long."""
-    late = [*of_kinds(patient, "transfer")]
+    late = [*of_kinds(database, "transfer")]
     yield from late
-    sleepers = sql.fetch(patient.using, SQL.sleepers, lock=channel.ASLEEP)
-    sampled = _newest_sample(patient.using)
+    sleepers = sql.fetch(database.using, SQL.sleepers, lock=channel.ASLEEP)
+    sampled = _newest_sample(database.using)
     seen = {"sleepers": [pid for pid, *_ in sleepers], "sampled_before": sampled}
     if late:
         return
@@ -40,7 +40,7 @@ def transfer(patient: Patient) -> Iterator[Answer]:
         yield ok(f"One sleeps until something comes: session {pid} ({address}{called}).", **seen)
     elif sampled is not None and sampled >= SAMPLED and settings.SAMPLES_KEPT is not None:
         what = f"No sign of one: none sleeps, and the last sample is from {duration(sampled)} ago."
-        yield problem(what, "Start one: manage.py run_transfer", **seen)
+        yield error(what, "Start one: manage.py run_transfer", **seen)
     else:
         what = "None sleeps, and nothing waits in the buffer for long that would show whether one runs."
         yield unknown(what, "Is one running? manage.py run_transfer", **seen)
@@ -52,11 +52,11 @@ def _newest_sample(using: str) -> timedelta | None:
     return models.Sample.objects.using(using).order_by("-at").values_list(age, flat=True).first()
 
 
-def workers(patient: Patient) -> Iterator[Answer]:
+def workers(database: Database) -> Iterator[Finding]:
     """Does each declared consumer that has something to do get it done?"""
-    unserved = [*of_kinds(patient, "unserved")]
+    unserved = [*of_kinds(database, "unserved")]
     yield from unserved
-    declared = [one for one in patient.standings if one.consumer in {c.name for c in declarations.consumers}]
+    declared = [one for one in database.standings if one.consumer in {c.name for c in declarations.consumers}]
     if unserved:
         return
     holding, behind = sum(bool(one.holder) for one in declared), sum(bool(one.lag) for one in declared)
@@ -64,11 +64,11 @@ def workers(patient: Patient) -> Iterator[Answer]:
     yield ok(f"{count(len(declared), 'consumer')}: {holding} in hand, {behind} behind, none left alone.", **seen)
 
 
-def maintenance(patient: Patient) -> Iterator[Answer]:
+def maintenance(database: Database) -> Iterator[Finding]:
     """Did each step run lately, and work?"""
     age = ExpressionWrapper(ClockTimestamp() - F("finished_at"), output_field=DurationField())
     failing = ExpressionWrapper(ClockTimestamp() - F("failing_since"), output_field=DurationField())
-    begun = models.MaintenanceStep.objects.using(patient.using).exclude(started_at=NEVER)
+    begun = models.MaintenanceStep.objects.using(database.using).exclude(started_at=NEVER)
     steps = [*begun.annotate(age=age, failing=failing).order_by("name")]
     if not steps:
         yield unknown("It never ran here.", "It is part of run_transfer; manage.py events maintain runs it once.")
@@ -80,14 +80,14 @@ def maintenance(patient: Patient) -> Iterator[Answer]:
         if step.error:
             bad = True
             lasting = f" for {duration(step.failing)}" if step.failing is not None else ""
-            yield problem(f"{step.name} fails{lasting}: {step.error}", "Repair the cause; it is tried again.", **seen)
+            yield error(f"{step.name} fails{lasting}: {step.error}", "Repair the cause; it is tried again.", **seen)
         elif since is None:
             bad = True
             yield warning(f"{step.name} has begun and never ended.", "Look at the log of run_transfer.", **seen)
         elif since > STALE:
             bad = True
             what = f"{step.name} ran {duration(since)} ago the last time."
-            yield problem(what, "Is one running? manage.py run_transfer, or manage.py events maintain by cron", **seen)
+            yield error(what, "Is one running? manage.py run_transfer, or manage.py events maintain by cron", **seen)
     if not bad:
         oldest = max(step.age for step in steps)
         yield ok(f"{count(len(steps), 'step')}, none longer ago than {duration(oldest)}.", steps=len(steps))

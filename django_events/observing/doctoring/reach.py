@@ -8,17 +8,17 @@ from django.db import connections
 
 from django_events import sql
 from django_events.conf import settings
-from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.subject import Patient
+from django_events.observing.doctoring.database import Database
+from django_events.observing.findings import Finding, error, ok, warning
 from django_events.sql.direct import is_pooled
 
 TRIES = 3  # the shortest way there and back tells most
 SKEW, FAR = 1.0, 60.0  # seconds
 
 
-def clock(patient: Patient) -> Iterator[Answer]:
+def clock(database: Database) -> Iterator[Finding]:
     """How far is this host's clock from the database's, as exactly as the way there and back allows?"""
-    took, ahead = min((_once(patient.using) for _ in range(TRIES)), key=lambda tried: tried[0])
+    took, ahead = min((_once(database.using) for _ in range(TRIES)), key=lambda tried: tried[0])
     seen = {"ahead": ahead, "round_trip": took}
     off = max(abs(ahead) - took / 2, 0.0)
     what = (
@@ -27,7 +27,7 @@ def clock(patient: Patient) -> Iterator[Answer]:
     )
     if off > SKEW:
         remedy = "Run NTP on both. Times that this host computes, like publish_at, are off by as much."
-        yield (problem if off > FAR else warning)(what, remedy, **seen)
+        yield (error if off > FAR else warning)(what, remedy, **seen)
     else:
         yield ok(what, **seen)
 
@@ -41,9 +41,9 @@ def _once(using: str) -> tuple[float, float]:
     return took, began + took / 2 - moment.timestamp()
 
 
-def pooler(patient: Patient) -> Iterator[Answer]:
+def pooler(database: Database) -> Iterator[Finding]:
     """Is one in the way of LISTEN?"""
-    connection = connections[patient.using]
+    connection = connections[database.using]
     connection.ensure_connection()
     with connection.wrap_database_errors:
         pooled = is_pooled(connection.connection)

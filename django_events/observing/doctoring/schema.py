@@ -9,8 +9,8 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from django_events import models, sql
-from django_events.observing.doctoring.findings import Answer, ok, problem, warning
-from django_events.observing.doctoring.subject import Patient
+from django_events.observing.doctoring.database import Database
+from django_events.observing.findings import Finding, error, ok, warning
 from django_events.phrases import count
 from django_events.publishing.capture import Capture
 
@@ -47,9 +47,9 @@ OF_SEGMENTS = {**dict.fromkeys(SEGMENT_FUNCTIONS, md5(b"", usedforsecurity=False
 PURPOSES = ("publish", "transfer", "read", "handle", "make segments")
 
 
-def migrations(patient: Patient) -> Iterator[Answer]:
+def migrations(database: Database) -> Iterator[Finding]:
     """Are those of this version applied?"""
-    executor = MigrationExecutor(connections[patient.using])
+    executor = MigrationExecutor(connections[database.using])
     targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "django_events"]
     missing = [migration.name for migration, _ in executor.migration_plan(targets)]
     ours = sorted(name for app, name in executor.loader.applied_migrations if app == "django_events")
@@ -57,15 +57,15 @@ def migrations(patient: Patient) -> Iterator[Answer]:
         yield ok("Django was told to do without them (MIGRATION_MODULES): they ran by themselves.", applied=[])
     elif missing:
         what = f"Not applied: {', '.join(missing)}."
-        yield problem(what, f"manage.py migrate --database {patient.using}", missing=missing)
+        yield error(what, f"manage.py migrate --database {database.using}", missing=missing)
     else:
         yield ok(f"All are applied, {ours[-1]} is the last one.", applied=ours)
 
 
-def functions(patient: Patient) -> Iterator[Answer]:
+def functions(database: Database) -> Iterator[Finding]:
     """Is what publishing and segments go through there, as this version made it?"""
     wrong = sql.fetch(
-        patient.using,
+        database.using,
         SQL.wrong_functions,
         signatures=[*FUNCTIONS, *OF_SEGMENTS],
         digests=[*FUNCTIONS.values(), *OF_SEGMENTS.values()],
@@ -76,36 +76,36 @@ def functions(patient: Patient) -> Iterator[Answer]:
         if not there:
             what = f"The function {signature} is not there."
             remedy = "Restore it from a backup of the schema; migration 0001 of django_events has it."
-            yield problem(what, remedy, **seen)
+            yield error(what, remedy, **seen)
         elif not may_call:
             what = f"This role may not call {signature}."
-            yield problem(what, f"GRANT EXECUTE ON FUNCTION {signature} TO …", **seen)
+            yield error(what, f"GRANT EXECUTE ON FUNCTION {signature} TO …", **seen)
         else:
             what = f"The function {signature} is not the one of this version."
-            remedy = f"manage.py migrate --database {patient.using}; if that changes nothing, somebody replaced it."
+            remedy = f"manage.py migrate --database {database.using}; if that changes nothing, somebody replaced it."
             yield warning(what, remedy, **seen)
     if not wrong:
         yield ok(f"{count(len(FUNCTIONS) + len(OF_SEGMENTS), 'function')}, all there.")
 
 
-def triggers(patient: Patient) -> Iterator[Answer]:
+def triggers(database: Database) -> Iterator[Finding]:
     """Are those of the log, and those that capture() declares, installed and enabled?"""
     registered: Any = pgtrigger.registered()
     ours = [(model, one) for model, one in registered if model is models.Event or isinstance(one, Capture)]
     good = 0
     for model, trigger in ours:
         table = model._meta.db_table
-        status, enabled = trigger.get_installation_status(model, database=patient.using)
+        status, enabled = trigger.get_installation_status(model, database=database.using)
         seen = {"table": table, "trigger": trigger.name}
         if status == "UNINSTALLED":
             what = f"Trigger {trigger.name} of {table} is not there: {_lost(model)}."
-            yield problem(what, f"manage.py pgtrigger install {trigger.get_uri(model)}", **seen)
+            yield error(what, f"manage.py pgtrigger install {trigger.get_uri(model)}", **seen)
         elif not enabled and status in ("INSTALLED", "OUTDATED"):
             what = f"Trigger {trigger.name} of {table} is disabled: {_lost(model)}."
-            yield problem(what, f"manage.py pgtrigger enable {trigger.get_uri(model)}", **seen)
+            yield error(what, f"manage.py pgtrigger enable {trigger.get_uri(model)}", **seen)
         elif status == "OUTDATED":
             what = f"Trigger {trigger.name} of {table} is not the one that is declared."
-            yield warning(what, f"manage.py migrate --database {patient.using}", **seen)
+            yield warning(what, f"manage.py migrate --database {database.using}", **seen)
         else:
             good += 1
     if good == len(ours):
@@ -118,13 +118,13 @@ def _lost(model: type[Any]) -> str:
     return "changes of the table publish nothing"
 
 
-def rights(patient: Patient) -> Iterator[Answer]:
+def rights(database: Database) -> Iterator[Finding]:
     """May the role of this process do what processes do? One that does one thing need not be able to do the rest."""
-    missing = sql.fetch(patient.using, SQL.missing_rights, segment_functions=list(SEGMENT_FUNCTIONS))
+    missing = sql.fetch(database.using, SQL.missing_rights, segment_functions=list(SEGMENT_FUNCTIONS))
     by_purpose: dict[str, list[str]] = {}
     for purpose, name, privilege in missing:
         by_purpose.setdefault(purpose, []).append(f"{privilege} of {name}")
-    role = connections[patient.using].settings_dict["USER"] or "this role"
+    role = connections[database.using].settings_dict["USER"] or "this role"
     can = [purpose for purpose in PURPOSES if purpose not in by_purpose]
     for purpose, lacks in by_purpose.items():
         more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
@@ -135,14 +135,14 @@ def rights(patient: Patient) -> Iterator[Answer]:
             yield warning(what, remedy, **seen)
         else:
             remedy = "Grant it, or use another role: manage.py events grants tells what each kind of process needs."
-            yield problem(what, remedy, **seen)
+            yield error(what, remedy, **seen)
     if not missing:
         yield ok(f"{role} can publish, transfer, handle and make segments.", role=role)
 
 
-def trust(patient: Patient) -> Iterator[Answer]:
+def trust(database: Database) -> Iterator[Finding]:
     """Is there a role that could have its code run by all others?"""
-    found = sql.fetch(patient.using, sql.shared.untrusted)
+    found = sql.fetch(database.using, sql.shared.untrusted)
     for kind, what, remedy in found:
         known = "If you know what it does, leave it. Otherwise: " if kind == "code" else ""
         yield warning(f"{what}: its code is run by all who use events.", f"{known}{remedy}", kind=kind)

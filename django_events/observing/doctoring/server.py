@@ -11,8 +11,8 @@ from django_events import sql
 from django_events.checks import OLDEST_POSTGRESQL
 from django_events.conf import settings
 from django_events.log.inventory import sizes
-from django_events.observing.doctoring.findings import Answer, ok, problem, unknown, warning
-from django_events.observing.doctoring.subject import Patient
+from django_events.observing.doctoring.database import Database
+from django_events.observing.findings import Finding, error, ok, unknown, warning
 from django_events.phrases import count, duration
 
 SQL = sql.beside(__name__)
@@ -32,40 +32,40 @@ NAMES = [
 GB = 1 << 30
 
 
-def version(patient: Patient) -> Iterator[Answer]:
+def version(database: Database) -> Iterator[Finding]:
     """Is it new enough?"""
-    number: int = connections[patient.using].pg_version  # type: ignore[attr-defined]
+    number: int = connections[database.using].pg_version  # type: ignore[attr-defined]
     named = f"PostgreSQL {number // 10_000}.{number % 10_000}"
     if number < OLDEST_POSTGRESQL:
-        yield problem(f"{named}; django_events needs 14.1 or newer.", "Upgrade the server.", version=number)
+        yield error(f"{named}; django_events needs 14.1 or newer.", "Upgrade the server.", version=number)
     else:
         yield ok(f"{named}.", version=number)
 
 
-def writable(patient: Patient) -> Iterator[Answer]:
+def writable(database: Database) -> Iterator[Finding]:
     """Is it the primary, with sessions that may write, and with an encoding that has every character?"""
-    values = _settings(patient)
-    *_, standby, encoding = _load(patient)
+    values = _settings(database)
+    *_, standby, encoding = _load(database)
     seen = {"standby": standby, "encoding": encoding}
     if standby:
         what = "The server is a standby: nothing can be published or moved here."
-        yield problem(what, "Point the alias at the primary, or promote it.", **seen)
+        yield error(what, "Point the alias at the primary, or promote it.", **seen)
     elif values.get("default_transaction_read_only") == "on":
         what = "Transactions are read-only by default: nothing can be published or moved."
         remedy = "RESET default_transaction_read_only for the server, the database, the role or in OPTIONS."
-        yield problem(what, remedy, **seen)
+        yield error(what, remedy, **seen)
     if encoding != "UTF8":
         what = f"The database is encoded in {encoding}, which lacks characters that JSON has."
-        yield problem(what, "Make a database with ENCODING 'UTF8' and restore into it.", **seen)
+        yield error(what, "Make a database with ENCODING 'UTF8' and restore into it.", **seen)
     elif not standby and values.get("default_transaction_read_only") != "on":
         yield ok(f"It is a primary, writable, in {encoding}.", **seen)
 
 
-def durability(patient: Patient) -> Iterator[Answer]:
+def durability(database: Database) -> Iterator[Finding]:
     """Is what was committed still there after a crash?"""
-    values = _settings(patient)
+    values = _settings(database)
     answers = [
-        problem(
+        error(
             f"{name} is off: a crash of the machine can destroy the database.",
             f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()",
             **{name: "off"},
@@ -80,10 +80,10 @@ def durability(patient: Patient) -> Iterator[Answer]:
     yield from answers or [ok("What was committed outlives a crash.", **values)]
 
 
-def limits(patient: Patient) -> Iterator[Answer]:
+def limits(database: Database) -> Iterator[Finding]:
     """Do limits of the server cut off what is needed, or are there none for what is forgotten?"""
-    values = _settings(patient)
-    _, _, forgotten, *_ = _load(patient)
+    values = _settings(database)
+    _, _, forgotten, *_ = _load(database)
     answers = []
     if 0 < (shortest := int(values.get("statement_timeout", 0))) < SHORTEST:
         what = f"statement_timeout is {shortest} ms, which cuts off migrations and what handlers ask for."
@@ -101,9 +101,9 @@ def limits(patient: Patient) -> Iterator[Answer]:
     yield from answers or [ok(said, vanished_after=vanished, **values)]
 
 
-def capacity(patient: Patient) -> Iterator[Answer]:
+def capacity(database: Database) -> Iterator[Finding]:
     """Are there connections left, and locks enough for a look at the whole log?"""
-    connected, for_all, _, of_logs, locks, *_ = _load(patient)
+    connected, for_all, _, of_logs, locks, *_ = _load(database)
     answers = []
     seen = {"connections": connected, "max_connections": for_all, "tables_and_indexes": of_logs, "locks": locks}
     if connected > for_all * FULL:
@@ -117,10 +117,10 @@ def capacity(patient: Patient) -> Iterator[Answer]:
     yield from answers or [ok(said, **seen)]
 
 
-def disk(patient: Patient) -> Iterator[Answer]:
+def disk(database: Database) -> Iterator[Finding]:
     """How large is it, and is there room? That is seen from the machine of the server only."""
-    [[whole, folder, started]] = sql.fetch(patient.using, SQL.disk)
-    logs = sum(size for _, size in sizes(patient.using, [log.topic for log in patient.logs]).values())
+    [[whole, folder, started]] = sql.fetch(database.using, SQL.disk)
+    logs = sum(size for _, size in sizes(database.using, [log.topic for log in database.logs]).values())
     seen = {"database": whole, "logs": logs}
     said = f"The database has {_size(whole)}, of which logs {_size(logs)}."
     if folder is None or not _is_here(Path(folder), started):
@@ -131,7 +131,7 @@ def disk(patient: Patient) -> Iterator[Answer]:
     said += f" {_size(usage.free)} of {_size(usage.total)} are free."
     if usage.free < usage.total * (1 - FULL) and usage.free < max(whole, 10 * GB):
         remedy = "Shorter retention, or more room. A full disk stops every transaction."
-        yield (problem if usage.free < GB else warning)(said, remedy, **seen)
+        yield (error if usage.free < GB else warning)(said, remedy, **seen)
     else:
         yield ok(said, **seen)
 
@@ -152,12 +152,12 @@ def _size(number: int) -> str:
     return f"{number} bytes"
 
 
-def _settings(patient: Patient) -> dict[str, str]:
+def _settings(database: Database) -> dict[str, str]:
     """As sessions of this role begin with them, whatever is set for an examination."""
-    return dict(sql.fetch(patient.using, sql.shared.server_settings, names=NAMES))
+    return dict(sql.fetch(database.using, sql.shared.server_settings, names=NAMES))
 
 
-def _load(patient: Patient) -> tuple[int, int, int, int, int, bool, str]:
-    [row] = sql.fetch(patient.using, SQL.server_load, age=FORGOTTEN)
+def _load(database: Database) -> tuple[int, int, int, int, int, bool, str]:
+    [row] = sql.fetch(database.using, SQL.server_load, age=FORGOTTEN)
     connected, for_all, forgotten, of_logs, locks, standby, encoding = row
     return connected, for_all, forgotten, of_logs, locks, standby, encoding

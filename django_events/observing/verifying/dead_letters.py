@@ -1,7 +1,7 @@
 """Dead letters: copies of events of the log, at or below the position of a stream."""
 
 from django_events import models, sql
-from django_events.observing.verifying.findings import ERASED, SHOWN, Findings
+from django_events.observing.verifying.offenders import ERASED, SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
@@ -9,7 +9,7 @@ SQL = sql.beside(__name__)
 AT_ONCE = 5_000  # dead letters
 
 
-def verify_dead_letters(seen: TopicSnapshot, findings: Findings) -> None:
+def verify_dead_letters(seen: TopicSnapshot, offenders: Offenders) -> None:
     """Each is of an event that is, or was, in the log, and nobody is going to handle it again unasked."""
     statement = SQL.verify_dead_letters.on(log=seen.log, topic_id=seen.topic.pk)
     rows = sql.fetch(seen.using, statement, last_id=seen.last_id, most=SHOWN)
@@ -29,11 +29,11 @@ def verify_dead_letters(seen: TopicSnapshot, findings: Findings) -> None:
             what = f"The dead letter is number {number:,} in partition {partition}."
             expected = f"Number {logged_as:,} in partition {logged_in}, as in the log: it is of another event."
         texts = (what, expected, remedy)
-        findings.add("dead letter", seen.topic.name, *texts, consumer=consumer, partition=partition, id=event_id)
-    findings.count_unlisted("dead letter", [("", row[0]) for row in rows])
+        offenders.add("dead letter", seen.topic.name, *texts, consumer=consumer, partition=partition, id=event_id)
+    offenders.count_unlisted("dead letter", [("", row[0]) for row in rows])
 
 
-def verify_copies(seen: TopicSnapshot, first_id: int, findings: Findings) -> None:
+def verify_copies(seen: TopicSnapshot, first_id: int, offenders: Offenders) -> None:
     """What they keep is what the event is: by ranges outside of the snapshot, for only an erasure changes either."""
     using, topic = seen.using, seen.topic
     for consumer in models.Consumer.objects.using(using).filter(topic=topic).only("name").order_by("name"):
@@ -45,7 +45,7 @@ def verify_copies(seen: TopicSnapshot, first_id: int, findings: Findings) -> Non
             with sql.batch(using):
                 rows = sql.fetch(using, statement, erased=ERASED, most=SHOWN)
             for _, event_id, partition, column in rows:
-                findings.add(
+                offenders.add(
                     "dead letter",
                     topic.name,
                     consumer=consumer.name,
@@ -56,7 +56,7 @@ def verify_copies(seen: TopicSnapshot, first_id: int, findings: Findings) -> Non
                     remedy="Find out who wrote into the table. To have the event itself handled, and those behind it: "
                     f"manage.py events rewind {consumer.name} --topic {topic} --to {event_id} --execute",
                 )
-            findings.count_unlisted("dead letter", [("", row[0]) for row in rows])
+            offenders.count_unlisted("dead letter", [("", row[0]) for row in rows])
             after = upper
 
 

@@ -6,7 +6,7 @@ from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.matching import condition
-from django_events.observing.verifying.findings import ERASED, MIGRATE, SHOWN, Findings
+from django_events.observing.verifying.offenders import ERASED, MIGRATE, SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
@@ -42,7 +42,7 @@ FAULTS = {
 }
 
 
-def verify_deliveries(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
+def verify_deliveries(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -> None:
     """Those that are not settled."""
     rows = sql.fetch(
         seen.using,
@@ -69,11 +69,11 @@ def verify_deliveries(seen: TopicSnapshot, findings: Findings, notes: list[str])
             "topic": seen.topic,
         }
         texts = [text.format(**known) for text in FAULTS[fault]]
-        findings.add("delivery", seen.topic.name, *texts, consumer=consumer, id=event_id)
-    findings.count_unlisted("delivery", [((fault, consumer), total) for total, fault, consumer, *_ in wrong])
+        offenders.add("delivery", seen.topic.name, *texts, consumer=consumer, id=event_id)
+    offenders.count_unlisted("delivery", [((fault, consumer), total) for total, fault, consumer, *_ in wrong])
 
 
-def verify_hands(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
+def verify_hands(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -> None:
     """Leases of deliveries: of events that the log has, or had."""
     statement = SQL.verify_hands
     rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
@@ -86,7 +86,7 @@ def verify_hands(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> N
             break
     strange = [row for row in rows if row[1] == "strange"]
     for _, _, consumer, token, holder, event_id in strange:
-        findings.add(
+        offenders.add(
             "lease",
             seen.topic.name,
             consumer=consumer,
@@ -94,10 +94,10 @@ def verify_hands(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> N
             expected=f"Deliveries of a queue, of events from 1 to {seen.last_id:,}.",
             remedy="When that worker is gone, delete it from django_events_deliverylease.",
         )
-    findings.count_unlisted("lease", [("", row[0]) for row in strange])
+    offenders.count_unlisted("lease", [("", row[0]) for row in strange])
 
 
-def verify_absent(seen: TopicSnapshot, first_id: int, findings: Findings, notes: list[str]) -> None:
+def verify_absent(seen: TopicSnapshot, first_id: int, offenders: Offenders, notes: list[str]) -> None:
     """Each event that is for a queue came to it, as far as its history tells: by ranges outside of the snapshot."""
     using, topic = seen.using, seen.topic
     keeping = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", history__isnull=False)
@@ -125,7 +125,7 @@ def verify_absent(seen: TopicSnapshot, first_id: int, findings: Findings, notes:
                 )
                 rows = []
             for _, event_id in rows:
-                findings.add(
+                offenders.add(
                     "delivery",
                     topic.name,
                     consumer=consumer.name,
@@ -135,16 +135,16 @@ def verify_absent(seen: TopicSnapshot, first_id: int, findings: Findings, notes:
                     remedy="Have it come, with those behind it: manage.py events rewind "
                     f"{consumer.name} --topic {topic} --to {event_id} --execute",
                 )
-            findings.count_unlisted("delivery", [("", row[0]) for row in rows])
+            offenders.count_unlisted("delivery", [("", row[0]) for row in rows])
             after = upper
 
 
-def verify_history(seen: TopicSnapshot, findings: Findings) -> None:
+def verify_history(seen: TopicSnapshot, offenders: Offenders) -> None:
     """Those that are past."""
     statement = SQL.verify_history
     rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
     for _, consumer, event_id in rows:
-        findings.add(
+        offenders.add(
             "history",
             seen.topic.name,
             consumer=consumer,
@@ -153,10 +153,10 @@ def verify_history(seen: TopicSnapshot, findings: Findings) -> None:
             expected=f"Events up to {seen.last_id:,}. The topic was made anew.",
             remedy="Delete what is of the former topic from django_events_pastdelivery.",
         )
-    findings.count_unlisted("history", [("", row[0]) for row in rows])
+    offenders.count_unlisted("history", [("", row[0]) for row in rows])
 
 
-def verify_keys(seen: TopicSnapshot, first_id: int, findings: Findings) -> None:
+def verify_keys(seen: TopicSnapshot, first_id: int, offenders: Offenders) -> None:
     """Of ordered queues, beside the log: by ranges outside of the snapshot, for only an erasure changes a key."""
     using, topic = seen.using, seen.topic
     ordered = (
@@ -174,7 +174,7 @@ def verify_keys(seen: TopicSnapshot, first_id: int, findings: Findings) -> None:
             with sql.batch(using):
                 rows = sql.fetch(using, statement, erased=ERASED, most=SHOWN)
             for _, event_id, key, key_of_event in rows:
-                findings.add(
+                offenders.add(
                     "delivery",
                     topic.name,
                     consumer=consumer.name,
@@ -183,7 +183,7 @@ def verify_keys(seen: TopicSnapshot, first_id: int, findings: Findings) -> None:
                     expected=f"One with {_named(key_of_event)}, as its event: it is handled in the order of its key.",
                     remedy="When its workers are stopped, UPDATE django_events_delivery SET key to that of the event.",
                 )
-            findings.count_unlisted("delivery", [("", row[0]) for row in rows])
+            offenders.count_unlisted("delivery", [("", row[0]) for row in rows])
             after = upper
 
 

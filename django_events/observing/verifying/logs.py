@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from django_events import models, sql
 from django_events.log.segments import segments
-from django_events.observing.verifying.findings import MIGRATE, Findings
+from django_events.observing.verifying.offenders import MIGRATE, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.phrases import count
 from django_events.statements import log_table
@@ -14,7 +14,7 @@ SQL = sql.beside(__name__)
 LOOKED_AT = 10_000  # events in the buffer
 
 
-def verify_logs(using: str, findings: Findings, *, only: models.Topic | None) -> None:
+def verify_logs(using: str, offenders: Offenders, *, only: models.Topic | None) -> None:
     """A log and a head for each topic, and a topic for each log."""
     for fault, topic_id, name in sql.fetch(using, SQL.verify_logs):
         if only is not None and topic_id != only.pk:
@@ -35,13 +35,13 @@ def verify_logs(using: str, findings: Findings, *, only: models.Topic | None) ->
                 "It has no head, so no transfer moves its events.",
                 "Insert a row of it into django_events_topichead.",
             )
-        findings.add("topic", name or log, what, "A row, a head and a log for each topic.", remedy)
+        offenders.add("topic", name or log, what, "A row, a head and a log for each topic.", remedy)
 
 
-def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
+def verify_leftovers(using: str, offenders: Offenders, notes: list[str]) -> None:
     """What is left of topics and consumers that are gone."""
     for topic_id, events in sql.fetch(using, SQL.left_in_buffer):
-        findings.add(
+        offenders.add(
             "buffer",
             f"id {topic_id}",
             what=f"{count(events, 'event')} in the buffer, of a topic that is gone.",
@@ -61,14 +61,14 @@ def verify_leftovers(using: str, findings: Findings, notes: list[str]) -> None:
             )
 
 
-def verify_buffer(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
+def verify_buffer(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -> None:
     """What waits to be moved into the log: below the next ticket."""
     using, topic = seen.using, seen.topic
     statement = SQL.verify_buffer
     rows = sql.fetch(using, statement, topic_id=topic.pk, partitions=topic.partitions, most=LOOKED_AT)
     for last, ticket, elsewhere in rows:
         if ticket is not None and last > ticket:
-            findings.add(
+            offenders.add(
                 "buffer",
                 topic.name,
                 what=f"The ticket {last:,} waits in the buffer, and the last one of its sequence is {ticket:,}.",
@@ -83,11 +83,11 @@ def verify_buffer(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> 
             )
 
 
-def verify_floors(seen: TopicSnapshot, findings: Findings) -> None:
+def verify_floors(seen: TopicSnapshot, offenders: Offenders) -> None:
     """What the head says of events that were removed."""
     floor, floors = seen.head
     if sum(floors) != floor:
-        findings.add(
+        offenders.add(
             "floor",
             seen.topic.name,
             id=floor,
@@ -98,7 +98,7 @@ def verify_floors(seen: TopicSnapshot, findings: Findings) -> None:
     if seen.first_id is not None and seen.first_id <= floor:
         there = min(floor, seen.last_id)
         which = f"{there:,} is" if seen.first_id == there else f"{seen.first_id:,} to {there:,} are"
-        findings.add(
+        offenders.add(
             "floor",
             seen.topic.name,
             id=seen.first_id,
@@ -108,13 +108,13 @@ def verify_floors(seen: TopicSnapshot, findings: Findings) -> None:
         )
 
 
-def verify_segments(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
+def verify_segments(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -> None:
     """Segments that are attached, one behind the other."""
     name = seen.topic.name
     there = segments(seen.using, seen.topic.pk)
     for before, after in pairwise(there):
         if before.end != after.first and before.end <= seen.last_id:
-            findings.add(
+            offenders.add(
                 "segment",
                 name,
                 id=before.end,
@@ -129,7 +129,7 @@ def verify_segments(seen: TopicSnapshot, findings: Findings, notes: list[str]) -
         )
     like = seen.log.replace("_", r"\_") + r"\_%"
     for table, first in sql.fetch(seen.using, SQL.unattached_segments, log=seen.log, like=like):
-        findings.add(
+        offenders.add(
             "segment",
             name,
             id=first,

@@ -1,17 +1,17 @@
 """What is wrong with an event of a log beside the one before it: a gap, its time, its partition, its number."""
 
 from django_events import models, sql
-from django_events.observing.verifying.findings import SHOWN, Findings
+from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.phrases import moment
 
 
-def report(topic: models.Topic, rows: sql.Rows, findings: Findings) -> None:
+def report(topic: models.Topic, rows: sql.Rows, offenders: Offenders) -> None:
     """What a close look at a range of ids answered with."""
     shown: dict[str, int] = {}
     for fault, total, event_id, partition, number, before_id, before_number, logged_at, before_at in rows:
         shown[fault] = shown.get(fault, 0) + 1
         if fault == "gap":
-            report_gap(topic, findings, before=before_id, id=event_id)
+            report_gap(topic, offenders, before=before_id, id=event_id)
         else:
             if fault == "time":
                 what = f"It was logged at {moment(logged_at)}, before the event before it."
@@ -26,16 +26,16 @@ def report(topic: models.Topic, rows: sql.Rows, findings: Findings) -> None:
                 what = f"{it_has}, and the one before it {before_number:,}."
                 expected = f"{before_number + 1:,}: the lag of a partition is a subtraction of numbers."
                 remedy = "Lags of this partition are wrong by the difference. Find out who wrote into the table."
-            findings.add(fault, topic.name, what, expected, remedy, partition=partition, id=event_id)
+            offenders.add(fault, topic.name, what, expected, remedy, partition=partition, id=event_id)
         if shown[fault] == SHOWN:
-            findings.count(fault, total - SHOWN)
+            offenders.count(fault, total - SHOWN)
 
 
-def report_gap(topic: models.Topic, findings: Findings, *, before: int, id: int) -> None:
+def report_gap(topic: models.Topic, offenders: Offenders, *, before: int, id: int) -> None:
     """Nothing between two ids."""
     missing = id - before - 1
     which = f"{before + 1:,}" if missing == 1 else f"{before + 1:,} to {id - 1:,}, {missing:,} events,"
-    findings.add(
+    offenders.add(
         "gap",
         topic.name,
         id=before + 1,

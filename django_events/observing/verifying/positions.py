@@ -1,13 +1,13 @@
 """How far consumers are: positions within the log and right, queues filled no further than it goes."""
 
 from django_events import models, sql
-from django_events.observing.verifying.findings import MIGRATE, SHOWN, Findings
+from django_events.observing.verifying.offenders import MIGRATE, SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 
 SQL = sql.beside(__name__)
 
 
-def verify_positions(seen: TopicSnapshot, findings: Findings) -> None:
+def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
     """A position for each partition, at an event or at the end, with the number that the log has there."""
     rows = sql.fetch(
         seen.using,
@@ -37,11 +37,11 @@ def verify_positions(seen: TopicSnapshot, findings: Findings) -> None:
                 f"Have it set anew: {rewind}, with the event behind its position.",
             ),
         }[fault]
-        findings.add("position", seen.topic.name, *texts, consumer=consumer, partition=partition, id=position)
-    findings.count_unlisted("position", [("", row[0]) for row in rows])
+        offenders.add("position", seen.topic.name, *texts, consumer=consumer, partition=partition, id=position)
+    offenders.count_unlisted("position", [("", row[0]) for row in rows])
 
 
-def verify_attempts(seen: TopicSnapshot, findings: Findings) -> None:
+def verify_attempts(seen: TopicSnapshot, offenders: Offenders) -> None:
     """What streams try, and what they handle one by one, are events of theirs."""
     rows = sql.fetch(
         seen.using,
@@ -53,7 +53,7 @@ def verify_attempts(seen: TopicSnapshot, findings: Findings) -> None:
     for _, fault, consumer, partition, event_id in rows:
         where = "the topic" if partition == models.Position.ALL else f"partition {partition}"
         what = "Attempts are counted for" if fault == "attempted" else "Events are handled one by one until"
-        findings.add(
+        offenders.add(
             "position",
             seen.topic.name,
             consumer=consumer,
@@ -64,14 +64,14 @@ def verify_attempts(seen: TopicSnapshot, findings: Findings) -> None:
             remedy=f"Have it set anew: manage.py events rewind {consumer} --topic {seen.topic} --to ID, with the event "
             "behind its position.",
         )
-    findings.count_unlisted("position", [("", row[0]) for row in rows])
+    offenders.count_unlisted("position", [("", row[0]) for row in rows])
 
 
-def verify_filling(seen: TopicSnapshot, findings: Findings) -> None:
+def verify_filling(seen: TopicSnapshot, offenders: Offenders) -> None:
     """Of queues that are not live."""
     rows = sql.fetch(seen.using, SQL.verify_filling, topic_id=seen.topic.pk, last_id=seen.last_id)
     for consumer, filled_until in rows:
-        findings.add(
+        offenders.add(
             "filling",
             seen.topic.name,
             consumer=consumer,

@@ -1,7 +1,7 @@
 """Proving the invariants on a whole database: what is in the log, and what consumers say about it.
 
     verified = verify(using)
-    verified.findings    # the offenders
+    verified.offenders    # the offenders
     verified.notes       # what is no offence, and worth knowing
 
 It only reads, and nobody waits for it. What has to be consistent, as positions and the end of the log, is read in one
@@ -24,7 +24,6 @@ from django_events.observing.verifying.deliveries import (
     verify_history,
     verify_keys,
 )
-from django_events.observing.verifying.findings import Findings
 from django_events.observing.verifying.logs import (
     verify_buffer,
     verify_floors,
@@ -32,6 +31,7 @@ from django_events.observing.verifying.logs import (
     verify_logs,
     verify_segments,
 )
+from django_events.observing.verifying.offenders import Offenders
 from django_events.observing.verifying.positions import verify_attempts, verify_filling, verify_positions
 from django_events.observing.verifying.rests import verify_rests
 from django_events.observing.verifying.snapshot import TopicSnapshot, seen_now
@@ -61,7 +61,7 @@ class Verified(NamedTuple):
     """What was proved, what is wrong, and what is no offence but worth knowing."""
 
     topics: list[Proved]
-    findings: Findings
+    offenders: Offenders
     notes: list[str]
     took: timedelta
 
@@ -77,19 +77,19 @@ def verify(
 
     Not inside of a transaction. `on_progress` is told how many events of a topic were walked.
     """
-    began, findings, notes, proved = time.monotonic(), Findings(), list[str](), list[Proved]()
+    began, offenders, notes, proved = time.monotonic(), Offenders(), list[str](), list[Proved]()
     with sql.snapshot(using):
-        verify_logs(using, findings, only=topic)
+        verify_logs(using, offenders, only=topic)
         if topic is None:
-            verify_leftovers(using, findings, notes)
+            verify_leftovers(using, offenders, notes)
         topics = [topic] if topic else list(models.Topic.objects.using(using).order_by("name"))
     for one in topics:
-        if (seen := _seen(using, one, findings, notes)) is not None:
-            proved.append(_walk(seen, last, findings, notes, on_progress))
-    return Verified(proved, findings, notes, timedelta(seconds=time.monotonic() - began))
+        if (seen := _seen(using, one, offenders, notes)) is not None:
+            proved.append(_walk(seen, last, offenders, notes, on_progress))
+    return Verified(proved, offenders, notes, timedelta(seconds=time.monotonic() - began))
 
 
-def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str]) -> TopicSnapshot | None:
+def _seen(using: str, topic: models.Topic, offenders: Offenders, notes: list[str]) -> TopicSnapshot | None:
     """What consumers say of a topic, and what its log is, at one moment; None where one of its tables is missing."""
     for left in reversed(range(TRIES)):
         locked = False
@@ -101,15 +101,15 @@ def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str])
                     locked = True
                     seen = seen_now(using, topic)
                     if seen is not None:
-                        _with_log(seen, findings, notes)
+                        _with_log(seen, offenders, notes)
                     transaction.set_rollback(True, using)
                 if seen is not None:
-                    verify_buffer(seen, findings, notes)
-                    verify_filling(seen, findings)
-                    verify_rests(seen, findings)
-                    verify_deliveries(seen, findings, notes)
-                    verify_hands(seen, findings, notes)
-                    verify_history(seen, findings)
+                    verify_buffer(seen, offenders, notes)
+                    verify_filling(seen, offenders)
+                    verify_rests(seen, offenders)
+                    verify_deliveries(seen, offenders, notes)
+                    verify_hands(seen, offenders, notes)
+                    verify_history(seen, offenders)
                 return seen
         except OperationalError as error:
             if locked or not left or sql.kind_of(error) is not sql.ErrorKind.LOCKED:
@@ -121,21 +121,25 @@ def _seen(using: str, topic: models.Topic, findings: Findings, notes: list[str])
     return None
 
 
-def _with_log(seen: TopicSnapshot, findings: Findings, notes: list[str]) -> None:
+def _with_log(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -> None:
     """What has to be read while no segment can be dropped."""
-    verify_floors(seen, findings)
-    verify_segments(seen, findings, notes)
-    verify_positions(seen, findings)
-    verify_attempts(seen, findings)
-    verify_dead_letters(seen, findings)
+    verify_floors(seen, offenders)
+    verify_segments(seen, offenders, notes)
+    verify_positions(seen, offenders)
+    verify_attempts(seen, offenders)
+    verify_dead_letters(seen, offenders)
 
 
 def _walk(
-    seen: TopicSnapshot, last: int | None, findings: Findings, notes: list[str], on_progress: Callable[[str, int], None]
+    seen: TopicSnapshot,
+    last: int | None,
+    offenders: Offenders,
+    notes: list[str],
+    on_progress: Callable[[str, int], None],
 ) -> Proved:
     """What needs no common moment: the log itself, and beside it what consumers have of its events."""
     topic = seen.topic
-    walked = walk(seen, last=last, findings=findings, on_progress=lambda events: on_progress(topic.name, events))
+    walked = walk(seen, last=last, offenders=offenders, on_progress=lambda events: on_progress(topic.name, events))
     if walked.elsewhere:
         notes.append(
             f"Topic {topic}: {count(walked.elsewhere, 'event')} with a key in another partition than the one of their "
@@ -144,7 +148,7 @@ def _walk(
     first_id = seen.last_id + 1 if seen.first_id is None else seen.first_id
     if last is not None:
         first_id = max(first_id, seen.last_id - last + 1)
-    verify_keys(seen, first_id, findings)
-    verify_absent(seen, first_id, findings, notes)
-    verify_copies(seen, first_id, findings)
+    verify_keys(seen, first_id, offenders)
+    verify_absent(seen, first_id, offenders, notes)
+    verify_copies(seen, first_id, offenders)
     return Proved(topic.name, first_id, seen.last_id, walked.events, *seen.counts)

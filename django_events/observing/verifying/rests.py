@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from django_events import sql
 from django_events.declarations import LONGEST_LEASE
-from django_events.observing.verifying.findings import SHOWN, Findings
+from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.retries import LONGEST_PAUSE
 
@@ -54,7 +54,7 @@ FAULTS = {
 }
 
 
-def verify_rests(seen: TopicSnapshot, findings: Findings) -> None:
+def verify_rests(seen: TopicSnapshot, offenders: Offenders) -> None:
     """Times by which somebody gets on are near enough."""
     rows = sql.fetch(
         seen.using,
@@ -75,6 +75,6 @@ def verify_rests(seen: TopicSnapshot, findings: Findings) -> None:
         }
         kind, *texts = FAULTS[fault]
         said = [text.format(**known) for text in texts]
-        findings.add(kind, seen.topic.name, *said, consumer=consumer, partition=partition, id=event_id)
+        offenders.add(kind, seen.topic.name, *said, consumer=consumer, partition=partition, id=event_id)
     for fault, (kind, *_) in FAULTS.items():
-        findings.count_unlisted(kind, [("", row[0]) for row in rows if row[1] == fault])
+        offenders.count_unlisted(kind, [("", row[0]) for row in rows if row[1] == fault])

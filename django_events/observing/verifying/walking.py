@@ -1,6 +1,6 @@
 """Walking a log: every event beside the one before it, so that what is missing or out of order is found.
 
-    walked = walk(seen, last=None, findings=findings, on_progress=print)
+    walked = walk(seen, last=None, offenders=offenders, on_progress=print)
 
 A statement for each range of ids, which reads only that: however long the log is, nobody waits for it, and it keeps
 no old snapshot. What is in the log never changes, so these need no common one. Only retention removes something
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from django_events import models, sql
 from django_events.observing.verifying import neighbours
-from django_events.observing.verifying.findings import SHOWN, Findings
+from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.observing.verifying.snapshot import Head, TopicSnapshot, head_of
 from django_events.statements import log_table
 
@@ -44,7 +44,7 @@ class Walk:
     elsewhere: int = 0
 
 
-def walk(seen: TopicSnapshot, *, last: int | None, findings: Findings, on_progress: Callable[[int], None]) -> Walk:
+def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_progress: Callable[[int], None]) -> Walk:
     """Walk the log up to where it ended: all of it, or the last so many ids."""
     using, topic, head, first_id, last_id, _ = seen
     at = _from_floor(topic, head)
@@ -63,11 +63,11 @@ def walk(seen: TopicSnapshot, *, last: int | None, findings: Findings, on_progre
                 at.events, at.elsewhere = events, elsewhere
                 at.lasts = {partition: last._replace(ordinal=events) for partition, last in at.lasts.items()}
                 continue
-            neighbours.report(topic, _look_closely(using, topic, at, upper), findings)
+            neighbours.report(topic, _look_closely(using, topic, at, upper), offenders)
         _go_on(at, rows, upper)
         on_progress(at.events)
     if at.before_id is not None and at.before_id < last_id:
-        neighbours.report_gap(topic, findings, before=at.before_id, id=last_id + 1)
+        neighbours.report_gap(topic, offenders, before=at.before_id, id=last_id + 1)
     return at
 
 

@@ -72,15 +72,15 @@ def test_status_names_a_prepared_transaction_that_is_in_the_way(processes: Proce
 
         def told() -> list[dict[str, str]]:
             report = json.loads(processes.run("events", "status", "--format", "json").stdout)
-            return [one for one in report["troubles"] if one["kind"] == "prepared"]
+            return [one for one in report["findings"] if one["kind"] == "prepared"]
 
-        processes.wait_until(told, what="a trouble that names it")
-        [trouble] = told()
+        processes.wait_until(told, what="a problem that names it")
+        [problem] = told()
         of = ("queued", "stock") if holds != "topichead" else (None, None)
-        assert (trouble["consumer"], trouble["topic"]) == of
-        assert trouble["what"].startswith('The prepared transaction "it\'s forgotten" of ')
-        assert f"has held rows of django_events_{holds} for " in trouble["what"]
-        assert trouble["remedy"] == (
+        assert (problem["consumer"], problem["topic"]) == of
+        assert problem["what"].startswith('The prepared transaction "it\'s forgotten" of ')
+        assert f"has held rows of django_events_{holds} for " in problem["what"]
+        assert problem["remedy"] == (
             "If a handler prepared it, undo it: ROLLBACK PREPARED 'it''s forgotten'. "
             "Otherwise as its owner wants: COMMIT PREPARED 'it''s forgotten'"
         )

@@ -106,8 +106,8 @@ def test_every_word_is_translated(olga, things, make_consumer, brackets, monkeyp
         assert untranslated(answer.content.decode()) <= known, page
 
 
-def test_every_kind_of_trouble_has_a_name():
+def test_every_kind_of_problem_has_a_name():
     source = Path(problems.__file__).read_text(encoding="utf-8")
-    named = set(re.findall(r'(?:Trouble\(|_of_all\(one, |_of_partition\(one, )"([^"]+)"', source))
+    named = set(re.findall(r'(?:_problem\(|_of_all\(one, |_of_partition\(one, )"([^"]+)"', source))
 
     assert named == set(overview.KINDS)

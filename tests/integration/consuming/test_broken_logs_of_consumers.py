@@ -1,4 +1,4 @@
-"""A consumer whose topic's log can't be read stops no other: it is a trouble, tried again, and recovers by itself."""
+"""A consumer whose topic's log can't be read stops no other: it is a problem, tried again, and recovers by itself."""
 
 import os
 from collections.abc import Iterator
@@ -12,8 +12,9 @@ from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.log.transfer import Transfer
 from django_events.models import Consumer, DeadLetter, Topic
+from django_events.observing.findings import Finding
 from django_events.observing.lag import standings
-from django_events.observing.problems import Trouble, troubles
+from django_events.observing.problems import find_problems
 from django_events.statements import log_table
 from tests.support.fix_consumers import working
 from tests.support.processes import wait_until
@@ -86,8 +87,8 @@ def move_all() -> None:
     wait_until(lambda: not transfer.move() and not transfer.left, what="an empty buffer")
 
 
-def told() -> list[Trouble]:
-    found = troubles("default", waiting("default"), None, standings("default"))
+def told() -> list[Finding]:
+    found = find_problems("default", waiting("default"), None, standings("default"))
     return [one for one in found if one.kind == "set aside"]
 
 
@@ -117,10 +118,10 @@ def test_others_go_on_and_it_recovers_by_itself(
         move_all()
         wait_until(lambda: got["free"] == [1, 2, 3, 4])
         assert got["broken"] == [1]
-        [trouble] = told()
-        assert (trouble.consumer, trouble.topic) == ("unlucky", "broken")
-        assert says.format(**names) in trouble.what
-        assert trouble.remedy.startswith(way_out.format(**names))
+        [problem] = told()
+        assert (problem.subject.consumer, problem.subject.topic) == ("unlucky", "broken")
+        assert says.format(**names) in problem.what
+        assert problem.remedy.startswith(way_out.format(**names))
 
         run(repairs.format(**names))
         wait_until(lambda: got["broken"] == [1, 2, 3])

@@ -18,7 +18,7 @@ from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.models import DeadLetter, Intervention, Topic, TopicHead
 from django_events.observing.lag import standings
-from django_events.observing.problems import troubles
+from django_events.observing.problems import find_problems
 from django_events.statements import log_table
 from tests.support.fix_consumers import (
     expire_leases,
@@ -53,7 +53,7 @@ def drop(topic, *event_ids):
 
 
 def told():
-    found = troubles("default", waiting("default"), None, standings("default"))
+    found = find_problems("default", waiting("default"), None, standings("default"))
     return [one for one in found if one.kind == "set aside"]
 
 
@@ -75,8 +75,8 @@ def test_a_queue_is_not_filled_past_what_is_missing(things, make_consumer, monke
     with working(queue) as pool:
         wait_until(lambda: pool._errors or told())
         assert not pool._errors
-    [trouble] = told()
-    assert "One of the events things/" in trouble.what
+    [problem] = told()
+    assert "One of the events things/" in problem.what
     assert got == []
 
 
@@ -104,8 +104,8 @@ def test_a_stream_of_a_whole_topic_with_partitions_is_set_aside_and_others_are_s
         publish_many(others, [Draft(value=1)])
         transfer_all()
         wait_until(lambda: got == [1])
-    [trouble] = told()
-    assert "Event lanes/6 is missing" in trouble.what
+    [problem] = told()
+    assert "Event lanes/6 is missing" in problem.what
 
 
 @pytest.mark.parametrize("lost", [1, 3, 5])
@@ -124,9 +124,9 @@ def test_a_stream_stops_before_what_is_missing_and_goes_on_when_told(
     fill_topic(things, *range(6))
     remove(things, lost)
     with working(reader):
-        [trouble] = wait_until(told)
-        assert f"Event things/{lost} is missing: it is not in the log" in trouble.what
-        assert trouble.remedy == (
+        [problem] = wait_until(told)
+        assert f"Event things/{lost} is missing: it is not in the log" in problem.what
+        assert problem.remedy == (
             "Find out what is missing: manage.py events verify --topic things. If it is gone for good, go on without "
             "it: manage.py events rewind reader --to ID"
         )
@@ -220,9 +220,9 @@ def test_a_queue_is_set_aside_and_goes_on_when_it_is_told_to_skip(
     fill_topic(things, *range(5))
     remove(things, 3)
     with working(queue.subscription.consumer):
-        [trouble] = wait_until(told)
-        assert "Event things/3 is missing" in trouble.what
-        assert trouble.remedy.endswith("manage.py events skip queue things/ID --reason …")
+        [problem] = wait_until(told)
+        assert "Event things/3 is missing" in problem.what
+        assert problem.remedy.endswith("manage.py events skip queue things/ID --reason …")
         skipped = skip("queue", 3, reason="a disk was lost")
         assert (skipped.event_id, skipped.partition) == (3, -1)
         wait_until(lambda: got == [1, 2, 4, 5])

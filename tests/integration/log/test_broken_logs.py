@@ -1,4 +1,4 @@
-"""A topic whose log is not as it was made stops no other: it is a trouble, tried again, and recovers by itself."""
+"""A topic whose log is not as it was made stops no other: it is a problem, tried again, and recovers by itself."""
 
 import time
 
@@ -11,8 +11,9 @@ from django_events.log.inventory import waiting
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import Topic, TopicHead
+from django_events.observing.findings import Finding
 from django_events.observing.lag import standings
-from django_events.observing.problems import Trouble, troubles
+from django_events.observing.problems import find_problems
 from django_events.statements import log_table
 from tests.support.fix_topics import assert_dense, log_values
 
@@ -81,8 +82,12 @@ def row() -> Topic:
     return Topic.objects.get(name="broken")
 
 
-def told() -> list[Trouble]:
-    return [one for one in troubles("default", waiting("default"), None, standings("default")) if one.topic == "broken"]
+def told() -> list[Finding]:
+    return [
+        one
+        for one in find_problems("default", waiting("default"), None, standings("default"))
+        if one.subject.topic == "broken"
+    ]
 
 
 def go_on(worker: Transfer) -> None:
@@ -114,10 +119,10 @@ def test_others_are_moved_in_the_same_look_and_it_recovers(make_topic, broken, c
     assert [setback.name for setback in worker.setbacks] == ["broken"]
     assert caplog.text.count("Topic 'broken' can't be moved") == 1
     assert says.format(**names) in caplog.text
-    [trouble] = told()
-    assert trouble.kind == "transfer"
-    assert says.format(**names) in trouble.what
-    assert trouble.remedy.startswith(way_out.format(**names))
+    [problem] = told()
+    assert problem.kind == "transfer"
+    assert says.format(**names) in problem.what
+    assert problem.remedy.startswith(way_out.format(**names))
 
     run(repairs.format(**names))
     go_on(worker)
@@ -229,9 +234,9 @@ def test_a_log_that_was_dropped_stops_no_other_and_is_made_anew_by_migrate(make_
         publish(topic, "afterwards")
     worker.move()
     assert log_values(free) == ["before", "afterwards"]
-    [trouble] = told()
-    assert f'relation "{log_table(row().pk)}" does not exist' in trouble.what
-    assert "manage.py migrate" in trouble.remedy
+    [problem] = told()
+    assert f'relation "{log_table(row().pk)}" does not exist' in problem.what
+    assert "manage.py migrate" in problem.remedy
     sync("default")
     go_on(worker)
     assert log_values(broken) == ["afterwards"]

@@ -19,7 +19,7 @@ from django_events.models import DedupKey, MaintenanceStep, Sample, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.doctoring.examining import examine
 from django_events.observing.lag import standings
-from django_events.observing.problems import troubles
+from django_events.observing.problems import find_problems
 from django_events.statements import log_table
 from django_events.workers import maintaining
 from django_events.workers.background import in_background
@@ -60,8 +60,8 @@ def ran(outcomes):
     return [one.step for one in outcomes if one.result is not None]
 
 
-def maintenance_troubles():
-    found = troubles("default", [], None, standings("default"))
+def maintenance_problems():
+    found = find_problems("default", [], None, standings("default"))
     return [one.what for one in found if one.kind == "maintenance"]
 
 
@@ -146,13 +146,13 @@ def test_a_step_that_fails_is_written_down_and_the_others_are_run(monkeypatch, c
     row = MaintenanceStep.objects.get(name="bad")
     assert (row.error, row.leased_until, row.failing_since) == ("division by zero", None, row.started_at)
     assert "The step 'bad' of maintenance of 'default' failed" in caplog.text
-    assert maintenance_troubles()[0].startswith("the step bad fails since")
+    assert maintenance_problems()[0].startswith("the step bad fails since")
     monkeypatch.setattr(maintaining, "STEPS", (Step(name="bad", help="", run=lambda using, until: {"done": 3}),))
     later(MINUTE)
     run_due("default")
     row.refresh_from_db()
     assert (row.error, row.failing_since, row.result) == ("", None, {"done": 3})
-    assert maintenance_troubles() == []
+    assert maintenance_problems() == []
 
 
 def test_a_statement_that_takes_too_long_is_given_up(only, monkeypatch, connect):
@@ -185,12 +185,12 @@ def test_nothing_stops_the_worker_and_it_is_said_once(monkeypatch, caplog):
     assert caplog.text.count("can't be done now") == 1
 
 
-def test_none_for_long_is_a_trouble_and_none_ever_is_not():
-    assert maintenance_troubles() == []
+def test_none_for_long_is_a_problem_and_none_ever_is_not():
+    assert maintenance_problems() == []
     run_due("default")
-    assert maintenance_troubles() == []
+    assert maintenance_problems() == []
     later(timedelta(hours=1))
-    assert maintenance_troubles()[0].startswith("none since")
+    assert maintenance_problems()[0].startswith("none since")
 
 
 def test_the_worker_runs_what_is_due_and_ends_when_it_is_told():
@@ -431,17 +431,17 @@ def test_a_pause_before_the_first_run_is_no_run_that_never_ended(capsys):
     """The row of the step is made by the pause: it says so, and nothing complains."""
     until = retention.pause("default", timedelta(hours=1))
     assert [row.name for row in MaintenanceStep.objects.all()] == ["retention"]
-    [seen] = [one for one in examine("default") if one.examination == "maintenance"]
-    assert (seen.verdict, seen.what) == ("unknown", "It never ran here.")
+    [seen] = [one for one in examine("default") if one.kind == "maintenance"]
+    assert (seen.severity, seen.what) == ("unknown", "It never ran here.")
     call_command("events", "maintain", "--list", "--format", "json")
     [listed] = [one for one in json.loads(capsys.readouterr().out) if one["step"] == "retention"]
     assert (listed["finished_at"], listed["error"], listed["failing_since"]) == (None, "", None)
-    assert [one for one in troubles("default", [], None, standings("default")) if one.kind == "maintenance"] == []
+    assert [one for one in find_problems("default", [], None, standings("default")) if one.kind == "maintenance"] == []
 
     [outcome] = run_steps("default", [step for step in STEPS if step.name == "retention"])
     assert not outcome.error
     row = MaintenanceStep.objects.get(name="retention")
     assert row.finished_at is not None
     assert row.paused_until == until, "the first run leaves the pause"
-    [seen] = [one for one in examine("default") if one.examination == "maintenance"]
-    assert seen.verdict == "ok"
+    [seen] = [one for one in examine("default") if one.kind == "maintenance"]
+    assert seen.severity == "ok"

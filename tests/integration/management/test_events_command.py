@@ -98,7 +98,7 @@ def age_log(topic: declarations.DeclaredTopic, by: timedelta) -> None:
 
 
 def kinds(answer: Answer) -> list[tuple[str, str | None]]:
-    return [(trouble["kind"], trouble["consumer"] or trouble["topic"]) for trouble in answer.data["troubles"]]
+    return [(problem["kind"], problem["consumer"] or problem["topic"]) for problem in answer.data["findings"]]
 
 
 # --- status
@@ -112,12 +112,12 @@ def test_status_of_what_is_well(events: Run, lanes, make_consumer) -> None:
     table, data = events("status"), events("status", "--format", "json")
 
     assert (table.code, table.err) == (0, "")
-    assert table.out.startswith("No trouble.\n\nNothing waits for the transfer.\n\ntopic")
+    assert table.out.startswith("No problem.\n\nNothing waits for the transfer.\n\ntopic")
     assert "lanes      1,500    1,500  20" in table.out
     assert re.search(r"^reader +lanes +idle +0 +0$", table.out, re.MULTILINE)
-    assert list(data.data) == ["database", "at", "troubles", "buffer", "scheduled", "topics", "consumers"]
+    assert list(data.data) == ["database", "at", "findings", "buffer", "scheduled", "topics", "consumers"]
     assert data.data["scheduled"] is None
-    assert data.data["troubles"] == data.data["buffer"] == []
+    assert data.data["findings"] == data.data["buffer"] == []
     assert of(data.data["consumers"])["handled"] == 1_500
     assert datetime.fromisoformat(of(data.data["consumers"])["served_at"]).tzinfo == UTC
 
@@ -146,7 +146,7 @@ def test_status_of_some_with_how_long_events_wait(events: Run, lanes, things, ma
 
 
 @pytest.mark.requirement("S13")
-def test_status_begins_with_the_most_important_trouble(events: Run, lanes, things, make_consumer) -> None:
+def test_status_begins_with_the_most_important_problem(events: Run, lanes, things, make_consumer) -> None:
     stopping = make_consumer(lanes, handler=fail, name="stopping", retry=ONE_ATTEMPT, on_exhausted="stop")
     retrying = make_consumer(lanes, handler=fail, name="retrying", retry=PATIENT)
     burying = make_consumer(lanes, handler=fail, name="burying", retry=ONE_ATTEMPT)
@@ -186,25 +186,25 @@ def test_status_begins_with_the_most_important_trouble(events: Run, lanes, thing
     assert "retrying 1 of 4" in table.out
     assert "burying of lanes: 3 dead letters." in table.out
     assert "manage.py events unregister gone --topic lanes" in table.out
-    assert table.out.startswith("8 TROUBLES\n")
+    assert table.out.startswith("8 PROBLEMS\n")
     assert max(map(len, table.out.splitlines())) <= LONG
     names = [line.split()[0] for line in table.out[table.out.index("\nconsumer ") :].splitlines()[2:]]
     assert names[:3] == ["stopping", "retrying", "paused"]
 
 
-def test_partitions_in_the_same_trouble_are_one(events: Run, lanes, make_consumer) -> None:
+def test_partitions_in_the_same_problem_are_one(events: Run, lanes, make_consumer) -> None:
     failing = make_consumer(lanes, handler=fail, retry=PATIENT)
     whole = make_consumer(lanes, handler=fail, name="whole", retry=PATIENT, partitioned=False)
     fill(lanes, *range(40))
     serve_due(failing)
     serve_due(whole)
-    whats = {one["consumer"]: one["what"] for one in events("status", "--format", "json").data["troubles"]}
+    whats = {one["consumer"]: one["what"] for one in events("status", "--format", "json").data["findings"]}
 
     assert whats["reader"].startswith("partition 0 and 3 others: lanes/")
     assert whats["whole"].startswith("lanes/1 failed 1 time, next at 20")
 
 
-def test_an_event_that_came_just_now_is_no_trouble(events: Run, lanes, make_consumer) -> None:
+def test_an_event_that_came_just_now_is_no_problem(events: Run, lanes, make_consumer) -> None:
     make_consumer(lanes, handler=take)
     fill(lanes, 1)
     publish(lanes, 2)
@@ -212,7 +212,7 @@ def test_an_event_that_came_just_now_is_no_trouble(events: Run, lanes, make_cons
     assert kinds(events("status", "--format", "json")) == []
 
 
-def test_a_consumer_that_waits_for_a_batch_is_no_trouble(events: Run, lanes, make_consumer) -> None:
+def test_a_consumer_that_waits_for_a_batch_is_no_problem(events: Run, lanes, make_consumer) -> None:
     options: dict[str, Any] = {"batch_size": 10, "min_batch": 5, "max_wait": timedelta(minutes=5)}
     make_consumer(lanes, handler=take, **options)
     fill(lanes, 1)
@@ -223,7 +223,7 @@ def test_a_consumer_that_waits_for_a_batch_is_no_trouble(events: Run, lanes, mak
     assert kinds(events("status", "--format", "json")) == [("unserved", "reader")]
 
 
-def test_a_consumer_whose_worker_is_at_it_is_no_trouble(events: Run, things, make_consumer) -> None:
+def test_a_consumer_whose_worker_is_at_it_is_no_problem(events: Run, things, make_consumer) -> None:
     reader = make_consumer(things, handler=take)
     fill(things, 1)
     age_log(things, timedelta(hours=1))
@@ -263,9 +263,9 @@ def test_status_shows_a_screenful_and_json_all(events: Run, things, make_consume
         pause(f"reader-{i}")
     table, data = events("status"), events("status", "--format", "json").data
 
-    assert "… and 3 more troubles" in table.out
+    assert "… and 3 more problems" in table.out
     assert "more consumers, which are better off: manage.py events consumers" in table.out
-    assert len(data["troubles"]) == 5
+    assert len(data["findings"]) == 5
     assert len(data["consumers"]) >= 5
 
 
@@ -641,7 +641,7 @@ def test_status_tells_of_scheduled_events(events: Run, things) -> None:
     publish(things, 2, publish_at=datetime(2020, 1, 1, tzinfo=UTC))
     table, data = events("status").out, events("status", "--format", "json").data
 
-    assert table.startswith("1 TROUBLE\n  transfer: things: A scheduled event is due since ")
+    assert table.startswith("1 PROBLEM\n  transfer: things: A scheduled event is due since ")
     assert "The next scheduled event is for things, 2020-01-01 00:00:00Z: due since " in table
     assert data["scheduled"]["topic"] == "things"
 

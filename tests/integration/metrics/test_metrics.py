@@ -207,9 +207,9 @@ def test_the_state_is_told_of_topics_buffer_and_consumers(
     assert told("consumer_dead_lettered_total", **ledger) == 1
     assert told("consumer_ignored_total", **ledger) == 0
     assert told("consumer_state", state="idle", **emails) == 1
-    assert told("troubles", kind="paused") == 1
-    assert told("troubles", kind="dead letters") == 2
-    assert told("troubles", kind="transfer") == 1
+    assert told("problems", kind="paused") == 1
+    assert told("problems", kind="dead letters") == 2
+    assert told("problems", kind="transfer") == 1
     assert told("scheduled_overdue_seconds") == 0
 
 

@@ -23,9 +23,9 @@ from django_events.models.functions import ClockTimestamp
 from django_events.observing import dead_rows, problems
 from django_events.observing.doctoring import cleaning, logs, reach, schema, server, site
 from django_events.observing.doctoring import processes as keepers
+from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.examining import ALL, examine
-from django_events.observing.doctoring.findings import Answer, Finding
-from django_events.observing.doctoring.subject import Patient
+from django_events.observing.findings import Finding
 from django_events.operating.pausing import pause
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
@@ -63,12 +63,12 @@ def run(statement: str) -> None:
 
 
 def found(name: str, using: str = "default") -> list[Finding]:
-    return [one for one in examine(using) if one.examination == name]
+    return [one for one in examine(using) if one.kind == name]
 
 
-def one(answers: Iterator[Answer]) -> tuple[str, str, str]:
+def one(answers: Iterator[Finding]) -> tuple[str, str, str]:
     [answer] = answers
-    return answer.verdict, answer.what, answer.remedy
+    return answer.severity, answer.what, answer.remedy
 
 
 @contextmanager
@@ -116,11 +116,13 @@ def sample(age: timedelta) -> None:
 def test_a_database_that_is_well_has_no_problem(well, doctor, things, make_consumer):
     make_consumer(things, handler=print)
     code, text = doctor()
-    verdicts = {finding.examination: finding.verdict for finding in examine("default")}
+    severities = {finding.kind: finding.severity for finding in examine("default")}
 
-    assert (code, text.splitlines()[0]) == (0, f"No problem, 1 warning, {len(ALL) - 1} ok.")
-    assert {name for name, verdict in verdicts.items() if verdict != "ok"} == {"settings"}  # the shop keeps all events
-    assert set(verdicts) == set(ALL)
+    assert (code, text.splitlines()[0]) == (0, f"No error, 1 warning, {len(ALL) - 1} ok.")
+    assert {name for name, severity in severities.items() if severity != "ok"} == {
+        "settings"
+    }  # the shop keeps all events
+    assert set(severities) == set(ALL)
     assert max(map(len, text.splitlines())) <= 125
 
 
@@ -134,32 +136,36 @@ def test_a_problem_comes_first_and_ends_with_1(well, doctor, things):
             run("ALTER TABLE django_events_delivery RESET (autovacuum_enabled)")
 
     assert (code, failed) == (1, 1)
-    assert text.startswith("1 PROBLEM, 1 warning, ")
-    assert "\nproblem  autovacuum: It is off for django_events_delivery.\n" in text
+    assert text.startswith("1 ERROR, 1 warning, ")
+    assert "\nerror    autovacuum: It is off for django_events_delivery.\n" in text
     assert "         → ALTER TABLE django_events_delivery RESET (autovacuum_enabled)\n" in text
     told = json.loads(data)
-    assert list(told) == ["database", "verdicts", "findings"]
-    assert told["verdicts"]["problem"] == 1
+    assert list(told) == ["database", "severities", "findings"]
+    assert told["severities"]["error"] == 1
     assert told["findings"][0] == {
-        "examination": "autovacuum",
-        "verdict": "problem",
+        "kind": "autovacuum",
+        "severity": "error",
+        "consumer": None,
+        "topic": None,
+        "partition": None,
+        "id": None,
         "what": "It is off for django_events_delivery.",
         "remedy": "ALTER TABLE django_events_delivery RESET (autovacuum_enabled)",
-        "seen": {"table": "django_events_delivery"},
+        "data": {"table": "django_events_delivery"},
     }
 
 
 def test_an_examination_that_fails_is_unknown_and_the_others_go_on(well, monkeypatch):
-    def fail(patient: Patient) -> Iterator[Answer]:
-        patient.waiting  # noqa: B018  # a statement that works, before
+    def fail(database: Database) -> Iterator[Finding]:
+        database.waiting  # noqa: B018  # a statement that works, before
         raise ValueError("no such thing")
         yield
 
     monkeypatch.setitem(ALL, "topics", fail)
     [finding] = found("topics")
 
-    assert (finding.verdict, finding.what) == ("unknown", "It failed: ValueError: no such thing")
-    assert {finding.verdict for finding in examine("default")} == {"warning", "unknown", "ok"}
+    assert (finding.severity, finding.what) == ("unknown", "It failed: ValueError: no such thing")
+    assert {finding.severity for finding in examine("default")} == {"warning", "unknown", "ok"}
 
 
 def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connect):
@@ -169,9 +175,9 @@ def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connec
     somebody.execute("LOCK TABLE django_events_maintenancestep")
     [finding] = found("maintenance")
 
-    assert finding.verdict == "unknown"
+    assert finding.severity == "unknown"
     assert finding.what == "Somebody has locked what it looks at: see locks."
-    assert found("topics")[0].verdict == "ok"
+    assert found("topics")[0].severity == "ok"
 
 
 def test_a_database_that_is_away_is_said_in_one_line(doctor):
@@ -188,15 +194,15 @@ def test_a_role_without_rights_gets_what_it_may_see(well):
     run("CREATE ROLE doctor_stranger LOGIN PASSWORD 'x'")
     try:
         with alias(USER="doctor_stranger", PASSWORD="x"):
-            findings = {finding.examination: finding for finding in examine("other")}
+            findings = {finding.kind: finding for finding in examine("other")}
     finally:
         run("DROP ROLE doctor_stranger")
 
-    assert findings["tables"].verdict == findings["clock"].verdict == "ok"
-    assert findings["workers"].verdict == "unknown"
+    assert findings["tables"].severity == findings["clock"].severity == "ok"
+    assert findings["workers"].severity == "unknown"
     assert findings["workers"].what.startswith("This role may not look: permission denied for table ")
     assert "events grants --role reader" in findings["workers"].remedy
-    assert findings["disk"].verdict == "unknown"
+    assert findings["disk"].severity == "unknown"
     assert findings["rights"].what.startswith("doctor_stranger can't ")
 
 
@@ -204,64 +210,66 @@ def test_a_role_without_rights_gets_what_it_may_see(well):
 
 
 def test_a_transfer_that_sleeps_is_seen_by_its_lock(well):
-    verdict, what, _ = one(keepers.transfer(Patient("default")))
+    severity, what, _ = one(keepers.transfer(Database("default")))
 
-    assert verdict == "ok"
+    assert severity == "ok"
     assert what.startswith("One sleeps until something comes: session ")
     assert ", the transfer)" in what
 
 
 def test_a_sample_is_no_sign_of_a_transfer_because_cron_takes_it_too():
     told = ("unknown", "None sleeps, and nothing waits in the buffer for long that would show whether one runs.")
-    assert one(keepers.transfer(Patient("default")))[:2] == told
+    assert one(keepers.transfer(Database("default")))[:2] == told
     run_steps("default")
-    assert one(keepers.transfer(Patient("default")))[:2] == told
+    assert one(keepers.transfer(Database("default")))[:2] == told
 
 
 def test_no_sign_of_a_transfer_for_long_is_a_problem():
     sample(HOUR)
 
-    assert one(keepers.transfer(Patient("default"))) == (
-        "problem",
+    assert one(keepers.transfer(Database("default"))) == (
+        "error",
         "No sign of one: none sleeps, and the last sample is from 1 h ago.",
         "Start one: manage.py run_transfer",
     )
     with override_settings(DJANGO_EVENTS={"SAMPLES_KEPT": None}):  # then an old one says nothing
-        assert one(keepers.transfer(Patient("default")))[0] == "unknown"
+        assert one(keepers.transfer(Database("default")))[0] == "unknown"
 
 
 def test_events_that_wait_in_the_buffer_are_a_problem_though_somebody_sleeps(well, things):
     publish(things, "waits")
     BufferedEvent.objects.update(published_at=ClockTimestamp() - HOUR)
 
-    verdict, what, remedy = one(keepers.transfer(Patient("default")))
-    assert (verdict, remedy) == ("problem", "Is one running? manage.py run_transfer")
-    assert what == "things: 1 event in the buffer, the oldest for 1 h: no transfer moves them."
+    severity, what, remedy = one(keepers.transfer(Database("default")))
+    assert (severity, remedy) == ("error", "Is one running? manage.py run_transfer")
+    assert what == "1 event in the buffer, the oldest for 1 h: no transfer moves them."
 
 
 def test_a_consumer_that_nobody_serves_is_a_problem(things, make_consumer):
     make_consumer(things, handler=print)
     fill_topic(things, 1, 2)
-    assert one(keepers.workers(Patient("default")))[0] == "ok"
+    assert one(keepers.workers(Database("default")))[0] == "ok"
 
     run(f"UPDATE {log_table(Topic.objects.get(name='things').pk)} SET logged_at = logged_at - interval '1 hour'")
-    verdict, what, remedy = one(keepers.workers(Patient("default")))
-    assert (verdict, remedy) == ("problem", "Is one running? manage.py run_consumer reader")
-    assert what == "reader of things: 2 events behind, the oldest for 1 h: no worker handles them."
+    severity, what, remedy = one(keepers.workers(Database("default")))
+    assert (severity, remedy) == ("error", "Is one running? manage.py run_consumer reader")
+    assert what == "2 events behind, the oldest for 1 h: no worker handles them."
 
 
 def test_maintenance_that_never_ran_fails_or_is_late():
-    assert one(keepers.maintenance(Patient("default")))[0] == "unknown"
+    assert one(keepers.maintenance(Database("default")))[0] == "unknown"
     step("history", finished=timedelta(minutes=1))
-    assert one(keepers.maintenance(Patient("default")))[:2] == ("ok", "1 step, none longer ago than 1 min.")
+    assert one(keepers.maintenance(Database("default")))[:2] == ("ok", "1 step, none longer ago than 1 min.")
 
     step("retention", finished=timedelta(minutes=1), error="disk full", failing_since=ClockTimestamp() - 3 * HOUR)
     step("segments", finished=5 * HOUR)
     step("samples", finished=None)
-    answers = {answer.seen["step"]: answer[:2] for answer in keepers.maintenance(Patient("default"))}
+    answers = {
+        answer.data["step"]: (answer.severity, answer.what) for answer in keepers.maintenance(Database("default"))
+    }
     assert answers == {
-        "retention": ("problem", "retention fails for 3 h: disk full"),
-        "segments": ("problem", "segments ran 5 h ago the last time."),
+        "retention": ("error", "retention fails for 3 h: disk full"),
+        "segments": ("error", "segments ran 5 h ago the last time."),
         "samples": ("warning", "samples has begun and never ended."),
     }
 
@@ -274,9 +282,9 @@ def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
     somebody = connect(application_name="a report")
     somebody.execute("CREATE TEMPORARY TABLE mine (id int)")
     pid = somebody.info.backend_pid
-    [answer] = [a for a in cleaning.snapshots(Patient("default")) if f"Session {pid} " in a.what]
+    [answer] = [a for a in cleaning.snapshots(Database("default")) if f"Session {pid} " in a.what]
 
-    assert answer.verdict == "problem"
+    assert answer.severity == "error"
     assert answer.remedy == f"End it, or its session: SELECT pg_terminate_backend({pid})"
 
 
@@ -284,39 +292,39 @@ def test_a_table_full_of_dead_rows_is_a_problem(monkeypatch):
     monkeypatch.setattr(dead_rows, "LEAST", 0)
     monkeypatch.setattr(dead_rows, "TIMES_LIVE", 0)
     monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
-    answers = [*cleaning.bloat(Patient("default"))]
+    answers = [*cleaning.bloat(Database("default"))]
 
-    assert {answer.verdict for answer in answers} == {"problem"}
+    assert {answer.severity for answer in answers} == {"error"}
     assert any("django_events_bufferedevent has " in answer.what for answer in answers)
 
 
 def test_a_table_that_is_tuned_otherwise_is_a_warning():
     broken = "ALTER TABLE django_events_bufferedevent RESET (vacuum_truncate)"
     with undone(broken, "ALTER TABLE django_events_bufferedevent SET (vacuum_truncate = off)"):
-        verdict, what, remedy = one(cleaning.autovacuum(Patient("default")))
+        severity, what, remedy = one(cleaning.autovacuum(Database("default")))
 
-    assert verdict == "warning"
+    assert severity == "warning"
     assert what == "django_events_bufferedevent is not tuned as it was made: vacuum_truncate is unset instead of off."
     assert remedy == "ALTER TABLE django_events_bufferedevent SET (vacuum_truncate = off)"
 
 
 def test_autovacuum_is_off_for_a_segment(things):
     run(f"ALTER TABLE {log_table(Topic.objects.get(name='things').pk)}_1 SET (autovacuum_enabled = false)")
-    verdict, what, _ = one(cleaning.autovacuum(Patient("default")))
+    severity, what, _ = one(cleaning.autovacuum(Database("default")))
 
-    assert verdict == "problem"
+    assert severity == "error"
     assert what.startswith("It is off for django_events_event_")
 
 
 def test_the_migration_tunes_what_the_examination_expects():
-    assert one(cleaning.autovacuum(Patient("default")))[0] == "ok"
+    assert one(cleaning.autovacuum(Database("default")))[0] == "ok"
 
 
 def test_transaction_ids_that_are_far_are_a_problem(monkeypatch):
     monkeypatch.setattr(cleaning, "FAR", 1)
-    verdict, what, remedy = one(cleaning.wraparound(Patient("default")))
+    severity, what, remedy = one(cleaning.wraparound(Database("default")))
 
-    assert (verdict, remedy) == ("problem", "End what is old (snapshots above), then: VACUUM FREEZE")
+    assert (severity, remedy) == ("error", "End what is old (snapshots above), then: VACUUM FREEZE")
     assert "transaction ids since the oldest that is kept; the server stops at 2,100 million." in what
 
 
@@ -328,12 +336,18 @@ def test_a_topic_without_reserve_and_one_without_room(make_topic):
     table = log_table(Topic.objects.get(name="small").pk)
     fill_topic(small, *range(60))
     run(f"DROP TABLE {table}_101")
-    [last] = [answer for answer in logs.room(Patient("default")) if answer.seen.get("topic") == "small"]
-    assert last[:2] == ("warning", "small is in its last segment, with room for 40 more: the next one is not there.")
+    [last] = [answer for answer in logs.room(Database("default")) if answer.data.get("topic") == "small"]
+    assert (last.severity, last.what) == (
+        "warning",
+        "small is in its last segment, with room for 40 more: the next one is not there.",
+    )
 
     run(f"DROP TABLE {table}_1")
-    [none] = [answer for answer in logs.room(Patient("default")) if answer.seen.get("topic") == "small"]
-    assert none[:2] == ("problem", "small has no segment for small/1: the transfer has to make it first.")
+    [none] = [answer for answer in logs.room(Database("default")) if answer.data.get("topic") == "small"]
+    assert (none.severity, none.what) == (
+        "error",
+        "small has no segment for small/1: the transfer has to make it first.",
+    )
 
 
 def test_a_segment_that_is_unlogged_or_has_an_invalid_index(make_topic):
@@ -343,13 +357,13 @@ def test_a_segment_that_is_unlogged_or_has_an_invalid_index(make_topic):
     run(f"CREATE INDEX django_events_broken ON {table} (logged_at)")
     run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'django_events_broken'::regclass")
 
-    assert {answer[:3] for answer in logs.tables(Patient("default"))} == {
+    assert {(answer.severity, answer.what, answer.remedy) for answer in logs.tables(Database("default"))} == {
         (
-            "problem",
+            "error",
             f"Index django_events_broken of {table} is invalid, so it is not used.",
             "REINDEX INDEX CONCURRENTLY django_events_broken",
         ),
-        ("problem", f"{table} is UNLOGGED: a crash empties it.", f"ALTER TABLE {table} SET LOGGED"),
+        ("error", f"{table} is UNLOGGED: a crash empties it.", f"ALTER TABLE {table} SET LOGGED"),
     }
 
 
@@ -362,12 +376,12 @@ def test_a_table_that_has_lost_its_primary_key(make_topic, table):
         publish_many(things, [Draft(value=n) for n in range(10)])
         transfer_all()
         assert Event.objects.of("things").count() == 10
-        verdict, what, remedy = one(logs.tables(Patient("default")))
-        assert (verdict, what.partition(":")[0]) == ("problem", f"{table} has lost its primary key")
+        severity, what, remedy = one(logs.tables(Database("default")))
+        assert (severity, what.partition(":")[0]) == ("error", f"{table} has lost its primary key")
     finally:
         run(f"ALTER TABLE {table} ADD PRIMARY KEY (topic_id, id)")
     assert remedy == f"ALTER TABLE {table} ADD PRIMARY KEY (topic_id, id)"
-    assert one(logs.tables(Patient("default")))[0] == "ok"
+    assert one(logs.tables(Database("default")))[0] == "ok"
 
 
 def test_a_segment_that_was_detached_halfway(make_topic, connect):
@@ -382,9 +396,9 @@ def test_a_segment_that_was_detached_halfway(make_topic, connect):
     finally:
         run("RESET lock_timeout")
         reader.rollback()
-    verdict, what, remedy = one(logs.tables(Patient("default")))
+    severity, what, remedy = one(logs.tables(Database("default")))
 
-    assert (verdict, what) == ("problem", f"Segment {log}_1 was detached from {log} halfway: its events can't be read.")
+    assert (severity, what) == ("error", f"Segment {log}_1 was detached from {log} halfway: its events can't be read.")
     assert remedy.startswith(f"ALTER TABLE {log} DETACH PARTITION {log}_1 FINALIZE")
     run(remedy.partition(",")[0])
     run(f"DROP TABLE {log}_1")
@@ -397,15 +411,15 @@ def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, conne
     somebody = connect(application_name="alter table")
     somebody.execute(f"LOCK TABLE {log}_1 IN ACCESS EXCLUSIVE MODE")
     pid = somebody.info.backend_pid
-    verdict, what, remedy = one(logs.locks(Patient("default")))
+    severity, what, remedy = one(logs.locks(Database("default")))
 
-    assert (verdict, remedy) == ("problem", f"Let it end, or end it: SELECT pg_terminate_backend({pid})")
+    assert (severity, remedy) == ("error", f"Let it end, or end it: SELECT pg_terminate_backend({pid})")
     assert what.startswith(
         f"Session {pid} of {somebody.info.user} (alter table) has held AccessExclusiveLock on {log}_1"
     )
     run(remedy.partition(": ")[2])
     monkeypatch.undo()
-    assert one(logs.locks(Patient("default")))[0] == "ok"
+    assert one(logs.locks(Database("default")))[0] == "ok"
 
 
 # --- what the migrations made
@@ -416,8 +430,8 @@ def test_a_trigger_that_is_disabled_or_gone_is_a_problem():
         "ALTER TABLE django_events_event DISABLE TRIGGER pgtrigger_deliver_6a530",
         "ALTER TABLE django_events_event ENABLE TRIGGER pgtrigger_deliver_6a530",
     ):
-        verdict, what, remedy = one(schema.triggers(Patient("default")))
-    assert (verdict, remedy) == ("problem", "manage.py pgtrigger enable django_events.Event:deliver")
+        severity, what, remedy = one(schema.triggers(Database("default")))
+    assert (severity, remedy) == ("error", "manage.py pgtrigger enable django_events.Event:deliver")
     assert what == (
         "Trigger deliver of django_events_event is disabled: queues get no deliveries, or the log can be changed."
     )
@@ -432,17 +446,17 @@ def test_a_trigger_that_is_disabled_or_gone_is_a_problem():
         "DROP TRIGGER pgtrigger_insert_only_b3b0a ON django_events_event",
         f"{made}; COMMENT ON TRIGGER pgtrigger_insert_only_b3b0a ON django_events_event IS '{comment}'",
     ):
-        verdict, what, remedy = one(schema.triggers(Patient("default")))
-    assert (verdict, remedy) == ("problem", "manage.py pgtrigger install django_events.Event:insert_only")
+        severity, what, remedy = one(schema.triggers(Database("default")))
+    assert (severity, remedy) == ("error", "manage.py pgtrigger install django_events.Event:insert_only")
     assert what.startswith("Trigger insert_only of django_events_event is not there: ")
-    assert one(schema.triggers(Patient("default")))[0] == "ok"
+    assert one(schema.triggers(Database("default")))[0] == "ok"
 
 
 def test_a_function_that_is_gone_is_a_problem():
     signature = "django_events_is_new(text, text, interval)"
     with undone(f"ALTER FUNCTION {signature} RENAME TO gone", "ALTER FUNCTION gone RENAME TO django_events_is_new"):
-        assert one(schema.functions(Patient("default")))[:2] == (
-            "problem",
+        assert one(schema.functions(Database("default")))[:2] == (
+            "error",
             f"The function {signature} is not there.",
         )
 
@@ -453,12 +467,12 @@ def test_a_function_of_another_version_is_told():
         cursor.execute("SELECT pg_get_functiondef(%s::regprocedure)", [signature])
         [made] = cursor.fetchone()
     with undone(made.replace("RETURN FOUND", "RETURN true"), made):
-        assert one(schema.functions(Patient("default"))) == (
+        assert one(schema.functions(Database("default"))) == (
             "warning",
             f"The function {signature} is not the one of this version.",
             "manage.py migrate --database default; if that changes nothing, somebody replaced it.",
         )
-    assert one(schema.functions(Patient("default")))[0] == "ok"
+    assert one(schema.functions(Database("default")))[0] == "ok"
 
 
 def test_every_function_of_the_schema_is_examined():
@@ -475,18 +489,18 @@ def test_a_role_that_only_publishes_is_told_what_it_can_not_do(well):
     try:
         run("GRANT SELECT ON django_events_topic TO doctor_publisher")
         with alias(USER="doctor_publisher", PASSWORD="x"):
-            before = [*schema.rights(Patient("other"))]
+            before = [*schema.rights(Database("other"))]
             run("GRANT INSERT (value) ON django_events_bufferedevent TO doctor_publisher")
-            after = [*schema.rights(Patient("other"))]
+            after = [*schema.rights(Database("other"))]
     finally:
         run("DROP OWNED BY doctor_publisher")
         run("DROP ROLE doctor_publisher")
 
-    assert before[0][:2] == (
-        "problem",
+    assert (before[0].severity, before[0].what) == (
+        "error",
         "doctor_publisher can't publish: it lacks INSERT of django_events_bufferedevent.",
     )
-    assert {(answer.verdict, answer.remedy) for answer in after} == {
+    assert {(answer.severity, answer.remedy) for answer in after} == {
         ("warning", "Fine, unless processes of this role are to do that: it can publish.")
     }
     assert [answer.what.partition(":")[0] for answer in after] == [
@@ -506,39 +520,40 @@ def test_topics_and_consumers_that_one_side_does_not_know(make_topic, make_consu
     forgotten = make_consumer(make_topic("things"), handler=print, name="forgotten")
     declarations.consumers.discard(forgotten)
     request.getfixturevalue("undiscovered")  # behind what registers all that is declared
-    topics = {answer.seen["topic"]: answer[:2] for answer in site.topics(Patient("default"))}
+    topics = {answer.data["topic"]: (answer.severity, answer.what) for answer in site.topics(Database("default"))}
 
     assert topics == {
-        "undiscovered": ("problem", "undiscovered is declared and not in the database: publishing to it fails."),
+        "undiscovered": ("error", "undiscovered is declared and not in the database: publishing to it fails."),
         "gone": (
             "warning",
             "gone is in the database, and no installed app declares it: nothing is published to it from here.",
         ),
     }
-    [consumer] = site.consumers(Patient("default"))
-    assert (consumer.verdict, consumer.seen["consumer"]) == ("warning", "forgotten")
+    [consumer] = site.consumers(Database("default"))
+    assert (consumer.severity, consumer.subject.consumer) == ("warning", "forgotten")
     assert consumer.remedy == "If it is gone for good: manage.py events unregister forgotten --topic things"
 
 
 def test_wrong_settings_are_told_as_by_the_checks():
     with override_settings(DJANGO_EVENTS={"POLL_INTERVALL": 1}):
-        answers = {answer.seen["id"]: answer for answer in site.settings(Patient("default"))}
+        answers = {answer.data["id"]: answer for answer in site.settings(Database("default"))}
 
-    assert answers["django_events.E001"][:3] == (
-        "problem",
+    assert one(iter([answers["django_events.E001"]])) == (
+        "error",
         "(django_events.E001) DJANGO_EVENTS has no key 'POLL_INTERVALL'.",
         "Did you mean 'POLL_INTERVAL'?",
     )
-    assert answers["django_events.W006"].verdict == "warning"
+    assert answers["django_events.W006"].severity == "warning"
 
 
-def test_other_troubles_of_status_are_told_too(well, things, make_consumer):
+def test_other_problems_of_status_are_told_too(well, things, make_consumer):
     make_consumer(things, handler=print)
     pause("reader")
     [finding] = found("status")
 
-    assert finding.verdict == "warning"
-    assert finding.what.startswith("paused: reader of things: paused since 20")
+    assert finding.severity == "warning"
+    assert (finding.data, str(finding.subject)) == ({"problem": "paused"}, "reader of things")
+    assert finding.what.startswith("paused since 20")
     assert finding.remedy == "manage.py events resume reader"
 
 
@@ -547,7 +562,7 @@ def test_other_troubles_of_status_are_told_too(well, things, make_consumer):
 
 def test_settings_of_a_session_that_hurt():
     with begun_with(synchronous_commit="off", statement_timeout="300", default_transaction_read_only="on") as using:
-        patient = Patient(using)
+        patient = Database(using)
         assert one(server.durability(patient))[:2] == (
             "warning",
             "synchronous_commit is off: a crash takes back events whose publishers were told that they are there.",
@@ -557,10 +572,10 @@ def test_settings_of_a_session_that_hurt():
             "statement_timeout is 300 ms, which cuts off migrations and what handlers ask for.",
         )
         assert one(server.writable(patient))[:2] == (
-            "problem",
+            "error",
             "Transactions are read-only by default: nothing can be published or moved.",
         )
-        assert {f.verdict for f in found("durability", using)} == {"warning"}  # also inside of an examination
+        assert {f.severity for f in found("durability", using)} == {"warning"}  # also inside of an examination
 
 
 def test_a_forgotten_transaction_without_a_limit(connect, monkeypatch):
@@ -568,12 +583,12 @@ def test_a_forgotten_transaction_without_a_limit(connect, monkeypatch):
     somebody = connect()
     somebody.execute("SELECT 1")
 
-    verdict, what, remedy = one(server.limits(Patient("default")))
-    assert verdict == "warning"
+    severity, what, remedy = one(server.limits(Database("default")))
+    assert severity == "warning"
     assert what.endswith("idle in a transaction for more than 10 min, and no limit ends them.")
     assert remedy == "ALTER ROLE … SET idle_in_transaction_session_timeout = '5min'"
     with begun_with(idle_in_transaction_session_timeout="60000") as using:
-        assert one(server.limits(Patient(using)))[0] == "ok"
+        assert one(server.limits(Database(using)))[0] == "ok"
 
 
 def test_a_server_of_its_own_that_is_set_wrong_in_all_ways():
@@ -592,19 +607,19 @@ def test_a_server_of_its_own_that_is_set_wrong_in_all_ways():
         with address(own.url, "ascii") as using:
             findings: dict[str, list[Finding]] = {}
             for finding in examine(using):
-                findings.setdefault(finding.examination, []).append(finding)
-        whats = {(f.verdict, f.what) for several in findings.values() for f in several}
+                findings.setdefault(finding.kind, []).append(finding)
+        whats = {(f.severity, f.what) for several in findings.values() for f in several}
 
-        assert ("problem", "fsync is off: a crash of the machine can destroy the database.") in whats
-        assert ("problem", "full_page_writes is off: a crash of the machine can destroy the database.") in whats
-        assert ("problem", "autovacuum is off, so no dead row is ever removed.") in whats
-        assert ("problem", "The database is encoded in SQL_ASCII, which lacks characters that JSON has.") in whats
+        assert ("error", "fsync is off: a crash of the machine can destroy the database.") in whats
+        assert ("error", "full_page_writes is off: a crash of the machine can destroy the database.") in whats
+        assert ("error", "autovacuum is off, so no dead row is ever removed.") in whats
+        assert ("error", "The database is encoded in SQL_ASCII, which lacks characters that JSON has.") in whats
         assert ("warning", "Transactions can be prepared, so publishers wake nobody: the transfer polls.") in whats
         assert findings["migrations"][0].what == "Not applied: 0001_initial, 0002_drop_logs."
         assert findings["migrations"][0].remedy == "manage.py migrate --database other"
-        assert {f.verdict for f in findings["functions"]} == {"problem"}
+        assert {f.severity for f in findings["functions"]} == {"error"}
         for name in ("transfer", "workers", "maintenance", "segments", "topics"):
-            assert findings[name][0].verdict == "unknown"
+            assert findings[name][0].severity == "unknown"
             assert "manage.py migrate --database other" in findings[name][0].what
         assert findings["capacity"][0].what.endswith(" of 1 connections are taken.")
 
@@ -612,8 +627,8 @@ def test_a_server_of_its_own_that_is_set_wrong_in_all_ways():
         (own.data / "standby.signal").touch()
         own.start()
         with address(own.url, "postgres") as using:
-            assert ("problem", "The server is a standby: nothing can be published or moved here.") in {
-                answer[:2] for answer in server.writable(Patient(using))
+            assert ("error", "The server is a standby: nothing can be published or moved here.") in {
+                (answer.severity, answer.what) for answer in server.writable(Database(using))
             }
 
 
@@ -628,21 +643,21 @@ def address(url: str, name: str) -> Iterator[str]:
 def test_more_tables_than_locks(monkeypatch):
     real = server._load
     monkeypatch.setattr(server, "_load", lambda patient: (*real(patient)[:3], 1_000_000, *real(patient)[4:]))
-    verdict, what, _ = one(server.capacity(Patient("default")))
+    severity, what, _ = one(server.capacity(Database("default")))
 
-    assert verdict == "warning"
+    assert severity == "warning"
     assert what.startswith("The logs have 1,000,000 tables and indexes, the server's lock table has room for about ")
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(20 << 30, "ok"), (5 << 30, "warning"), (100 << 20, "problem")])
-def test_a_disk_that_is_nearly_full(monkeypatch, free, verdict):
+@pytest.mark.parametrize(("free", "severity"), [(20 << 30, "ok"), (5 << 30, "warning"), (100 << 20, "error")])
+def test_a_disk_that_is_nearly_full(monkeypatch, free, severity):
     """The disk of this machine has what it has, so it is said to be another one."""
     with Server() as own, address(own.url, "postgres") as using:
         monkeypatch.setattr(server, "disk_usage", lambda folder: shutil._ntuple_diskusage(100 << 30, 0, free))
-        patient = Patient(using)
+        patient = Database(using)
         patient.logs = []
         monkeypatch.setattr(server, "sizes", lambda using, topics: {})
-        assert one(server.disk(patient))[0] == verdict
+        assert one(server.disk(patient))[0] == severity
 
 
 def test_a_folder_of_another_machine_is_not_taken_for_the_servers(tmp_path):
@@ -656,19 +671,19 @@ def test_a_folder_of_another_machine_is_not_taken_for_the_servers(tmp_path):
 # --- the way there
 
 
-@pytest.mark.parametrize(("off", "verdict"), [(0.0, "ok"), (-30.0, "warning"), (3_600.0, "problem")])
-def test_a_clock_that_is_off(monkeypatch, off, verdict):
+@pytest.mark.parametrize(("off", "severity"), [(0.0, "ok"), (-30.0, "warning"), (3_600.0, "error")])
+def test_a_clock_that_is_off(monkeypatch, off, severity):
     monkeypatch.setattr(reach, "time", SimpleNamespace(time=lambda: time.time() + off, monotonic=time.monotonic))
-    told = one(reach.clock(Patient("default")))
+    told = one(reach.clock(Database("default")))
 
-    assert told[0] == verdict
+    assert told[0] == severity
     if off:
         assert abs(float(told[1].split()[3]) - abs(off)) < 1
         assert ("ahead of" if off > 0 else "behind") in told[1]
 
 
 def test_the_way_without_a_pooler():
-    assert one(reach.pooler(Patient("default")))[:2] == (
+    assert one(reach.pooler(Database("default")))[:2] == (
         "ok",
         "Connections lead to the server itself, so workers are woken.",
     )
@@ -681,15 +696,15 @@ def test_a_connection_that_is_lost_on_the_way_is_told_as_lost():
         run(f"SELECT pg_terminate_backend({mine.connection.info.backend_pid}, 10000)")
 
         with pytest.raises(OperationalError):
-            one(reach.pooler(Patient(using)))
+            one(reach.pooler(Database(using)))
 
 
 def test_a_pooler_is_found(processes: Processes, pooler: str):
     processes.url = pooler
     told = processes.run("events", "doctor", "--format", "json")
-    [finding] = [one for one in json.loads(told.stdout)["findings"] if one["examination"] == "pooler"]
+    [finding] = [one for one in json.loads(told.stdout)["findings"] if one["kind"] == "pooler"]
 
-    assert finding["verdict"] == "warning"
+    assert finding["severity"] == "warning"
     assert finding["what"] == (
         "A pooler is in the way. All works, and workers poll every 0.5 s instead of being woken."
     )

@@ -22,8 +22,8 @@ from django_events.models import (
     Topic,
     TopicHead,
 )
+from django_events.observing.findings import Finding
 from django_events.observing.verifying import deliveries, proving, walking
-from django_events.observing.verifying.findings import Finding
 from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import redrive
 from django_events.operating.rewinding import rewind
@@ -65,11 +65,13 @@ def verified(topic: declarations.DeclaredTopic, **options: Any) -> Verified:
 
 
 def offenders(topic: declarations.DeclaredTopic, **options: Any) -> list[Finding]:
-    return list(verified(topic, **options).findings)
+    return list(verified(topic, **options).offenders)
 
 
 def places(topic: declarations.DeclaredTopic, **options: Any) -> list[tuple[str, str | None, int | None, int | None]]:
-    return [(one.kind, one.consumer, one.partition, one.id) for one in offenders(topic, **options)]
+    return [
+        (one.kind, one.subject.consumer, one.subject.partition, one.subject.id) for one in offenders(topic, **options)
+    ]
 
 
 def sometimes(chance: float) -> Callable[[Any], None]:
@@ -91,7 +93,7 @@ def fill(topic: declarations.DeclaredTopic, number: int, *, keys: int = 7) -> No
 def test_an_empty_database_is_proved(events: Run) -> None:
     answer = events("verify", "--format", "json")
 
-    assert (answer.code, answer.data["offenders"]) == (0, []), answer.out
+    assert (answer.code, answer.data["findings"]) == (0, []), answer.out
     assert answer.data["proved"] is True
 
 
@@ -122,7 +124,7 @@ def test_after_a_chaos_all_is_proved(events: Run, make_topic, make_consumer, mak
         letters = list(DeadLetter.objects.filter(redrive_at=None, consumer__ordered=False)[:3])
         redrive([letter for letter in letters if letter.key is None])
         found = verify("default")
-        assert not list(found.findings), list(found.findings)
+        assert not list(found.offenders), list(found.offenders)
 
     answer = events("verify", "--format", "json")
     assert answer.code == 0, answer.out
@@ -139,7 +141,7 @@ def test_ranges_are_walked_as_one_log(lanes, monkeypatch: pytest.MonkeyPatch) ->
 
     found = verify("default", on_progress=lambda topic, number: told.append(number) if topic == "lanes" else None)
 
-    assert not found.findings
+    assert not found.offenders
     assert (told[0], told[-1], len(told)) == (7, 100, 15)
 
 
@@ -218,7 +220,7 @@ def test_retention_while_it_walks(things, monkeypatch: pytest.MonkeyPatch) -> No
 
     found = verify("default", topic=Topic.objects.get(name="things"), on_progress=retention)
 
-    assert not list(found.findings)
+    assert not list(found.offenders)
     assert found.topics[0].events == 10 + 25
 
 
@@ -280,7 +282,7 @@ def test_many_offenders_are_counted(events: Run, things) -> None:
 
     answer = events("verify", "--topic", "things", "--format", "json")
 
-    assert (answer.code, len(answer.data["offenders"]), answer.data["more"]) == (1, 20, {"gap": 79})
+    assert (answer.code, len(answer.data["findings"]), answer.data["more"]) == (1, 20, {"gap": 79})
     assert "… and 79 more of the kind gap" in events("verify", "--topic", "things").out
 
 
@@ -307,7 +309,7 @@ def test_segments_and_logs(events: Run, make_topic) -> None:
     log = log_of(topic)
     raw(f"ALTER TABLE {log} DETACH PARTITION {log}_101")
     try:
-        found = {(one.kind, one.id) for one in offenders(topic)}
+        found = {(one.kind, one.subject.id) for one in offenders(topic)}
         assert found == {("segment", 101), ("gap", 101)}
         assert {one.what for one in offenders(topic) if one.kind == "segment"} == {
             f"No segment for 101 to 200, between {log}_1 and {log}_201.",
@@ -319,11 +321,11 @@ def test_segments_and_logs(events: Run, make_topic) -> None:
 
     raw(f"ALTER TABLE django_events_event DETACH PARTITION {log}")
     answer = events("verify", "--format", "json")
-    assert [(one["kind"], one["topic"]) for one in answer.data["offenders"]] == [("topic", "short")]
+    assert [(one["kind"], one["topic"]) for one in answer.data["findings"]] == [("topic", "short")]
     raw(f"ALTER TABLE django_events_event ATTACH PARTITION {log} FOR VALUES IN ({log.rsplit('_', 1)[1]})")
 
     TopicHead.objects.filter(topic__name="short").delete()
-    assert [(one.kind, one.topic) for one in verify("default").findings] == [("topic", "short")]
+    assert [(one.kind, one.subject.topic) for one in verify("default").offenders] == [("topic", "short")]
 
 
 def test_what_is_left_of_topics_and_consumers(events: Run, things, make_queue) -> None:
@@ -334,7 +336,7 @@ def test_what_is_left_of_topics_and_consumers(events: Run, things, make_queue) -
 
     answer = events("verify", "--format", "json")
 
-    assert [(one["kind"], one["topic"]) for one in answer.data["offenders"]] == [("buffer", "id 99999")]
+    assert [(one["kind"], one["topic"]) for one in answer.data["findings"]] == [("buffer", "id 99999")]
     [note] = answer.data["notes"]
     assert note.startswith("3 deliveries of a consumer that is gone")
 
@@ -361,8 +363,8 @@ def test_positions(lanes, make_consumer) -> None:
         ("position", "reader", 3, None),
         ("position", "reader", 7, reached),
     ]
-    [wrong] = [one for one in offenders(lanes) if one.partition == 1]
-    assert wrong.expected.startswith(f"{number:,}, as the log has it")
+    [wrong] = [one for one in offenders(lanes) if one.subject.partition == 1]
+    assert wrong.data["expected"].startswith(f"{number:,}, as the log has it")
 
 
 def test_deliveries(things, make_queue) -> None:
@@ -386,14 +388,14 @@ def test_deliveries(things, make_queue) -> None:
     Consumer.objects.filter(pk=consumer_id).update(filled_until=11)
     found = offenders(things)
 
-    assert sorted((one.kind, one.id, one.what) for one in found) == [
+    assert sorted((one.kind, one.subject.id, one.what) for one in found) == [
         ("delivery", 4, "A delivery under a lease that doesn't exist."),
         ("delivery", 5, "A delivery under a lease that doesn't name it."),
         ("delivery", 6, "It is a delivery and a dead letter, which nobody asked to handle again."),
         ("delivery", 99, "A delivery of an event that the log doesn't have: its last id is 10."),
         ("filling", 11, "It is filled until 11, beyond the end of the log."),
     ]
-    assert {one.consumer for one in found} == {"queue"}
+    assert {one.subject.consumer for one in found} == {"queue"}
     of.filter(event_id__gt=3).delete()
     Consumer.objects.filter(pk=consumer_id).update(filled_until=0)
     Position.objects.filter(consumer_id=consumer_id).update(position=1, number=1)
@@ -420,7 +422,7 @@ def test_keys_of_an_ordered_queue(make_topic, make_queue, monkeypatch: pytest.Mo
     assert places(lanes, last=70) == expected[1:]
     assert offenders(lanes)[0].what == 'A delivery with the key "somebody else\'s".'
     assert offenders(lanes)[1].what == "A delivery with no key."
-    assert offenders(lanes)[2].expected.startswith("One with no key, as its event")
+    assert offenders(lanes)[2].data["expected"].startswith("One with no key, as its event")
 
 
 def test_a_key_that_is_being_erased_is_no_offence(lanes, make_queue) -> None:
@@ -447,7 +449,7 @@ def test_what_a_large_hand_names(things, make_queue) -> None:
     of.update(event_ids=[event_id for event_id in range(1, 2_001) if event_id != 1_234] + [2_001])
     assert places(things) == [("delivery", "queue", None, 1_234)]
     of.update(event_ids={"by": "hand"})
-    assert verified(things).findings.totals["delivery"] == 2_000
+    assert verified(things).offenders.totals["delivery"] == 2_000
 
 
 def test_dead_letters_and_history(things, make_queue) -> None:
@@ -496,9 +498,11 @@ def test_dead_letters_that_a_stream_has_yet_to_pass(lanes, make_consumer, option
     first, *others = of_partition.order_by("id")
     Position.objects.filter(pk=position.pk).update(position=first.pk[1], number=1)
 
-    found = verified(lanes).findings
+    found = verified(lanes).offenders
     assert found.totals["dead letter"] == len(others)
-    assert [(one.partition, one.id) for one in found] == [(event.partition, event.id) for event in others][:20]
+    assert [(one.subject.partition, one.subject.id) for one in found] == [
+        (event.partition, event.id) for event in others
+    ][:20]
     assert next(iter(found)).what == f"A dead letter ahead of the position {first.id}."
 
 
@@ -566,7 +570,7 @@ def test_a_busy_database_has_no_offenders(make_topic, make_consumer, make_queue,
         try:
             for _ in range(VERIFICATIONS):
                 found = verify("default")
-                assert not list(found.findings), list(found.findings)
+                assert not list(found.offenders), list(found.offenders)
         finally:
             done.set()
             for thread in threads:

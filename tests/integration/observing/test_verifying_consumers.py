@@ -24,8 +24,8 @@ from django_events.models import (
     Position,
     Topic,
 )
+from django_events.observing.findings import Finding
 from django_events.observing.verifying import dead_letters, deliveries
-from django_events.observing.verifying.findings import Finding
 from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.rewinding import rewind
@@ -51,11 +51,11 @@ def verified(topic: declarations.DeclaredTopic) -> Verified:
 
 
 def offenders(topic: declarations.DeclaredTopic) -> list[Finding]:
-    return list(verified(topic).findings)
+    return list(verified(topic).offenders)
 
 
 def places(topic: declarations.DeclaredTopic) -> list[tuple[str, str | None, int | None, int | None]]:
-    return [(one.kind, one.consumer, one.partition, one.id) for one in offenders(topic)]
+    return [(one.kind, one.subject.consumer, one.subject.partition, one.subject.id) for one in offenders(topic)]
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def test_a_lease_of_a_partition_without_an_end(lanes, make_consumer, until: str,
         raw(f"UPDATE django_events_position SET token = 7, leased_until = '{until}', holder = 'h' WHERE partition = 2")
         [found] = offenders(lanes)
         raw("UPDATE django_events_position SET token = NULL, leased_until = NULL")
-    assert (found.kind, found.consumer, found.partition) == ("position", "reader", 2)
+    assert (found.kind, found.subject.consumer, found.subject.partition) == ("position", "reader", 2)
     assert found.what.startswith(f"Its lease, of h, ends {told}")
     assert "leased_until = now()" in found.remedy
     assert places(lanes) == []
@@ -135,7 +135,7 @@ def test_a_token_without_an_end(lanes, make_consumer) -> None:
         raw("UPDATE django_events_position SET token = 7 WHERE partition = 1")
         [found] = offenders(lanes)
         raw("UPDATE django_events_position SET token = NULL")
-    assert (found.partition, found.what) == (1, "Its lease, of an unknown worker, ends never.")
+    assert (found.subject.partition, found.what) == (1, "Its lease, of an unknown worker, ends never.")
 
 
 @pytest.mark.parametrize(("until", "told"), FOREVER)
@@ -149,7 +149,7 @@ def test_a_pause_of_a_partition(lanes, make_consumer, until: str, told: str) -> 
         raw(f"UPDATE django_events_position SET retry_at = '{until}' WHERE id = {waiting.pk}")
         [found] = offenders(lanes)
         raw("UPDATE django_events_position SET retry_at = NULL")
-    assert (found.kind, found.partition, found.id) == ("position", waiting.partition, 1)
+    assert (found.kind, found.subject.partition, found.subject.id) == ("position", waiting.partition, 1)
     assert told in found.what
     assert found.remedy == "Have it tried now: manage.py events retry-now reader --topic lanes"
 
@@ -161,7 +161,7 @@ def test_a_consumer_that_is_held(lanes, make_consumer, until: str, told: str) ->
         raw(f"UPDATE django_events_consumer SET held_until = '{until}'")
         [found] = offenders(lanes)
         raw("UPDATE django_events_consumer SET held_until = NULL")
-    assert (found.kind, found.consumer) == ("consumer", "reader")
+    assert (found.kind, found.subject.consumer) == ("consumer", "reader")
     assert found.what.startswith(f"It is held until {told}")
     assert "held_until = NULL" in found.remedy
 
@@ -180,7 +180,7 @@ def test_a_delivery_and_a_hand_that_wait_for_ever(things, make_queue, until: str
         found = offenders(things)
         raw("UPDATE django_events_delivery SET visible_at = NULL")
         raw("UPDATE django_events_deliverylease SET leased_until = now()")
-    assert sorted((one.kind, one.id) for one in found) == [("delivery", 4), ("lease", None)]
+    assert sorted((one.kind, one.subject.id) for one in found) == [("delivery", 4), ("lease", None)]
     assert all(told in one.what for one in found)
     assert places(things) == []
 
@@ -246,7 +246,7 @@ def test_a_lease_of_deliveries_that_dont_exist(things, make_queue) -> None:
     Delivery.objects.all().delete()
     lease.update(leased_until="2026-01-01T00:00Z")
     found = verified(things)
-    assert not found.findings
+    assert not found.offenders
     assert "with no delivery under them" in found.notes[-1]
 
 
@@ -346,7 +346,7 @@ def test_a_filter_that_fails_is_a_note(things, make_queue) -> None:
     Delivery.objects.all().delete()
     raw("UPDATE django_events_consumer SET \"where\" = '$.a == $nothing'")
     found = verified(things)
-    assert not found.findings
+    assert not found.offenders
     assert "its filter fails on an event from 1 to 1" in found.notes[-1]
 
 
@@ -395,7 +395,7 @@ def test_a_dead_letter_whose_payload_is_not_the_events(lanes, make_consumer, mon
     for event_id, (column, value) in changes.items():
         letters.filter(event_id=event_id).update(**{column: value})
         [found] = offenders(lanes)
-        assert (found.kind, found.id, found.what) == (
+        assert (found.kind, found.subject.id, found.what) == (
             "dead letter",
             event_id,
             f"Its {column} is not that of the event.",
@@ -413,7 +413,7 @@ def test_the_sequence_of_the_buffer_below_its_rows(things, lanes) -> None:
     sequence = "pg_get_serial_sequence('django_events_bufferedevent', 'id')"
     raw(f"SELECT setval({sequence}, 1)")
     try:
-        [found] = [one for one in verify("default").findings if one.topic == "lanes"]
+        [found] = [one for one in verify("default").offenders if one.subject.topic == "lanes"]
     finally:
         raw(f"SELECT setval({sequence}, {last})")
     assert (found.kind, found.remedy) == (
@@ -429,7 +429,7 @@ def test_a_partition_that_the_topic_doesnt_have_is_a_note(lanes) -> None:
         Topic.objects.get(name="lanes").pk,
     )
     found = verified(lanes)
-    assert not found.findings
+    assert not found.offenders
     assert "1 event in the buffer with a partition that the topic doesn't have" in found.notes[-1]
     transfer_all()
     assert Event.objects.at(lanes, 1).partition == 77 % 4

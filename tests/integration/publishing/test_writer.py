@@ -535,12 +535,12 @@ def test_backends_that_are_ended_at_any_moment(lanes, proxy, monkeypatch):
 
 @pytest.mark.requirement("X8")
 @pytest.mark.parametrize(
-    ("trouble", "state"),
+    ("problem", "state"),
     [("default_transaction_read_only=on", "read-only transaction"), ("lock_timeout=10ms", "lock timeout")],
 )
-def test_what_passes_by_itself_is_waited_for(things, proxy, blocked, trouble, state, caplog):
+def test_what_passes_by_itself_is_waited_for(things, proxy, blocked, problem, state, caplog):
     """A server that became a standby, and a migration that locks the buffer."""
-    connections.settings["wired"]["OPTIONS"] = {"options": f"-c {trouble}"}
+    connections.settings["wired"]["OPTIONS"] = {"options": f"-c {problem}"}
     with BufferedWriter(things, max_age=SOON, max_flushes=1, using="wired") as writer:
         future = writer.publish(1)
         wait_until(lambda: state in caplog.text, what="an attempt that fails")

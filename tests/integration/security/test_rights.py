@@ -229,9 +229,9 @@ def test_probes_of_publishers_see_whether_the_transfer_goes(make_topic, roles, r
     alias = roles["publisher"]
     assert health.readiness(rf.get("/"), using=alias, max_age=timedelta(minutes=1)).status_code == 200
     publish(make_topic("things"), 1, using=alias)
-    assert health.fault(alias, max_age=timedelta(minutes=1)) is None
+    assert health.problem(alias, max_age=timedelta(minutes=1)) is None
     assert called("events", "health", using=alias).startswith("ok: 1 event in the buffer, the oldest for ")
-    assert health.fault(alias, max_age=timedelta(0)).reason == "transfer"
+    assert health.problem(alias, max_age=timedelta(0)).kind == "transfer"
     models.BufferedEvent.objects.all().delete()
 
 
@@ -240,7 +240,7 @@ def test_a_probe_that_may_not_look_says_so(roles, rf):
     run(compose.SQL("REVOKE SELECT ON django_events_topic FROM {}").format(compose.Identifier(name)))
     response = health.readiness(rf.get("/"), using=roles["publisher"])
     assert json.loads(response.content) == {"status": "unavailable", "reason": "rights"}
-    told = health.fault(roles["publisher"]).told
+    told = health.problem(roles["publisher"]).what
     assert "permission denied for table django_events_topic. What it needs: manage.py events grants --role pub" in told
 
 
@@ -443,13 +443,13 @@ def test_the_printed_text_may_be_run_again_and_says_what_it_is_for(roles, kind):
 )
 def test_a_role_that_is_as_printed_is_no_problem_of_the_doctor(roles, readers, kind, can):
     found = examine(roles[kind])
-    rights = [one for one in found if one.examination == "rights"]
+    rights = [one for one in found if one.kind == "rights"]
     if kind == "operator":
-        assert [one.verdict for one in rights] == ["ok"]
+        assert [one.severity for one in rights] == ["ok"]
     else:
-        assert {one.verdict for one in rights} == {"warning"}
+        assert {one.severity for one in rights} == {"warning"}
         assert all(one.remedy.endswith(f": it can {can}.") for one in rights)
-    assert [one for one in found if one.verdict == "problem" and "rights" in one.examination] == []
+    assert [one for one in found if one.severity == "error" and "rights" in one.kind] == []
     assert [one.what for one in found if "ProgrammingError" in one.what] == []
 
 

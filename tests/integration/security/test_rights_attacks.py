@@ -31,9 +31,9 @@ from django_events.log.retention import writing
 from django_events.log.segments import cut
 from django_events.management.granting import blocks
 from django_events.models import Event, Topic
+from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.schema import trust
-from django_events.observing.doctoring.subject import Patient
-from django_events.observing.problems import troubles
+from django_events.observing.problems import find_problems
 from django_events.spark.reading.tables import TABLES as TABLES_OF_SPARK
 from django_events.spark.sink import SQL as SINK_SQL
 from django_events.spark.source import EventsSource
@@ -683,7 +683,7 @@ def test_doctor_and_check_say_which_role_could_have_its_code_run(declared: None,
         for kind in KINDS:
             site.grant(kind)
         alias, stranger = site.alias("owner"), site.login("sink")
-        assert [answer.verdict for answer in trust(Patient(alias))] == ["ok"]
+        assert [answer.severity for answer in trust(Database(alias))] == ["ok"]
         assert [*check_trust(databases=[alias])] == []
 
         site.run(
@@ -701,8 +701,8 @@ def test_doctor_and_check_say_which_role_could_have_its_code_run(declared: None,
         with psycopg.connect(site.url, autocommit=True) as session:
             session.execute(f"SET ROLE {stranger}".encode())
             session.execute("CREATE FUNCTION public.django_events_publish(text, text) RETURNS bigint RETURN 1")
-        found = {answer.what.partition(": its code")[0]: answer for answer in trust(Patient(alias))}
-        assert {answer.verdict for answer in found.values()} == {"warning"}
+        found = {answer.what.partition(": its code")[0]: answer for answer in trust(Database(alias))}
+        assert {answer.severity for answer in found.values()} == {"warning"}
         assert sorted(found) == sorted(
             [
                 "PUBLIC may create in the schema public",
@@ -732,7 +732,7 @@ def test_doctor_and_check_say_which_role_could_have_its_code_run(declared: None,
             for end in ends:
                 session.execute(end.encode())
         site.run(f"REASSIGN OWNED BY {stranger} TO {site.owner}")
-        assert [answer.verdict for answer in trust(Patient(alias))] == ["ok"]
+        assert [answer.severity for answer in trust(Database(alias))] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -804,9 +804,9 @@ def test_a_log_of_another_owner_stops_no_other(declared: None, server: Server) -
             operator_moves(site)
         events = Event.objects.using(site.alias("owner"))
         assert [event.value for event in events.of("stock")] == ["others"]
-        found = troubles(site.alias("owner"), waiting(site.alias("owner")), None, [])
-        [trouble] = [one for one in found if one.kind == "transfer"]
-        assert trouble.remedy.startswith(f"Give {log} its owner and rights back")
+        found = find_problems(site.alias("owner"), waiting(site.alias("owner")), None, [])
+        [problem] = [one for one in found if one.kind == "transfer"]
+        assert problem.remedy.startswith(f"Give {log} its owner and rights back")
 
         site.run(f"ALTER TABLE {log} OWNER TO {site.owner}")
         operator_moves(site)

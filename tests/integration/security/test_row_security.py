@@ -15,8 +15,9 @@ from django_events.log.transfer import Transfer
 from django_events.maintaining.steps import StepFailed, apply_retention
 from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Topic
 from django_events.observing.doctoring.examining import examine
+from django_events.observing.findings import Finding
 from django_events.observing.lag import standings
-from django_events.observing.problems import Trouble, troubles
+from django_events.observing.problems import find_problems
 from django_events.observing.verifying.proving import verify
 from django_events.spark.dsn import Dsn
 from django_events.spark.reading.topics import TopicChoice, find
@@ -91,8 +92,8 @@ def publish_to(*topics: str, values: tuple[int, ...]) -> None:
     transfer_all()
 
 
-def told() -> list[Trouble]:
-    found = troubles("default", waiting("default"), None, standings("default"))
+def told() -> list[Finding]:
+    found = find_problems("default", waiting("default"), None, standings("default"))
     return [one for one in found if one.kind == "set aside"]
 
 
@@ -126,10 +127,10 @@ def test_a_worker_refuses_a_log_of_which_it_would_not_see_all(
         transfer_all()
         wait_until(lambda: pool._errors or (sorted(got["free"]) == [*range(1, 8)] and told()))
         assert not pool._errors
-        [trouble] = told()
-        assert (trouble.consumer, trouble.topic) == ("unlucky", "broken")
-        assert f'{REFUSED} "{table}"' in trouble.what
-        assert trouble.remedy.startswith("Let its role see all rows: ALTER TABLE … DISABLE ROW LEVEL SECURITY")
+        [problem] = told()
+        assert (problem.subject.consumer, problem.subject.topic) == ("unlucky", "broken")
+        assert f'{REFUSED} "{table}"' in problem.what
+        assert problem.remedy.startswith("Let its role see all rows: ALTER TABLE … DISABLE ROW LEVEL SECURITY")
         assert got["broken"] == [1]
 
         run(OFF.format(table=table))
@@ -300,13 +301,13 @@ def test_a_handler_keeps_the_policies_of_the_site_s_own_tables(shelf, make_consu
 @pytest.mark.requirement("E6")
 def test_the_doctor_names_the_tables_and_the_remedy(log, as_worker):
     run(POLICIES["all"].format(table=log))
-    [seen] = [one for one in examine("default") if one.examination == "tables"]
-    assert seen.verdict == "warning"
+    [seen] = [one for one in examine("default") if one.kind == "tables"]
+    assert seen.severity == "warning"
     assert seen.what.startswith(f"{log} has row-level security. This role sees all its rows")
     become_worker()
-    found = [one for one in examine("default") if one.examination == "tables"]
-    assert [(one.verdict, one.what) for one in found] == [
-        ("problem", f"{log} has row-level security that hides rows from this role, so its workers refuse to read it.")
+    found = [one for one in examine("default") if one.kind == "tables"]
+    assert [(one.severity, one.what) for one in found] == [
+        ("error", f"{log} has row-level security that hides rows from this role, so its workers refuse to read it.")
     ]
     assert found[0].remedy.startswith(f"ALTER TABLE {log} DISABLE ROW LEVEL SECURITY")
     run(OFF.format(table=log))

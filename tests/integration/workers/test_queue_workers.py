@@ -32,7 +32,7 @@ from django_events.log.transfer import Transfer
 from django_events.maintaining.pruning import prune_histories
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, PastDelivery
 from django_events.observing.lag import standings
-from django_events.observing.problems import troubles
+from django_events.observing.problems import find_problems
 from tests.support.fix_consumers import dead_letters, position_of, run_once, working, write_order, written
 from tests.support.fix_queues import (
     another,
@@ -307,8 +307,8 @@ def test_a_filter_that_fails_stops_its_consumer_and_nobody_else(things, make_que
     assert standing.state == "stopped"
     assert standing.error.startswith("Its filter fails on an event that comes behind things/2. cannot convert value")
     assert standing.position == 2
-    [trouble] = [one for one in troubles("default", [], None, standings("default")) if one.kind == "stopped"]
-    assert trouble.remedy == "Repair the cause, then: manage.py events resume bad"
+    [problem] = [one for one in find_problems("default", [], None, standings("default")) if one.kind == "stopped"]
+    assert problem.remedy == "Repair the cause, then: manage.py events resume bad"
     assert "Consumer 'bad' stops, because its filter fails on an event that comes behind things/2." in caplog.text
 
     fill_topic(things, {"n": 5})

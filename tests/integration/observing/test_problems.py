@@ -1,4 +1,4 @@
-"""Troubles that are about the database itself, or about retention; the others are told in test_events_command.py."""
+"""Problems that are about the database itself, or about retention; the others are told in test_events_command.py."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,6 +15,7 @@ from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted, dead_rows, problems
 from django_events.observing.dead_rows import SQL as DEAD_ROWS_SQL
 from django_events.observing.dead_rows import Holder
+from django_events.observing.findings import Finding
 from django_events.observing.lag import standings
 from django_events.operating.pausing import pause
 from django_events.phrases import count
@@ -44,8 +45,8 @@ def run(statement: str) -> None:
         cursor.execute(statement)
 
 
-def found(kind: str) -> list[problems.Trouble]:
-    return [one for one in problems.troubles("default", [], None, standings("default")) if one.kind == kind]
+def found(kind: str) -> list[Finding]:
+    return [one for one in problems.find_problems("default", [], None, standings("default")) if one.kind == kind]
 
 
 def delete_deliveries(number: int) -> None:
@@ -77,16 +78,16 @@ def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, caps
     assert found("snapshot") == []  # not for long yet
 
     monkeypatch.setattr(problems, "HELD", NOW)
-    [trouble] = [one for one in found("snapshot") if f"Session {pid} " in one.what]
-    assert (trouble.consumer, trouble.topic, trouble.partition) == (None, None, None)
-    assert f"Session {pid} of {somebody.info.user} (a report) has a transaction open since 20" in trouble.what
-    assert trouble.what.endswith("Z: dead rows pile up, and every look gets slower.")
-    assert trouble.remedy == f"End it, or its session: SELECT pg_terminate_backend({pid})"
+    [problem] = [one for one in found("snapshot") if f"Session {pid} " in one.what]
+    assert (problem.subject.consumer, problem.subject.topic, problem.subject.partition) == (None, None, None)
+    assert f"Session {pid} of {somebody.info.user} (a report) has a transaction open since 20" in problem.what
+    assert problem.what.endswith("Z: dead rows pile up, and every look gets slower.")
+    assert problem.remedy == f"End it, or its session: SELECT pg_terminate_backend({pid})"
 
     Command().run_from_argv(["manage.py", "events", "status"])
     assert f"  snapshot: Session {pid} of " in capsys.readouterr().out
 
-    run(trouble.remedy.partition(": ")[2])
+    run(problem.remedy.partition(": ")[2])
     wait_until(lambda: not any(str(pid) in one.what for one in found("snapshot")), what="the end of the session")
 
 
@@ -143,8 +144,8 @@ def test_a_role_without_rights_sees_its_own_sessions_only(connect):
 def test_prepared_transactions_and_slots_are_told_with_their_end(monkeypatch, holder, what, remedy):
     monkeypatch.setattr(problems, "holders", lambda *args, **options: [holder])
 
-    [trouble] = found("snapshot")
-    assert (trouble.what, trouble.remedy) == (what, remedy)
+    [problem] = found("snapshot")
+    assert (problem.what, problem.remedy) == (what, remedy)
 
 
 def test_prepared_transactions_and_slots_are_found():
@@ -178,17 +179,17 @@ def test_prepared_transactions_and_slots_are_found():
 
 
 def bloated():
-    """The trouble of the deliveries: other tests leave dead rows in other tables."""
+    """The problem of the deliveries: other tests leave dead rows in other tables."""
     return [one for one in found("bloat") if one.what.startswith("django_events_delivery ")]
 
 
 def test_a_table_that_was_never_vacuumed_is_named(uncleaned, monkeypatch):
     monkeypatch.setattr(dead_rows, "LEAST", 1_000)
     delete_deliveries(1_200)
-    [trouble] = wait_until(lambda: bloated(), what="the statistics")
+    [problem] = wait_until(lambda: bloated(), what="the statistics")
 
-    assert trouble.what == "django_events_delivery has 1,200 dead rows, 0 live ones, and was never vacuumed."
-    assert trouble.remedy == ("VACUUM django_events_delivery. Is autovacuum on, and free to come? SHOW autovacuum")
+    assert problem.what == "django_events_delivery has 1,200 dead rows, 0 live ones, and was never vacuumed."
+    assert problem.remedy == ("VACUUM django_events_delivery. Is autovacuum on, and free to come? SHOW autovacuum")
     run("VACUUM django_events_delivery")
     assert bloated() == []
 
@@ -203,20 +204,20 @@ def test_a_table_that_vacuum_can_not_clean_is_named_with_who_keeps_it(uncleaned,
     assert bloated() == []  # it came just now, and nobody holds it back for long
 
     monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
-    [trouble] = bloated()
-    assert ": no vacuum came since 20" in trouble.what
+    [problem] = bloated()
+    assert ": no vacuum came since 20" in problem.what
 
     monkeypatch.setattr(problems, "holders", lambda using, age, most: dead_rows.holders(using, age=NOW, most=most))
     monkeypatch.setattr(problems, "UNCLEANED", timedelta(minutes=10))
-    [trouble] = bloated()
+    [problem] = bloated()
     pid = somebody.info.backend_pid
-    assert trouble.what.startswith(
+    assert problem.what.startswith(
         f"django_events_delivery has 1,200 dead rows, 0 live ones: no vacuum can help. Session {pid} of "
     )
-    assert trouble.remedy == f"End it, or its session: SELECT pg_terminate_backend({pid})"
+    assert problem.remedy == f"End it, or its session: SELECT pg_terminate_backend({pid})"
 
 
-def test_a_few_dead_rows_are_no_trouble(uncleaned):
+def test_a_few_dead_rows_are_no_problem(uncleaned):
     delete_deliveries(1_200)
 
     assert bloated() == []
@@ -240,9 +241,9 @@ def test_a_consumer_that_keeps_the_log_longer_than_its_topic_is_named(make_topic
     age_log(short, 2 * DAY)
     pause("stopped")
     declarations.consumers.discard(gone)
-    told = {one.consumer: one for one in found("behind retention")}
+    told = {one.subject.consumer: one for one in found("behind retention")}
     assert set(told) == {"behind", "stopped", "gone"}
-    assert {one.topic for one in told.values()} == {"short"}
+    assert {one.subject.topic for one in told.values()} == {"short"}
     assert told["behind"].what == "2 events behind, the oldest for 31 d: short keeps events for 30 d, these longer."
     assert told["behind"].remedy == (
         "Is it slow? More workers, or leave them out: manage.py events rewind behind --to end"
@@ -253,7 +254,7 @@ def test_a_consumer_that_keeps_the_log_longer_than_its_topic_is_named(make_topic
     assert told["gone"].remedy == "If it is gone for good: manage.py events unregister gone --topic short"
 
     Position.objects.filter(consumer__name=behind.name).update(position=2, number=2)
-    assert "behind" not in {one.consumer for one in found("behind retention")}
+    assert "behind" not in {one.subject.consumer for one in found("behind retention")}
 
 
 def test_those_that_are_the_furthest_behind_are_looked_into(make_topic, make_consumer, monkeypatch):
@@ -265,7 +266,7 @@ def test_those_that_are_the_furthest_behind_are_looked_into(make_topic, make_con
     Position.objects.filter(consumer__name="a-little").update(position=2, number=2)
     age_log(short, 2 * DAY)
 
-    assert [one.consumer for one in found("behind retention")] == ["much"]
+    assert [one.subject.consumer for one in found("behind retention")] == ["much"]
 
 
 def test_a_queue_that_keeps_the_log_is_named(make_topic, make_queue):
@@ -275,7 +276,7 @@ def test_a_queue_that_keeps_the_log_is_named(make_topic, make_queue):
     Consumer.objects.filter(pk=queue.subscription.consumer_id).update(filled_until=0)
     age_log(short, 2 * DAY)
 
-    assert [one.consumer for one in found("behind retention")] == ["letters"]
+    assert [one.subject.consumer for one in found("behind retention")] == ["letters"]
 
 
 # --- languages
@@ -298,7 +299,7 @@ def test_what_is_wrong_and_what_to_do_are_translated_and_the_kind_is_not(things,
     pause("reader")
     publish(things, 2)
     BufferedEvent.objects.update(published_at=ClockTimestamp() - timedelta(minutes=3))
-    told = {one.kind: one for one in problems.troubles("default", waiting("default"), None, standings("default"))}
+    told = {one.kind: one for one in problems.find_problems("default", waiting("default"), None, standings("default"))}
 
     assert told["transfer"].what == "«1 event in the buffer, the oldest for 3 min: no transfer moves them.»"
     assert told["transfer"].remedy == "«Is one running? manage.py run_transfer»"

@@ -1,32 +1,21 @@
 """What is wrong with a database: each offender by its name, and only so many of a kind, however many there are.
 
-findings = Findings()
-findings.add("gap", "orders", id=1043, what="…", expected="…", remedy="…")
+offenders = Offenders()
+offenders.add("gap", "orders", id=1043, what="…", expected="…", remedy="…")
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from django_events.observing.findings import Finding, Subject
 
 SHOWN = 20  # of a kind; the rest is counted
 ERASED = "^erased-[0-9a-f]{32}$"  # what stands in the place of a key that was erased
 MIGRATE = "Run: manage.py migrate"  # what several of them need
 
 
-class Finding(NamedTuple):
-    """One offender: where it is, what is wrong with it, what was expected, and what to do."""
-
-    kind: str
-    topic: str
-    consumer: str | None
-    partition: int | None
-    id: int | None
-    what: str
-    expected: str
-    remedy: str
-
-
-class Findings:
+class Offenders:
     """The first offenders of each kind, and how many there are."""
 
     def __init__(self) -> None:
@@ -62,7 +51,8 @@ class Findings:
         self.totals[kind] += 1
         first = self._first.setdefault(kind, [])
         if len(first) < SHOWN:
-            first.append(Finding(kind, topic, consumer, partition, id, what, expected, remedy))
+            subject = Subject(consumer, topic, partition, id)
+            first.append(Finding(kind, "error", subject, what, remedy, {"expected": expected}))
 
     def count(self, kind: str, number: int) -> None:
         """Count some that were not looked at one by one."""

@@ -3,14 +3,15 @@
 from functools import cached_property
 
 from django_events.log.inventory import Log, Waiting, logs, next_scheduled, waiting
+from django_events.observing.findings import Finding
 from django_events.observing.lag import Standing, standings
-from django_events.observing.problems import Trouble, troubles
+from django_events.observing.problems import find_problems
 
 # An examination that takes longer is worth less than what it disturbs.
 LIMITS = {"statement_timeout": "5s", "lock_timeout": "1s"}
 
 
-class Patient:
+class Database:
     """One database, as it is now."""
 
     def __init__(self, using: str) -> None:
@@ -29,6 +30,6 @@ class Patient:
         return standings(self.using)
 
     @cached_property
-    def troubles(self) -> list[Trouble]:
+    def problems(self) -> list[Finding]:
         """As `events status` tells them."""
-        return troubles(self.using, self.waiting, next_scheduled(self.using), self.standings)
+        return find_problems(self.using, self.waiting, next_scheduled(self.using), self.standings)
