@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pgtrigger
+from django.db import connections
 from django.db.models import Model
 
 from django_events import declarations, sql
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidCapture
+from django_events.models.buffer import writable
 from django_events.publishing.encoding import MAX_TYPE_LENGTH
 from django_events.publishing.fields import (
     Concrete,
@@ -112,7 +114,7 @@ class CaptureOptions:
     def problems(self, model: type[Model]) -> Iterator[str]:
         """Yield a sentence for each reason why it can't capture a model."""
         what = f"capture({self.topic!r}) of {model._meta.label}"
-        own = _Columns(model).fields
+        own = _own_fields(model)
         there = f"There are {', '.join(sorted(own))}."
         if model._meta.parents:
             there += " What a parent's table has is captured there: give this model triggers in its own Meta."
@@ -159,7 +161,7 @@ class CaptureOptions:
 
     def payload(self, model: type[Model]) -> list[Concrete]:
         """The fields that its events contain."""
-        own = _Columns(model).fields
+        own = _own_fields(model)
         return [one for one in chosen(model, self.fields, self.exclude) if one.attname in own]
 
     def type_of(self, model: type[Model], operation: Operation) -> str | None:
@@ -203,8 +205,8 @@ class Capture(pgtrigger.Trigger):
         return f"{function};"
 
     def _rows(self, model: type[Model]) -> str:
-        columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
-        checked, end = _checked(payload, masked)
+        columns, payload, masked = _columns_of(model), self.declared.payload(model), self._masked(model)
+        checked, end = columns.checked(payload, masked)
         return SQL.capture_rows.written(
             rows=quoted_name(_REFERENCING[self.of].get("new", "old_values")),
             type=self._type(model, self.of),
@@ -216,11 +218,11 @@ class Capture(pgtrigger.Trigger):
         )
 
     def _changes(self, model: type[Model]) -> str:
-        columns, payload, masked = _Columns(model), self.declared.payload(model), self._masked(model)
+        columns, payload, masked = _columns_of(model), self.declared.payload(model), self._masked(model)
         watched = chosen(model, self.declared.watch) if self.declared.watch else payload
         unshown = [*payload, *chosen(model, self.declared.exclude)]
         told = [*payload, *(one for one in watched if one not in unshown)]
-        checked, end = _checked(told, masked)
+        checked, end = columns.checked(told, masked)
         return SQL.capture_changes.written(
             pk=quoted_name(str(columns.pk[0].column)),
             same=columns.same(),
@@ -253,13 +255,18 @@ class Capture(pgtrigger.Trigger):
         return f"({''.join(parts)})"
 
 
+def _own_fields(model: type[Model]) -> dict[str, Concrete]:
+    """The fields that have a column in a model's own table, by attribute name."""
+    table: Any = model._meta.concrete_model
+    own = {field.attname for field in table._meta.local_concrete_fields}
+    return {name: field for name, field in concrete_fields(model).items() if name in own}
+
+
 class _Columns:
     """The columns of a model's own table, as parts of statements. Those of its parents have triggers of their own."""
 
-    def __init__(self, model: type[Model]) -> None:
-        table: Any = model._meta.concrete_model
-        own = {field.attname for field in table._meta.local_concrete_fields}
-        self.fields = {name: field for name, field in concrete_fields(model).items() if name in own}
+    def __init__(self, using: str, model: type[Model]) -> None:
+        self.using = using
         self.model = model
         self.pk = pk_fields(model)
 
@@ -291,10 +298,10 @@ class _Columns:
         return self._masked(row, field) if field in masked else self._written(row, field)
 
     def _differs(self, field: Concrete) -> str:
-        return differ_in_sql(field, self._column("o", field), self._column("n", field))
+        return differ_in_sql(self.using, field, self._column("o", field), self._column("n", field))
 
     def _written(self, row: str, field: Concrete) -> str:
-        return in_sql(field, self._column(row, field))
+        return in_sql(self.using, field, self._column(row, field))
 
     def _masked(self, row: str, field: Concrete) -> str:
         return f"CASE WHEN {self._column(row, field)} IS NOT NULL THEN {quoted(MASKED)} END"
@@ -302,8 +309,14 @@ class _Columns:
     def _column(self, row: str, field: Concrete) -> str:
         return f"{row}.{quoted_name(str(field.column))}"
 
+    def checked(self, shown: list[Concrete], masked: list[Concrete]) -> tuple[str, str]:
+        """What comes before and behind a value that may be one which no reader makes into text: what refuses it."""
+        may = any(may_expand(self.using, field) for field in shown if field not in masked)
+        return ("django_events_checked(", ")") if may else ("", "")
 
-def _checked(shown: list[Concrete], masked: list[Concrete]) -> tuple[str, str]:
-    """What comes before and behind a value that may be one which no reader makes into text: what refuses it."""
-    may = any(may_expand(field) for field in shown if field not in masked)
-    return ("django_events_checked(", ")") if may else ("", "")
+
+def _columns_of(model: type[Model]) -> _Columns:
+    """pgtrigger gives no alias: where events are written, or else on a PostgreSQL that the site has beside it."""
+    written_to = writable()
+    aliases = [written_to, *(alias for alias in connections if alias != written_to)]
+    return _Columns(next((a for a in aliases if connections[a].vendor == "postgresql"), written_to), model)

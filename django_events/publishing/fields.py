@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, Model
 from django.utils.timezone import get_default_timezone, is_naive
-
-from django_events.models.buffer import writable
 
 if TYPE_CHECKING:
     Concrete: TypeAlias = Field[Any, Any]
@@ -149,28 +146,28 @@ def _as_postgresql_takes(value: datetime) -> datetime:
     return min((zoned.replace(fold=fold) for fold in (0, 1)), key=lambda one: one.utcoffset() or timedelta(0))
 
 
-def in_sql(field: Concrete, column: str) -> str:
+def in_sql(using: str, field: Concrete, column: str) -> str:
     """An expression for what an event has of a column."""
     while isinstance(field, models.ForeignKey):
         field = field.target_field
     template = _IN_SQL.get(field.get_internal_type())
     if template is not None:
         return template.format(column)
-    db_type = _db_type(field)
+    db_type = _db_type(using, field)
     as_it_is = db_type.startswith(_AS_THEY_ARE) or db_type.endswith(("int", "serial", "[]"))
     return column if as_it_is else f"{column}::text"
 
 
-def may_expand(field: Concrete) -> bool:
+def may_expand(using: str, field: Concrete) -> bool:
     """Whether a column may hold numbers of any length, or lists in each other of any depth."""
     while isinstance(field, models.ForeignKey):
         field = field.target_field
-    return field.get_internal_type() not in _IN_SQL and _db_type(field).startswith(("jsonb", "numeric"))
+    return field.get_internal_type() not in _IN_SQL and _db_type(using, field).startswith(("jsonb", "numeric"))
 
 
-def differ_in_sql(field: Concrete, old: str, new: str) -> str:
+def differ_in_sql(using: str, field: Concrete, old: str, new: str) -> str:
     """A condition that holds if a column changed, to or from NULL too."""
-    db_type = _db_type(field)
+    db_type = _db_type(using, field)
     if db_type.startswith(_WITHOUT_EQUALITY) and not db_type.startswith("jsonb"):
         old, new = f"{old}::text", f"{new}::text"
     if db_type.startswith(_TEXTS):  # some collations don't tell capitals from small letters
@@ -178,16 +175,6 @@ def differ_in_sql(field: Concrete, old: str, new: str) -> str:
     return f"{old} IS DISTINCT FROM {new}"
 
 
-def _db_type(field: Concrete) -> str:
-    return str(field.db_type(_postgresql()) or "").lower()
-
-
-def _postgresql() -> BaseDatabaseWrapper:
-    """Where the table of a trigger is: where events are written, or else a PostgreSQL that the site has beside it.
-
-    Asking for the type of a column needs no connection, of PostgreSQL.
-    """
-    written_to = writable()
-    aliases = [written_to, *(alias for alias in connections if alias != written_to)]
-    found = [connections[alias] for alias in aliases if connections[alias].vendor == "postgresql"]
-    return (found or [connections[written_to]])[0]
+def _db_type(using: str, field: Concrete) -> str:
+    """The type of its column on an alias, in small letters. Asking for it opens no connection."""
+    return str(field.db_type(connections[using]) or "").lower()
