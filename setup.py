@@ -26,6 +26,7 @@ TEST = [
     "hypothesis>=6.100",
     "opentelemetry-sdk>=1.27",
     "playwright>=1.45",
+    "psycopg-pool>=3.2",
     "pytest>=8.2",
     "pytest-django>=4.9",
     "pytest-timeout>=2.3",

@@ -44,8 +44,12 @@ def problem(using: str, *, max_age: timedelta | None = None) -> Finding | None:
     try:
         if connections[using].vendor != "postgresql":
             return _error("database", f"The database {using!r} is no PostgreSQL.")
-        with limited(using, seconds=SECONDS), sql.batch(using, (SQL.ready, {}), **limits) as [[ready]]:
-            return _problem(using, max_age, *ready)
+
+        def look() -> Finding | None:
+            with sql.batch(using, (SQL.ready, {}), **limits) as [[ready]]:
+                return _problem(using, max_age, *ready)
+
+        return limited(using, look, seconds=SECONDS)
     except ImproperlyConfigured as error:
         return _error("database", f"The database {using!r} can't be used. {error}")
     except Error as error:

@@ -16,7 +16,7 @@ from django_events.exceptions import UnknownConsumer
 from django_events.log.setbacks import Setback
 from django_events.management.databases import explained, named
 from django_events.phrases import count
-from django_events.sql.direct import noticing_the_server
+from django_events.sql.direct import connected_as_a_worker
 from django_events.workers.loop import Exit, RateMeter
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeups import why_polling
@@ -111,12 +111,10 @@ class WorkerCommand(BaseCommand):
     def working(self, using: str) -> Iterator[Stop]:
         """Stop on signals, and turn errors into messages with the exit code that says what to do about them."""
         try:
-            with explained(using), noticing_the_server(using), stop_on_signals() as stop:
+            with explained(using), connected_as_a_worker(using), stop_on_signals() as stop:
                 yield stop
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)
-        finally:
-            connections[using].close()
 
 
 def _address(where: str) -> tuple[str, int]:

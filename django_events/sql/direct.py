@@ -1,6 +1,6 @@
-"""Connections beside the one that Django keeps for each thread: `own` is one of Django's, `raw` of psycopg's.
+"""Connections of psycopg's, beside the one of Django's that each thread has, and what a worker's connections have.
 
-And how both sides of a connection notice that the other has vanished.
+With them, both sides of a connection notice that the other has vanished.
 """
 
 from collections.abc import Iterator
@@ -26,27 +26,20 @@ def parameters(using: str) -> dict[str, Any]:
     return found
 
 
-def own(using: str, **options: Any) -> Any:
-    """One more of Django's connections, which opens itself and which the caller closes. It is in no pool of the site.
-
-    `options` are psycopg's, and override those of the site.
-    """
-    wrapper = connections[using].copy()
-    wrapper.settings_dict["OPTIONS"] = {**wrapper.settings_dict.get("OPTIONS", {}), "pool": False, **options}
-    return wrapper
-
-
 def raw(using: str, **options: Any) -> psycopg.Connection[Any]:
     """A connection of psycopg's, open, in which each statement is a transaction. The site's options override these."""
     return psycopg.connect(**{**options, **parameters(using), "autocommit": True})
 
 
 @contextmanager
-def noticing_the_server(using: str) -> Iterator[None]:
+def connected_as_a_worker(using: str) -> Iterator[None]:
     """New connections of this process notice a server that has vanished, as soon as `VANISHED_AFTER` says.
 
-    TCP by itself takes two hours, or a quarter of an hour for what was sent. What the site has set stays.
+    TCP by itself takes two hours, or a quarter of an hour for what was sent. What the site has set stays, but for its
+    pool: each thread of a worker keeps its connection, so a pool with fewer than threads would let the last one wait
+    in vain, and that may be the thread that renews leases.
     """
+    connections[using].close()  # it may be the pool's
     known = connections.settings[using]
     before = known.get("OPTIONS", {})
     after = settings.VANISHED_AFTER.total_seconds()
@@ -58,10 +51,12 @@ def noticing_the_server(using: str) -> Iterator[None]:
         "keepalives_count": PROBES,
         "tcp_user_timeout": int(after * 1000),
         **before,
+        "pool": False,
     }
     try:
         yield
     finally:
+        connections[using].close()
         known["OPTIONS"] = before
 
 

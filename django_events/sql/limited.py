@@ -1,38 +1,43 @@
-"""Django's connection of this thread, replaced for a while by one that awaits no answer for longer than it is given.
+"""Questions that are asked on a connection which awaits no answer for longer than it is given.
 
-with limited("default", seconds=2):
-    found = standings("default")
+found = limited("default", lambda: standings("default"), seconds=2)
 
-A frozen or unreachable server never times out by itself. Health probes run inside this block, to get an answer or
+A frozen or unreachable server never times out by itself. Health probes ask this way, to get an answer or
 OperationalError within `seconds`.
 Only what resolves the name of a host has limits of its own.
 """
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
 
 import psycopg
 from django.db import connections
 
-from django_events.sql.direct import own
+T = TypeVar("T")
 
 
-@contextmanager
-def limited(using: str, *, seconds: int) -> Iterator[None]:
-    """Within it everything asks a new connection, which sees nothing of a transaction of the caller.
+def limited(using: str, ask: Callable[[], T], *, seconds: int) -> T:
+    """Call `ask` in a thread, whose connection is new and sees nothing of a transaction of the caller.
 
-    A connection, or an answer, that takes longer raises OperationalError.
+    A connection, or an answer, that takes longer raises OperationalError. Django keeps connections per thread, so the
+    caller's is not touched.
     """
-    usual, brief = connections[using], own(using, connect_timeout=seconds)
-    brief.Database = _Driver(seconds)
-    connections[using] = brief
-    try:
-        yield
-    finally:
-        connections[using] = usual
-        brief.close()
+
+    def asked() -> T:
+        connection: Any = connections[using]
+        options = {**connection.settings_dict["OPTIONS"], "pool": False, "connect_timeout": seconds}
+        connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
+        connection.Database = _Driver(seconds)
+        try:
+            return ask()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1, "django_events limited") as thread:
+        return thread.submit(copy_context().run, asked).result()
 
 
 class _Driver:

@@ -16,7 +16,6 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
 from django_events.consuming.leases import Lease, give_up
-from django_events.sql.direct import own
 from django_events.workers.loop import Exit
 
 logger = logging.getLogger("django_events.consumer")
@@ -101,7 +100,6 @@ class LeaseRenewal:
         return list(self._leases.values())
 
     def _run(self) -> None:
-        connections[self.using] = own(self.using)
         try:
             self._repeat()
         finally:

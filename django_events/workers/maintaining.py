@@ -20,7 +20,6 @@ from django.db import Error, connections
 
 from django_events import sql
 from django_events.maintaining.steps import STEPS, Result, Step, StepFailed
-from django_events.sql.direct import own
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 
@@ -114,7 +113,7 @@ def _end(using: str, begun: datetime, outcome: StepRun) -> StepRun:
 
 
 class Maintenance:
-    """A worker that runs what is due once a minute, with a connection of its own for as long as it takes."""
+    """A worker that runs what is due once a minute, in a thread, which has a connection for as long as it takes."""
 
     left = False
 
@@ -127,7 +126,6 @@ class Maintenance:
 
     def work(self, stop: Stop) -> int:
         """Run what is due. If that fails, it is logged once, and tried again a minute later."""
-        usual, connections[self.using] = connections[self.using], own(self.using)
         try:
             connect_for_work(self.using)
             run_due(self.using, until=lambda: stop.requested)
@@ -144,7 +142,6 @@ class Maintenance:
             self._fails = False
         finally:
             connections[self.using].close()
-            connections[self.using] = usual
         return 0
 
     def wait(self, stop: Stop) -> None:

@@ -304,9 +304,13 @@ def test_the_role_that_django_assumes_is_asked_for_too(events, things, login):
     with alias(**login):
         assert reason("/otherz") == (200, None)
         assert events("--database", "other", "--max-lag", "5")[0] == 0
-        with limited("other", seconds=2), connections["other"].cursor() as cursor:
-            cursor.execute("SELECT current_user")
-            assert cursor.fetchall() == [(login["OPTIONS"]["assume_role"],)]
+
+        def current_user():
+            with connections["other"].cursor() as cursor:
+                cursor.execute("SELECT current_user")
+                return cursor.fetchall()
+
+        assert limited("other", current_user, seconds=2) == [(login["OPTIONS"]["assume_role"],)]
 
 
 def test_a_topic_that_is_declared_and_not_there(undiscovered):

@@ -31,10 +31,9 @@ def look(using: str, *, max_lag: int | None, max_age: timedelta | None, consumer
             raise Unreachable(told)
         return _report(told, healthy=False, reason=problem.kind)
     try:
-        with limited(using, seconds=health.SECONDS):
-            if consumer is not None:
-                return _of_consumer(using, consumer, max_lag, max_age)
-            return _of_transfer(using, max_lag, max_age)
+        if consumer is not None:
+            return limited(using, lambda: _of_consumer(using, consumer, max_lag, max_age), seconds=health.SECONDS)
+        return limited(using, lambda: _of_transfer(using, max_lag, max_age), seconds=health.SECONDS)
     except OperationalError as error:
         if sql.kind_of(error).passes:
             raise Unreachable(sql.said(error)) from error

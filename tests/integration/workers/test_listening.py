@@ -5,16 +5,19 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection, connections
+from psycopg_pool import ConnectionPool
 
 from django_events.sql import direct
-from django_events.sql.direct import noticing_the_server, parameters
+from django_events.sql.direct import connected_as_a_worker, parameters
 from django_events.statements import _made
 from django_events.workers.listening import Listener, ListenSession
 from django_events.workers.stopping import Stop
@@ -25,6 +28,7 @@ from tests.support.processes import wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LOCK = 42
+SOON = 30.0  # seconds, after which a test that waits has failed
 
 
 @pytest.fixture
@@ -323,7 +327,7 @@ def test_both_ends_notice_that_the_other_has_vanished(settings, monkeypatch, lis
     """A wire that is cut can't be had here without cutting everybody's: what the ends were told is looked at."""
     settings.DJANGO_EVENTS = {"VANISHED_AFTER": timedelta(seconds=12)}
     monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "keepalives_interval", 4)
-    with noticing_the_server("default"):
+    with connected_as_a_worker("default"):
         hear("things")
         with psycopg.connect(**parameters("default")) as other:
             with socket.socket(fileno=os.dup(other.pgconn.socket)) as wire:
@@ -336,3 +340,39 @@ def test_both_ends_notice_that_the_other_has_vanished(settings, monkeypatch, lis
         for name in SERVERS
     ]
     assert asked == ["6", "2", "3", "12000"]
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectionPool[Any]]:
+    """The site has a pool of one connection."""
+    known = connections.settings["default"]
+    connection.close()
+    options = {**known["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 1}}
+    with monkeypatch.context() as site:
+        site.setitem(known, "OPTIONS", options)
+        site.setitem(known, "CONN_MAX_AGE", 0)
+        pool = connections["default"].pool
+        pool.open()
+        pool.wait(SOON)
+        yield pool
+        connection.close()
+        connections["default"].close_pool()
+
+
+def test_threads_of_a_worker_are_not_kept_waiting_by_a_pool_of_the_site(pool: ConnectionPool[Any]) -> None:
+    connection.ensure_connection()
+    met = threading.Barrier(4)
+
+    def connect() -> None:
+        connection.ensure_connection()
+        met.wait(SOON)
+        connections.close_all()
+
+    with connected_as_a_worker("default"), ThreadPoolExecutor(3) as threads:
+        done = [threads.submit(connect) for _ in range(3)]
+        connection.ensure_connection()
+        met.wait(SOON)
+        assert [one.result() for one in done] == [None] * 3
+    assert pool.get_stats()["pool_available"] == 1, "what the site took is the pool's again"
+    connection.ensure_connection()
+    assert pool.get_stats()["pool_available"] == 0, "and the site takes from it"
