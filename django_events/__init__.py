@@ -35,6 +35,7 @@ _HOMES = {
     "cancel": "django_events.publishing.api",
     "capture": "django_events.publishing.capture",
     "claim": "django_events.consuming.claiming",
+    "close_writers": "django_events.publishing.open_writers",
     "consumer": "django_events.declarations",
     "discard": "django_events.operating.dead_letters",
     "erase": "django_events.operating.erasing.api",
@@ -74,6 +75,7 @@ __all__ = [
     "cancel",
     "capture",
     "claim",
+    "close_writers",
     "consumer",
     "discard",
     "erase",
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
         publish_many,
     )
     from django_events.publishing.capture import capture
+    from django_events.publishing.open_writers import close_writers
     from django_events.publishing.outbox import outbox
     from django_events.publishing.republish import publish_again
     from django_events.publishing.session_settings import event_context, suppress

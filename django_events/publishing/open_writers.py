@@ -1,17 +1,15 @@
-"""The open writers of this process: they are closed when it ends, and start empty in a fork.
+"""The open writers of this process: `close_writers()` closes them, and so does its exit. They start empty in a fork.
 
-A process that is killed, or ends by os._exit() like those of multiprocessing, closes nothing: there `with` does.
+The package handles no signal. A process that a signal ends, or os._exit() like those of multiprocessing, runs nothing
+at exit, and what its writers hold is lost: such a process closes them itself.
 """
 
 import atexit
 import logging
 import os
-import signal
-import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
-from types import FrameType
 from typing import Protocol
 from weakref import WeakSet
 
@@ -30,21 +28,28 @@ class Writer(Protocol):
 
 _writers: WeakSet[Writer] = WeakSet()
 _watching = False
-LEAST = 0.5  # seconds for a writer to be closed at exit, after others have taken all the time
+LEAST = 0.5  # seconds for a writer to be closed, after others have taken all the time
+
+
+def close_writers(timeout: timedelta | None = None) -> None:
+    """Close every open BufferedWriter of this process: what they took in is written first, by all at the same time.
+
+    For the hook that a server calls before its process ends. Raises NotWritten when all are closed, if events were
+    refused, or if for `timeout` (by default the longest `max_wait`) none was settled. Calling again does nothing.
+    """
+    if refusals := _close_all(timeout):
+        for other in refusals[1:]:
+            refusals[0].add_note(str(other))
+        raise refusals[0]
 
 
 def add(writer: Writer) -> None:
-    """Close it when the process ends. SIGTERM ends it as SystemExit does, unless somebody handles it already."""
+    """Close it when the interpreter exits, and let it start empty in a fork."""
     global _watching
     if not _watching:
         _watching = True
-        atexit.register(_close_all)
+        atexit.register(_close_at_exit)
         os.register_at_fork(after_in_child=_start_empty)
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.Handlers.SIG_DFL
-    ):
-        signal.signal(signal.SIGTERM, _exit)
     _writers.add(writer)
 
 
@@ -52,27 +57,38 @@ def discard(writer: Writer) -> None:
     _writers.discard(writer)
 
 
-def close_quietly(writer: Writer, timeout: timedelta | None = None) -> None:
-    """Close a writer where another error, or the end of the process, must not be replaced by its own."""
+def close_quietly(writer: Writer) -> None:
+    """Close a writer where another error must not be replaced by its own."""
     try:
-        writer.close(timeout)
+        writer.close()
     except EventsError as error:
-        with suppress(Exception):  # of a handler of the log: other writers are to be closed, too
-            logger.error("%s", error)
+        _log(error)
 
 
-def _close_all() -> None:
+def _close_all(timeout: timedelta | None = None) -> list[EventsError]:
     """They write at the same time, so together they wait no longer than the most patient one."""
     writers = list(_writers)
-    until = time.monotonic() + max((writer.hurry() for writer in writers), default=0.0)
+    patience = max((writer.hurry() for writer in writers), default=0.0)
+    until = time.monotonic() + (patience if timeout is None else timeout.total_seconds())
+    refusals = []
     for writer in writers:
-        close_quietly(writer, timedelta(seconds=max(until - time.monotonic(), LEAST)))
+        try:
+            writer.close(timedelta(seconds=max(until - time.monotonic(), LEAST)))
+        except EventsError as error:
+            refusals.append(error)
+    return refusals
+
+
+def _close_at_exit() -> None:
+    for error in _close_all():
+        _log(error)
+
+
+def _log(error: EventsError) -> None:
+    with suppress(Exception):  # of a handler of the log: other writers are to be closed, too
+        logger.error("%s", error)
 
 
 def _start_empty() -> None:
     for writer in list(_writers):
         writer._start_empty()
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

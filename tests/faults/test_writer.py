@@ -46,6 +46,27 @@ def test_sigterm_writes_what_was_taken_in(processes: Processes):
 
 
 @pytest.mark.requirement("H2")
+def test_sigterm_is_the_business_of_the_process_which_loses_its_batches_without_a_handler(processes: Processes):
+    writer = processes.start_writer("unhandled")
+    processes.wait_until(lambda: len(writer.values("written")) > 300, what="300 events")
+    writer.process.send_signal(signal.SIGTERM)
+
+    assert writer.process.wait(60) == -signal.SIGTERM
+    in_log = transferred(processes)
+    assert writer.values("written") <= in_log
+    assert len(taken(writer) - in_log) <= WINDOW
+
+
+@pytest.mark.requirement("H2")
+def test_close_writers_writes_everything_where_nothing_runs_at_exit(processes: Processes):
+    writer = processes.start_writer("hook")
+
+    assert writer.process.wait(60) == 5
+    assert len(taken(writer)) == MANY
+    assert taken(writer) == transferred(processes)
+
+
+@pytest.mark.requirement("H2")
 def test_sigterm_ends_the_process_also_where_the_database_is_away(processes: Processes, fault_server: Server):
     fault_server.stop("fast")
     try:

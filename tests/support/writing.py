@@ -16,13 +16,15 @@ import django
 
 django.setup()
 
-from django_events import BufferedWriter  # noqa: E402
+from django_events import BufferedWriter, close_writers  # noqa: E402
 
 MANY = 500
 
 
 def main(way: str, journal_path: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    if way != "unhandled":
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with Path(journal_path).open("a", buffering=1) as journal:
 
         def note(outcome: str, *values: str) -> None:
@@ -32,12 +34,14 @@ def main(way: str, journal_path: str) -> None:
             value = f"{who}/{n}"
             future = writer.publish(value, key=f"{who} {n % 7}")
             note("taken", value)
-            if way == "killed":
+            if way in ("killed", "unhandled"):
                 future.add_done_callback(lambda future: note("written", value))
 
         ways: dict[str, Any] = {
             "forever": forever,
             "killed": forever,
+            "unhandled": forever,
+            "hook": hook,
             "waiting": waiting,
             "own": own_handler,
             "left": left_open,
@@ -73,6 +77,16 @@ def own_handler(publish: Any, note: Any) -> None:
                 break
     note("left by itself")
     sys.exit(3)
+
+
+def hook(publish: Any, note: Any) -> None:
+    """A server that ends its process by os._exit(), after the hook that it has for its site."""
+    many = timedelta(hours=1)
+    writers = [BufferedWriter("orders", max_flushes=1, max_age=many) for _ in range(2)]
+    for n in range(MANY):
+        publish(writers[n % 2], n, f"p/{n % 2}")
+    close_writers()
+    os._exit(5)
 
 
 def left_open(publish: Any, note: Any) -> None:

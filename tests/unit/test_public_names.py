@@ -63,7 +63,18 @@ def test_every_public_name_is_what_it_says():
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
         *("apublish", "apublish_many", "consumer", "discard", "lag", "pause", "publish", "publish_many", "redrive"),
-        *("cancel", "capture", "claim", "erase", "event_context", "outbox", "resume", "rewind", "suppress"),
+        *(
+            "cancel",
+            "capture",
+            "claim",
+            "close_writers",
+            "erase",
+            "event_context",
+            "outbox",
+            "resume",
+            "rewind",
+            "suppress",
+        ),
         *("publish_again", "retry_now", "skip", "topic", "unregister"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions

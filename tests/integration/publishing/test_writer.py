@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.utils.connection import ConnectionDoesNotExist
 from psycopg import IsolationLevel
 
-from django_events import UNSET, BufferedWriter, declarations, publish
+from django_events import UNSET, BufferedWriter, close_writers, declarations, publish
 from django_events.exceptions import InvalidEvent, NotWritten, TopicNotReady, UnknownTopic, WriterClosed, WriterFull
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.publishing import writer_threads as lanes_module
@@ -38,10 +38,10 @@ LOST = "lose_next_answer", "lose_next_commit", "strand_next_commit"
 
 @pytest.fixture(autouse=True)
 def nothing_left(transactional_db, make_topic):
-    """No test leaves events in the buffer, marks of batches, or a handler of SIGTERM."""
-    before = signal.getsignal(signal.SIGTERM)
+    """No test leaves events in the buffer, or marks of batches, and no writer a handler of signals."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield
-    signal.signal(signal.SIGTERM, before)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
     transfer_all()
     assert not marks()
     DedupKey.objects.all().delete()
@@ -595,6 +595,31 @@ def test_close_gives_up_what_waits_and_leaves_no_thread(things, blocked):
 
 
 @pytest.mark.requirement("H2")
+def test_all_writers_of_the_process_are_closed_at_once_and_what_they_hold_is_written(things):
+    one, other = BufferedWriter(things, max_age=LONG), BufferedWriter(things, max_age=LONG)
+    futures = [one.publish("one"), other.publish("other")]
+    close_writers()
+
+    assert [future.result(0) for future in futures] == [True, True]
+    for writer in (one, other):
+        with pytest.raises(WriterClosed):
+            writer.publish("late")
+    close_writers()
+
+
+def test_closing_all_writers_says_what_each_of_them_could_not_write(things, blocked):
+    writers = [BufferedWriter(things, max_age=LONG) for _ in range(2)]
+    futures = [writer.publish("waits") for writer in writers]
+    with pytest.raises(NotWritten, match="1 of 1 events for topic 'things' were not written") as caught:
+        close_writers(BRIEF)
+
+    [note] = caught.value.__notes__
+    assert "1 of 1 events for topic 'things' were not written" in note
+    for future in futures:
+        with pytest.raises(NotWritten):
+            future.result(0)
+
+
 def test_close_says_when_it_is_not_known_whether_events_are_in_the_log(things, proxy):
     writer = BufferedWriter(things, max_age=LONG, max_items=3, max_flushes=1, using="wired")
     writer.publish("connected")
