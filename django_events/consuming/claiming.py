@@ -27,7 +27,7 @@ from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import Named
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.declarations import LONGEST_LEASE, SHORTEST_LEASE
-from django_events.exceptions import ClaimRefused, LeaseLost
+from django_events.exceptions import LeaseLost, Refused
 from django_events.models.buffer import writable
 from django_events.retries import Ignore, RetryLater
 
@@ -104,15 +104,15 @@ class Claimed:
         return settlement
 
     def _to_settle(self, events: "tuple[ReceivedEvent, ...] | list[ReceivedEvent]") -> list[ReceivedEvent]:
-        """Which of these events are claimed and unsettled; ClaimRefused if one can't be settled here."""
+        """Which of these events are claimed and unsettled; Refused if one can't be settled here."""
         if not events:
             return []
         claimed, _ = self._something()
         for event in events:
             if event.id not in claimed.attempts or event.topic != claimed.subscription.topic:
-                raise ClaimRefused(f"{event} was not claimed here, so it can't be settled here.")
+                raise Refused(f"{event} was not claimed here, so it can't be settled here.")
             if event.id in self._released:
-                raise ClaimRefused(f"{event} was given back, because an earlier event of its key failed.")
+                raise Refused(f"{event} was given back, because an earlier event of its key failed.")
         there = still_claimed(claimed)
         known = there | self._settled | _noted(claimed)
         if any(event.id not in known for event in events):
@@ -121,7 +121,7 @@ class Claimed:
 
     def _something(self) -> tuple[ClaimedDeliveries, Queue]:
         if self._claimed is None or self._queue is None:
-            raise ClaimRefused("Nothing was claimed here, so there is nothing to settle.")
+            raise Refused("Nothing was claimed here, so there is nothing to settle.")
         return self._claimed, self._queue
 
     def close(self) -> None:
@@ -219,22 +219,22 @@ def _queues(
     using: str, declared: declarations.DeclaredConsumer, topic: declarations.DeclaredTopic | str | None
 ) -> list[Subscription]:
     if declared.mode != "queue":
-        raise ClaimRefused(
+        raise Refused(
             f"Consumer {declared.name!r} is a stream: its events have no status of their own, only its handler gets "
             "them. Declare it with mode='queue' to claim its events."
         )
     found = subscriptions(using, [declared])
     chosen = [one for one in found if topic is None or one.topic == str(topic)]
     if not chosen:
-        raise ClaimRefused(f"Consumer {declared.name!r} doesn't read topic {str(topic)!r}.")
+        raise Refused(f"Consumer {declared.name!r} doesn't read topic {str(topic)!r}.")
     return chosen
 
 
 def _refuse_old_snapshot(using: str) -> None:
-    """ClaimRefused in a transaction with an old snapshot: it doesn't see what other workers have claimed since."""
+    """Refused in a transaction with an old snapshot: it doesn't see what other workers have claimed since."""
     [[level]] = sql.fetch(using, SQL.isolation)
     if level != "read committed":
-        raise ClaimRefused(
+        raise Refused(
             f"claim() is called in a transaction at {level.upper()}, which doesn't see what others claim meanwhile. "
             "Call it outside of the transaction, or in one at READ COMMITTED."
         )

@@ -7,14 +7,14 @@ transfer nor retention moves the ends of the log meanwhile.
 from datetime import datetime
 
 from django_events import declarations, models, sql
-from django_events.exceptions import PositionRefused
+from django_events.exceptions import Refused
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
 
 def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
-    """The id that is meant; PositionRefused if the log has no such position."""
+    """The id that is meant; Refused if the log has no such position."""
     first, end = _bounds(using, topic)
     if to == "beginning":
         return first
@@ -23,19 +23,19 @@ def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
     if isinstance(to, datetime):
         return _first_since(using, topic, to, first, end)
     if isinstance(to, bool) or not isinstance(to, int):
-        raise PositionRefused(
+        raise Refused(
             f"{to!r} is no position in a log, expected 'beginning', 'end', a datetime, or the id of an event."
         )
     if first <= to <= end:
         return to
     if to < 1:
-        raise PositionRefused(f"{to} is no position in a log: ids begin at 1. Say 'beginning' for the oldest event.")
+        raise Refused(f"{to} is no position in a log: ids begin at 1. Say 'beginning' for the oldest event.")
     if to < first:
-        raise PositionRefused(
+        raise Refused(
             f"Topic {topic} begins at {first}: what was before it has expired. Event {to} doesn't exist any more. "
             "Say 'beginning' for the oldest event in the log."
         )
-    raise PositionRefused(
+    raise Refused(
         f"Topic {topic} ends at {end - 1}, so event {to} doesn't exist yet, and the events before it would be "
         "left out. Say 'end' for the next event that comes."
     )
@@ -75,7 +75,7 @@ def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
 def _first_since(using: str, topic: models.Topic, moment: datetime, first: int, end: int) -> int:
     """Times never decrease along ids, so halving finds the first event at or after a moment."""
     if moment.tzinfo is None:
-        raise PositionRefused(f"{moment!r} has no time zone, so it is not clear which moment is meant.")
+        raise Refused(f"{moment!r} has no time zone, so it is not clear which moment is meant.")
     log = log_table(topic.pk)
     while first < end:
         middle = (first + end) // 2

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 from django_events import declarations, models
-from django_events.exceptions import EventsError, UnknownConsumer, did_you_mean
+from django_events.exceptions import Refused, UnknownConsumer, did_you_mean
 
 Named = declarations.DeclaredConsumer | str
 
 
-def refuse_several(rows: Sequence[models.Consumer], event_id: int, error: type[EventsError]) -> None:
-    """An error if a consumer reads several topics and only an id is given: it is another event in each of them."""
+def refuse_several(rows: Sequence[models.Consumer], event_id: int) -> None:
+    """Refused if a consumer reads several topics and only an id is given: it is another event in each of them."""
     if len(rows) > 1:
         topics = ", ".join(row.topic.name for row in rows)
-        raise error(
+        raise Refused(
             f"Consumer {rows[0].name!r} reads {topics}: {event_id} is another event in each of them. Nothing was "
             "changed. Say which topic is meant, with topic=…"
         )

@@ -11,13 +11,7 @@ from django.db import DatabaseError, transaction
 
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
-from django_events.exceptions import (
-    ConsumerChangeRefused,
-    ConsumerInUse,
-    InvalidConsumer,
-    UnknownTopic,
-    did_you_mean,
-)
+from django_events.exceptions import InUse, InvalidConsumer, Refused, UnknownTopic, did_you_mean
 from django_events.matching import decides, expression, is_pattern
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
@@ -162,7 +156,7 @@ def _expressions(patterns: tuple[str, ...] | None) -> list[str] | None:
 
 def _refuse_other_mode(row: models.Consumer, declared: declarations.DeclaredConsumer) -> None:
     if row.mode != declared.mode:
-        raise ConsumerChangeRefused(
+        raise Refused(
             f"Consumer {row} is declared with mode={declared.mode!r}, at {declared.declared_at}, and was registered "
             f"with mode={row.mode!r}: how far it is can't be said in the other way. Nothing was changed. Declare "
             f"mode={row.mode!r} again, or give it another name."
@@ -173,7 +167,7 @@ def _refuse_name_of_query(using: str, declared: declarations.DeclaredConsumer, t
     """Refuse the name of a streaming query of Spark on another topic: `events pause NAME` would mean both."""
     rows = models.Consumer.objects.using(using).select_related("topic")
     if query := rows.filter(name=declared.name, mode="spark").first():
-        raise ConsumerChangeRefused(
+        raise Refused(
             f"Consumer {declared} is declared for topic {topic.name!r}, at {declared.declared_at}, and a streaming "
             f"query of Spark has the name, on topic {query.topic.name!r}. Nothing was changed. Give it another name, "
             f"or, if the query is gone for good, run: manage.py events unregister {declared.name} --topic "
@@ -232,7 +226,7 @@ def _changed_positions(
         return dict.fromkeys(partitions_of(declared, topic), lowest)
     reached = max(p.position for p in positions.values())
     if behind := [p for p in positions.values() if _has_unread(using, topic, p, reached)]:
-        raise ConsumerChangeRefused(
+        raise Refused(
             f"Consumer {row} is declared with partitioned=False, at {declared.declared_at}, and was registered with "
             f"partitioned=True. Its partitions are not equally far: {behind[0].partition} is at {behind[0].position} "
             f"and another at {reached}, so some events would be handled twice. Nothing was changed. Declare "
@@ -252,15 +246,15 @@ def _has_unread(using: str, topic: models.Topic, position: models.Position, uppe
 
 
 def refuse_in_use(using: str, row: models.Consumer) -> None:
-    """Raise ConsumerInUse while a worker has a lease of it, or claims some."""
+    """Raise InUse while a worker has a lease of it, or claims some."""
     if row.mode == "queue" and not sql.fetch(using, SQL.stand_still_now, consumer_id=row.pk)[0][0]:
-        raise ConsumerInUse(
+        raise InUse(
             f"A worker claims deliveries of consumer {row} now. Nothing was changed. Stop its workers and try again."
         )
     if leases := sql.fetch(using, SQL.current_leases, consumer_id=row.pk):
         partition, holder = leases[0]
         where = "" if partition == ALL else f"in partition {partition} "
-        raise ConsumerInUse(
+        raise InUse(
             f"Consumer {row} is handling events now, {where}by {holder}. Nothing was changed. "
             "Stop its workers and try again."
         )

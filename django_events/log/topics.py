@@ -12,7 +12,7 @@ from django.apps import apps as site_apps
 from django.apps.registry import Apps
 
 from django_events import declarations, models, sql
-from django_events.exceptions import TopicChangeRefused
+from django_events.exceptions import Refused
 from django_events.log import segments
 from django_events.statements import log_table
 
@@ -32,7 +32,7 @@ OPTIONS = (
 def sync(using: str) -> list[str]:
     """Make and adapt what the declarations ask for; returns a line for each change.
 
-    Refusals come first: TopicChangeRefused means that nothing was done. Then each topic has a
+    Refusals come first: Refused means that nothing was done. Then each topic has a
     transaction of its own, because those of a thousand don't fit into the server's lock table.
     """
     declarations.registry.check()
@@ -112,7 +112,7 @@ def _layout_changed(row: models.Topic, declared: declarations.DeclaredTopic) -> 
 
 
 def _refuse(using: str, declared: declarations.DeclaredTopic, rows: Rows, logs: Logs) -> None:
-    """Raise TopicChangeRefused where the events that are there don't allow what is declared."""
+    """Raise Refused where the events that are there don't allow what is declared."""
     row = rows.get(declared.name)
     if row is None:
         if orphan := _orphans(_ids(rows), logs).get(declared.name):
@@ -125,7 +125,7 @@ def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.Dec
     log = log_table(orphan)
     [[highest]] = sql.fetch(using, SQL.highest_partition.on(log=log))
     if highest is not None and highest >= declared.partitions:
-        raise TopicChangeRefused(
+        raise Refused(
             f"Topic {declared} lost its row. Its log, {log}, has events in partition {highest}, and it is declared "
             f"with {_partitions(declared.partitions)}, at {declared.declared_at}. Nothing was changed. Declare as "
             f"many partitions as it had, at least {highest + 1}, or a new topic."
@@ -198,12 +198,12 @@ def _refuse_with_events(using: str, row: models.Topic, declared: declarations.De
     if not used:
         return
     if row.partitions != declared.partitions:
-        raise TopicChangeRefused(
+        raise Refused(
             f"Topic {row} has {_partitions(row.partitions)} and is declared with {declared.partitions}, at "
             f"{declared.declared_at}. It has events already, and their keys would change partitions, so their "
             f"order would be lost. Nothing was changed. Declare partitions={row.partitions} again, or a new topic."
         )
-    raise TopicChangeRefused(
+    raise Refused(
         f"Topic {row} is declared with timeline={declared.timeline}, at {declared.declared_at}, and was made "
         f"with timeline={row.timeline}. It has events already, and making their index would stop publishing. "
         f"Nothing was changed. Declare timeline={row.timeline} again, or a new topic."

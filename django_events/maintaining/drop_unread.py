@@ -15,7 +15,7 @@ from django.db import OperationalError
 
 from django_events import models, sql
 from django_events.consuming import log_positions
-from django_events.exceptions import ConsumerInUse
+from django_events.exceptions import InUse
 from django_events.log import retention
 from django_events.log.retention import Need, Outlived
 from django_events.operating.interventions import record
@@ -80,7 +80,7 @@ def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequenc
             _remove(using, now, old)
     except _Changed:  # with what was moved rolled back
         return False
-    except ConsumerInUse as error:
+    except InUse as error:
         raise NotNow(f"consumer {movable[0]}, which has events in hand, or somebody who holds a lock on it") from error
     for row, loss in moved:
         _tell(using, row, loss)

@@ -12,7 +12,7 @@ from django.db import router
 from django.db.models import QuerySet
 
 from django_events import sql
-from django_events.exceptions import ConsumerInUse, RedriveRefused
+from django_events.exceptions import InUse, Refused
 from django_events.models import DeadLetter
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
@@ -27,7 +27,7 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
     """Let their consumers handle these events again, oldest first; returns how many.
 
     In one transaction, all or none. The workers do it, where keys are in order never beside another event of
-    the same key; attempts are counted anew. RedriveRefused says that an older dead letter of the
+    the same key; attempts are counted anew. Refused says that an older dead letter of the
     same key has to come first. Repeating it before they are handled changes nothing.
     """
     with _locked(dead_letters) as (using, letters):
@@ -44,7 +44,7 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
 def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_run: bool = False) -> int:
     """Delete these dead letters; what is left of them is the record with the reason. Returns how many.
 
-    In one transaction, all or none. ConsumerInUse says that a worker handles one of them again in this moment.
+    In one transaction, all or none. InUse says that a worker handles one of them again in this moment.
     """
     if not reason.strip():
         raise ValueError("A dead letter is discarded for a reason: reason is empty.")
@@ -79,7 +79,7 @@ def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
     ids = [letter.pk for letter in letters]
     for letter_id, older_id in sql.fetch(using, SQL.older_dead_letter, ids=ids):
         letter = next(letter for letter in letters if letter.pk == letter_id)
-        raise RedriveRefused(
+        raise Refused(
             f"The dead letter {letter} of consumer {letter.consumer.name!r} can't be handled before "
             f"{letter.consumer.topic}/{older_id}, which is older and has the same key {letter.key!r}. "
             "Nothing was changed. Redrive that one too, or discard it."
@@ -90,7 +90,7 @@ def _refuse_in_hand(using: str, letters: list[DeadLetter]) -> None:
     """Its delivery may have been made a moment ago: by now the letters are locked, so there is no waiting for it."""
     redriven = sql.fetch(using, SQL.redriven_now, ids=[letter.pk for letter in letters])
     if in_hand := [event_id for event_id, free in redriven if not free]:
-        raise ConsumerInUse(
+        raise InUse(
             f"The dead letter of event {in_hand[0]} is being handled again in this moment. Nothing was changed. "
             "Try again when that is over."
         )

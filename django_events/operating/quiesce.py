@@ -14,7 +14,7 @@ from django.db import OperationalError, connections
 
 from django_events import models, sql
 from django_events.consuming.leases import end_holder
-from django_events.exceptions import ConsumerInUse, UnknownConsumer
+from django_events.exceptions import InUse, Refused, UnknownConsumer
 from django_events.models.functions import ClockTimestamp
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
@@ -51,7 +51,7 @@ class Patience:
             self._consumers.update(held_until=ClockTimestamp() + HOLD)
 
     def wait_for(self, holder: str) -> None:
-        """Let whoever has something in hand get on; ConsumerInUse when the time is over."""
+        """Let whoever has something in hand get on; InUse when the time is over."""
         if time.monotonic() >= self._deadline or not self.alone:
             how = (
                 f"still handling events after {self.wait.total_seconds():.0f} s"
@@ -63,7 +63,7 @@ class Patience:
                 if self.alone
                 else f"Outside of a transaction, {self.verb} waits for it to finish."
             )
-            raise ConsumerInUse(f"Consumer {self.rows[0]} is {how}, by {holder}. Nothing was changed. {way}")
+            raise InUse(f"Consumer {self.rows[0]} is {how}, by {holder}. Nothing was changed. {way}")
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
@@ -124,9 +124,9 @@ def lock(using: str, row: models.Consumer) -> None:
     row.live, row.filled_until = fresh.live, fresh.filled_until
 
 
-def locked(row: models.Consumer) -> ConsumerInUse:
+def locked(row: models.Consumer) -> InUse:
     """Somebody's lock is in the way, and no lease tells whose."""
-    return ConsumerInUse(f"Somebody holds a lock on what consumer {row} has to handle. Nothing was changed. Try again.")
+    return InUse(f"Somebody holds a lock on what consumer {row} has to handle. Nothing was changed. Try again.")
 
 
 def gone(row: models.Consumer) -> UnknownConsumer:
@@ -135,10 +135,10 @@ def gone(row: models.Consumer) -> UnknownConsumer:
 
 
 def refuse_queries(rows: Sequence[models.Consumer]) -> None:
-    """ConsumerInUse if one of them is a streaming query of Spark."""
+    """Refused if one of them is a streaming query of Spark."""
     for row in rows:
         if row.mode == "spark":
-            raise ConsumerInUse(
+            raise Refused(
                 f"Consumer {row} is a streaming query of Spark, and its checkpoint decides what it reads. Nothing was "
                 "changed. Stop the query, or start it with another checkpoint."
             )

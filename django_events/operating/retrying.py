@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, refuse_several, registered
-from django_events.exceptions import RetryRefused
+from django_events.exceptions import Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
 from django_events.operating.quiesce import lock, refuse_queries
@@ -76,10 +76,10 @@ def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) 
 
 def _refuse(rows: list[models.Consumer], event_id: int | None) -> None:
     if event_id is not None:
-        refuse_several(rows, event_id, RetryRefused)
+        refuse_several(rows, event_id)
     for row in rows:
         if row.paused_at is not None:
-            raise RetryRefused(
+            raise Refused(
                 f"Consumer {row} is paused, so nothing of it is tried now. Nothing was changed. Let it go on, which "
                 f"tries again all that waits: manage.py events resume {row.name}"
             )

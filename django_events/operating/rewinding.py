@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
 from django_events.consuming.registered import Named, refuse_several, registered
-from django_events.exceptions import PositionRefused
+from django_events.exceptions import Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
 from django_events.operating.quiesce import refuse_queries, standing_still
@@ -62,14 +62,14 @@ def rewind(
     """Let a consumer go on at another offset: the id of the next event to handle, a time, "beginning" or "end".
 
     In a transaction of its own: all its topics and partitions move, or the one that is named, or none. Workers may
-    run: it waits for the events in hand, and ConsumerInUse says that they took longer. Dead letters behind the
+    run: it waits for the events in hand, and InUse says that they took longer. Dead letters behind the
     new offset are dropped, because their events come again. Repeating it moves there again.
     """
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
     if isinstance(to, int):
-        refuse_several(rows, to, PositionRefused)
+        refuse_several(rows, to)
     if dry_run:
         with sql.committed(using):
             return [move for row in rows for move, _ in _moves(using, row, to, partition)]
@@ -104,7 +104,7 @@ def _moves(
     if partition is not None:
         positions = [position for position in positions if position.partition == partition]
         if not positions:
-            raise PositionRefused(f"Consumer {row} has no position in partition {partition}. Nothing was changed.")
+            raise Refused(f"Consumer {row} has no position in partition {partition}. Nothing was changed.")
     offset = log_positions.find(using, row.topic, to)
     if row.mode == "queue":
         [position] = positions

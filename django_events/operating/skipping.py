@@ -19,7 +19,7 @@ from django_events.consuming import log_positions
 from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, refuse_several, registered
-from django_events.exceptions import SkipRefused
+from django_events.exceptions import Refused
 from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
@@ -81,7 +81,7 @@ def skip(
 
     Of a stream, the event that its partition is at, failing, stopped or not begun; of a queue, any that waits, also one
     that is missing from the log: only then there is nothing for a dead letter to keep. In a transaction of its own.
-    Workers may run: it waits for who has the event in hand, and ConsumerInUse says that it took longer. SkipRefused
+    Workers may run: it waits for who has the event in hand, and InUse says that it took longer. Refused
     says why any other event is none to skip, and so for who repeats it.
     """
     if not reason.strip():
@@ -89,7 +89,7 @@ def skip(
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
-    refuse_several(rows, event_id, SkipRefused)
+    refuse_several(rows, event_id)
     [row] = rows
     partition = _partition(using, row, event_id)
     asked = _Skip(using, row, event_id, partition, by or this_user(), storable(reason), wait, dry_run)
@@ -110,7 +110,7 @@ def _partition(using: str, row: models.Consumer, event_id: int) -> int:
         return partition
     if has_delivery:
         return MISSING
-    raise SkipRefused(
+    raise Refused(
         f"There is no event {row.topic}/{event_id} in the log. Nothing was changed. If a stream is to go on behind it: "
         f"manage.py events rewind {row.name} --to {event_id + 1}"
     )
@@ -178,17 +178,17 @@ def _refuse_unless_next(asked: _Skip, position: models.Position) -> None:
     """A stream gives up on the event that it is at: to leave out more is to move it, and that is another verb."""
     row, event_id = asked.row, asked.event_id
     if event_id <= position.position:
-        raise SkipRefused(
+        raise Refused(
             f"Consumer {row} passed {asked.address} already: it is behind {row.topic}/{position.position}. Nothing was "
             f"changed. To have it handled again: manage.py events rewind {row.name} --to {event_id}"
         )
     if earlier := _next(asked, position.position, event_id - 1):
-        raise SkipRefused(
+        raise Refused(
             f"Consumer {row} is at {row.topic}/{earlier}, which comes before {asked.address}. Nothing was changed. "
             f"Skip that one, or leave out all that come before an event: manage.py events rewind {row.name} --to ID"
         )
     if _next(asked, event_id - 1, event_id) is None:
-        raise SkipRefused(
+        raise Refused(
             f"Event {asked.address} is not for consumer {row}: its filter leaves it out. Nothing was changed."
         )
 
@@ -305,17 +305,17 @@ def _refuse_unless_waiting(asked: _Skip, *, there: bool) -> None:
     if not row.live and event_id > row.filled_until:  # and if it has a delivery: it would be made again
         position = row.positions.using(asked.using).first()
         if position is not None and position.stopped_at is not None:
-            raise SkipRefused(
+            raise Refused(
                 f"Consumer {row} is not at {asked.address}: it was given what is up to {row.topic}/{row.filled_until}, "
                 f"and stopped there. {position.error} Nothing was changed. Repair the cause, then: manage.py events "
                 f"resume {row.name}. Or leave the event out: manage.py events rewind {row.name} --to {event_id + 1}"
             )
-        raise SkipRefused(
+        raise Refused(
             f"Consumer {row} is not at {asked.address} yet: it catches up, and was given what is up to "
             f"{row.topic}/{row.filled_until}. Nothing was changed. Try again when it is there."
         )
     if not there:
-        raise SkipRefused(
+        raise Refused(
             f"No delivery of {asked.address} waits for consumer {row}: it handled the event, or its filter leaves it "
             f"out. Nothing was changed. To have it handled again: manage.py events rewind {row.name} --to {event_id}"
         )
@@ -329,14 +329,14 @@ def _refuse_dead_letter(asked: _Skip) -> None:
     [redrive_at] = found
     how = "is a dead letter" if redrive_at is None else "is a dead letter, and waits to be handled again,"
     way = "To be done with it" if redrive_at is None else "To have it not handled"
-    raise SkipRefused(
+    raise Refused(
         f"Event {asked.address} {how} of consumer {asked.row} already. Nothing was changed. {way}, discard it: "
         f"manage.py events discard {asked.row.name} {asked.address}"
     )
 
 
 def _bury(asked: _Skip, skipped: Skipped) -> None:
-    """Copy the event into the dead letters. SkipRefused where the log has it no more, or has it after all."""
+    """Copy the event into the dead letters. Refused where the log has it no more, or has it after all."""
     rows = sql.fetch(
         asked.using,
         SQL.bury_from_log.on(log=asked.log, topic_id=asked.row.topic_id, event_id=asked.event_id),
@@ -346,9 +346,9 @@ def _bury(asked: _Skip, skipped: Skipped) -> None:
         traceback=skipped.error,
     )
     if rows and asked.partition == MISSING:
-        raise SkipRefused(f"Event {asked.address} is in the log again. Nothing was changed. Try again.")
+        raise Refused(f"Event {asked.address} is in the log again. Nothing was changed. Try again.")
     if not rows and asked.partition != MISSING:
-        raise SkipRefused(f"There is no event {asked.address} in the log any more. Nothing was changed.")
+        raise Refused(f"There is no event {asked.address} in the log any more. Nothing was changed.")
 
 
 def _record(asked: _Skip, skipped: Skipped) -> None:

@@ -8,7 +8,7 @@ It is recorded as an intervention.
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, registered
 from django_events.consuming.registration import refuse_in_use
-from django_events.exceptions import ConsumerInUse
+from django_events.exceptions import Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
 from django_events.operating.orphans import forget_orphans
@@ -25,7 +25,7 @@ def unregister(
 ) -> list[models.Consumer]:
     """Forget a consumer and how far it was, so that the log isn't kept for it any longer.
 
-    ConsumerInUse refuses it while an app declares it, while it handles events, and while it has dead letters.
+    Refused while an app declares it and while it has dead letters; InUse while it handles events.
     """
     using = writable(using)
     with sql.committed(using):
@@ -39,7 +39,7 @@ def unregister(
             list(row.positions.using(using).select_for_update())
             refuse_in_use(using, row)
             if dead := row.dead_letters.using(using).count():
-                raise ConsumerInUse(
+                raise Refused(
                     f"Consumer {row} has {dead} dead letters, which would be lost. Nothing was changed. "
                     "Redrive or discard them first."
                 )
@@ -56,7 +56,7 @@ def unregister(
 def _refuse_declared(row: models.Consumer) -> None:
     for declared in declarations.consumers:
         if declared.name == row.name and row.topic.name in declared.topics:
-            raise ConsumerInUse(
+            raise Refused(
                 f"Consumer {row} is declared at {declared.declared_at}, so the next migrate would register it again. "
                 "Nothing was changed. Remove the declaration first, or pause the consumer."
             )

@@ -17,7 +17,7 @@ from django.db import connections
 
 from django_events.declarations import DeclaredTopic, registry
 from django_events.drafts import UNSET, Unset
-from django_events.exceptions import NotWritten, WriterClosed, WriterFull
+from django_events.exceptions import NotWritten, Refused, WriterFull
 from django_events.models.buffer import writable
 from django_events.publishing import open_writers
 from django_events.publishing.encoding import Conditional, Encoded, encode
@@ -114,7 +114,7 @@ class BufferedWriter:
         with self._lock:
             while True:
                 if self._closed:
-                    raise WriterClosed(f"The writer for topic {self._topic.name!r} is closed. Make a new one.")
+                    raise Refused(f"The writer for topic {self._topic.name!r} is closed. Make a new one.")
                 lane = self._lane_of(event)
                 if lane.add(event, future, size):
                     self._taken += 1

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, Stri
 
 from django_events.database_errors import kind_of
 from django_events.event_columns import BUFFERED
-from django_events.exceptions import InvalidEvent, InvalidOption, SinkRefused
+from django_events.exceptions import InvalidEvent, InvalidOption, Refused
 from django_events.spark.dsn import Connection, fetch
 from django_events.spark.options import SinkOptions
 from django_events.spark.reading import topics
@@ -86,7 +86,7 @@ class Sink:
                             events += 1
                             copying.write_row((attempt, ids[topic], *row))
             except psycopg.DataError as error:
-                raise SinkRefused(
+                raise Refused(
                     f"PostgreSQL refused a row: {str(error).strip()} The column 'value' holds JSON as text, like "
                     "to_json(struct(…)) makes it, and so does 'metadata'. Nothing was published."
                 ) from None
@@ -130,12 +130,12 @@ class Sink:
         except psycopg.DatabaseError as error:
             if error.sqlstate != UNREADABLE:
                 raise
-            raise SinkRefused(
+            raise Refused(
                 f"A row was refused. {error.diag.message_primary} Publish it in the column 'body', or write such "
                 "numbers as text and make it flatter. Nothing was published."
             ) from None
         if published != events and not (again and published == 0):
-            raise SinkRefused(
+            raise Refused(
                 f"{published} of {events} events that tasks staged are still there, so nothing was published. "
                 "What is not published within a week is deleted."
             )
@@ -147,7 +147,7 @@ class Sink:
         query, run = of_task.query, of_task.run
         [[last, had, of, by]] = fetch(connection, SQL.lock_sink, sink=sink, query=query)
         if of != query:
-            raise SinkRefused(
+            raise Refused(
                 f"Sink {sink!r} belongs to {_called(of)}, not to {_called(query)}. A query with a new checkpoint "
                 "is another query. Batches of both have the same numbers, so each needs a name of its own: give it "
                 "another one by option 'sink'. Nothing was published."
@@ -161,18 +161,18 @@ class Sink:
                 if query
                 else "Expected a number that grows with each batch, by option 'batchId'."
             )
-            raise SinkRefused(
+            raise Refused(
                 f"Sink {sink!r} has published batch {last}, and this is batch {batch}, so it can't be told what of it "
                 f"is published already. {way_out} Nothing was published."
             )
         if run and run == by and not again:  # a batch comes again in another run only
-            raise SinkRefused(
+            raise Refused(
                 f"Sink {sink!r} has published batch {batch} already in this run of its query, so this is another write "
                 "in the same batch. To publish more than once in a batch, take a name for each by option 'sink'. "
                 "Nothing of it was published."
             )
         if events != had and not query:  # what a query computes may count otherwise when it is computed again
-            raise SinkRefused(
+            raise Refused(
                 f"Sink {sink!r} has published batch {batch} with {had} events, and now it has {events}: it is another "
                 "one. Give it a higher number by option 'batchId'. Nothing was published."
             )
@@ -228,7 +228,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  # Spark's name
         if not all(message.query for message in _of_events(messages)):
-            raise SinkRefused(
+            raise Refused(
                 f"Spark doesn't say which query publishes to sink {self.name!r}: its tasks have no property {QUERY!r}, "
                 "so a batch that comes again would not be known. Publish in foreachBatch, with the options 'sink' and "
                 "'batchId'. Nothing was published."

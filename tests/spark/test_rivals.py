@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 
 from django_events import Draft
-from django_events.exceptions import ExportRefused, InvalidOption
+from django_events.exceptions import InvalidOption, Refused
 from django_events.spark.exporting import export as exporting
 from django_events.spark.exporting import files, storage
 from django_events.spark.exporting.batches import Batches
@@ -99,7 +99,7 @@ def test_two_exports_at_once_when_the_lock_is_lost(
     def go() -> str:
         try:
             export(spark, wanted)
-        except ExportRefused as error:
+        except Refused as error:
             return str(error)
         finally:
             connections.close_all()
@@ -246,7 +246,7 @@ def test_an_object_that_cannot_be_copied_is_said_with_the_cause(spark: Any, tmp_
     place = OnDisk(spark, str(tmp_path))
 
     with pytest.raises(
-        ExportRefused, match=r"part-0\.parquet could not be copied to .*/batch/part-0\.parquet: There is a file where"
+        Refused, match=r"part-0\.parquet could not be copied to .*/batch/part-0\.parquet: There is a file where"
     ) as raised:
         place.show(str(tmp_path / "attempt"), f"{tmp_path}/batch")
 

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 
 from django_events import Draft
-from django_events.exceptions import SinkRefused
+from django_events.exceptions import Refused
 from django_events.models import BufferedEvent, Event, SinkBatch, StagedEvent
 from django_events.spark.options import for_sink
 from django_events.spark.sink import BatchWriter, Sink, StreamWriter
@@ -308,13 +308,13 @@ def test_a_batch_of_a_query_that_comes_again_is_published_already(spark: Any, ds
         message = replace(staged(writer.sink, *values), query="q")
         try:
             writer.commit([message], batch)
-        except SinkRefused:
+        except Refused:
             writer.abort([message], batch)
             raise
 
     for batch, values in ((3, ["1"]), (3, ["2", "3"]), (4, []), (4, ["5"])):
         commit(batch, *values)
-    with pytest.raises(SinkRefused, match=r"published batch 4, and this is batch 2.* Its checkpoint was set back"):
+    with pytest.raises(Refused, match=r"published batch 4, and this is batch 2.* Its checkpoint was set back"):
         commit(2, "6")
 
     assert [row[2] for row in logged(topic)] == [1, 5]
@@ -326,7 +326,7 @@ def test_nothing_is_published_for_a_query_that_is_not_known(spark: Any, dsn: str
     writer = StreamWriter(options, schema(spark, "value string"), overwrite=False)
     message = staged(writer.sink, "1")
 
-    with pytest.raises(SinkRefused, match="Spark doesn't say which query publishes to sink 's'"):
+    with pytest.raises(Refused, match="Spark doesn't say which query publishes to sink 's'"):
         writer.commit([message], 0)
     assert logged(topic) == []
     writer.abort([message], 0)
@@ -415,7 +415,7 @@ def test_staged_rows_that_are_gone_are_missed(spark: Any, dsn: str, make_topic: 
     message = staged(writer.sink, "1", "2")
     StagedEvent.objects.filter(value=1).delete()
 
-    with pytest.raises(SinkRefused, match="1 of 2 events that tasks staged are still there"):
+    with pytest.raises(Refused, match="1 of 2 events that tasks staged are still there"):
         writer.commit([message])
     assert logged(topic) == []
     writer.abort([message])

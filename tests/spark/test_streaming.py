@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from django_events import Draft, rewind
-from django_events.exceptions import ConsumerChangeRefused, DataLost, EventsError
+from django_events.exceptions import DataLost, EventsError, Refused
 from django_events.models import Consumer, Intervention, Position, Topic
 from django_events.observing.lag import lag
 from django_events.spark.dsn import Dsn
@@ -341,7 +341,7 @@ def test_a_name_that_a_query_has_is_none_for_a_consumer_of_django(
     with Dsn(dsn).connected() as used:
         Follower("taken").tell(used, {topic_id(topic): 1})
 
-    with pytest.raises(ConsumerChangeRefused, match="a streaming query of Spark has the name, on topic 'things'"):
+    with pytest.raises(Refused, match="a streaming query of Spark has the name, on topic 'things'"):
         make_consumer(make_topic("others"), name="taken", handler=print)
     assert Consumer.objects.filter(name="taken").count() == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_events.exceptions import ExportRefused
+from django_events.exceptions import Refused
 from django_events.spark.exporting.batches import Batches, Reached
 from django_events.spark.exporting.journal import KEPT
 from django_events.spark.exporting.parts import Part, Parts
@@ -70,9 +70,9 @@ def test_a_run_that_was_taken_over_adds_nothing(tmp_path: Path) -> None:
 
     # It wakes up, and Spark writes on into the folder that was removed.
     (Path(frozen.place_of(late))).mkdir(parents=True)
-    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+    with pytest.raises(Refused, match=f"Another run has taken {tmp_path} over"):
         frozen.finish(PART, late, 50)
-    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+    with pytest.raises(Refused, match=f"Another run has taken {tmp_path} over"):
         frozen.plan([], "parquet", ("day",))
     for part in (PART, OTHER):
         second.finish(part, write(second), 50)
@@ -93,7 +93,7 @@ def test_a_run_that_wakes_up_after_many_versions_adds_nothing(tmp_path: Path) ->
     assert len(list((tmp_path / "_django_events/journal").iterdir())) == KEPT
 
     attempt = write(frozen)
-    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+    with pytest.raises(Refused, match=f"Another run has taken {tmp_path} over"):
         frozen.finish(PART, attempt, 50)
 
     assert seen(tmp_path) == before
@@ -130,7 +130,7 @@ def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / PART.folder).mkdir(parents=True)
     (tmp_path / PART.folder / "foreign.parquet").touch()
 
-    with pytest.raises(ExportRefused, match=r"ids=000000000001-000000000050 is there, and no run has written it"):
+    with pytest.raises(Refused, match=r"ids=000000000001-000000000050 is there, and no run has written it"):
         journal.finish(PART, write(journal), 50)
 
     assert parts(tmp_path).unfinished == [PART]
@@ -148,7 +148,7 @@ def test_a_folder_that_comes_in_the_way_at_the_last_moment_is_said(
 
     with monkeypatch.context() as patched:
         patched.setattr(OfDisk, "keep", make)
-        with pytest.raises(ExportRefused, match=r"ids=000000000001-000000000050 is there, and no run has written it"):
+        with pytest.raises(Refused, match=r"ids=000000000001-000000000050 is there, and no run has written it"):
             journal.finish(PART, attempt, 50)
     OfDisk().remove(f"{tmp_path}/{PART.folder}")
     planned(tmp_path)
@@ -210,7 +210,7 @@ def test_what_a_late_task_writes_where_a_part_was_is_cleared(tmp_path: Path, was
 def test_files_that_spark_wrote_elsewhere_do_not_count(tmp_path: Path) -> None:
     journal = planned(tmp_path, PART)
 
-    with pytest.raises(ExportRefused, match="is not there, though Spark has written it"):
+    with pytest.raises(Refused, match="is not there, though Spark has written it"):
         journal.finish(PART, journal.attempt(), 50)
     assert parts(tmp_path).unfinished == [PART]
 
@@ -230,7 +230,7 @@ def test_many_runs_at_once_decide_each_part_once(tmp_path: Path, monkeypatch: py
                     journal.finish(part, write(journal, str(part.start)), 1)
                     finished += 1
                 return finished
-            except (ExportRefused, FileNotFoundError):  # what it was writing was cleared meanwhile
+            except (Refused, FileNotFoundError):  # what it was writing was cleared meanwhile
                 continue
 
     with ThreadPoolExecutor(6) as pool:
@@ -253,7 +253,7 @@ def test_a_run_that_wakes_up_while_it_reads_says_so(tmp_path: Path, monkeypatch:
         return number
 
     monkeypatch.setattr(Parts, "_newest", sleep)
-    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+    with pytest.raises(Refused, match=f"Another run has taken {tmp_path} over"):
         parts(tmp_path)
 
 
@@ -283,9 +283,9 @@ def test_a_follower_goes_on_where_the_files_end(tmp_path: Path) -> None:
     again = Batches(OfDisk(), str(tmp_path), run=first.run)
     assert (again.count, again.rows, again.reached) == (1, 7, {"things": Reached("i", 8)})
     Batches(OfDisk(), str(tmp_path)).begin("parquet", ("day",))
-    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+    with pytest.raises(Refused, match=f"Another run has taken {tmp_path} over"):
         Batches(OfDisk(), str(tmp_path), run=first.run)
-    with pytest.raises(ExportRefused, match=f"Another run has taken {tmp_path} over"):
+    with pytest.raises(Refused, match=f"Another run has taken {tmp_path} over"):
         again.finish(write(again), 7, {})
     assert seen(tmp_path) == ["batch=000000000000/part-0.parquet"]
 
@@ -313,7 +313,7 @@ def test_a_record_that_no_run_writes_is_damage(tmp_path: Path, changed: dict[str
     file = newest(tmp_path)
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
 
-    with pytest.raises(ExportRefused, match="/_django_events/journal is damaged, or something else wrote it"):
+    with pytest.raises(Refused, match="/_django_events/journal is damaged, or something else wrote it"):
         parts(tmp_path)
 
 
@@ -326,14 +326,14 @@ def test_a_record_that_no_follower_writes_is_damage(tmp_path: Path, changed: dic
     file = newest(tmp_path)
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
 
-    with pytest.raises(ExportRefused, match="/_django_events/journal is damaged, or something else wrote it"):
+    with pytest.raises(Refused, match="/_django_events/journal is damaged, or something else wrote it"):
         Batches(OfDisk(), str(tmp_path))
 
 
 def test_a_folder_of_another_writer_is_refused(tmp_path: Path) -> None:
     planned(tmp_path, PART)
 
-    with pytest.raises(ExportRefused, match=r"holds what export_events writes\. Take another folder for stream_events"):
+    with pytest.raises(Refused, match=r"holds what export_events writes\. Take another folder for stream_events"):
         Batches(OfDisk(), str(tmp_path))
 
 
@@ -350,7 +350,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, there: str, said:
     (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / there).touch()
 
-    with pytest.raises(ExportRefused, match=said):
+    with pytest.raises(Refused, match=said):
         parts(tmp_path)
 
 

@@ -12,7 +12,7 @@ from django.db import OperationalError
 from django.db.models import QuerySet
 
 from django_events import models, sql
-from django_events.exceptions import EraseRefused
+from django_events.exceptions import InUse
 from django_events.statements import log_table
 
 TRIES = 5
@@ -109,7 +109,7 @@ class Erasure:
                 if not sql.kind_of(error).passes_here:
                     raise
                 if tries == TRIES:
-                    raise EraseRefused(
+                    raise InUse(
                         f"Somebody holds a lock on events of {self.topic}, or on what a consumer keeps of them. What "
                         "was erased so far stays erased. Say the same again when that is over."
                     ) from error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_events.exceptions import DataLost, ExportRefused, InvalidOption
+from django_events.exceptions import DataLost, InvalidOption, Refused
 from django_events.spark.dsn import Dsn
 from django_events.spark.exporting import files
 from django_events.spark.exporting.locking import FolderLock, alone
@@ -63,7 +63,7 @@ Tell = Callable[[int, int, Part], None]  # events done, of how many, and the par
 
 
 def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
-    """Export what is not there yet; ExportRefused if another run is at it."""
+    """Export what is not there yet; Refused if another run is at it."""
     dsn = Dsn(wanted.dsn)
     with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
         journal = Parts(storage_of(spark, wanted.path), wanted.path)
@@ -187,7 +187,7 @@ def _write(
         rows = files.count(spark, wanted.format, place)
     if rows != sent or (rows != len(part) and not wanted.allow_loss):
         journal.give_up(attempt)
-        raise ExportRefused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
+        raise Refused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
     journal.finish(part, attempt, rows)
 
 

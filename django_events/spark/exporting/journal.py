@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from django_events.exceptions import ExportRefused
+from django_events.exceptions import Refused
 from django_events.spark.exporting.files import described
 from django_events.spark.exporting.storage import OF_TASKS, Storage
 
@@ -26,7 +26,7 @@ HEAD = {"writer": str, "run": str, "format": str, "by": list}
 
 
 class Journal:
-    """The journal of a folder; ExportRefused if what is there is no journal of this writer."""
+    """The journal of a folder; Refused if what is there is no journal of this writer."""
 
     def __init__(self, storage: Storage, path: str, writer: str, *, run: str | None = None) -> None:
         self._storage, self._root, self._writer = storage, path, writer
@@ -52,9 +52,9 @@ class Journal:
         return bool(self._storage.names(self._attempts) or self._storage.names(self._removed))
 
     def refuse_other_way(self, format: str, by: Sequence[str]) -> None:
-        """ExportRefused if the files that are there are others: no reader could take them together."""
+        """Refused if the files that are there are others: no reader could take them together."""
         if self._head and (self._head["format"], self._head["by"]) != (format, list(by)):
-            raise ExportRefused(
+            raise Refused(
                 f"{self.path} tells of files {described(self._head['format'], self._head['by'])}. This run writes them "
                 f"{described(format, by)}. Take another folder."
             )
@@ -98,9 +98,9 @@ class Journal:
         """Understand it again; any of KeyError, TypeError, ValueError and AttributeError if it can't be."""
         raise NotImplementedError
 
-    def damaged(self, why: str) -> ExportRefused:
+    def damaged(self, why: str) -> Refused:
         """What to raise for a record that no run can have written."""
-        return ExportRefused(
+        return Refused(
             f"{self.path} is damaged, or something else wrote it: {why}. What is in the folder can't be known. Take "
             "another folder."
         )
@@ -108,7 +108,7 @@ class Journal:
     def _decide(self, attempt: str) -> None:
         """Add the version by which an attempt counts, and let readers see it."""
         if attempt not in self._storage.names(self._attempts):
-            raise ExportRefused(
+            raise Refused(
                 f"{self.place_of(attempt)} is not there, though Spark has written it. Expected a folder that this "
                 "machine and all of Spark's see, and that nothing else clears. Nothing was added."
             )
@@ -125,10 +125,8 @@ class Journal:
         if not shown and not self._is_late(attempt):
             raise self._in_the_way(folder)
 
-    def _in_the_way(self, folder: str) -> ExportRefused:
-        return ExportRefused(
-            f"{self._root}/{folder} is there, and no run has written it. Remove it and run this again."
-        )
+    def _in_the_way(self, folder: str) -> Refused:
+        return Refused(f"{self._root}/{folder} is there, and no run has written it. Remove it and run this again.")
 
     def _is_late(self, attempt: str) -> bool:
         """Whether an attempt that counts is only what tasks have written after it was moved.
@@ -151,7 +149,7 @@ class Journal:
             self._storage.remove(f"{self._removed}/{attempt}")
 
     def _save(self) -> None:
-        """Add a version; ExportRefused if another run has added one since this one looked."""
+        """Add a version; Refused if another run has added one since this one looked."""
         number = self._number + 1
         text = json.dumps({"layout": LAYOUT, **self._head, **self.content()})
         file = f"{self.path}/{number:012d}/record.json"
@@ -167,8 +165,8 @@ class Journal:
             if old <= number - KEPT:
                 self._storage.remove(f"{self.path}/{old:012d}")
 
-    def _replaced(self) -> ExportRefused:
-        return ExportRefused(
+    def _replaced(self) -> Refused:
+        return Refused(
             f"Another run has taken {self._root} over while this one was held up, or had lost its lock. What this one "
             "was writing doesn't count, and nothing was added. Run it again."
         )
@@ -194,13 +192,11 @@ class Journal:
         if not isinstance(record, dict) or type(record.get("layout")) is not int:
             raise self.damaged("its newest version is no record")
         if record["layout"] > LAYOUT:
-            raise ExportRefused(f"{self.path} was written by a newer version. Upgrade, or take another folder.")
+            raise Refused(f"{self.path} was written by a newer version. Upgrade, or take another folder.")
         if not all(type(record.get(name)) is kind for name, kind in HEAD.items()):
             raise self.damaged(f"expected {', '.join(HEAD)} in its newest version")
         if record["writer"] != self._writer:
-            raise ExportRefused(
-                f"{self._root} holds what {record['writer']} writes. Take another folder for {self._writer}."
-            )
+            raise Refused(f"{self._root} holds what {record['writer']} writes. Take another folder for {self._writer}.")
         self._head = {name: record[name] for name in HEAD}
         try:
             self.take(record)
@@ -211,12 +207,12 @@ class Journal:
         """Without a journal, nothing may be there that readers would take for events."""
         found = self._storage.names(self._root)
         if FOLDER in found and {"journal", "stream"} & set(self._storage.names(f"{self._root}/{FOLDER}")):
-            raise ExportRefused(
+            raise Refused(
                 f"{self._root} was begun by an older version of django_events, which lays its files out in another "
                 "way. Take another folder."
             )
         if seen := [name for name in found if not name.startswith(("_", ".")) and name != "lost+found"]:
-            raise ExportRefused(
+            raise Refused(
                 f"{self._root} holds {seen[0]!r}, and no journal that says what is in it: readers would take both "
                 "together. Take an empty folder."
             )

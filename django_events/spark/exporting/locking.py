@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 from psycopg.pq import ConnStatus
 
-from django_events.exceptions import ExportRefused
+from django_events.exceptions import InUse, Refused
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.exporting.paths import key
 from django_events.statements import beside
@@ -30,17 +30,17 @@ class FolderLock:
         self._lost = False
 
     def check(self) -> None:
-        """ExportRefused if the lock is lost."""
+        """Refused if the lock is lost."""
         self._lost = self._lost or not self._answers()
         if self._lost:
-            raise ExportRefused(
+            raise Refused(
                 f"The connection to the database was lost, and with it the lock on {self._path}. What was being "
                 "written doesn't count, and readers don't see it. Run it again."
             )
 
     @contextmanager
     def watched(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Cancel what the block waits for as soon as the lock is lost: ExportRefused, whatever comes of it."""
+        """Cancel what the block waits for as soon as the lock is lost: Refused, whatever comes of it."""
         over = threading.Event()
         watch = threading.Thread(
             target=self._watch, args=(over, cancel), name="django_events watches a lock", daemon=True
@@ -64,7 +64,7 @@ class FolderLock:
     def _refuse(self, error: Exception) -> None:
         try:
             self.check()
-        except ExportRefused as refused:
+        except Refused as refused:
             raise refused from error
 
     def _watch(self, over: threading.Event, cancel: Callable[[], object]) -> None:
@@ -96,12 +96,10 @@ class FolderLock:
 
 @contextmanager
 def alone(dsn: Dsn, path: str) -> Iterator[FolderLock]:
-    """The lock on a folder; ExportRefused if another command has it."""
+    """The lock on a folder; InUse if another command has it."""
     with dsn.connected() as connection, connection.transaction():
         fetch(connection, SQL.let_idle)
         [[mine]] = fetch(connection, SQL.lock_export, path=key(path))
         if not mine:
-            raise ExportRefused(
-                f"Another export_events or stream_events writes to {path}. Wait for it, or stop it first."
-            )
+            raise InUse(f"Another export_events or stream_events writes to {path}. Wait for it, or stop it first.")
         yield FolderLock(connection, path)

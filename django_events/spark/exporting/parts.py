@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django_events.exceptions import ExportRefused
+from django_events.exceptions import Refused
 from django_events.spark.exporting.journal import Journal
 from django_events.spark.exporting.storage import Storage
 
@@ -60,9 +60,9 @@ class Parts(Journal):
         return [*gaps, (start, end)] if start < end else gaps
 
     def refuse_other_topic(self, topic: str, incarnation: str) -> None:
-        """ExportRefused if what is there was exported from another topic of that name."""
+        """Refused if what is there was exported from another topic of that name."""
         if any(part.topic == topic and part.incarnation != incarnation for part in self.planned):
-            raise ExportRefused(
+            raise Refused(
                 f"Topic {topic!r} was made anew since it was exported, and its ids began again. Export to "
                 "another folder."
             )

@@ -19,7 +19,7 @@ from pathlib import Path
 from posixpath import dirname
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django_events.exceptions import ExportRefused, InvalidOption
+from django_events.exceptions import InvalidOption, Refused
 from django_events.spark.errors import told
 from django_events.spark.exporting.paths import split
 
@@ -265,7 +265,7 @@ class OfObjects(OfHadoop):
             cause = error
         if not self._files.exists(place):
             why = told(cause).rstrip(".") if cause else "the store refused, and gave no reason"
-            raise ExportRefused(f"{source.toString()} could not be copied to {target}: {why}. Run it again.") from cause
+            raise Refused(f"{source.toString()} could not be copied to {target}: {why}. Run it again.") from cause
 
 
 class OfServer:

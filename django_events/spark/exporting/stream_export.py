@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from django_events.exceptions import DataLost, ExportRefused, InvalidOption
+from django_events.exceptions import DataLost, InvalidOption, Refused
 from django_events.spark.dsn import Dsn
 from django_events.spark.exporting import files
 from django_events.spark.exporting.batches import Batches, Reached
@@ -83,7 +83,7 @@ class Following:
 
 @contextmanager
 def following(spark: "SparkSession", wanted: Follow) -> Iterator[Following]:
-    """Start the query, with the lock on its folder; ExportRefused if another command has it, or when it is lost."""
+    """Start the query, with the lock on its folder; Refused if another command has it, or when it is lost."""
     if wanted.path is None:
         yield Following(spark, wanted, _started(spark, wanted, None), 0, [])
         return
@@ -200,7 +200,7 @@ class _Files:
         found = _found(spark, wanted.format, place)
         rows = sum(one.rows for one in found)
         if rows != sent:
-            raise ExportRefused(
+            raise Refused(
                 f"{rows} of {sent} events of batch {batch} were written. Start it again: the batch is written anew."
             )
         if not rows:
@@ -209,7 +209,7 @@ class _Files:
         for one in found:
             self._refuse_gap(one, known.get(one.topic))
         if self._incarnations(journal) != incarnations:
-            raise ExportRefused("A topic was made anew or removed while its events were written. Start it again.")
+            raise Refused("A topic was made anew or removed while its events were written. Start it again.")
         reached = {one.topic: Reached(incarnations[one.topic], one.last + 1) for one in found}
         journal.finish(attempt, rows, reached)
 
@@ -238,7 +238,7 @@ class _Files:
                 f"{self.wanted.path} end before {known.next}: {_NOT_THEIRS}"
             )
         if found.rows != found.last - found.first + 1:
-            raise ExportRefused(
+            raise Refused(
                 f"{found.rows} events between {found.first} and {found.last} of topic {found.topic!r} were written. "
                 "Start it again: the batch is written anew."
             )

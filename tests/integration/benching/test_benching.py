@@ -14,7 +14,7 @@ from django_events.benching import flow, timeline
 from django_events.benching.load import Load
 from django_events.benching.publishers import Publishers
 from django_events.benching.scratch_topic import _holding, drop, ground, leftovers
-from django_events.exceptions import BenchRefused
+from django_events.exceptions import Refused
 from django_events.log import dropping
 from django_events.log.topics import create
 from django_events.management.commands.events import Command
@@ -330,7 +330,7 @@ def test_a_lock_that_is_held_for_too_long_leaves_it_to_the_next_run(bench, conne
     monkeypatch.setattr(dropping, "PATIENCE", 0.0)
     before = everything()
     reader = connect()
-    with pytest.raises(BenchRefused, match="The next events bench drops it"), ground("default") as made:
+    with pytest.raises(Refused, match="The next events bench drops it"), ground("default") as made:
         reader.execute("SELECT count(*) FROM django_events_event")
     assert Topic.objects.filter(pk=made.topic.pk).exists()
 

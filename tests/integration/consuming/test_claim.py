@@ -8,7 +8,7 @@ from django.db import connection, transaction
 
 from django_events import Backoff, Draft, Ignore, claim, models, publish_many, sql
 from django_events.consuming.claiming import SQL as CLAIMING_SQL
-from django_events.exceptions import ClaimRefused, LeaseLost, UnknownConsumer
+from django_events.exceptions import LeaseLost, Refused, UnknownConsumer
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
 from tests.support.fix_consumers import dead_letters, run_once, write_order, written
@@ -68,7 +68,7 @@ def test_to_ack_nothing_changes_nothing(things, make_queue):
     make_queue(things)
     with claim("queue") as claimed:
         claimed.ack(*claimed)
-        with pytest.raises(ClaimRefused, match="Nothing was claimed here"):
+        with pytest.raises(Refused, match="Nothing was claimed here"):
             claimed.extend()
 
 
@@ -81,7 +81,7 @@ def test_behind_one_that_failed_those_of_its_key_are_given_back(things, make_que
         k1, l1, k2 = claimed
         claimed.nack(k1, after=timedelta(hours=1), error=ValueError("bad"))
         assert list(claimed) == [k1, l1]
-        with pytest.raises(ClaimRefused, match="was given back, because an earlier event of its key failed"):
+        with pytest.raises(Refused, match="was given back, because an earlier event of its key failed"):
             claimed.ack(k2)
         claimed.ack(l1)
     row = models.Delivery.objects.get(event_id=1)
@@ -269,13 +269,13 @@ def test_in_order_the_window_does_not_let_a_key_overtake_itself(things, make_que
 
 
 def test_what_was_claimed_elsewhere_is_refused(queue, make_queue, things):
-    with claim("queue") as one, claim("queue") as other, pytest.raises(ClaimRefused, match="was not claimed here"):
+    with claim("queue") as one, claim("queue") as other, pytest.raises(Refused, match="was not claimed here"):
         one.ack(*other)
 
 
 def test_a_stream_has_nothing_to_claim(things, make_consumer):
     make_consumer(things, name="reader", handler=print)
-    with pytest.raises(ClaimRefused, match="Consumer 'reader' is a stream"), claim("reader"):
+    with pytest.raises(Refused, match="Consumer 'reader' is a stream"), claim("reader"):
         pass
     with pytest.raises(UnknownConsumer), claim("rader"):
         pass
@@ -283,7 +283,7 @@ def test_a_stream_has_nothing_to_claim(things, make_consumer):
 
 def test_a_topic_that_it_does_not_read_is_refused(queue):
     with (
-        pytest.raises(ClaimRefused, match="Consumer 'queue' doesn't read topic 'others'"),
+        pytest.raises(Refused, match="Consumer 'queue' doesn't read topic 'others'"),
         claim("queue", topic="others"),
     ):
         pass
@@ -418,7 +418,7 @@ def test_claims_see_what_is_committed_whatever_the_default_is(queue):
             assert values_of(claimed) == ["a"]
         with (
             transaction.atomic(),
-            pytest.raises(ClaimRefused, match="a transaction at REPEATABLE READ, which doesn't see"),
+            pytest.raises(Refused, match="a transaction at REPEATABLE READ, which doesn't see"),
             claim("queue"),
         ):
             pass

@@ -28,7 +28,7 @@ from django_events.consuming.filling import fill_some
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.queues import serve_deliveries
-from django_events.exceptions import ConsumerInUse, LeaseLost
+from django_events.exceptions import InUse, LeaseLost, Refused
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, PastDelivery, Position
 from django_events.models.functions import ClockTimestamp
 from testproject.shop.models import Payment, Product
@@ -694,7 +694,7 @@ def test_a_rewind_waits_for_what_is_in_hand(things, make):
     reader = make(Handler())
     fill_topic(things, 1, 2)
     held, _ = take(reader)
-    with pytest.raises(ConsumerInUse, match="still handling events after 0 s"):
+    with pytest.raises(InUse, match="still handling events after 0 s"):
         rewind(reader, to=1, wait=timedelta(0))
     held.release()
     rewind(reader, to=1)
@@ -745,10 +745,10 @@ def test_who_is_unregistered_leaves_nothing(things, make):
     fill_topic(things, 3)
     held, _ = take(reader)
     declarations.consumers.discard(reader)
-    with pytest.raises(ConsumerInUse, match="handling events now"):
+    with pytest.raises(InUse, match="handling events now"):
         unregister("reader")
     held.release()
-    with pytest.raises(ConsumerInUse, match="1 dead letters"):
+    with pytest.raises(Refused, match="1 dead letters"):
         unregister("reader")
     discard(DeadLetter.objects.of(reader), reason="a test")
     unregister("reader")

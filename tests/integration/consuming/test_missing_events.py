@@ -13,7 +13,7 @@ from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.queues import serve_deliveries
 from django_events.consuming.reading import ALL
-from django_events.exceptions import EventsMissing, LeaseLost, SkipRefused
+from django_events.exceptions import EventsMissing, LeaseLost, Refused
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
 from django_events.models import DeadLetter, Intervention, Topic, TopicHead
@@ -246,7 +246,7 @@ def test_an_event_that_enters_the_log_while_it_is_skipped_becomes_a_dead_letter(
             moved.append(in_thread(transfer_all).result(30))
         return answer
 
-    with connection.execute_wrapper(move_between), suppress(SkipRefused):
+    with connection.execute_wrapper(move_between), suppress(Refused):
         skip("queue", 1, reason="a race")
     assert moved
     if pending(queue):
@@ -259,7 +259,7 @@ def test_a_stream_can_not_skip_what_is_missing_and_is_told_the_way(things, make_
     make_consumer(things, handler=print)
     fill_topic(things, *range(5))
     remove(things, 1)
-    with pytest.raises(SkipRefused, match=r"manage\.py events rewind reader --to 2"):
+    with pytest.raises(Refused, match=r"manage\.py events rewind reader --to 2"):
         skip("reader", 1, reason="it is gone")
 
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, lag, models, pause, publish_again, publish_many, redrive, rewind, unregister
-from django_events.exceptions import EventExpired, PositionRefused
+from django_events.exceptions import EventExpired, Refused
 from django_events.log import retention, segments
 from django_events.log.inventory import sizes
 from django_events.log.topics import sync
@@ -433,7 +433,7 @@ def test_rewinding_to_what_expired_is_refused_and_to_the_beginning_is_not(make_t
     publish_range(topic, 150)
     run_once(reader)
     expire_topic(topic)
-    with pytest.raises(PositionRefused, match="begins at 101: what was before it has expired"):
+    with pytest.raises(Refused, match="begins at 101: what was before it has expired"):
         rewind(reader, to=7)
     rewind(reader, to="beginning")
 

@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.db import OperationalError
 
 from django_events import Backoff, Draft, publish, publish_many, rewind
-from django_events.exceptions import ConsumerInUse
+from django_events.exceptions import InUse
 from django_events.log import retention
 from django_events.log.transfer import Transfer
 from django_events.maintaining.expiring import expire
@@ -202,7 +202,7 @@ def test_registering_at_the_beginning_and_rewinding_there_race_with_retention(ma
     try:
         for _ in range(30):
             positions(reader).update(position=last_id(topic), number=last_id(topic))
-            with suppress(ConsumerInUse):
+            with suppress(InUse):
                 rewind(reader, to="beginning")
             floor = TopicHead.objects.get(topic__name="things").id_floor
             assert positions(reader).get().position >= floor, "it begins with events that are gone"

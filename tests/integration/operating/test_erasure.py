@@ -26,7 +26,7 @@ from django_events import (
     rewind,
     skip,
 )
-from django_events.exceptions import EraseRefused, InvalidEvent
+from django_events.exceptions import InvalidEvent, Refused
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Intervention
 from django_events.operating.erasing import traces, waiting
@@ -512,11 +512,11 @@ def test_why_a_consumer_is_stopped_is_still_said(make_topic, make_queue):
 
 def test_refusals(planted):
     for wrong in ({}, {"key": KEY, "ids": [1]}, {"ids": [1], "forget_key": True}):
-        with pytest.raises(EraseRefused, match="Nothing was changed"):
+        with pytest.raises(Refused, match="Nothing was changed"):
             erase(planted, **wrong, **ONLY_ONCE)
-    with pytest.raises(EraseRefused, match="reason is empty"):
+    with pytest.raises(Refused, match="reason is empty"):
         erase(planted, key=KEY, reason=" ")
-    with pytest.raises(EraseRefused, match="small transactions"), transaction.atomic():
+    with pytest.raises(Refused, match="small transactions"), transaction.atomic():
         erase(planted, key=KEY, **ONLY_ONCE)
 
 
@@ -534,7 +534,7 @@ def test_refusals(planted):
     ],
 )
 def test_what_can_not_be_is_refused_before_anything_is_recorded(planted, wrong, said):
-    with pytest.raises(EraseRefused, match=said):
+    with pytest.raises(Refused, match=said):
         erase(planted, **{**ONLY_ONCE, **wrong})
     assert not Intervention.objects.filter(action="erase").exists()
 

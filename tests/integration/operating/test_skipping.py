@@ -22,7 +22,7 @@ from django_events import (
     unregister,
 )
 from django_events.consuming.filling import fill_some
-from django_events.exceptions import ConsumerInUse, LeaseLost, RetryRefused, SkipRefused, UnknownConsumer
+from django_events.exceptions import InUse, LeaseLost, Refused, UnknownConsumer
 from django_events.operating import retrying, skipping
 from django_events.statements import log_table
 from tests.support.fix_consumers import (
@@ -151,7 +151,7 @@ def test_what_the_filter_leaves_out_is_passed_with_it(things, make_consumer):
     reader = make_consumer(things, handler=failing(), types=["wanted"])
     fill_topic(things, "no", "no")
     fill_topic(things, "x", "y", type="wanted")
-    with pytest.raises(SkipRefused, match="its filter leaves it out"):
+    with pytest.raises(Refused, match="its filter leaves it out"):
         skip(reader, 2, reason="a test")
     skip(reader, 3, reason="a test")
     assert position_of(reader).position == 3
@@ -166,7 +166,7 @@ def test_an_event_on_which_the_filter_fails_is_one_to_skip(things, make_consumer
     run_once(reader)
     assert position_of(reader).stopped_at is not None
     assert position_of(reader).position == 0
-    with pytest.raises(SkipRefused, match="is at things/1, which comes before"):
+    with pytest.raises(Refused, match="is at things/1, which comes before"):
         skip(reader, 2, reason="no zone")
     skip(reader, 1, reason="to get there")
     skip(reader, 2, reason="no zone")
@@ -179,7 +179,7 @@ def test_what_comes_behind_an_event_on_which_the_filter_fails_is_not_next(things
     left_out, odd = {"at": "2024-01-01T00:00:00+00"}, {"at": "2025-01-01"}
     fill_topic(things, *[left_out] * 5, odd, odd, left_out, {"at": "2025-01-02T00:00:00+00"})
     for event_id in (7, 8, 9):
-        with pytest.raises(SkipRefused, match=f"is at things/6, which comes before things/{event_id}"):
+        with pytest.raises(Refused, match=f"is at things/6, which comes before things/{event_id}"):
             skip(reader, event_id, reason="a test")
     for event_id in (6, 7, 9):
         skip(reader, event_id, reason="no zone")
@@ -197,7 +197,7 @@ def test_a_stream_is_refused_any_other_event(things, make_consumer):
         (4, r"no event things/4 in the log"),
     ]:
         for dry_run in (True, False):
-            with pytest.raises(SkipRefused, match=said):
+            with pytest.raises(Refused, match=said):
                 skip(reader, event_id, reason="a test", dry_run=dry_run)
     with pytest.raises(ValueError, match="reason is empty"):
         skip(reader, 2, reason=" ")
@@ -209,19 +209,19 @@ def test_a_dead_letter_that_waits_for_redrive_is_to_be_discarded(things, make_co
     reader = make_consumer(things, handler=failing("a"), retry=Backoff(attempts=1))
     fill_topic(things, "a")
     run_once(reader)
-    with pytest.raises(SkipRefused, match="is a dead letter of consumer"):
+    with pytest.raises(Refused, match="is a dead letter of consumer"):
         skip(reader, 1, reason="a test")
     redrive(models.DeadLetter.objects.of(reader))
-    with pytest.raises(SkipRefused, match=r"waits to be handled again.*events discard reader things/1"):
+    with pytest.raises(Refused, match=r"waits to be handled again.*events discard reader things/1"):
         skip(reader, 1, reason="a test")
 
 
 def test_of_several_topics_one_has_to_be_named(things, lanes, make_consumer):
     reader = make_consumer(things, lanes, handler=failing(), retry=PATIENT)
     fill_topic(things, "a")
-    with pytest.raises(SkipRefused, match="Say which topic is meant"):
+    with pytest.raises(Refused, match="Say which topic is meant"):
         skip(reader, 1, reason="a test")
-    with pytest.raises(RetryRefused, match="Say which topic is meant"):
+    with pytest.raises(Refused, match="Say which topic is meant"):
         retry_now(reader, event_id=1)
     assert skip(reader, 1, topic=things, reason="a test").topic == "things"
 
@@ -231,7 +231,7 @@ def test_a_streaming_query_is_refused(things):
     query = models.Consumer.objects.create(name="query", topic=topic, mode="spark")
     try:
         for verb in (lambda: skip("query", 1, reason="a test"), lambda: retry_now("query")):
-            with pytest.raises(ConsumerInUse, match="streaming query of Spark"):
+            with pytest.raises(Refused, match="streaming query of Spark"):
                 verb()
     finally:
         query.delete()
@@ -267,9 +267,9 @@ def test_skip_waits_for_a_leased_partition_and_then_refuses(things, make_consume
     reader = make_consumer(things, handler=failing())
     fill_topic(things, "a", "b")
     lease = lease_of(reader)
-    with pytest.raises(ConsumerInUse, match="still handling events after 0 s, by a test"):
+    with pytest.raises(InUse, match="still handling events after 0 s, by a test"):
         skip(reader, 1, reason="a test", wait=timedelta(0))
-    with transaction.atomic(), pytest.raises(ConsumerInUse, match="Outside of a transaction, skip waits"):
+    with transaction.atomic(), pytest.raises(InUse, match="Outside of a transaction, skip waits"):
         skip(reader, 1, reason="a test")
     waiting = in_thread(skip, reader, 1, reason="a test")
     wait_until(lambda: models.Consumer.objects.get(name="reader").held_until is not None, what="a hold")
@@ -296,7 +296,7 @@ def test_a_log_that_somebody_has_locked_is_said(things, make_consumer, connect, 
     if mode == "queue":
         fill_some(queue_of(reader).subscription)
     monkeypatch.setattr(skipping, "_partition", then_lock)
-    with pytest.raises(ConsumerInUse, match="a lock on"):
+    with pytest.raises(InUse, match="a lock on"):
         skip(reader, 1, reason="a test", dry_run=dry_run, wait=timedelta(0))
     somebody.rollback()
 
@@ -349,7 +349,7 @@ def assert_one_of(in_thread, reader, many=6):
         barrier.wait()
         try:
             return skip(reader, 1, reason="a test")
-        except SkipRefused:
+        except Refused:
             return None
 
     done = [future.result(60) for future in [in_thread(one) for _ in range(many)]]
@@ -462,7 +462,7 @@ def test_a_delivery_in_hand_is_waited_for(things, make, in_thread):
     queue = make()
     fill_topic(things, "bad", "b")
     consumer, hand = queue.subscription.consumer, queue.claim(1)
-    with pytest.raises(ConsumerInUse, match="still handling events after 0 s, by a test"):
+    with pytest.raises(InUse, match="still handling events after 0 s, by a test"):
         skip(consumer, 1, reason="a test", wait=timedelta(0))
     waiting = in_thread(skip, consumer, 1, reason="a test")
     wait_until(lambda: row_of(queue).held_until is not None, what="a hold")
@@ -477,7 +477,7 @@ def test_a_skip_that_is_refused_in_a_transaction_keeps_no_lock(things, make, con
     fill_topic(things, "a")
     hand = queue.claim(1)
     with transaction.atomic():
-        with pytest.raises(ConsumerInUse, match="Outside of a transaction, skip waits"):
+        with pytest.raises(InUse, match="Outside of a transaction, skip waits"):
             skip(queue.subscription.consumer, 1, reason="a test")
         somebody.execute("SELECT FROM django_events_consumer WHERE name = 'queue' FOR UPDATE NOWAIT")
         somebody.execute("SELECT FROM django_events_position FOR UPDATE NOWAIT")
@@ -493,7 +493,7 @@ def test_a_delivery_that_was_handled_meanwhile_is_none_to_skip(things, make, in_
     waiting = in_thread(skip, queue.subscription.consumer, 1, reason="a test")
     wait_until(lambda: row_of(queue).held_until is not None, what="a hold")
     finish(hand)
-    with pytest.raises(SkipRefused, match="No delivery of things/1 waits"):
+    with pytest.raises(Refused, match="No delivery of things/1 waits"):
         waiting.result(30)
     assert dead_letters(queue.subscription.consumer) == []
 
@@ -547,7 +547,7 @@ def test_what_is_to_be_filled_again_is_not_skipped(things, make):
     finish(hand)
     rewind(queue.subscription.consumer, to=1)
     assert 3 in pending(queue)
-    with pytest.raises(SkipRefused, match="is not at things/3 yet: it catches up"):
+    with pytest.raises(Refused, match="is not at things/3 yet: it catches up"):
         skip(queue.subscription.consumer, 3, reason="a test")
     run_once(queue.subscription.consumer)
     assert sorted(written()) == list("abcd")
@@ -557,7 +557,7 @@ def test_a_queue_that_stopped_before_an_event_is_not_waited_for(things, make):
     queue = make(where='$.at.datetime() >= "2025-01-01T00:00:00+00".datetime()')
     fill_topic(things, {"at": "2025-01-01"})
     assert position_of(queue.subscription.consumer).stopped_at is not None
-    with pytest.raises(SkipRefused, match=r"and stopped there\. Its filter fails on .*events rewind queue --to 2"):
+    with pytest.raises(Refused, match=r"and stopped there\. Its filter fails on .*events rewind queue --to 2"):
         skip(queue.subscription.consumer, 1, reason="a test")
 
 
@@ -567,7 +567,7 @@ def test_a_redriven_delivery_is_to_be_discarded(things, make):
     consumer = queue.subscription.consumer
     run_once(consumer)
     redrive(models.DeadLetter.objects.of(consumer))
-    with pytest.raises(SkipRefused, match="events discard queue things/1"):
+    with pytest.raises(Refused, match="events discard queue things/1"):
         skip(consumer, 1, reason="a test")
     assert len(dead_letters(consumer)) == 1
 
@@ -649,7 +649,7 @@ def test_a_paused_consumer_is_resumed_and_not_retried(things, make_consumer):
     fill_topic(things, "bad")
     run_once(reader)
     pause(reader)
-    with pytest.raises(RetryRefused, match="events resume reader"):
+    with pytest.raises(Refused, match="events resume reader"):
         retry_now(reader)
     assert position_of(reader).attempts == 1
     assert resume(reader)
@@ -687,7 +687,7 @@ def test_nothing_is_doubled_or_lost_when_many_skip_beside_workers(things, make, 
             for event_id in range(1, events + 1, 5):  # those that fail, and would for ever
                 try:
                     done.append(skip(consumer, event_id, reason="a race").event_id)
-                except (SkipRefused, ConsumerInUse):
+                except Refused:
                     continue
         return done
 

@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql.types import StructType
 
 from django_events import BufferedWriter, Draft, erase, models, publish, publish_many
-from django_events.exceptions import EventsError, InvalidEvent, SinkRefused
+from django_events.exceptions import EventsError, InvalidEvent, Refused
 from django_events.spark.options import for_batch, for_sink
 from django_events.spark.reading.ranges import Range
 from django_events.spark.sink import Sink
@@ -117,7 +117,7 @@ def by_sink(dsn: str, name: str) -> None:
     staged = [sink.stage(iter([pa.RecordBatch.from_pydict({"value": [text]})]))]
     try:
         sink.publish(staged, None, 0)
-    except SinkRefused:
+    except Refused:
         sink.forget(staged)
         raise
 
@@ -213,7 +213,7 @@ def test_each_value_is_refused_or_read(way, things, make_consumer, make_queue, s
             by_django = way == "@outbox" and isinstance(
                 error, ValueError | RecursionError
             )  # the column is JSON as well
-            by_us = isinstance(error, InvalidEvent | SinkRefused) or "No reader could make" in str(error)
+            by_us = isinstance(error, InvalidEvent | Refused) or "No reader could make" in str(error)
             assert by_us or by_django, f"{name}: {error}"
             culprits.append(name)
         else:

@@ -20,7 +20,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from psycopg import IsolationLevel
 
 from django_events import UNSET, BufferedWriter, close_writers, declarations, publish
-from django_events.exceptions import InvalidEvent, NotWritten, TopicNotReady, UnknownTopic, WriterClosed, WriterFull
+from django_events.exceptions import InvalidEvent, NotWritten, Refused, TopicNotReady, UnknownTopic, WriterFull
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.publishing import writer_threads as lanes_module
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
@@ -666,9 +666,9 @@ def test_nothing_can_be_published_after_closing(things, blocked, in_thread):
     waiting = in_thread(writer.publish, 2)
     wait_until(lambda: flushes_waiting() == 1, what="a flush that waits")
     closing = in_thread(writer.close)
-    with pytest.raises(WriterClosed, match="The writer for topic 'things' is closed"):
+    with pytest.raises(Refused, match="The writer for topic 'things' is closed"):
         waiting.result(ENOUGH)
-    with pytest.raises(WriterClosed):
+    with pytest.raises(Refused):
         writer.publish(3)
     blocked.commit()
     closing.result(ENOUGH)

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 
 from django_events import Draft, ReceivedEvent, RetryLater, consumer
 from django_events.consuming.handlers import BrokenTransaction
-from django_events.exceptions import FilteredOut, InvalidEvent, UnknownConsumer
+from django_events.exceptions import InvalidEvent, Refused, UnknownConsumer
 from django_events.models import Event, Position
 from django_events.testing import deliver, drain, published
 from testproject.shop.models import Product
@@ -162,9 +162,9 @@ def test_what_a_worker_would_pass_over_is_refused(things, filters, named):
     deliver("look", Draft(value={"n": 6}, type="thing.made", key="a"))
     handler.reset_mock()
 
-    with pytest.raises(FilteredOut, match=rf"{named}, and <event things/1 other, .* doesn't fit. A worker would pass"):
+    with pytest.raises(Refused, match=rf"{named}, and <event things/1 other, .* doesn't fit. A worker would pass"):
         deliver("look", Draft(value={"n": 5}, type="other", key="b"))
-    with pytest.raises(FilteredOut):
+    with pytest.raises(Refused):
         deliver("look", Draft(body=b"\0", type="other"))
     handler.assert_not_called()
 
@@ -174,7 +174,7 @@ def test_an_event_of_another_topic_is_refused(things, lanes):
     consumer(things, name="look")(print)
     lanes.publish(1)
 
-    with pytest.raises(FilteredOut, match=r"Consumer 'look' reads 'things', and <event lanes/1 .* is none of it"):
+    with pytest.raises(Refused, match=r"Consumer 'look' reads 'things', and <event lanes/1 .* is none of it"):
         deliver("look", published(lanes)[0])
 
 
