@@ -18,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
 from django_events.declarations import consumers, registry
-from django_events.exceptions import HandlerNotFound, InvalidConsumer, InvalidSetting, did_you_mean
+from django_events.exceptions import HandlerNotFound, Invalid, did_you_mean
 from django_events.models.buffer import writable
 from django_events.phrases import moment
 from django_events.publishing.capture import Capture
@@ -266,7 +266,7 @@ def _wrong_filters(using: str) -> Iterator[CheckMessage]:
             continue
         try:
             check_filter(using, consumer)
-        except InvalidConsumer as error:
+        except Invalid as error:
             yield Error(str(error), id="django_events.E009")
 
 
@@ -289,7 +289,7 @@ def _stopped(using: str) -> Iterator[CheckMessage]:
 def _unknown_keys() -> Iterator[CheckMessage]:
     try:
         configured = conf.configured()
-    except InvalidSetting as error:
+    except Invalid as error:
         yield Error(str(error), id="django_events.E002")
         return
     for key in configured:
@@ -302,7 +302,7 @@ def _unknown_keys() -> Iterator[CheckMessage]:
 def _wrong_values() -> Iterator[CheckMessage]:
     try:
         configured = conf.configured()
-    except InvalidSetting:
+    except Invalid:
         return
     for problem in conf.problems(configured):
         yield Error(problem, id="django_events.E002")

@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
-from django_events.exceptions import InvalidSetting
+from django_events.exceptions import Invalid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if problem := next(problems(vars(self)), None):
-            raise InvalidSetting(problem)
+            raise Invalid(problem)
 
 
 KEYS = tuple(field.name for field in fields(Settings))
@@ -80,7 +80,7 @@ def configured() -> dict[str, Any]:
     """What the site wrote into `DJANGO_EVENTS`, unchecked."""
     values = getattr(django_settings, "DJANGO_EVENTS", {})
     if not isinstance(values, dict):
-        raise InvalidSetting(f"DJANGO_EVENTS is {values!r}, expected a dict.")
+        raise Invalid(f"DJANGO_EVENTS is {values!r}, expected a dict.")
     return values
 
 
@@ -88,7 +88,7 @@ def events_module() -> str:
     """The module to discover, also where other settings are wrong: `manage.py check` must get to report them."""
     try:
         name = configured().get("EVENTS_MODULE", Settings.EVENTS_MODULE)
-    except InvalidSetting:
+    except Invalid:
         return Settings.EVENTS_MODULE
     return Settings.EVENTS_MODULE if any(problems({"EVENTS_MODULE": name})) else name
 
@@ -97,7 +97,7 @@ def telemetry() -> list[str] | tuple[str, ...]:
     """What is to be told of this process, as far as the setting can be understood."""
     try:
         chosen: list[str] | tuple[str, ...] = configured().get("TELEMETRY", ())
-    except InvalidSetting:
+    except Invalid:
         return ()
     return () if any(problems({"TELEMETRY": chosen})) else chosen
 

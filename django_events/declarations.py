@@ -18,14 +18,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
-from django_events.exceptions import (
-    HandlerNotFound,
-    InvalidConsumer,
-    InvalidTopic,
-    UnknownConsumer,
-    UnknownTopic,
-    did_you_mean,
-)
+from django_events.exceptions import HandlerNotFound, Invalid, UnknownConsumer, UnknownTopic, did_you_mean
 from django_events.operable import Operable
 from django_events.retries import Backoff
 
@@ -289,7 +282,6 @@ class Registry(Generic[T]):
     """The declarations of one kind in this process, in the order in which they were made."""
 
     kind: ClassVar[str]
-    invalid: ClassVar[type[Exception]]
     unknown: ClassVar[type[Exception]]
     example: ClassVar[str]
 
@@ -325,7 +317,7 @@ class Registry(Generic[T]):
     def check(self) -> None:
         """Raise for the first declaration that is not valid."""
         for _, problem in self.problems():
-            raise self.invalid(problem)
+            raise Invalid(problem)
 
     def problems(self) -> Iterator[tuple[T, str]]:
         """Yield each wrong declaration with the reason, duplicates included."""
@@ -343,14 +335,12 @@ class Registry(Generic[T]):
 
 class TopicRegistry(Registry[DeclaredTopic]):
     kind = "topic"
-    invalid = InvalidTopic
     unknown = UnknownTopic
     example = "topic({!r})"
 
 
 class ConsumerRegistry(Registry[DeclaredConsumer]):
     kind = "consumer"
-    invalid = InvalidConsumer
     unknown = UnknownConsumer
     example = "@consumer(…, name={!r})"
 

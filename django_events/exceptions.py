@@ -3,15 +3,13 @@
 EventsError
 ├── Refused              a request that was turned down: nothing was changed
 │   ├── InUse            a worker, a command or a lock is in the way: the same request may succeed later
+│   ├── Invalid          what was given can't be used: an argument, an option, a declaration, a setting
+│   │   ├── InvalidEvent     bad input to a publishing function; nothing was written
+│   │   └── HandlerNotFound  a consumer's handler that can't be imported
 │   ├── NotInTransaction publishing outside a transaction, where the settings or an @outbox forbid it
 │   └── WriterFull       a writer whose events wait for the database has no room for another one
-├── InvalidEvent         bad input to a publishing function; nothing was written
-├── InvalidTopic         a declaration that can't be a topic
-├── InvalidConsumer      a declaration that can't be a consumer
-├── InvalidCapture       a capture() that can't be a trigger
 ├── UnknownTopic         a topic that no installed app declares
 ├── UnknownConsumer      a consumer that no installed app declares, or that is not registered
-├── HandlerNotFound      a consumer's handler that can't be imported
 ├── TopicNotReady        a declared topic that the database doesn't have yet
 ├── ConsumerNotReady     a declared consumer that the database doesn't have yet
 ├── EventExpired         an event that retention has removed
@@ -22,12 +20,10 @@ EventsError
 ├── WorkerEnded          the worker's process ended while it handled an event
 ├── NeverDrained         drain() found no end: handlers publish for each other, or another session is at work
 ├── NotWritten           events that a writer took in and could not write
-├── InvalidOption        an option of the Spark source or sink, or of a job, that can't be used
 ├── DataLost             events that a reader in Spark was to read, and that are not in the log any more
 ├── JavaMissing          no Java that Spark can run on
 ├── RightsMissing        a role of the database that may not do what is asked of it
-├── NotReady             the tables of django_events are not in the database
-└── InvalidSetting       a value in DJANGO_EVENTS that can't be used
+└── NotReady             the tables of django_events are not in the database
 """
 
 from collections.abc import Iterable
@@ -46,32 +42,12 @@ class InUse(Refused):
     """A worker, another command or a lock is in the way. The same request may succeed when that is over."""
 
 
-class InvalidEvent(EventsError, ValueError):
-    """The event can't be published as it is. Nothing was written."""
-
-
-class InvalidTopic(EventsError, ValueError):
-    """The declaration can't be a topic."""
-
-
-class InvalidConsumer(EventsError, ValueError):
-    """The declaration can't be a consumer."""
-
-
-class InvalidCapture(EventsError, ValueError):
-    """The declaration can't be a trigger of its model's table."""
-
-
 class UnknownTopic(EventsError, LookupError):
     """No installed app declares this topic."""
 
 
 class UnknownConsumer(EventsError, LookupError):
     """No installed app declares this consumer, or the database has none of that name."""
-
-
-class HandlerNotFound(EventsError):
-    """The handler of a consumer can't be imported."""
 
 
 class TopicNotReady(EventsError):
@@ -110,6 +86,18 @@ class NeverDrained(EventsError):
     """Draining found no end: handlers go on publishing for each other, or another session holds a lock."""
 
 
+class Invalid(Refused, ValueError):
+    """An argument, an option, a declaration or a setting can't be used. The message says what was expected."""
+
+
+class InvalidEvent(Invalid):
+    """The event can't be published as it is. Nothing was written."""
+
+
+class HandlerNotFound(Invalid):
+    """The handler of a consumer can't be imported. Only this consumer is not served."""
+
+
 class NotInTransaction(Refused):
     """Publishing outside a transaction, which DJANGO_EVENTS["REQUIRE_TRANSACTION"] or an @outbox forbids."""
 
@@ -120,10 +108,6 @@ class WriterFull(Refused):
 
 class NotWritten(EventsError):
     """Events that a writer had taken in were not written, or it is not known whether they were."""
-
-
-class InvalidOption(EventsError, ValueError):
-    """An option of the Spark source or sink, or of a job, can't be used. Nothing was read or written."""
 
 
 class DataLost(EventsError):
@@ -140,10 +124,6 @@ class RightsMissing(EventsError):
 
 class NotReady(EventsError):
     """The tables of django_events are not in the database: run `manage.py migrate`."""
-
-
-class InvalidSetting(EventsError, ValueError):
-    """A value in DJANGO_EVENTS can't be used."""
 
 
 def tables_missing(using: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 from django.db.models import Model, Q
 from django.db.models.signals import pre_save
 
-from django_events.exceptions import Refused
+from django_events.exceptions import Invalid
 from django_events.models import BufferedEvent, Event, Topic
 
 
@@ -18,7 +18,7 @@ def refuse_fixtures() -> None:
 def _refuse(sender: type[Model], instance: Model, raw: bool, using: str, **kwargs: Any) -> None:
     # A test with serialized_rollback loads the topics of its own database again.
     if raw and (not isinstance(instance, Topic) or _is_of_another_database(instance, using)):
-        raise Refused(
+        raise Invalid(  # loaddata adds the row to a ValueError only
             f"The rows of django_events belong to the log of the database that they come from, and {using!r} has one "
             "of its own. Load the file with --exclude django_events, or leave them out when it is written: manage.py "
             "dumpdata --exclude django_events. A database goes with its events by pg_dump."

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django_events.exceptions import Invalid
+
 # A time that far ahead is a mistake, and a little further PostgreSQL and Python have no name for it.
 LONGEST_PAUSE = timedelta(days=3_650)
 
@@ -51,7 +53,7 @@ class RetryLater(Exception):
 
     def __init__(self, reason: str = "", *, after: timedelta) -> None:
         if not _is_pause(after):
-            raise ValueError(f"RetryLater has after={after!r}, expected a timedelta from zero to ten years.")
+            raise Invalid(f"RetryLater has after={after!r}, expected a timedelta from zero to ten years.")
         super().__init__(reason or f"to be tried again after {after}")
         self.after = after
 

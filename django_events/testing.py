@@ -27,7 +27,7 @@ from django_events.consuming.handlers import BoundHandler, broken
 from django_events.consuming.received import ReceivedEvent
 from django_events.drafts import UNSET, Draft
 from django_events.event_columns import BUFFERED
-from django_events.exceptions import InvalidEvent, Refused
+from django_events.exceptions import Invalid, InvalidEvent, Refused
 from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.publishing.encoding import BufferRow, encode, to_json
@@ -158,7 +158,7 @@ def deliver(
     most = declared.batch_size or 1
     if not 1 <= len(received) <= most:
         takes = "one event" if most == 1 else f"1 to {most} events"
-        raise ValueError(f"Consumer {declared.name!r} takes {takes} at once, got {len(received)}.")
+        raise Invalid(f"Consumer {declared.name!r} takes {takes} at once, got {len(received)}.")
     for event in received:
         _refuse_filtered(using, declared, event)
     handler = BoundHandler(declared)

@@ -27,7 +27,7 @@ from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import Named
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.declarations import LONGEST_LEASE, SHORTEST_LEASE
-from django_events.exceptions import LeaseLost, Refused
+from django_events.exceptions import Invalid, LeaseLost, Refused
 from django_events.models.buffer import writable
 from django_events.retries import Ignore, RetryLater
 
@@ -154,7 +154,7 @@ def claim(
     consumer. Inside a transaction, everything is part of that transaction: keep it short.
     """
     if most < 1:
-        raise ValueError(f"claim() has most={most!r}, expected at least 1.")
+        raise Invalid(f"claim() has most={most!r}, expected at least 1.")
     _refuse_length("claim()", lease)
     using = writable(using)
     declared = declarations.consumers.get(consumer)
@@ -190,7 +190,7 @@ def claim(
 
 def _refuse_length(of: str, lease: timedelta | None) -> None:
     if lease is not None and not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
-        raise ValueError(f"{of} has lease={lease!r}, expected a timedelta from 1 second to 1 day.")
+        raise Invalid(f"{of} has lease={lease!r}, expected a timedelta from 1 second to 1 day.")
 
 
 def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[ClaimedDeliveries | None, list[ReceivedEvent]]:

@@ -7,7 +7,7 @@ transfer nor retention moves the ends of the log meanwhile.
 from datetime import datetime
 
 from django_events import declarations, models, sql
-from django_events.exceptions import Refused
+from django_events.exceptions import Invalid, Refused
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -23,13 +23,13 @@ def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
     if isinstance(to, datetime):
         return _first_since(using, topic, to, first, end)
     if isinstance(to, bool) or not isinstance(to, int):
-        raise Refused(
+        raise Invalid(
             f"{to!r} is no position in a log, expected 'beginning', 'end', a datetime, or the id of an event."
         )
     if first <= to <= end:
         return to
     if to < 1:
-        raise Refused(f"{to} is no position in a log: ids begin at 1. Say 'beginning' for the oldest event.")
+        raise Invalid(f"{to} is no position in a log: ids begin at 1. Say 'beginning' for the oldest event.")
     if to < first:
         raise Refused(
             f"Topic {topic} begins at {first}: what was before it has expired. Event {to} doesn't exist any more. "
@@ -75,7 +75,7 @@ def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
 def _first_since(using: str, topic: models.Topic, moment: datetime, first: int, end: int) -> int:
     """Times never decrease along ids, so halving finds the first event at or after a moment."""
     if moment.tzinfo is None:
-        raise Refused(f"{moment!r} has no time zone, so it is not clear which moment is meant.")
+        raise Invalid(f"{moment!r} has no time zone, so it is not clear which moment is meant.")
     log = log_table(topic.pk)
     while first < end:
         middle = (first + end) // 2

@@ -11,7 +11,7 @@ from django.db import DatabaseError, transaction
 
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
-from django_events.exceptions import InUse, InvalidConsumer, Refused, UnknownTopic, did_you_mean
+from django_events.exceptions import InUse, Invalid, Refused, UnknownTopic, did_you_mean
 from django_events.matching import decides, expression, is_pattern
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
@@ -61,7 +61,7 @@ def holding_topic(using: str, name: str, declared: declarations.DeclaredConsumer
 
 
 def check_filter(using: str, declared: declarations.DeclaredConsumer) -> None:
-    """Have PostgreSQL evaluate the predicate on values of every kind; InvalidConsumer if it can't."""
+    """Have PostgreSQL evaluate the predicate on values of every kind; Invalid if it can't."""
     if declared.where is None:
         return
     where = f"Consumer {declared}, declared at {declared.declared_at}, has where={declared.where!r}, which"
@@ -70,9 +70,9 @@ def check_filter(using: str, declared: declarations.DeclaredConsumer) -> None:
             answers = sql.fetch(using, sql.shared.try_predicate, where=declared.where)
     except DatabaseError as error:
         problem = sql.said(error).splitlines()[0]
-        raise InvalidConsumer(f"{where} PostgreSQL can't use as a jsonpath predicate: {problem}.") from error
+        raise Invalid(f"{where} PostgreSQL can't use as a jsonpath predicate: {problem}.") from error
     if not decides(declared.where, answers):
-        raise InvalidConsumer(
+        raise Invalid(
             f"{where} is neither true nor false for any value, so no event would match. A predicate compares: "
             "'$.total > 100' and not '$ ? (@.total > 100)', '$.paid == true' and not '$.paid'."
         )

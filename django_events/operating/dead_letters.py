@@ -12,7 +12,7 @@ from django.db import router
 from django.db.models import QuerySet
 
 from django_events import sql
-from django_events.exceptions import InUse, Refused
+from django_events.exceptions import InUse, Invalid, Refused
 from django_events.models import DeadLetter
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
@@ -47,7 +47,7 @@ def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_ru
     In one transaction, all or none. InUse says that a worker handles one of them again in this moment.
     """
     if not reason.strip():
-        raise ValueError("A dead letter is discarded for a reason: reason is empty.")
+        raise Invalid("A dead letter is discarded for a reason: reason is empty.")
     with _locked(dead_letters) as (using, letters):
         if not dry_run:
             _refuse_in_hand(using, letters)

@@ -19,7 +19,7 @@ from django_events.consuming import log_positions
 from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, refuse_several, registered
-from django_events.exceptions import Refused
+from django_events.exceptions import Invalid, Refused
 from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
@@ -85,7 +85,7 @@ def skip(
     says why any other event is none to skip, and so for who repeats it.
     """
     if not reason.strip():
-        raise ValueError("An event is skipped for a reason: reason is empty.")
+        raise Invalid("An event is skipped for a reason: reason is empty.")
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)

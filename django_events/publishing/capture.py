@@ -20,7 +20,7 @@ from django.db.models import Model
 
 from django_events import declarations, sql
 from django_events.drafts import UNSET, Unset
-from django_events.exceptions import InvalidCapture
+from django_events.exceptions import Invalid
 from django_events.models.buffer import writable
 from django_events.publishing.encoding import MAX_TYPE_LENGTH
 from django_events.publishing.fields import (
@@ -195,7 +195,7 @@ class Capture(pgtrigger.Trigger):
     def get_func(self, model: type[Model]) -> str:  # type: ignore[override]  # it says instance, and gives the class
         """The body of the trigger's function."""
         for problem in self.declared.problems(model):
-            raise InvalidCapture(problem)
+            raise Invalid(problem)
         suppressible = ", ".join(quoted(name) for name in names_of(self.declared.topic, model))
         rows = _REFERENCING[self.of].get("new", "old_values")
         insert = self._changes(model) if self.of == "updated" else self._rows(model)

@@ -17,7 +17,7 @@ from django.db import connections
 
 from django_events.declarations import DeclaredTopic, registry
 from django_events.drafts import UNSET, Unset
-from django_events.exceptions import NotWritten, Refused, WriterFull
+from django_events.exceptions import Invalid, NotWritten, Refused, WriterFull
 from django_events.models.buffer import writable
 from django_events.publishing import open_writers
 from django_events.publishing.encoding import Conditional, Encoded, encode
@@ -275,10 +275,10 @@ class BufferedWriter:
 
 def _check_number(option: str, value: Any, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(f"BufferedWriter has {option}={value!r}, expected a whole number from 1 to {most:,}.")
+        raise Invalid(f"BufferedWriter has {option}={value!r}, expected a whole number from 1 to {most:,}.")
 
 
 def _seconds(option: str, value: Any) -> float:
     if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise ValueError(f"BufferedWriter has {option}={value!r}, expected a timedelta above zero.")
+        raise Invalid(f"BufferedWriter has {option}={value!r}, expected a timedelta above zero.")
     return min(value.total_seconds(), threading.TIMEOUT_MAX)

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events.database_errors import ErrorKind, kind_of
-from django_events.exceptions import InvalidOption, NotReady, RightsMissing, rights_missing, rows_hidden
+from django_events.exceptions import Invalid, NotReady, RightsMissing, rights_missing, rows_hidden
 from django_events.phrases import cut_details
 from django_events.statements import Statement, shared
 
@@ -28,14 +28,14 @@ class Dsn:
             self._parameters: Mapping[str, Any] = conninfo_to_dict(text)
         except psycopg.Error:
             # What PostgreSQL says about it may quote the password.
-            raise InvalidOption(
+            raise Invalid(
                 f"Option {option!r} is no address of a PostgreSQL database, expected "
                 "'postgresql://user:password@host:5432/name' or 'host=… dbname=… user=…'. A character like @, / or : "
                 "in a password is written as %40, %2F or %3A in a URL. The text is not shown: it may hold a password."
             ) from None
 
         if _is_cut_wrongly(self._parameters, url="://" in text):
-            raise InvalidOption(
+            raise Invalid(
                 f"Option {option!r} has an @ behind the host, or a port that is no number: in a URL, a character like "
                 "@, / or : in a password is written as %40, %2F or %3A. The text is not shown: it may hold a password."
             )

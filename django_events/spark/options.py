@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from django_events.exceptions import InvalidOption, did_you_mean
+from django_events.exceptions import Invalid, did_you_mean
 from django_events.matching import condition, decides
 from django_events.spark.dsn import Connection, Dsn, fetch
 from django_events.spark.reading.columns import COLUMNS, Column
@@ -46,18 +46,18 @@ class EventFilter:
         return (self.types, self.keys, self.where) != (None, None, None)
 
     def refuse_unusable(self, connection: Connection) -> None:
-        """InvalidOption if PostgreSQL can't read the predicate, or if nothing would match it."""
+        """Invalid if PostgreSQL can't read the predicate, or if nothing would match it."""
         if self.where is None:
             return
         try:
             answers = fetch(connection, shared.try_predicate, where=self.where)
         except psycopg.DatabaseError as error:
             problem = str(error).strip().splitlines()[0]
-            raise InvalidOption(
+            raise Invalid(
                 f"Option 'where' is {self.where!r}, which PostgreSQL can't use as a jsonpath predicate: {problem}."
             ) from None
         if not decides(self.where, answers):
-            raise InvalidOption(
+            raise Invalid(
                 f"Option 'where' is {self.where!r}, which is neither true nor false for any value, so no event would "
                 "match. A predicate compares: '$.total > 100', '$.paid == true'."
             )
@@ -114,7 +114,7 @@ def for_sink(options: Mapping[str, str]) -> SinkOptions:
     sink = given.name("sink")
     batch_id = given.number("batchId", least=0)
     if batch_id is not None and sink is None:
-        raise InvalidOption("Option 'batchId' needs option 'sink': the name under which the batch is remembered.")
+        raise Invalid("Option 'batchId' needs option 'sink': the name under which the batch is remembered.")
     return SinkOptions(dsn=given.dsn(), topic=given.text("topic"), sink=sink, batch_id=batch_id)
 
 
@@ -155,11 +155,11 @@ class _Given:
         everywhere = {name.lower() for name in (*BATCH, *STREAM, *SINK)}
         for name in self._values.keys() - {name.lower() for name in (*names, *also)}:
             if name == "path":
-                raise InvalidOption("An event log has no path: call load() and save() without one.")
+                raise Invalid("An event log has no path: call load() and save() without one.")
             spelled = next((k for k in (*BATCH, *STREAM, *SINK) if k.lower() == name), name)
             if name in everywhere:
-                raise InvalidOption(f"Option {spelled!r} is not for {reader}. It takes {', '.join(names)}.")
-            raise InvalidOption(f"There is no option {spelled!r}. {did_you_mean(spelled, names)}")
+                raise Invalid(f"Option {spelled!r} is not for {reader}. It takes {', '.join(names)}.")
+            raise Invalid(f"There is no option {spelled!r}. {did_you_mean(spelled, names)}")
 
     def text(self, name: str) -> str | None:
         value = self._values.get(name.lower())
@@ -168,7 +168,7 @@ class _Given:
     def dsn(self) -> Dsn:
         option = self._only_one(ADDRESS, "The address of the database")
         if option is None:
-            raise InvalidOption(
+            raise Invalid(
                 "Option 'dsn' is missing, expected the address of the database: 'postgresql://user:password@host/name'."
             )
         return Dsn(self._values[option.lower()], option=option)
@@ -178,7 +178,7 @@ class _Given:
         value = self.text(option) if option else None
         if value is None:
             if needed:
-                raise InvalidOption(
+                raise Invalid(
                     "Option 'subscribe' is missing, expected topics like 'orders, payments'; or 'subscribePattern', "
                     "a regular expression for the whole of a name, or 'table'."
                 )
@@ -187,13 +187,13 @@ class _Given:
             try:
                 re.compile(value)
             except re.error as error:
-                raise InvalidOption(
+                raise Invalid(
                     f"Option 'subscribePattern' is {value!r}, expected a regular expression: {error}."
                 ) from None
             return TopicChoice(pattern=value)
         names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
         if not names:
-            raise InvalidOption(f"Option 'subscribe' is {value!r}, expected names of topics like 'orders, payments'.")
+            raise Invalid(f"Option 'subscribe' is {value!r}, expected names of topics like 'orders, payments'.")
         return TopicChoice(names=names)
 
     def boundary(self, options: tuple[str, ...], *, otherwise: str) -> Boundary:
@@ -209,21 +209,21 @@ class _Given:
         wanted = tuple(part.strip() for part in value.split(",") if part.strip())
         for part in wanted:
             if part not in known:
-                raise InvalidOption(f"Option {name!r} has {part!r}. {did_you_mean(part, known)}")
+                raise Invalid(f"Option {name!r} has {part!r}. {did_you_mean(part, known)}")
         if len(set(wanted)) < len(wanted) or not wanted:
-            raise InvalidOption(f"Option {name!r} is {value!r}, expected each name once, separated by commas.")
+            raise Invalid(f"Option {name!r} is {value!r}, expected each name once, separated by commas.")
         return wanted
 
     def one_of_names(self, name: str, known: Iterable[str]) -> str | None:
         value = self.text(name)
         if value is not None and value not in known:
-            raise InvalidOption(f"Option {name!r} is {value!r}. {did_you_mean(value, known)}")
+            raise Invalid(f"Option {name!r} is {value!r}. {did_you_mean(value, known)}")
         return value
 
     def filter(self) -> EventFilter:
         """What the server leaves out."""
         if self.flag("pushdown", otherwise=False):
-            raise InvalidOption(
+            raise Invalid(
                 "Option 'pushdown' is 'true', but Spark confuses the filters that it hands down: what one query leaves "
                 "out is missing in the next one on the same frame. Say what to read by options 'types', 'keys' and "
                 "'where': by these the server filters."
@@ -243,9 +243,7 @@ class _Given:
             except ValueError:
                 found = []
         if not found or not all(isinstance(one, str) and "\0" not in one for one in found):
-            raise InvalidOption(
-                f"Option {name!r} is {value!r}, expected texts between commas, or a list of texts in JSON."
-            )
+            raise Invalid(f"Option {name!r} is {value!r}, expected texts between commas, or a list of texts in JSON.")
         return tuple(found)
 
     def flag(self, name: str, *, otherwise: bool) -> bool:
@@ -253,7 +251,7 @@ class _Given:
         if value is None:
             return otherwise
         if value.lower() not in ("true", "false"):
-            raise InvalidOption(f"Option {name!r} is {value!r}, expected 'true' or 'false'.")
+            raise Invalid(f"Option {name!r} is {value!r}, expected 'true' or 'false'.")
         return value.lower() == "true"
 
     def number(self, name: str, *, least: int) -> int | None:
@@ -261,13 +259,13 @@ class _Given:
         if value is None:
             return None
         if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < least:
-            raise InvalidOption(f"Option {name!r} is {value!r}, expected a whole number from {least} on.")
+            raise Invalid(f"Option {name!r} is {value!r}, expected a whole number from {least} on.")
         return int(value)
 
     def name(self, name: str) -> str | None:
         value = self.text(name)
         if value is not None and not NAME.fullmatch(value):
-            raise InvalidOption(
+            raise Invalid(
                 f"Option {name!r} is {value!r}, expected a letter, and up to 62 of a-z, 0-9, '_', '.' and '-'."
             )
         return value
@@ -275,10 +273,10 @@ class _Given:
     def refuse_beside(self, name: str, *others: str) -> None:
         for other in others:
             if self.text(other) is not None:
-                raise InvalidOption(f"Option {other!r} is not for option {name!r}, which is read as a whole.")
+                raise Invalid(f"Option {other!r} is not for option {name!r}, which is read as a whole.")
 
     def _only_one(self, options: Iterable[str], what: str) -> str | None:
         given = [option for option in options if self.text(option) is not None]
         if len(given) > 1:
-            raise InvalidOption(f"{what} is said more than once: by {' and '.join(map(repr, given))}. Say it once.")
+            raise Invalid(f"{what} is said more than once: by {' and '.join(map(repr, given))}. Say it once.")
         return given[0] if given else None

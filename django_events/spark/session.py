@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from django_events.exceptions import InvalidOption, NotReady
+from django_events.exceptions import Invalid, NotReady
 from django_events.spark import java
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def session(
     except ImportError:
         raise NotReady("PySpark is not installed. Run: pip install 'django-events-pg[spark]'") from None
     if master and remote:
-        raise InvalidOption("Say where Spark is once: --master for a cluster, or --remote for Spark Connect.")
+        raise Invalid("Say where Spark is once: --master for a cluster, or --remote for Spark Connect.")
     if master and not MASTER.fullmatch(master):
-        raise InvalidOption(f"--master is {master!r}, expected one like spark://host:7077, yarn, k8s://… or local[4].")
+        raise Invalid(f"--master is {master!r}, expected one like spark://host:7077, yarn, k8s://… or local[4].")
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
@@ -157,6 +157,6 @@ def _refuse_unreachable(remote: str) -> None:
         with socket.create_connection((found.hostname, found.port or CONNECT_PORT), timeout=REACH):
             pass
     except ValueError as error:
-        raise InvalidOption(f"--remote is {remote!r}, expected one like sc://host:15002: {error}.") from None
+        raise Invalid(f"--remote is {remote!r}, expected one like sc://host:15002: {error}.") from None
     except OSError as error:
         raise NotReady(f"There is no Spark Connect at {remote}: {error}.") from None

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, Stri
 
 from django_events.database_errors import kind_of
 from django_events.event_columns import BUFFERED
-from django_events.exceptions import InvalidEvent, InvalidOption, Refused
+from django_events.exceptions import Invalid, InvalidEvent, Refused
 from django_events.spark.dsn import Connection, fetch
 from django_events.spark.options import SinkOptions
 from django_events.spark.reading import topics
@@ -67,7 +67,7 @@ class Sink:
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise InvalidOption("An event log is only ever added to. Expected mode('append').")
+            raise Invalid("An event log is only ever added to. Expected mode('append').")
         _refuse_columns(schema, topic_given=options.topic is not None)
         self.options = options
 
@@ -193,7 +193,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         self.sink = Sink(options, schema, overwrite=overwrite)
         if options.sink is not None and options.batch_id is None:
-            raise InvalidOption(
+            raise Invalid(
                 "Option 'sink' needs option 'batchId' in a batch write: a number that grows with each, like a date."
             )
 
@@ -214,12 +214,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if options.sink is None:
-            raise InvalidOption(
+            raise Invalid(
                 "Option 'sink' is missing, expected a name for this query. Its batches are remembered under it, so "
                 "that one that is tried again is published once."
             )
         if options.batch_id is not None:
-            raise InvalidOption("Option 'batchId' is not for a stream: Spark numbers its batches.")
+            raise Invalid("Option 'batchId' is not for a stream: Spark numbers its batches.")
         self.name = options.sink
         self.sink = Sink(options, schema, overwrite=overwrite)
 
@@ -264,7 +264,7 @@ def _run() -> str:
 def _refuse_other_number(batch: int | None) -> None:
     """In `foreachBatch`, a number of the caller's own would have new events taken for a batch that comes again."""
     if batch is not None and _said(QUERY) and str(batch) != _said(BATCH):
-        raise InvalidOption(
+        raise Invalid(
             f"Option 'batchId' is {batch} in batch {_said(BATCH)} of a streaming query. Expected the number that "
             "foreachBatch gives; to publish more than once in a batch, take a name for each by option 'sink'. Nothing "
             "was published."
@@ -286,20 +286,20 @@ def _unstage(connection: Connection, staged: list[Staged]) -> None:
 def _refuse_columns(schema: StructType, *, topic_given: bool) -> None:
     for field in schema.fields:
         if field.name not in ACCEPTED:
-            raise InvalidOption(
+            raise Invalid(
                 f"Column {field.name!r} can't be published. Select what an event is made of: {', '.join(ACCEPTED)}."
             )
         if not isinstance(field.dataType, ACCEPTED[field.name]):
-            raise InvalidOption(
+            raise Invalid(
                 f"Column {field.name!r} is {field.dataType.simpleString()}, expected "
                 f"{' or '.join(kind.typeName() for kind in ACCEPTED[field.name])}. Cast it; JSON of a struct is made "
                 "by to_json()."
             )
     names = schema.fieldNames()
     if not topic_given and "topic" not in names:
-        raise InvalidOption("Option 'topic' is missing, and there is no column 'topic' either: say where to publish.")
+        raise Invalid("Option 'topic' is missing, and there is no column 'topic' either: say where to publish.")
     if "value" not in names and "body" not in names:
-        raise InvalidOption("There is no column 'value' (JSON as text) and no column 'body' (bytes): nothing to say.")
+        raise Invalid("There is no column 'value' (JSON as text) and no column 'body' (bytes): nothing to say.")
 
 
 def _refuse_rows(given: dict[str, pa.Array], count: int) -> None:

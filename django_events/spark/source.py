@@ -9,7 +9,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import Invalid
 from django_events.spark import options
 from django_events.spark.reading.batch import BatchReader
 from django_events.spark.reading.columns import struct
@@ -53,7 +53,7 @@ class EventsSource(DataSource):
 
     def _refuse_other(self, schema: StructType) -> None:
         if schema != self.schema():
-            raise InvalidOption(
+            raise Invalid(
                 f"A schema of {schema.fieldNames()} was given, but the columns of events are fixed: "
                 f"{self.schema().simpleString()}. Leave schema() out and choose some with option 'columns'."
             )

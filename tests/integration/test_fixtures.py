@@ -7,7 +7,7 @@ from django.core import serializers
 from django.core.management import call_command
 
 from django_events import publish
-from django_events.exceptions import Refused
+from django_events.exceptions import Invalid
 from django_events.models import BufferedEvent, Event, Topic
 from testproject.shop.models import Product
 from tests.support.fix_topics import transfer_all
@@ -32,7 +32,7 @@ def dump(tmp_path, things):
 def test_a_dump_of_a_whole_site_is_refused_with_the_way_out_and_changes_nothing(dump):
     before = list(Topic.objects.values()), Event.objects.count(), BufferedEvent.objects.count()
 
-    with pytest.raises(Refused, match=rf"^Problem installing fixture .*django_events\..*{WAY_OUT}"):
+    with pytest.raises(Invalid, match=rf"^Problem installing fixture .*django_events\..*{WAY_OUT}"):
         call_command("loaddata", dump, verbosity=0)
 
     assert before == (list(Topic.objects.values()), Event.objects.count(), BufferedEvent.objects.count())
@@ -57,8 +57,8 @@ def test_a_topic_of_another_database_does_not_take_the_place_of_one(things):
             one.save()
 
     load()
-    with pytest.raises(Refused, match=WAY_OUT):
+    with pytest.raises(Invalid, match=WAY_OUT):
         load(fields={**written["fields"], "name": "others"})
-    with pytest.raises(Refused, match=WAY_OUT):
+    with pytest.raises(Invalid, match=WAY_OUT):
         load(pk=row.pk + 1_000)
     assert Topic.objects.get(pk=row.pk).name == "things"

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import Invalid
 from django_events.spark.jobs import results
 from django_events.spark.jobs.registry import ALL, JOBS
 from django_events.spark.reading.columns import COLUMNS
@@ -204,7 +204,7 @@ def test_a_path_leads_into_the_value(frame: Callable[..., Any], path: str) -> No
     ],
 )
 def test_a_wrong_option_is_refused_by_name(frame: Callable[..., Any], name: str, options: Row, said: str) -> None:
-    with pytest.raises(InvalidOption, match=re.escape(said)):
+    with pytest.raises(Invalid, match=re.escape(said)):
         JOBS[name].function(frame([]), **options)
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 
 from django_events import Draft
-from django_events.exceptions import InvalidOption, Refused
+from django_events.exceptions import Invalid, Refused
 from django_events.spark.exporting import export as exporting
 from django_events.spark.exporting import files, storage
 from django_events.spark.exporting.batches import Batches
@@ -260,7 +260,7 @@ def test_a_store_without_a_step_that_decides_is_refused(
     """The disk stands for a store whose connector can't make an object unless it is there."""
     monkeypatch.setattr(storage, "OfHadoop", lambda spark, path: SimpleNamespace(scheme="s3a"))
 
-    with pytest.raises(InvalidOption, match=r"Two runs could double events there\. Expected s3a:// of Hadoop 3\.4\.2"):
+    with pytest.raises(Invalid, match=r"Two runs could double events there\. Expected s3a:// of Hadoop 3\.4\.2"):
         storage.storage_of(spark, str(tmp_path))
 
 

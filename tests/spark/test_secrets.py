@@ -13,7 +13,7 @@ from django.db import connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events import Draft
-from django_events.exceptions import InvalidOption, RightsMissing
+from django_events.exceptions import Invalid, RightsMissing
 from django_events.models import StagedEvent
 from django_events.spark import java
 from django_events.spark.dsn import Dsn, fetch
@@ -136,7 +136,7 @@ def test_a_wrong_address_is_refused_without_being_shown(text: str) -> None:
 
 
 def test_the_option_that_is_wrong_is_named() -> None:
-    with pytest.raises(InvalidOption, match="Option 'databaseUrl' is no address"):
+    with pytest.raises(Invalid, match="Option 'databaseUrl' is no address"):
         Dsn("nonsense", option="databaseUrl")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from django_events.exceptions import InvalidOption, NotReady
+from django_events.exceptions import Invalid, NotReady
 from django_events.spark.errors import ENDED, told
 from django_events.spark.session import session
 from tests.support.processes import wait_until
@@ -79,11 +79,11 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("where", "error", "said"),
     [
-        ({"master": "nonsense"}, InvalidOption, "--master is 'nonsense', expected one like spark://host:7077"),
-        ({"master": "local[x]"}, InvalidOption, "--master is"),
-        ({"remote": "nonsense"}, InvalidOption, "--remote is 'nonsense', expected one like sc://host:15002"),
+        ({"master": "nonsense"}, Invalid, "--master is 'nonsense', expected one like spark://host:7077"),
+        ({"master": "local[x]"}, Invalid, "--master is"),
+        ({"remote": "nonsense"}, Invalid, "--remote is 'nonsense', expected one like sc://host:15002"),
         ({"remote": "sc://127.0.0.1:1"}, NotReady, "There is no Spark Connect at sc://127.0.0.1:1: "),
-        ({"master": "yarn", "remote": "sc://h"}, InvalidOption, "Say where Spark is once"),
+        ({"master": "yarn", "remote": "sc://h"}, Invalid, "Say where Spark is once"),
     ],
 )
 def test_a_place_that_cannot_be_meant_is_refused_at_once(

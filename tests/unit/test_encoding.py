@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_events import UNSET, DeclaredTopic, Draft, EventsError
+from django_events import UNSET, DeclaredTopic, Draft
 from django_events.exceptions import InvalidEvent
 from django_events.publishing import encoding
 from django_events.publishing.encoding import to_json
@@ -57,10 +57,6 @@ def test_a_draft_is_frozen_and_has_the_fields_of_publish():
     assert (draft.body, draft.type, draft.key, draft.metadata, draft.partition) == (UNSET, "", None, None, None)
     with pytest.raises(AttributeError):
         draft.value = 2
-
-
-def test_an_invalid_event_is_also_a_value_error():
-    assert issubclass(InvalidEvent, EventsError) and issubclass(InvalidEvent, ValueError)
 
 
 # One payload

@@ -5,18 +5,18 @@ from collections.abc import Mapping, Sequence
 from django.db import connections
 
 from django_events import models, sql
-from django_events.exceptions import Refused
+from django_events.exceptions import Invalid, Refused
 from django_events.statements import log_table
 
 
 def refuse(using: str, key: str | None, ids: Sequence[int], *, reason: str, forget_key: bool, dry_run: bool) -> None:
     """What makes no sense, and a call inside of a transaction."""
     if (key is None) == (not ids):
-        raise Refused("Say either a key or the ids of events. Nothing was changed.")
+        raise Invalid("Say either a key or the ids of events. Nothing was changed.")
     if forget_key and key is None:
-        raise Refused("forget_key is about a key, and ids were given. Nothing was changed. Say the key.")
+        raise Invalid("forget_key is about a key, and ids were given. Nothing was changed. Say the key.")
     if not reason.strip():
-        raise Refused("Events are erased for a reason, for the record: reason is empty. Nothing was changed.")
+        raise Invalid("Events are erased for a reason, for the record: reason is empty. Nothing was changed.")
     if not dry_run and connections[using].in_atomic_block:
         raise Refused(
             "Events are erased in small transactions, so that nobody waits for long: not inside of one of the caller's."
@@ -28,12 +28,12 @@ def refuse_unreadable(ids: Sequence[object], *, texts: Mapping[str, object]) -> 
     """What the database would stumble over half way."""
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
-            raise Refused(f"{name} is {text!r}, expected a str. Nothing was changed.")
+            raise Invalid(f"{name} is {text!r}, expected a str. Nothing was changed.")
         if text is not None and "\0" in text:
-            raise Refused(f"{name} has a NUL character, which the database can't keep. Nothing was changed.")
+            raise Invalid(f"{name} has a NUL character, which the database can't keep. Nothing was changed.")
     for event_id in ids:
         if not isinstance(event_id, int) or isinstance(event_id, bool) or event_id < 1:
-            raise Refused(f"{event_id!r} is no id of an event, expected 1, 2, 3 … Nothing was changed.")
+            raise Invalid(f"{event_id!r} is no id of an event, expected 1, 2, 3 … Nothing was changed.")
 
 
 def refuse_unknown(using: str, topic: models.Topic, ids: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_events.exceptions import DataLost, InvalidOption, Refused
+from django_events.exceptions import DataLost, Invalid, Refused
 from django_events.spark.dsn import Dsn
 from django_events.spark.exporting import files
 from django_events.spark.exporting.locking import FolderLock, alone
@@ -135,7 +135,7 @@ def _refuse_beyond(boundary: Boundary, topic: TopicLog, wanted: Export) -> None:
     if boundary.by_topic is not None or not isinstance(place, int) or place < 0:  # a time, or an end
         return
     if place > topic.end:
-        raise InvalidOption(
+        raise Invalid(
             f"{boundary.option} is {place}, and topic {topic.name!r} has no such event: the next one will be "
             f"{topic.end}. Expected an id up to that, or a day like 2026-11-20."
         )

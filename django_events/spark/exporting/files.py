@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from django_events.exceptions import InvalidOption, did_you_mean
+from django_events.exceptions import Invalid, did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
@@ -64,20 +64,20 @@ BY: dict[str, tuple[str, Callable[[], "Column"]]] = {
 
 
 def parse_by(text: str) -> tuple[str, ...]:
-    """`day,type` as names; InvalidOption for one that is none."""
+    """`day,type` as names; Invalid for one that is none."""
     names = tuple(part.strip() for part in text.split(",") if part.strip() and part.strip() != "none")
     for name in names:
         if name not in BY:
-            raise InvalidOption(f"Events can't be put into folders by {name!r}. {did_you_mean(name, BY)}")
+            raise Invalid(f"Events can't be put into folders by {name!r}. {did_you_mean(name, BY)}")
     if len(set(names)) < len(names):
-        raise InvalidOption(f"Each of {text!r} can be said once.")
+        raise Invalid(f"Each of {text!r} can be said once.")
     return names
 
 
 def parse_format(name: str) -> str:
-    """InvalidOption if events can't be written in this format."""
+    """Invalid if events can't be written in this format."""
     if name not in FORMATS:
-        raise InvalidOption(f"There is no format {name!r}. Known are: {', '.join(FORMATS)}.")
+        raise Invalid(f"There is no format {name!r}. Known are: {', '.join(FORMATS)}.")
     return name
 
 
@@ -86,7 +86,7 @@ def parse_size(text: str) -> int:
     units = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
     number, unit = text[:-2].strip(), text[-2:].upper()
     if unit not in units or not re.fullmatch("[0-9]+", number) or not int(number):
-        raise InvalidOption(f"{text!r} is no size, expected one like 128MB.")
+        raise Invalid(f"{text!r} is no size, expected one like 128MB.")
     return int(number) * units[unit]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from posixpath import dirname
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django_events.exceptions import InvalidOption, Refused
+from django_events.exceptions import Invalid, Refused
 from django_events.spark.errors import told
 from django_events.spark.exporting.paths import split
 
@@ -66,7 +66,7 @@ class Storage(Protocol):
 
 
 def storage_of(spark: "SparkSession", path: str) -> Storage:
-    """The file system that Spark has for a path; InvalidOption if there is no way to it."""
+    """The file system that Spark has for a path; Invalid if there is no way to it."""
     if not hasattr(spark, "_jvm"):
         return OfServer(spark, path)
     hadoop = OfHadoop(spark, path)
@@ -273,7 +273,7 @@ class OfServer:
 
     def __init__(self, spark: "SparkSession", path: str) -> None:
         if split(path)[0] not in ("", "file"):
-            raise InvalidOption(
+            raise Invalid(
                 f"Files can't be written to {path!r} through Spark Connect: it can't give folders their names there. "
                 "Expected a folder on a disk that all machines of the server share. For another file system, run the "
                 "driver here: --master instead of --remote."
@@ -358,8 +358,8 @@ def _write(out: Any, text: str) -> None:
     out.close()
 
 
-def _without_a_step(path: str, expected: str) -> InvalidOption:
-    return InvalidOption(
+def _without_a_step(path: str, expected: str) -> Invalid:
+    return Invalid(
         f"Nothing at {path!r} can be done once and for all: it has no step that gives a name, or refuses because the "
         f"name is taken. Two runs could double events there. {expected}, or another place."
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from django_events.exceptions import DataLost, InvalidOption, Refused
+from django_events.exceptions import DataLost, Invalid, Refused
 from django_events.spark.dsn import Dsn
 from django_events.spark.exporting import files
 from django_events.spark.exporting.batches import Batches, Reached
@@ -102,7 +102,7 @@ def following(spark: "SparkSession", wanted: Follow) -> Iterator[Following]:
 def _refuse_used(spark: "SparkSession", wanted: Follow) -> None:
     """DataLost if the checkpoint of a new folder is one that a query has used already: it would leave out the rest."""
     checkpoint, done = _checkpoint(wanted), None
-    with suppress(InvalidOption):  # where only Spark can look
+    with suppress(Invalid):  # where only Spark can look
         done = storage_of(spark, checkpoint).names(f"{checkpoint}/commits")
     if done:
         raise DataLost(

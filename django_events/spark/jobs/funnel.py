@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import Invalid
 from django_events.spark.jobs.times import seconds
 
 
@@ -17,7 +17,7 @@ def funnel(events: DataFrame, *, steps: Sequence[str], within: str = "1 day") ->
     median is the lower. Events without a key are left out.
     """
     if len(steps) < 2 or len(set(steps)) < len(steps):
-        raise InvalidOption(f"Option 'steps' is {', '.join(steps)!r}, expected two or more types, each once.")
+        raise Invalid(f"Option 'steps' is {', '.join(steps)!r}, expected two or more types, each once.")
     numbered = list(enumerate(steps, start=1))
     latest = f.col("at_1") + seconds("within", within) * 1_000_000
     # In microseconds: a day that is added to a timestamp has the length it has in the session's zone.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import Invalid
 from django_events.spark.jobs.registry import Job
 from django_events.spark.reading.columns import COLUMNS, struct
 
@@ -51,7 +51,7 @@ class Inputs:
         reader = self.spark.read if kind != "json" else self.spark.read.schema(struct(COLUMNS))
         frame = reader.format(kind).options(**(JSON if kind == "json" else {})).load(path)
         if missing := [name for name in columns if name not in frame.columns]:
-            raise InvalidOption(
+            raise Invalid(
                 f"The files in {path!r} have no column {', '.join(map(repr, missing))}, expected those of events: "
                 f"{', '.join(COLUMNS)}. They have {', '.join(frame.columns)}."
             )

@@ -5,17 +5,17 @@ import re
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import Invalid
 
 UNITS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 LENGTH = re.compile(rf"([0-9]{{1,6}}) *({'|'.join(UNITS)})s?")
 
 
 def seconds(option: str, text: str) -> int:
-    """What a text like "90 minutes" means; InvalidOption if it means nothing, or nothing at all."""
+    """What a text like "90 minutes" means; Invalid if it means nothing, or nothing at all."""
     found = LENGTH.fullmatch(text.strip().lower())
     if found is None or int(found[1]) == 0:
-        raise InvalidOption(f"Option {option!r} is {text!r}, expected a length of time like '15 minutes' or '1 day'.")
+        raise Invalid(f"Option {option!r} is {text!r}, expected a length of time like '15 minutes' or '1 day'.")
     return int(found[1]) * UNITS[found[2]]
 
 

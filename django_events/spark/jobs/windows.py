@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from django_events.exceptions import InvalidOption, did_you_mean
+from django_events.exceptions import Invalid, did_you_mean
 from django_events.spark.jobs.numbers import number_at
 from django_events.spark.jobs.times import seconds, span
 
@@ -45,8 +45,8 @@ AGGREGATES = ("events", "numbers", "sum", "average", "smallest", "largest")
 def _refuse(by: Sequence[str], every: str, slide: str | None) -> None:
     for name in by:
         if name not in GROUPS:
-            raise InvalidOption(f"Option 'by' has {name!r}. {did_you_mean(name, GROUPS)}")
+            raise Invalid(f"Option 'by' has {name!r}. {did_you_mean(name, GROUPS)}")
     if len(set(by)) < len(by):
-        raise InvalidOption(f"Option 'by' is {', '.join(by)!r}, expected each name once.")
+        raise Invalid(f"Option 'by' is {', '.join(by)!r}, expected each name once.")
     if slide and seconds("slide", slide) > seconds("every", every):
-        raise InvalidOption(f"Option 'slide' is {slide!r}, expected no more than {every!r}: events would be left out.")
+        raise Invalid(f"Option 'slide' is {slide!r}, expected no more than {every!r}: events would be left out.")

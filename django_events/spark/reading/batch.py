@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import Invalid
 from django_events.spark.options import ReadOptions
 from django_events.spark.reading import topics
 from django_events.spark.reading.ranges import Range, split
@@ -36,7 +36,7 @@ class BatchReader(DataSourceReader):
                 start = options.start.of(topic, fail_on_data_loss=fail)
                 end = options.end.of(topic, fail_on_data_loss=fail)
                 if start > end and options.start.is_said_of(topic) and options.end.is_said_of(topic):
-                    raise InvalidOption(
+                    raise Invalid(
                         f"Topic {topic.name!r} is to be read from {start} to before {end}: the end is before the start."
                     )
                 whole.append(Range(topic.name, topic.id, start, max(start, end)))

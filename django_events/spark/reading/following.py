@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from django_events.exceptions import InvalidOption
+from django_events.exceptions import Invalid
 from django_events.spark.dsn import Connection, fetch
 from django_events.statements import beside, shared
 
@@ -37,7 +37,7 @@ class Follower:
             fetch(connection, shared.lock_head, topic_id=topic_id)
             [[mode]] = fetch(connection, SQL.follow, name=name, topic_id=topic_id, position=position)
             if mode != "spark":
-                raise InvalidOption(
+                raise Invalid(
                     f"Option 'consumer' is {self.name!r}, which is a {mode} consumer of Django. Take another name."
                 )
             fetch(connection, SQL.step_back, name=name, topic_id=topic_id, position=position)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django_events.exceptions import DataLost, InvalidOption
+from django_events.exceptions import DataLost, Invalid
 from django_events.spark.reading.topics import TopicLog
 
 LATEST, EARLIEST = -1, -2
@@ -30,7 +30,7 @@ class Boundary:
 
     @classmethod
     def parsed(cls, option: str, value: str) -> "Boundary":
-        """InvalidOption if the value is no place."""
+        """Invalid if the value is no place."""
         timed = "Timestamp" in option
         if value.startswith("{"):
             return cls(option=option, by_topic=_by_topic(option, value, timed=timed))
@@ -38,7 +38,7 @@ class Boundary:
             return cls(option=option, place=_moment(option, value))
         if value.lower() in NAMED:
             return cls(option=option, place=NAMED[value.lower()])
-        raise InvalidOption(
+        raise Invalid(
             f"Option {option!r} is {value!r}, expected 'earliest', 'latest' or JSON with the offset of each topic, "
             'like {"orders": 1042}; -2 is the earliest, -1 the latest.'
         )
@@ -53,7 +53,7 @@ class Boundary:
         if place == LATEST:
             return topic.end
         if place > topic.end:
-            raise InvalidOption(
+            raise Invalid(
                 f"Option {self.option!r} names offset {place} of topic {topic.name!r}, whose next event will be "
                 f"{topic.end}. Expected an offset up to {topic.end}, or -1 for the latest."
             )
@@ -65,9 +65,9 @@ class Boundary:
         return max(place, topic.first)
 
     def refuse_others(self, topics: list[TopicLog]) -> None:
-        """InvalidOption if topics are named that are not read."""
+        """Invalid if topics are named that are not read."""
         for name in (self.by_topic or {}).keys() - {topic.name for topic in topics}:
-            raise InvalidOption(f"Option {self.option!r} names topic {name!r}, which is not among those that are read.")
+            raise Invalid(f"Option {self.option!r} names topic {name!r}, which is not among those that are read.")
 
     def is_said_of(self, topic: TopicLog) -> bool:
         """Whether an offset was said, not a time or an end."""
@@ -78,7 +78,7 @@ class Boundary:
         if self.by_topic is None:
             return self.place
         if topic not in self.by_topic:
-            raise InvalidOption(f"Option {self.option!r} says nothing of topic {topic!r}. Name all that are read.")
+            raise Invalid(f"Option {self.option!r} says nothing of topic {topic!r}. Name all that are read.")
         return self.by_topic[topic]
 
 
@@ -86,18 +86,18 @@ def _by_topic(option: str, value: str, *, timed: bool) -> dict[str, Place]:
     try:
         given = json.loads(value)
     except ValueError as error:
-        raise InvalidOption(f"Option {option!r} is {value!r}, expected JSON: {error}.") from None
+        raise Invalid(f"Option {option!r} is {value!r}, expected JSON: {error}.") from None
     return {name: _moment(option, place) if timed else _offset(option, name, place) for name, place in given.items()}
 
 
 def _offset(option: str, topic: str, place: Any) -> int:
     if isinstance(place, dict):
-        raise InvalidOption(
+        raise Invalid(
             f"Option {option!r} has offsets per partition of topic {topic!r}. Here they are per topic: an event's id "
             f'is its place in the whole topic. Expected {{"{topic}": 1042}}.'
         )
     if isinstance(place, bool) or not isinstance(place, int) or place < EARLIEST or place == 0:
-        raise InvalidOption(
+        raise Invalid(
             f"Option {option!r} has {place!r} for topic {topic!r}, expected an offset from 1 on, -2 for the earliest "
             "or -1 for the latest."
         )
@@ -113,7 +113,7 @@ def _moment(option: str, value: Any) -> datetime:
     except (ValueError, TypeError, OverflowError):
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise InvalidOption(
+        raise Invalid(
             f"Option {option!r} has {value!r}, expected milliseconds since 1970, or a time with its zone like "
             "'2026-11-20T18:00:00Z'."
         )

@@ -13,7 +13,7 @@ from django_events import Backoff, Draft, publish, publish_many, sql
 from django_events.consuming import registration
 from django_events.consuming.subscriptions import subscriptions
 from django_events.declarations import consumers
-from django_events.exceptions import ConsumerNotReady, InUse, InvalidConsumer, LeaseLost, Refused, UnknownTopic
+from django_events.exceptions import ConsumerNotReady, InUse, Invalid, LeaseLost, Refused, UnknownTopic
 from django_events.log.segments import segments
 from django_events.models import Consumer, Event, Position, Topic
 from django_events.syncing import sync_after_migrate
@@ -282,7 +282,7 @@ def test_a_topic_that_does_not_exist_comes_with_the_likely_one(things, make_cons
 @pytest.mark.requirement("S12")
 @pytest.mark.parametrize("where", ["$.total >", "total > 100", "'; DROP TABLE x; --", '$.a like_regex "("', "{}", "%s"])
 def test_a_predicate_that_is_none_is_refused_before_anything_is_made(things, make_consumer, where):
-    with pytest.raises(InvalidConsumer) as caught:
+    with pytest.raises(Invalid) as caught:
         make_consumer(things, handler=print, where=where)
 
     [declared] = [one for one in consumers if one.name == "reader"]
@@ -298,12 +298,12 @@ def test_a_predicate_that_is_none_is_refused_before_anything_is_made(things, mak
 @pytest.mark.parametrize("where", ["$.total", "$ ? (@.total > 100)", "$.lines[*].price", "$.total + 1"])
 def test_a_path_that_says_neither_yes_nor_no_is_refused(things, make_consumer, where):
     """It looks like a filter, and nothing would ever match."""
-    with pytest.raises(InvalidConsumer, match="is neither true nor false for any value, so no event would match"):
+    with pytest.raises(Invalid, match="is neither true nor false for any value, so no event would match"):
         make_consumer(things, handler=print, where=where)
 
 
 def test_a_wrong_declaration_stops_all_before_anything_is_made(things, make_consumer):
-    with pytest.raises(InvalidConsumer, match="batch_size=0"):
+    with pytest.raises(Invalid, match="batch_size=0"):
         make_consumer(things, handler=print, batch_size=0)
 
     assert not Consumer.objects.filter(name="reader").exists()

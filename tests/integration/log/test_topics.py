@@ -15,7 +15,7 @@ from django.test import override_settings
 from psycopg import IsolationLevel
 
 from django_events import Draft, declarations, publish, publish_many
-from django_events.exceptions import InvalidTopic, Refused
+from django_events.exceptions import Invalid, Refused
 from django_events.log import segments
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
@@ -142,9 +142,9 @@ def test_a_name_with_dots_and_dashes_is_fine(make_topic):
 @rolled_back
 def test_wrong_declarations_are_refused_before_anything_is_made():
     before = everything()
-    with declared("fine", "x'; DROP TABLE django_events_topic; --"), pytest.raises(InvalidTopic, match="is not valid"):
+    with declared("fine", "x'; DROP TABLE django_events_topic; --"), pytest.raises(Invalid, match="is not valid"):
         sync("default")
-    with declared("fine", "fine") as twins, pytest.raises(InvalidTopic, match="declared twice"):
+    with declared("fine", "fine") as twins, pytest.raises(Invalid, match="declared twice"):
         declarations.registry._set(
             [*declarations.registry, declarations.DeclaredTopic(name="fine", declared_at="elsewhere:1")]
         )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from psycopg.sql import SQL, Composed, Identifier
 
 from django_events import capture, declarations, event_context, suppress
-from django_events.exceptions import InvalidCapture, InvalidEvent
+from django_events.exceptions import Invalid, InvalidEvent
 from django_events.models import BufferedEvent
 from django_events.publishing.capture import Capture
 from django_events.testing import published
@@ -631,7 +631,7 @@ def problem_of(**options):
         class Meta:
             app_label = "publishing_app"
 
-    with pytest.raises(InvalidCapture) as caught:
+    with pytest.raises(Invalid) as caught:
         for trigger in capture("accounts", **options):
             trigger.get_func(Thing)
     return str(caught.value)

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from django_events import Backoff, Draft, ReceivedEvent, RetryLater, consumer, pause, resume, rewind, topic
-from django_events.exceptions import InvalidConsumer, NeverDrained, UnknownConsumer, UnknownTopic
+from django_events.exceptions import Invalid, NeverDrained, UnknownConsumer, UnknownTopic
 from django_events.models import BufferedEvent, Consumer, Event
 from django_events.testing import drain, published
 from django_events.workers import draining
@@ -242,7 +242,7 @@ def test_a_consumer_of_a_topic_that_nobody_declares_is_refused():
 def test_a_wrong_declaration_is_refused(things):
     consumer(things, name="Wrong!")(print)
 
-    with pytest.raises(InvalidConsumer, match=r"Consumer name 'Wrong!' is not valid"):
+    with pytest.raises(Invalid, match=r"Consumer name 'Wrong!' is not valid"):
         drain()
 
 
