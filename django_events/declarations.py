@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
-from django_events.exceptions import HandlerNotFound, Invalid, UnknownConsumer, UnknownTopic, did_you_mean
+from django_events.exceptions import HandlerNotFound, Invalid, UnknownName, did_you_mean
 from django_events.operable import Operable
 from django_events.retries import Backoff
 
@@ -282,7 +282,6 @@ class Registry(Generic[T]):
     """The declarations of one kind in this process, in the order in which they were made."""
 
     kind: ClassVar[str]
-    unknown: ClassVar[type[Exception]]
     example: ClassVar[str]
 
     def __init__(self) -> None:
@@ -309,7 +308,7 @@ class Registry(Generic[T]):
         try:
             return self._by_name[name]
         except (KeyError, TypeError):
-            raise self.unknown(
+            raise UnknownName(
                 f"No installed app declares a {self.kind} {name!r}. {did_you_mean(str(name), self._by_name)} "
                 f"Declare it in an app's events.py: {self.example.format(name)}."
             ) from None
@@ -335,13 +334,11 @@ class Registry(Generic[T]):
 
 class TopicRegistry(Registry[DeclaredTopic]):
     kind = "topic"
-    unknown = UnknownTopic
     example = "topic({!r})"
 
 
 class ConsumerRegistry(Registry[DeclaredConsumer]):
     kind = "consumer"
-    unknown = UnknownConsumer
     example = "@consumer(…, name={!r})"
 
 

@@ -123,7 +123,7 @@ def drain(
 ) -> int:
     """Run the transfer and the consumers, all or those that are named, until nothing is due.
 
-    Returns how many events were handled. What handlers publish is moved and handled too, in rounds; NeverDrained
+    Returns how many events were handled. What handlers publish is moved and handled too, in rounds; AssertionError
     says that after several of them more than `limit` events came of others. A handler's error is raised, with a
     note that names the event; nothing of that event is settled, so it comes again. With `raise_errors=False` it
     is retried or becomes a dead letter, as its consumer says. RetryLater and Ignore are a handler's decisions, and

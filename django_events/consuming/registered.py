@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from django_events import declarations, models
-from django_events.exceptions import Refused, UnknownConsumer, did_you_mean
+from django_events.exceptions import Refused, UnknownName, did_you_mean
 
 Named = declarations.DeclaredConsumer | str
 
@@ -21,12 +21,12 @@ def refuse_several(rows: Sequence[models.Consumer], event_id: int) -> None:
 def registered(
     using: str, consumer: Named, *, topic: declarations.DeclaredTopic | str | None = None
 ) -> list[models.Consumer]:
-    """The rows of a consumer, one per topic, or the one of a topic; UnknownConsumer if there is none."""
+    """The rows of a consumer, one per topic, or the one of a topic; UnknownName if there is none."""
     rows = models.Consumer.objects.using(using).select_related("topic__head").order_by("topic_id")
     of_name = list(rows.filter(name=str(consumer)))
     if not of_name:
         known: Iterable[str] = rows.values_list("name", flat=True)
-        raise UnknownConsumer(
+        raise UnknownName(
             f"No consumer {str(consumer)!r} is registered in the database {using!r}. "
             f"{did_you_mean(str(consumer), set(known))}"
         )
@@ -35,7 +35,7 @@ def registered(
     of_topic = [row for row in of_name if row.topic.name == str(topic)]
     if not of_topic:
         topics = [row.topic.name for row in of_name]
-        raise UnknownConsumer(
+        raise UnknownName(
             f"Consumer {str(consumer)!r} doesn't read topic {str(topic)!r}. {did_you_mean(str(topic), topics)}"
         )
     return of_topic

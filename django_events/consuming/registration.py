@@ -11,7 +11,7 @@ from django.db import DatabaseError, transaction
 
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
-from django_events.exceptions import InUse, Invalid, Refused, UnknownTopic, did_you_mean
+from django_events.exceptions import InUse, Invalid, Refused, UnknownName, did_you_mean
 from django_events.matching import decides, expression, is_pattern
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
@@ -52,7 +52,7 @@ def holding_topic(using: str, name: str, declared: declarations.DeclaredConsumer
         topic = topics.filter(name=name).first()
         if topic is None:
             known = topics.values_list("name", flat=True)
-            raise UnknownTopic(
+            raise UnknownName(
                 f"Consumer {declared} is declared for topic {name!r}, at {declared.declared_at}, and the database "
                 f"{using!r} has no such topic. {did_you_mean(name, known)}"
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.db.models import Prefetch
 
 from django_events import declarations, models, sql
-from django_events.exceptions import ConsumerNotReady
+from django_events.exceptions import NotReady
 from django_events.matching import condition
 from django_events.statements import log_table
 
@@ -50,7 +50,7 @@ class Subscription:
 
 
 def subscriptions(using: str, consumers: Iterable[declarations.DeclaredConsumer]) -> list[Subscription]:
-    """All topics of these consumers; ConsumerNotReady if one of them isn't registered."""
+    """All topics of these consumers; NotReady if one of them isn't registered."""
     consumers = list(consumers)
     rows = {
         (row.name, row.topic.name): row
@@ -69,7 +69,7 @@ def _subscription(
     differs = None if row is None else next((o for o in LAYOUT if getattr(row, o) != getattr(consumer, o)), None)
     if row is None or differs is not None:
         how = "is not registered" if row is None else f"is registered with {differs}={getattr(row, differs or '')!r}"
-        raise ConsumerNotReady(
+        raise NotReady(
             f"Consumer {consumer.name!r} {how} for topic {topic!r} in the database {using!r}. "
             f"Run: manage.py migrate --database {using}"
         )

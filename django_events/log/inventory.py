@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django_events import declarations, models, sql
-from django_events.exceptions import UnknownTopic, did_you_mean
+from django_events.exceptions import UnknownName, did_you_mean
 from django_events.log.segments import segments
 from django_events.statements import log_table
 
@@ -50,12 +50,12 @@ class Log(NamedTuple):
 
 
 def existing(using: str, topic: declarations.DeclaredTopic | str) -> models.Topic:
-    """The row of a topic; UnknownTopic names the likely one."""
+    """The row of a topic; UnknownName names the likely one."""
     topics = models.Topic.objects.using(using)
     row = topics.select_related("head").filter(name=str(topic)).first()
     if row is None:
         known = topics.values_list("name", flat=True)
-        raise UnknownTopic(f"The database {using!r} has no topic {str(topic)!r}. {did_you_mean(str(topic), known)}")
+        raise UnknownName(f"The database {using!r} has no topic {str(topic)!r}. {did_you_mean(str(topic), known)}")
     return row
 
 

@@ -7,14 +7,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
-from django_events.exceptions import (
-    EventsError,
-    UnknownConsumer,
-    UnknownTopic,
-    rights_missing,
-    rows_hidden,
-    tables_missing,
-)
+from django_events.exceptions import EventsError, UnknownName, rights_missing, rows_hidden, tables_missing
 from django_events.models.buffer import writable
 from django_events.workers.loop import Exit, Unreachable
 
@@ -52,7 +45,7 @@ def explained(using: str) -> Iterator[None]:
             case _:
                 said = sql.said(error)
         raise CommandError(f"Working on {using!r} failed. {said}", returncode=Exit.FAILED) from error
-    except (UnknownConsumer, UnknownTopic) as error:
+    except UnknownName as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     except EventsError as error:
         raise CommandError(str(error), returncode=Exit.FAILED) from error

@@ -22,7 +22,7 @@ import django
 from django.apps import apps
 from django.utils import autoreload
 
-from django_events.exceptions import ConsumerNotReady
+from django_events.exceptions import NotReady
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeup_flag import WakeupFlag
@@ -123,7 +123,7 @@ def _when_ready(work: Callable[[Stop], None], stop: Stop, say: Say) -> None:
         try:
             work(stop)
             return
-        except ConsumerNotReady as error:
+        except NotReady as error:
             if str(error) != said:
                 said = str(error)
                 say(f"{said} Waiting for it.")

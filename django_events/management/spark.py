@@ -15,13 +15,13 @@ from django.db import connections
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from django_events.exceptions import EventsError, Invalid, UnknownTopic
+from django_events.exceptions import EventsError, Invalid, UnknownName
 from django_events.phrases import duration
 from django_events.spark.exporting.paths import PATTERN, spelled, split
 from django_events.workers.loop import Exit
 
 PACKAGES = {"pyspark", "pyarrow", "pandas", "numpy", "py4j"}
-USAGE = {"Invalid", "UnknownTopic"}
+USAGE = {"Invalid", "UnknownName"}
 
 
 def add_spark(parser: CommandParser) -> None:
@@ -92,7 +92,7 @@ def explained() -> Iterator[None]:
     """Turn what goes wrong with Spark into a sentence, with the exit code that says what to do about it."""
     try:
         yield
-    except (Invalid, UnknownTopic) as error:
+    except (Invalid, UnknownName) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     except EventsError as error:
         raise CommandError(str(error), returncode=Exit.FAILED) from error

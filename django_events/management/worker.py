@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_events import declarations
-from django_events.exceptions import UnknownConsumer
+from django_events.exceptions import UnknownName
 from django_events.log.setbacks import Setback
 from django_events.management.databases import explained, named
 from django_events.phrases import count
@@ -81,7 +81,7 @@ class WorkerCommand(BaseCommand):
             raise CommandError(f"--threads is {threads}, expected at least 1.", returncode=Exit.USAGE)
         try:
             return [declarations.consumers.get(name) for name in dict.fromkeys(names)]
-        except UnknownConsumer as error:
+        except UnknownName as error:
             raise CommandError(str(error), returncode=Exit.USAGE) from error
 
     def say(self, text: str) -> None:

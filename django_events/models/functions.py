@@ -7,7 +7,7 @@ from django.db.models import DateTimeField, Func, IntegerField, Q, TextField
 from django.db.models.sql.compiler import SQLCompiler
 
 from django_events import declarations, sql
-from django_events.exceptions import UnknownTopic
+from django_events.exceptions import UnknownName
 from django_events.statements import TOO_DEEP
 
 LOOKED_AT_CLOSELY = 64  # bytes: pages and commands show few, which may all be bad ones
@@ -49,7 +49,7 @@ class TopicId(Func):
     def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[int]]:  # type: ignore[override]
         rows = sql.fetch(connection.alias, sql.shared.topic_id, topic=self.topic)
         if not rows:
-            raise UnknownTopic(
+            raise UnknownName(
                 f"The database {connection.alias!r} has no topic {self.topic!r}. "
                 f"Declare it in an app's events.py and run: manage.py migrate --database {connection.alias}"
             )

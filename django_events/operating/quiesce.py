@@ -14,7 +14,7 @@ from django.db import OperationalError, connections
 
 from django_events import models, sql
 from django_events.consuming.leases import end_holder
-from django_events.exceptions import InUse, Refused, UnknownConsumer
+from django_events.exceptions import InUse, Refused, UnknownName
 from django_events.models.functions import ClockTimestamp
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
@@ -129,9 +129,9 @@ def locked(row: models.Consumer) -> InUse:
     return InUse(f"Somebody holds a lock on what consumer {row} has to handle. Nothing was changed. Try again.")
 
 
-def gone(row: models.Consumer) -> UnknownConsumer:
+def gone(row: models.Consumer) -> UnknownName:
     """Somebody unregistered it since it was looked for."""
-    return UnknownConsumer(f"Consumer {row} was unregistered or registered anew in this moment. Nothing was changed.")
+    return UnknownName(f"Consumer {row} was unregistered or registered anew in this moment. Nothing was changed.")
 
 
 def refuse_queries(rows: Sequence[models.Consumer]) -> None:

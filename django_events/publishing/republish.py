@@ -6,7 +6,7 @@ publish_again("orders", 1042)
 from django_events import declarations, sql
 from django_events.conf import settings
 from django_events.drafts import Receipt
-from django_events.exceptions import TopicNotReady
+from django_events.exceptions import NotReady
 from django_events.models.events import absent
 from django_events.publishing.context import current_context
 from django_events.publishing.encoding import to_json, window
@@ -33,7 +33,7 @@ def publish_again(
     with explained(using, declared):
         rows = sql.fetch(using, sql.shared.topic_id, topic=declared.name)
         if not rows:
-            raise TopicNotReady(
+            raise NotReady(
                 f"Topic {declared.name!r} is declared, but not in the database {using!r} yet. "
                 f"Run: manage.py migrate --database {using}"
             )

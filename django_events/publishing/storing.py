@@ -15,15 +15,7 @@ from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.declarations import DeclaredTopic
 from django_events.drafts import Receipt
-from django_events.exceptions import (
-    InvalidEvent,
-    NotInTransaction,
-    NotReady,
-    RightsMissing,
-    TopicNotReady,
-    rights_missing,
-    tables_missing,
-)
+from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, rights_missing, tables_missing
 from django_events.models import BufferedEvent
 from django_events.models.buffer import writable
 from django_events.phrases import cut_details
@@ -193,7 +185,7 @@ def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> 
             f"Publish what is saved elsewhere by hand, to an alias of PostgreSQL. {given_up}"
         ) from error
     if sql.state(error) == _TOPIC_MISSING:
-        raise TopicNotReady(
+        raise NotReady(
             f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
             f"Run: manage.py migrate --database {using}. {given_up}"
         ) from error
@@ -210,7 +202,7 @@ def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> 
     kind = sql.kind_of(error)
     if kind in (sql.ErrorKind.FORBIDDEN, sql.ErrorKind.ROWS_HIDDEN):
         role = connections[using].settings_dict["USER"]
-        raise RightsMissing(f"{rights_missing(role, error, kind='publisher')}. {given_up}") from error
+        raise NotReady(f"{rights_missing(role, error, kind='publisher')}. {given_up}") from error
     gone = kind in (sql.ErrorKind.TABLE_GONE, sql.ErrorKind.FUNCTION_GONE)
     if gone and not router.allow_migrate_model(using, BufferedEvent):
         raise NotReady(

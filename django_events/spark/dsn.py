@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events.database_errors import ErrorKind, kind_of
-from django_events.exceptions import Invalid, NotReady, RightsMissing, rights_missing, rows_hidden
+from django_events.exceptions import Invalid, NotReady, rights_missing, rows_hidden
 from django_events.phrases import cut_details
 from django_events.statements import Statement, shared
 
@@ -97,9 +97,9 @@ def explained(dsn: Dsn) -> Iterator[None]:
                 f"{str(error).splitlines()[0]}. Run: manage.py migrate"
             ) from error
         if kind is ErrorKind.ROWS_HIDDEN:
-            raise RightsMissing(rows_hidden(dsn.role, error)) from error
+            raise NotReady(rows_hidden(dsn.role, error)) from error
         if kind is ErrorKind.FORBIDDEN:
-            raise RightsMissing(rights_missing(dsn.role, error, kind="reader|sink")) from error
+            raise NotReady(rights_missing(dsn.role, error, kind="reader|sink")) from error
         if isinstance(error, psycopg.InternalError) and error.sqlstate is None:
             # Psycopg's own: a COMMIT was answered, and then came an error, as a pooler's. What is lost is tried again.
             raise psycopg.OperationalError(f"The connection to {dsn} ended in the middle of an answer.") from error

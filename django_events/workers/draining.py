@@ -21,7 +21,7 @@ from django_events.consuming.leases import Lease
 from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.serving import Server, server_of
 from django_events.consuming.subscriptions import Subscription, subscriptions
-from django_events.exceptions import ConsumerNotReady, LeaseLost, NeverDrained
+from django_events.exceptions import LeaseLost, NotReady
 from django_events.log.transfer import Transfer
 from django_events.retries import Ignore, RetryLater
 from django_events.syncing import sync
@@ -135,7 +135,7 @@ class Drain:
             raise
         self._fruitless[position_id, lease.where] += not passed
         if self._fruitless[position_id, lease.where] > self.limit:
-            raise NeverDrained(
+            raise AssertionError(
                 f"Consumer {lease.subscription} is due again and again and passes no event: it was served "
                 f"{self.limit:,} times {lease.where}. Let it attempt an event less often."
             )
@@ -156,7 +156,7 @@ class Drain:
         """Give another session time to finish what keeps this one from going on, but not for ever."""
         self._waits = 0 if done else self._waits + 1
         if self._waits > MOST_WAITS:
-            raise NeverDrained(
+            raise AssertionError(
                 f"Another session keeps drain() from {what}. Commit its transaction before draining, and don't run "
                 "workers beside the test."
             )
@@ -191,9 +191,9 @@ def _is_decision(error: BaseException) -> bool:
     return isinstance(error, Ignore | RetryLater)
 
 
-def _never_drained(passed: Counter[str], followed: Counter[str], rounds: int) -> NeverDrained:
+def _never_drained(passed: Counter[str], followed: Counter[str], rounds: int) -> AssertionError:
     loop = ", ".join(f"{count:,} by consumer {consumer}" for consumer, count in followed.most_common(3))
-    return NeverDrained(
+    return AssertionError(
         f"Handlers go on publishing events for each other. After the first {passed.total():,} events, "
         f"{followed.total():,} more were handled, in {rounds:,} rounds, with no end in sight: {loop}. Let them stop at "
         "some time, or drain some consumers only. If there is an end, allow for it with a higher limit."
@@ -204,7 +204,7 @@ def _registered(using: str, consumers: Sequence[declarations.DeclaredConsumer]) 
     """Their subscriptions. What was declared since the last `migrate`, as by a test, is made first."""
     declared = {topic.name for topic in declarations.registry}
     if declared.issubset(models.Topic.objects.using(using).values_list("name", flat=True)):
-        with suppress(ConsumerNotReady):
+        with suppress(NotReady):
             return subscriptions(using, consumers)
     sync(using)
     return subscriptions(using, consumers)

@@ -17,7 +17,7 @@ from django.db import DatabaseError
 from django_events import models, sql
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.subscriptions import Subscription
-from django_events.exceptions import ConsumerNotReady
+from django_events.exceptions import NotReady
 from django_events.log.setbacks import Failing
 
 SQL = sql.beside(__name__)
@@ -361,7 +361,7 @@ class DuePartitions:
 
     def _raise_outdated(self) -> NoReturn:
         names = ", ".join(sorted({s.consumer.name for s in self._subscriptions}))
-        raise ConsumerNotReady(
+        raise NotReady(
             f"A consumer was registered anew or unregistered since this process began to serve {names}: its positions "
             "are others now. Start the process again."
         )

@@ -268,7 +268,7 @@ def test_what_retention_removed_is_not_passed_over_in_silence(
 def test_what_is_removed_between_planning_and_reading_is_noticed(
     log: Callable[..., Any], dsn: str, filtered: bool
 ) -> None:
-    from django_events.exceptions import DataLost
+    from django_events.exceptions import EventsMissing
     from django_events.spark.dsn import Dsn
     from django_events.spark.reading.rows import RangeReader
     from django_events.statements import all_of
@@ -283,7 +283,7 @@ def test_what_is_removed_between_planning_and_reading_is_noticed(
             dsn=Dsn(dsn), columns=("offset",), fetch_size=1000, fail_on_data_loss=fail, condition=condition
         )
 
-    with pytest.raises(DataLost, match="begins at 101"):
+    with pytest.raises(EventsMissing, match="begins at 101"):
         list(reader(True).read(Range("things", row_id, 50, 200)))
     left = [n for batch in reader(False).read(Range("things", row_id, 50, 200)) for n in batch["offset"].to_pylist()]
     assert left == list(range(101, 200))

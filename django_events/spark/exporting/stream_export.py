@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from django_events.exceptions import DataLost, Invalid, Refused
+from django_events.exceptions import EventsMissing, Invalid, Refused
 from django_events.spark.dsn import Dsn
 from django_events.spark.exporting import files
 from django_events.spark.exporting.batches import Batches, Reached
@@ -68,14 +68,14 @@ class Following:
         return Batches(storage_of(self._spark, self._wanted.path), self._wanted.path).rows - self._rows
 
     def refuse_behind(self) -> None:
-        """DataLost if the query has read all there was when it began, and the files end before that."""
+        """EventsMissing if the query has read all there was when it began, and the files end before that."""
         if self._wanted.path is None or self._wanted.allow_loss:
             return
         reached = Batches(storage_of(self._spark, self._wanted.path), self._wanted.path).reached
         for log in self._logs:
             known = reached.get(log.name)
             if known is not None and known.incarnation == log.incarnation and known.next < log.end:
-                raise DataLost(
+                raise EventsMissing(
                     f"The files in {self._wanted.path} end before {known.next}, and the log of topic {log.name!r} "
                     f"before {log.end}: {_NOT_THEIRS}"
                 )
@@ -100,12 +100,12 @@ def following(spark: "SparkSession", wanted: Follow) -> Iterator[Following]:
 
 
 def _refuse_used(spark: "SparkSession", wanted: Follow) -> None:
-    """DataLost if the checkpoint of a new folder is one that a query has used already: it would leave out the rest."""
+    """EventsMissing if the checkpoint of a new folder was used by a query already: it would leave out the rest."""
     checkpoint, done = _checkpoint(wanted), None
     with suppress(Invalid):  # where only Spark can look
         done = storage_of(spark, checkpoint).names(f"{checkpoint}/commits")
     if done:
-        raise DataLost(
+        raise EventsMissing(
             f"{wanted.path} has no files yet, and the checkpoint {checkpoint} is that of a query that has written some "
             "elsewhere: what it has read already would be missing. Take another checkpoint, or remove it. To go on "
             "behind those files, say --allow-loss."
@@ -117,7 +117,7 @@ def _checkpoint(wanted: Follow) -> str:
 
 
 def _logs(wanted: Follow, journal: Batches) -> list[TopicLog]:
-    """The topics as they are; DataLost if ids that the files have are those of other events, or will be."""
+    """The topics as they are; EventsMissing if ids that the files have are those of other events, or will be."""
     with Dsn(wanted.dsn).connected() as connection:
         found = topics.find(connection, topics.TopicChoice(names=wanted.topics), fail=False)
     for log in found:
@@ -126,12 +126,12 @@ def _logs(wanted: Follow, journal: Batches) -> list[TopicLog]:
             continue
         if known.incarnation != log.incarnation:
             if not wanted.allow_loss:
-                raise DataLost(
+                raise EventsMissing(
                     f"Topic {log.name!r} was made anew since {wanted.path} has events of it, and its ids began again. "
                     "Take another folder, or go on in this one by --allow-loss."
                 )
         elif known.next > log.end:
-            raise DataLost(
+            raise EventsMissing(
                 f"The database is older than the files: {wanted.path} has topic {log.name!r} up to {known.next - 1}, "
                 f"and the next event of its log will be {log.end}. From there on the same ids stand for other events. "
                 "If this is a replica that is behind, wait for it. After a restore, take another folder."
@@ -229,11 +229,11 @@ class _Files:
         return {log.name: log.incarnation for log in _logs(self.wanted, journal)}
 
     def _refuse_gap(self, found: "_Found", known: Reached | None) -> None:
-        """DataLost if events are missing: ids have no gaps, so it shows in the files themselves."""
+        """EventsMissing if events are missing: ids have no gaps, so it shows in the files themselves."""
         if self.wanted.allow_loss:
             return
         if known is not None and found.first != known.next:
-            raise DataLost(
+            raise EventsMissing(
                 f"The query goes on with event {found.first} of topic {found.topic!r}, and the files in "
                 f"{self.wanted.path} end before {known.next}: {_NOT_THEIRS}"
             )

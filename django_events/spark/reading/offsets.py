@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django_events.exceptions import DataLost, Invalid
+from django_events.exceptions import EventsMissing, Invalid
 from django_events.spark.reading.topics import TopicLog
 
 LATEST, EARLIEST = -1, -2
@@ -58,7 +58,7 @@ class Boundary:
                 f"{topic.end}. Expected an offset up to {topic.end}, or -1 for the latest."
             )
         if place < topic.first and fail_on_data_loss:
-            raise DataLost(
+            raise EventsMissing(
                 f"Option {self.option!r} names offset {place} of topic {topic.name!r}, whose log begins at "
                 f"{topic.first}: what was before it has expired. Say -2 for the earliest, or failOnDataLoss=false."
             )

@@ -19,7 +19,7 @@ from psycopg.pq.abc import PGresult
 from pyspark.sql.datasource import InputPartition
 
 from django_events.database_errors import ErrorKind, kind_of
-from django_events.exceptions import DataLost
+from django_events.exceptions import EventsMissing
 from django_events.spark.dsn import Connection, Dsn, fetch_whole
 from django_events.spark.reading.columns import COLUMNS, TOPIC, Column
 from django_events.spark.reading.ranges import Range
@@ -62,7 +62,7 @@ class RangeReader:
     condition: Statement | None = None
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The events of a range, in order; DataLost if some of them are not there any more."""
+        """The events of a range, in order; EventsMissing if some of them are not there any more."""
         if isinstance(part, Range):  # Spark makes one of its own where there is nothing to read
             with self.dsn.connected() as connection:
                 yield from self._read(connection, part)
@@ -133,7 +133,7 @@ class RangeReader:
         else:
             said += f"only {seen} of these events are there: somebody has removed some by hand."
         if self.fail_on_data_loss:
-            raise DataLost(f"{said} Read what is left with failOnDataLoss=false.")
+            raise EventsMissing(f"{said} Read what is left with failOnDataLoss=false.")
         logger.warning(said)
 
     def _completed(self, given: "Gathered", part: Range, first: int, refused: str) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from django_events.exceptions import DataLost
+from django_events.exceptions import EventsMissing
 from django_events.spark.dsn import KeptConnection
 from django_events.spark.options import ReadOptions
 from django_events.spark.reading import topics
@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._session.run(lambda connection: topics.find(connection, subscription, fail=fail))
 
     def _left(self, start: Offsets, found: list[TopicLog]) -> Offsets:
-        """How far the query was in the topics that are missing; DataLost for those that were there until now."""
+        """How far the query was in the topics that are missing; EventsMissing for those that were there until now."""
         missing = sorted(start.keys() - {topic.name for topic in found})
         for name in missing:
             if "left" not in start[name]:
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLost(
+            raise EventsMissing(
                 f"{what} Go on with what is there by failOnDataLoss=false, or begin again with a new checkpoint."
             )
         logger.warning(what)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django_events.exceptions import UnknownTopic, did_you_mean
+from django_events.exceptions import UnknownName, did_you_mean
 from django_events.spark.dsn import Connection, fetch_whole
 from django_events.statements import log_table, shared, union_all
 
@@ -43,7 +43,7 @@ class TopicLog:
 
 
 def find(connection: Connection, wanted: TopicChoice, *, fail: bool = True) -> list[TopicLog]:
-    """The topics that are meant, in the order of their names; UnknownTopic for a name that is none."""
+    """The topics that are meant, in the order of their names; UnknownName for a name that is none."""
     rows = {name: row for name, *row in fetch_whole(connection, shared.topics)}
     if wanted.pattern is not None:
         names = {name for name in rows if re.fullmatch(wanted.pattern, name)}
@@ -66,6 +66,6 @@ def find(connection: Connection, wanted: TopicChoice, *, fail: bool = True) -> l
 
 
 def refuse_unknown(wanted: Iterable[str], known: Iterable[str]) -> None:
-    """UnknownTopic if one of these is no topic of the database."""
+    """UnknownName if one of these is no topic of the database."""
     for name in sorted(set(wanted) - set(known)):
-        raise UnknownTopic(f"There is no topic {name!r} in the database. {did_you_mean(name, known)}")
+        raise UnknownName(f"There is no topic {name!r} in the database. {did_you_mean(name, known)}")

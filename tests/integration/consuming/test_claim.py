@@ -8,7 +8,7 @@ from django.db import connection, transaction
 
 from django_events import Backoff, Draft, Ignore, claim, models, publish_many, sql
 from django_events.consuming.claiming import SQL as CLAIMING_SQL
-from django_events.exceptions import LeaseLost, Refused, UnknownConsumer
+from django_events.exceptions import LeaseLost, Refused, UnknownName
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
 from tests.support.fix_consumers import dead_letters, run_once, write_order, written
@@ -277,7 +277,7 @@ def test_a_stream_has_nothing_to_claim(things, make_consumer):
     make_consumer(things, name="reader", handler=print)
     with pytest.raises(Refused, match="Consumer 'reader' is a stream"), claim("reader"):
         pass
-    with pytest.raises(UnknownConsumer), claim("rader"):
+    with pytest.raises(UnknownName), claim("rader"):
         pass
 
 

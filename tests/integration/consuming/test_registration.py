@@ -13,7 +13,7 @@ from django_events import Backoff, Draft, publish, publish_many, sql
 from django_events.consuming import registration
 from django_events.consuming.subscriptions import subscriptions
 from django_events.declarations import consumers
-from django_events.exceptions import ConsumerNotReady, InUse, Invalid, LeaseLost, Refused, UnknownTopic
+from django_events.exceptions import InUse, Invalid, LeaseLost, NotReady, Refused, UnknownName
 from django_events.log.segments import segments
 from django_events.models import Consumer, Event, Position, Topic
 from django_events.syncing import sync_after_migrate
@@ -269,7 +269,7 @@ def test_where_it_begins_counts_only_when_it_is_registered(things, make_consumer
 
 @pytest.mark.requirement("E12")
 def test_a_topic_that_does_not_exist_comes_with_the_likely_one(things, make_consumer):
-    with pytest.raises(UnknownTopic) as caught:
+    with pytest.raises(UnknownName) as caught:
         make_consumer("thing", handler=print)
 
     [declared] = [one for one in consumers if one.name == "reader"]
@@ -314,7 +314,7 @@ def test_workers_refuse_a_consumer_that_is_not_registered(things, lanes, make_co
     reader = make_consumer(things, lanes, handler=print)
     Consumer.objects.filter(name="reader", topic__name="lanes").delete()
 
-    with pytest.raises(ConsumerNotReady) as caught:
+    with pytest.raises(NotReady) as caught:
         subscriptions("default", [reader])
     assert str(caught.value) == (
         "Consumer 'reader' is not registered for topic 'lanes' in the database 'default'. "
@@ -327,7 +327,7 @@ def test_workers_refuse_a_consumer_whose_change_is_not_in_the_database_yet(lanes
     reader = make_consumer(lanes, handler=print)
     object.__setattr__(reader, "partitioned", False)
 
-    with pytest.raises(ConsumerNotReady, match=r"is registered with partitioned=True for topic 'lanes'"):
+    with pytest.raises(NotReady, match=r"is registered with partitioned=True for topic 'lanes'"):
         subscriptions("default", [reader])
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Draft, cancel, publish, publish_many, sql
-from django_events.exceptions import InvalidEvent, UnknownTopic
+from django_events.exceptions import InvalidEvent, UnknownName
 from django_events.log import channel
 from django_events.log.inventory import next_scheduled
 from django_events.log.schedule import SQL as SCHEDULE_SQL
@@ -268,7 +268,7 @@ def test_a_cancellation_that_rolls_back_was_none(things):
 
 @rolled_back
 def test_cancelling_in_a_topic_that_is_not_declared_is_refused():
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownName):
         cancel("nothing", 1)
 
 

@@ -7,7 +7,7 @@ from django.db.models import Count, Max
 from django.test import override_settings
 
 from django_events import Draft, declarations, publish, publish_many
-from django_events.exceptions import UnknownTopic
+from django_events.exceptions import UnknownName
 from django_events.models import Event, Topic
 from tests.support.fix_topics import transfer_all
 
@@ -237,7 +237,7 @@ def test_a_question_asks_anew_each_time(orders):
 )
 @pytest.mark.parametrize("topic", ["nothing", "' OR true --", declarations.DeclaredTopic(name="nothing")], ids=str)
 def test_a_topic_that_is_not_in_the_database_is_unknown(orders, topic, ask):
-    with pytest.raises(UnknownTopic) as caught:
+    with pytest.raises(UnknownName) as caught:
         ask(topic)
 
     assert str(caught.value) == (
@@ -265,7 +265,7 @@ def test_async_code_reads_the_same(orders):
         assert (await Event.objects.of(orders).aget(id=3)).value == 3
         assert await Event.objects.of(orders).acount() == 10
         assert (await Event.objects.peek(orders).afirst()).value == 10
-        with pytest.raises(UnknownTopic):
+        with pytest.raises(UnknownName):
             await Event.objects.of("nothing").acount()
 
     async_to_sync(read)()
@@ -307,5 +307,5 @@ def test_a_topic_is_looked_up_where_its_events_are_read(replica, orders):
     with override_settings(DATABASE_ROUTERS=[ReadsFrom()]):
         assert Event.objects.at(orders, 7).value == "noise"
         assert Event.objects.using("default").at(orders, 7).value == 7
-        with pytest.raises(UnknownTopic, match="The database 'replica' has no topic 'things'"):
+        with pytest.raises(UnknownName, match="The database 'replica' has no topic 'things'"):
             Event.objects.at("things", 1)

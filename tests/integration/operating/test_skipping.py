@@ -22,7 +22,7 @@ from django_events import (
     unregister,
 )
 from django_events.consuming.filling import fill_some
-from django_events.exceptions import InUse, LeaseLost, Refused, UnknownConsumer
+from django_events.exceptions import InUse, LeaseLost, Refused, UnknownName
 from django_events.operating import retrying, skipping
 from django_events.statements import log_table
 from tests.support.fix_consumers import (
@@ -314,7 +314,7 @@ def test_a_consumer_that_is_unregistered_in_this_moment(things, make_consumer, m
     if verb is retry_now and mode == "stream":
         assert retry_now("reader") == []
         return
-    with pytest.raises(UnknownConsumer, match="was unregistered or registered anew in this moment"):
+    with pytest.raises(UnknownName, match="was unregistered or registered anew in this moment"):
         verb("reader", **({"event_id": 1, "reason": "a test"} if verb is skip else {}))
 
 

@@ -9,7 +9,7 @@ from django.db.models import F
 from django.test import override_settings
 
 from django_events import Draft, publish, publish_many
-from django_events.exceptions import InvalidEvent, TopicNotReady
+from django_events.exceptions import InvalidEvent, NotReady
 from django_events.maintaining import pruning
 from django_events.maintaining.pruning import forget_dedup_keys
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
@@ -222,9 +222,9 @@ def test_what_can_not_be_a_key_or_a_window_is_refused(things, fields, said):
 
 @committing
 def test_a_topic_that_was_not_migrated_says_what_to_do(undiscovered):
-    with pytest.raises(TopicNotReady, match=r"manage\.py migrate"), transaction.atomic():
+    with pytest.raises(NotReady, match=r"manage\.py migrate"), transaction.atomic():
         publish(undiscovered, 1, dedup_key="a")
-    with pytest.raises(TopicNotReady, match=r"manage\.py migrate"):
+    with pytest.raises(NotReady, match=r"manage\.py migrate"):
         publish_many(undiscovered, [Draft(value=1, dedup_key="a")])
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import declarations, event_context, outbox, suppress
-from django_events.exceptions import InvalidEvent, NotInTransaction, UnknownTopic
+from django_events.exceptions import InvalidEvent, NotInTransaction, UnknownName
 from django_events.models import BufferedEvent
 from django_events.publishing import model_signals
 from django_events.testing import published
@@ -517,7 +517,7 @@ def test_who_catches_the_error_of_an_event_can_not_commit_the_row(declare):
 @rolled_back
 def test_a_topic_that_is_not_declared_takes_the_row_along(declare):
     declare(Tag, "libary")
-    with pytest.raises(UnknownTopic, match="Did you mean 'library'"), transaction.atomic():
+    with pytest.raises(UnknownName, match="Did you mean 'library'"), transaction.atomic():
         Tag.objects.create(name="novel")
     assert not Tag.objects.exists()
 

@@ -9,7 +9,7 @@ from django.db import connection, models, transaction
 from django.db.models import F
 
 from django_events import event_context, outbox, suppress
-from django_events.exceptions import InvalidEvent, UnknownTopic
+from django_events.exceptions import InvalidEvent, UnknownName
 from django_events.models import BufferedEvent
 from django_events.publishing import model_signals as changes_of_models
 from django_events.publishing.fields import written
@@ -291,7 +291,7 @@ def test_an_abstract_model_stands_for_those_that_inherit_it():
 
 
 def test_a_topic_that_is_not_there_can_not_be_suppressed():
-    with pytest.raises(UnknownTopic, match="Did you mean 'library'"), suppress("libary"):
+    with pytest.raises(UnknownName, match="Did you mean 'library'"), suppress("libary"):
         raise AssertionError("inside")
 
 

@@ -23,7 +23,7 @@ from django_events import (
     publish,
     publish_many,
 )
-from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, TopicNotReady, UnknownTopic
+from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, UnknownName
 from django_events.models import BufferedEvent, Event
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 
@@ -594,14 +594,14 @@ def test_tickets_grow(things):
 def test_an_unknown_topic_is_refused_with_the_likely_one(things, django_assert_num_queries):
     with django_assert_num_queries(0):
         for attempt in (lambda: publish("thing", 1), lambda: publish_many("thing", [Draft(value=1)])):
-            with pytest.raises(UnknownTopic, match=r"Did you mean 'things'\?"):
+            with pytest.raises(UnknownName, match=r"Did you mean 'things'\?"):
                 attempt()
 
 
 @rolled_back
 def test_a_declared_topic_that_was_not_migrated_says_what_to_do(undiscovered):
     for attempt in (lambda: publish(undiscovered, 1), lambda: publish_many(undiscovered, [Draft(value=1)])):
-        with pytest.raises(TopicNotReady) as caught, transaction.atomic():
+        with pytest.raises(NotReady) as caught, transaction.atomic():
             attempt()
         assert str(caught.value) == (
             "Topic 'undiscovered' is declared, but not in the database 'default' yet. "
@@ -642,7 +642,7 @@ def test_a_topic_that_tries_to_be_sql_is_only_a_name(name):
     topic = declarations.topic(name)
     try:
         for attempt in (lambda: publish(topic, 1), lambda: publish_many(topic, [Draft(value=1)])):
-            with pytest.raises((TopicNotReady, DatabaseError, ValueError)), transaction.atomic():
+            with pytest.raises((NotReady, DatabaseError, ValueError)), transaction.atomic():
                 attempt()
     finally:
         declarations.registry.discard(topic)
@@ -676,7 +676,7 @@ def test_async_code_gets_the_same_errors(things):
     async def attempts():
         with pytest.raises(InvalidEvent):
             await apublish(things)
-        with pytest.raises(UnknownTopic):
+        with pytest.raises(UnknownName):
             await apublish("nope", 1)
         with pytest.raises(InvalidEvent):
             await apublish_many(things, [Draft()])
@@ -778,7 +778,7 @@ def test_a_caught_error_of_the_database_does_not_look_like_a_commit(things, many
     """PostgreSQL has given the transaction up: the next statement must say so, and so must the message."""
     connection.cursor().execute("UPDATE django_events_topic SET name = 'gone' WHERE name = 'things'")
     with transaction.atomic():
-        with pytest.raises(TopicNotReady, match="can only be rolled back"):
+        with pytest.raises(NotReady, match="can only be rolled back"):
             publish_many(things, [Draft(value=1)]) if many else publish(things, 1)
         with pytest.raises(TransactionManagementError):
             Event.objects.count()

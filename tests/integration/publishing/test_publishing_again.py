@@ -5,7 +5,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from django_events import event_context, publish, publish_again
-from django_events.exceptions import InvalidEvent, NotInTransaction, TopicNotReady, UnknownTopic
+from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, UnknownName
 from django_events.models import BufferedEvent, Event, Topic
 from django_events.signals import event_published
 from tests.support.fix_topics import assert_dense, transfer_all
@@ -106,9 +106,9 @@ def test_it_is_of_the_callers_transaction(things):
 def test_what_is_not_there_can_not_be_copied(things, undiscovered):
     with pytest.raises(Event.DoesNotExist, match="There is no event things/1 in the log"):
         publish_again(things, 1)
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownName):
         publish_again("nothing", 1)
-    with pytest.raises(TopicNotReady, match=r"manage\.py migrate"):
+    with pytest.raises(NotReady, match=r"manage\.py migrate"):
         publish_again(undiscovered, 1)
 
 

@@ -20,7 +20,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from psycopg import IsolationLevel
 
 from django_events import UNSET, BufferedWriter, close_writers, declarations, publish
-from django_events.exceptions import InvalidEvent, NotWritten, Refused, TopicNotReady, UnknownTopic, WriterFull
+from django_events.exceptions import InvalidEvent, NotReady, NotWritten, Refused, UnknownName, WriterFull
 from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.publishing import writer_threads as lanes_module
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
@@ -338,7 +338,7 @@ def test_an_error_of_the_database_reaches_every_event_of_the_batch_and_the_lane_
         futures = [writer.publish(n) for n in range(3)]
         with pytest.raises(NotWritten, match="3 of 3 events for topic 'undiscovered' were not written") as caught:
             writer.flush()
-        assert [type(future.exception()) for future in futures] == [TopicNotReady] * 3
+        assert [type(future.exception()) for future in futures] == [NotReady] * 3
         assert caught.value.__cause__ is futures[0].exception()
         writer.flush()  # it was said
         writer.publish(3)
@@ -351,7 +351,7 @@ def test_an_error_of_the_database_reaches_every_event_of_the_batch_and_the_lane_
 
 
 def test_a_topic_that_nobody_declares_is_refused_at_once(things):
-    with pytest.raises(UnknownTopic, match="Did you mean 'things'"):
+    with pytest.raises(UnknownName, match="Did you mean 'things'"):
         BufferedWriter("thing")
     with pytest.raises(ConnectionDoesNotExist):
         BufferedWriter("things", using="nowhere")

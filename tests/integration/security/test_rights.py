@@ -29,7 +29,7 @@ from django_events import (
     unregister,
 )
 from django_events import sql as statements
-from django_events.exceptions import RightsMissing
+from django_events.exceptions import NotReady
 from django_events.management.events import grants as command
 from django_events.metrics.views import metrics
 from django_events.models import Event
@@ -246,7 +246,7 @@ def test_a_probe_that_may_not_look_says_so(roles, rf):
 
 def test_who_may_not_publish_is_told_so_in_a_line(make_topic, roles):
     topic = make_topic("things")
-    with pytest.raises(RightsMissing, match=r"login consumer .* may not .*events grants --role publisher") as caught:
+    with pytest.raises(NotReady, match=r"login consumer .* may not .*events grants --role publisher") as caught:
         publish(topic, {"name": "planted"}, using=roles["consumer"])
     assert "\n" not in str(caught.value)
     assert "planted" not in str(caught.value)

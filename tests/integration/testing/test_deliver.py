@@ -11,7 +11,7 @@ from django.db import DatabaseError
 
 from django_events import Draft, ReceivedEvent, RetryLater, consumer
 from django_events.consuming.handlers import BrokenTransaction
-from django_events.exceptions import InvalidEvent, Refused, UnknownConsumer
+from django_events.exceptions import InvalidEvent, Refused, UnknownName
 from django_events.models import Event, Position
 from django_events.testing import deliver, drain, published
 from testproject.shop.models import Product
@@ -186,5 +186,5 @@ def test_what_is_no_event_is_refused(things):
         deliver("look", Draft())
     with pytest.raises(TypeError, match=re.escape("{'n': 1} can't be delivered, expected a Draft or an event")):
         deliver("look", {"n": 1})
-    with pytest.raises(UnknownConsumer):
+    with pytest.raises(UnknownName):
         deliver("lok", Draft(value=1))

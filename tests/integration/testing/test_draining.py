@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from django_events import Backoff, Draft, ReceivedEvent, RetryLater, consumer, pause, resume, rewind, topic
-from django_events.exceptions import Invalid, NeverDrained, UnknownConsumer, UnknownTopic
+from django_events.exceptions import Invalid, UnknownName
 from django_events.models import BufferedEvent, Consumer, Event
 from django_events.testing import drain, published
 from django_events.workers import draining
@@ -110,7 +110,7 @@ def test_only_named_consumers_are_drained(things, seen):
 def test_an_unknown_consumer_is_named_with_the_likely_one(things):
     consumer(things, name="billing")(print)
 
-    with pytest.raises(UnknownConsumer, match=r"No installed app declares a consumer 'biling'. Did you mean 'billing'"):
+    with pytest.raises(UnknownName, match=r"No installed app declares a consumer 'biling'. Did you mean 'billing'"):
         drain("biling")
 
 
@@ -234,7 +234,7 @@ def test_a_consumer_that_is_declared_after_publishing_gets_what_was_published(th
 def test_a_consumer_of_a_topic_that_nobody_declares_is_refused():
     consumer("nothing", name="look")(print)
 
-    with pytest.raises(UnknownTopic, match=r"Consumer look is declared for topic 'nothing'"):
+    with pytest.raises(UnknownName, match=r"Consumer look is declared for topic 'nothing'"):
         drain()
 
 
@@ -259,7 +259,7 @@ def test_an_endless_loop_is_told_with_the_name_of_the_consumer(things, events):
         pass
 
     things.publish(1)
-    with pytest.raises(NeverDrained, match=r"with no end in sight: [\d,]+ by consumer 'echo' of 'things'"):
+    with pytest.raises(AssertionError, match=r"with no end in sight: [\d,]+ by consumer 'echo' of 'things'"):
         drain(limit=20)
 
     assert_nothing_is_leased()
@@ -272,7 +272,7 @@ def test_a_loop_through_two_topics_names_both(things, make_topic):
     consumer(others, name="pong")(lambda event: things.publish(1))
     things.publish(1)
 
-    with pytest.raises(NeverDrained, match=r"6 by consumer 'pong' of 'others', 5 by consumer 'ping' of 'things'"):
+    with pytest.raises(AssertionError, match=r"6 by consumer 'pong' of 'others', 5 by consumer 'ping' of 'things'"):
         drain(limit=10)
 
 
@@ -282,7 +282,7 @@ def test_attempts_without_end_are_told(things):
     consumer(things, name="again", retry=Backoff(attempts=10_000))(handler)
     things.publish(1)
 
-    with pytest.raises(NeverDrained, match=r"Consumer 'again' of 'things' is due again and again .* behind event 0"):
+    with pytest.raises(AssertionError, match=r"Consumer 'again' of 'things' is due again and again .* behind event 0"):
         drain(limit=10)
     assert handler.call_count == 11
     assert_nothing_is_leased()
@@ -336,5 +336,5 @@ def test_another_session_is_not_waited_for_for_ever(things, connect, monkeypatch
     connect().execute(f"SELECT FROM django_events_{table} FOR UPDATE")
     monkeypatch.setattr(draining, "WAIT", 0)
 
-    with pytest.raises(NeverDrained, match=r"Another session keeps drain\(\) from (moving|serving)"):
+    with pytest.raises(AssertionError, match=r"Another session keeps drain\(\) from (moving|serving)"):
         drain()

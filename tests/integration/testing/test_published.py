@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from django_events import Draft, publish
-from django_events.exceptions import UnknownTopic
+from django_events.exceptions import UnknownName
 from django_events.testing import assert_published, drain, published
 from tests.integration.testing.conftest import in_a_transaction
 
@@ -62,7 +62,7 @@ def test_a_published_event_can_not_be_changed(things):
 @in_a_transaction
 def test_nothing_is_published():
     assert published() == published("orders") == []
-    with pytest.raises(UnknownTopic, match=r"Did you mean 'orders'"):
+    with pytest.raises(UnknownName, match=r"Did you mean 'orders'"):
         published("order")
 
 
@@ -192,5 +192,5 @@ def test_the_message_says_where_something_was_published_instead(things, lanes):
 
 @in_a_transaction
 def test_a_misspelt_topic_is_no_success():
-    with pytest.raises(UnknownTopic, match=r"Did you mean 'orders'"):
+    with pytest.raises(UnknownName, match=r"Did you mean 'orders'"):
         assert_published("order", count=0)
