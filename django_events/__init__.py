@@ -8,7 +8,8 @@
         order.save()
         orders.publish({"id": order.pk}, type="order.placed", key=str(order.pk))
 
-The names below load when they are first used, so importing this package imports no model.
+Here is what a site declares, publishes and handles with. What a person does to a running system is in
+`django_events.operations`. The names load when they are first used, so importing this package imports no model.
 """
 
 from importlib import import_module
@@ -37,23 +38,12 @@ _HOMES = {
     "claim": "django_events.consuming.claiming",
     "close_writers": "django_events.publishing.open_writers",
     "consumer": "django_events.declarations",
-    "discard": "django_events.operating.dead_letters",
-    "erase": "django_events.operating.erasing.api",
     "event_context": "django_events.publishing.session_settings",
-    "lag": "django_events.observing.lag",
     "outbox": "django_events.publishing.outbox",
-    "pause": "django_events.operating.pausing",
     "publish": "django_events.publishing.api",
-    "publish_again": "django_events.publishing.republish",
     "publish_many": "django_events.publishing.api",
-    "redrive": "django_events.operating.dead_letters",
-    "resume": "django_events.operating.pausing",
-    "retry_now": "django_events.operating.retrying",
-    "rewind": "django_events.operating.rewinding",
-    "skip": "django_events.operating.skipping",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
-    "unregister": "django_events.operating.unregistering",
 }
 
 __all__ = [
@@ -77,23 +67,12 @@ __all__ = [
     "claim",
     "close_writers",
     "consumer",
-    "discard",
-    "erase",
     "event_context",
-    "lag",
     "outbox",
-    "pause",
     "publish",
-    "publish_again",
     "publish_many",
-    "redrive",
-    "resume",
-    "retry_now",
-    "rewind",
-    "skip",
     "suppress",
     "topic",
-    "unregister",
 ]
 
 if TYPE_CHECKING:
@@ -103,14 +82,6 @@ if TYPE_CHECKING:
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
     from django_events.migrating import CreateTopic
-    from django_events.observing.lag import lag
-    from django_events.operating.dead_letters import discard, redrive
-    from django_events.operating.erasing.api import erase
-    from django_events.operating.pausing import pause, resume
-    from django_events.operating.retrying import retry_now
-    from django_events.operating.rewinding import rewind
-    from django_events.operating.skipping import skip
-    from django_events.operating.unregistering import unregister
     from django_events.publishing.api import (
         apublish,
         apublish_many,
@@ -121,7 +92,6 @@ if TYPE_CHECKING:
     from django_events.publishing.capture import capture
     from django_events.publishing.open_writers import close_writers
     from django_events.publishing.outbox import outbox
-    from django_events.publishing.republish import publish_again
     from django_events.publishing.session_settings import event_context, suppress
     from django_events.publishing.writer import BufferedWriter
     from django_events.retries import Backoff, Ignore, RetryLater

@@ -13,11 +13,9 @@ from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from django_events.operating.unregistering import unregister
-from django_events.publishing.api import cancel
 from django_events.publishing.republish import publish_again
 
 __all__ = [
-    "cancel",
     "discard",
     "erase",
     "lag",

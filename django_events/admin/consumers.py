@@ -16,7 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_events import pause, resume, retry_now, rewind, skip, sql
+from django_events import sql
 from django_events.admin import addresses
 from django_events.admin.forms import RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
@@ -25,6 +25,7 @@ from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
 from django_events.observing.lag import importance, progress, standings
 from django_events.observing.pace import Pace
+from django_events.operations import pause, resume, retry_now, rewind, skip
 
 SQL = sql.beside(__name__)
 

@@ -13,13 +13,13 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_events import discard, redrive
 from django_events.admin import addresses, payloads
 from django_events.admin.forms import DiscardForm
 from django_events.admin.lists import DatabaseFilter, Lists
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
+from django_events.operations import discard, redrive
 
 GROUPS = 200
 NAMED = 20  # dead letters that are named before something is done with them

@@ -11,7 +11,6 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_events import publish_again
 from django_events.admin import addresses, log, payloads
 from django_events.admin.forms import OnceForm
 from django_events.admin.pages import Pages, may
@@ -22,6 +21,7 @@ from django_events.models import Consumer, Event, Topic
 from django_events.observing.lag import importance, standings
 from django_events.observing.pace import Pace
 from django_events.observing.statuses import statuses
+from django_events.operations import publish_again
 
 LISTED = 100
 # How a status is called, and the class of its colour.

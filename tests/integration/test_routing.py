@@ -8,25 +8,11 @@ from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import override_settings
 
-from django_events import (
-    Backoff,
-    Draft,
-    declarations,
-    discard,
-    erase,
-    lag,
-    pause,
-    publish,
-    publish_many,
-    redrive,
-    resume,
-    retry_now,
-    rewind,
-    unregister,
-)
+from django_events import Backoff, Draft, declarations, publish, publish_many
 from django_events.consuming import registration
 from django_events.models import DeadLetter, Position
 from django_events.observing.verifying.proving import verify
+from django_events.operations import discard, erase, lag, pause, redrive, resume, retry_now, rewind, unregister
 from django_events.syncing import sync
 from django_events.testing import drain
 from django_events.workers.maintaining import run_steps

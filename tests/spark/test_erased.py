@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_events import Draft, erase
+from django_events import Draft
+from django_events.operations import erase
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 

@@ -10,10 +10,11 @@ import pytest
 from django.db import connection, transaction
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from django_events import Draft, rewind
+from django_events import Draft
 from django_events.exceptions import EventsError, EventsMissing, Refused
 from django_events.models import Consumer, Intervention, Position, Topic
 from django_events.observing.lag import lag
+from django_events.operations import rewind
 from django_events.spark.dsn import Dsn
 from django_events.spark.options import for_stream
 from django_events.spark.reading import streaming

@@ -19,7 +19,7 @@ from django.db.models import QuerySet
 from django.dispatch import Signal
 
 import django_events
-from django_events import checks, conf, exceptions, models, pytest_plugin, signals, testing
+from django_events import checks, conf, exceptions, models, operations, pytest_plugin, signals, testing
 from django_events.management import commands
 from django_events.models.consumers import DeadLetterQuerySet
 from django_events.models.deliveries import DeliveryQuerySet, OfConsumers, PastDeliveryQuerySet
@@ -143,6 +143,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 }
 CHANGES = [
     *django_events.__all__,
+    *operations.__all__,
     *testing.__all__,
     *pytest_plugin.__all__,
     *(name.rpartition(".")[2] for name in VERBS),
@@ -157,7 +158,7 @@ CHANGES = [
 ]
 LINES = [
     *(("python.md", name) for name in [*django_events.__all__, *VERBS, *models.__all__, *attributes_of_an_event()]),
-    *(("python.md", name) for name in [*testing.__all__, *pytest_plugin.__all__]),
+    *(("python.md", name) for name in [*operations.__all__, *testing.__all__, *pytest_plugin.__all__]),
     *(("settings.md", key) for key in conf.KEYS),
     *(("checks.md", id) for id in check_ids()),
     *(("errors.md", name) for name in error_names()),
@@ -166,10 +167,11 @@ LINES = [
     *(("tables.md", getattr(models, name)._meta.db_table) for name in models.__all__),
 ]
 PUBLIC = {name: getattr(django_events, name) for name in django_events.__all__}
+BY_HAND = {name: getattr(operations, name) for name in operations.__all__}
 TESTING = {name: getattr(testing, name) for name in testing.__all__}
 SIGNATURES = [
     (name, value)
-    for name, value in {**PUBLIC, **VERBS, **TESTING}.items()
+    for name, value in {**PUBLIC, **BY_HAND, **VERBS, **TESTING}.items()
     if name not in ("Claimed", "EventsError", "ReceivedEvent", "UNSET")
 ]
 COLUMNS = [

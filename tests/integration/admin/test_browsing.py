@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from django_events import Backoff, Draft, Ignore, rewind
+from django_events import Backoff, Draft, Ignore
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
 from django_events.models import Consumer, DeadLetter, Topic
 from django_events.observing.statuses import statuses
+from django_events.operations import rewind
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
 from tests.support.fix_topics import transfer_all

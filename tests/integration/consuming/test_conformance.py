@@ -7,23 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from django_events import (
-    Backoff,
-    Draft,
-    Ignore,
-    RetryLater,
-    declarations,
-    discard,
-    lag,
-    pause,
-    publish,
-    publish_many,
-    redrive,
-    resume,
-    rewind,
-    testing,
-    unregister,
-)
+from django_events import Backoff, Draft, Ignore, RetryLater, declarations, publish, publish_many, testing
 from django_events.consuming.filling import fill_some
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
@@ -31,6 +15,7 @@ from django_events.consuming.queues import serve_deliveries
 from django_events.exceptions import InUse, LeaseLost, Refused
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, PastDelivery, Position
 from django_events.models.functions import ClockTimestamp
+from django_events.operations import discard, lag, pause, redrive, resume, rewind, unregister
 from testproject.shop.models import Payment, Product
 from tests.support.fix_consumers import (
     MOST_TURNS,

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
 
-from django_events import Draft, publish_many, skip
+from django_events import Draft, publish_many
 from django_events.consuming import handling
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
@@ -19,6 +19,7 @@ from django_events.log.inventory import waiting
 from django_events.models import DeadLetter, Intervention, Topic, TopicHead
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
+from django_events.operations import skip
 from django_events.statements import log_table
 from tests.support.fix_consumers import (
     expire_leases,

@@ -8,23 +8,11 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from django_events import (
-    Backoff,
-    Draft,
-    declarations,
-    discard,
-    lag,
-    models,
-    pause,
-    publish_many,
-    redrive,
-    resume,
-    rewind,
-    unregister,
-)
+from django_events import Backoff, Draft, declarations, models, publish_many
 from django_events.consuming.filling import fill_some
 from django_events.exceptions import Refused
 from django_events.log.transfer import Transfer
+from django_events.operations import discard, lag, pause, redrive, resume, rewind, unregister
 from tests.support.fix_consumers import working
 from tests.support.fix_queues import pending
 from tests.support.fix_topics import transfer_all

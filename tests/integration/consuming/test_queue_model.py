@@ -20,22 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_events import (
-    Backoff,
-    Draft,
-    Ignore,
-    RetryLater,
-    discard,
-    lag,
-    models,
-    pause,
-    publish_many,
-    redrive,
-    resume,
-    retry_now,
-    rewind,
-    skip,
-)
+from django_events import Backoff, Draft, Ignore, RetryLater, models, publish_many
 from django_events.consuming import deliveries as claims
 from django_events.consuming import filling
 from django_events.consuming.claimed_deliveries import ClaimedDeliveries
@@ -44,6 +29,7 @@ from django_events.consuming.handling import no_attempt_left
 from django_events.consuming.queues import redrive_some
 from django_events.exceptions import InUse, LeaseLost, Refused
 from django_events.models.functions import ClockTimestamp
+from django_events.operations import discard, lag, pause, redrive, resume, retry_now, rewind, skip
 from tests.support.fix_queues import another, deliveries, settle, values
 from tests.support.fix_topics import transfer_all
 

@@ -9,12 +9,13 @@ from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from django_events import Backoff, Draft, discard, publish_many, redrive
+from django_events import Backoff, Draft, publish_many
 from django_events.consuming import streams
 from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost
 from django_events.models import DeadLetter
+from django_events.operations import discard, redrive
 from django_events.workers.due_partitions import DuePartitions
 from tests.support.fix_consumers import (
     dead_letters,

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 from django.db import DatabaseError, connection, transaction
 
-from django_events import models, skip
+from django_events import models
 from django_events.consuming import leased_partitions, reading
 from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.handlers import BoundHandler
@@ -17,6 +17,7 @@ from django_events.consuming.leased_partitions import LeasedPartition
 from django_events.consuming.queues import QueueServer, serve_deliveries
 from django_events.exceptions import EventsMissing
 from django_events.operating.dead_letters import redrive
+from django_events.operations import skip
 from django_events.statements import log_table
 from tests.support import worst_values
 from tests.support.fix_consumers import exhaust, position_of, run_once

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from django_events import Backoff, Draft, lag, models, pause, publish_again, publish_many, redrive, rewind, unregister
+from django_events import Backoff, Draft, models, publish_many
 from django_events.exceptions import EventExpired, Refused
 from django_events.log import retention, segments
 from django_events.log.inventory import sizes
@@ -18,6 +18,7 @@ from django_events.maintaining import drop_unread
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Intervention, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
+from django_events.operations import lag, pause, publish_again, redrive, rewind, unregister
 from django_events.signals import events_expired
 from django_events.statements import log_table
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, run_once, serve_lease

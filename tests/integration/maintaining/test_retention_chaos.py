@@ -11,12 +11,13 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError
 
-from django_events import Backoff, Draft, publish, publish_many, rewind
+from django_events import Backoff, Draft, publish, publish_many
 from django_events.exceptions import InUse
 from django_events.log import retention
 from django_events.log.transfer import Transfer
 from django_events.maintaining.expiring import expire
 from django_events.models import Consumer, Event, Intervention, Topic, TopicHead
+from django_events.operations import rewind
 from django_events.signals import events_expired
 from testproject.shop.models import Order
 from tests.support.fix_consumers import positions, working, write_order, written

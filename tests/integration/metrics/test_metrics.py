@@ -17,13 +17,14 @@ from django.urls import path
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_events import Backoff, BufferedWriter, Draft, Ignore, pause, publish, publish_many, telemetry
+from django_events import Backoff, BufferedWriter, Draft, Ignore, publish, publish_many, telemetry
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
 from django_events.metrics.views import metrics
 from django_events.models import BufferedEvent, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import state
+from django_events.operations import pause
 from django_events.statements import log_table
 from django_events.testing import drain
 from django_events.workers.loop import run

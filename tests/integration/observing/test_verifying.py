@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_events import Backoff, Draft, declarations, erase, publish_many
+from django_events import Backoff, Draft, declarations, publish_many
 from django_events.log.transfer import Transfer
 from django_events.models import (
     Consumer,
@@ -27,6 +27,7 @@ from django_events.observing.verifying import deliveries, proving, walking
 from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import redrive
 from django_events.operating.rewinding import rewind
+from django_events.operations import erase
 from django_events.statements import log_table
 from tests.integration.management.test_events_command import Run, events
 from tests.support.fix_consumers import run_once, serve_due, working

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from django_events import Backoff, Draft, declarations, erase, publish, publish_many
+from django_events import Backoff, Draft, declarations, publish, publish_many
 from django_events.consuming.filling import fill_some
 from django_events.consuming.registration import register
 from django_events.models import (
@@ -30,6 +30,7 @@ from django_events.observing.verifying.proving import Verified, verify
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
+from django_events.operations import erase
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_queues import deliveries as deliveries_of
 from tests.support.fix_queues import fail, fill_topic, finish, row_of, settle

@@ -13,24 +13,13 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_events import (
-    Backoff,
-    Draft,
-    RetryLater,
-    declarations,
-    erase,
-    models,
-    publish,
-    publish_again,
-    publish_many,
-    rewind,
-    skip,
-)
+from django_events import Backoff, Draft, RetryLater, declarations, models, publish, publish_many
 from django_events.exceptions import InvalidEvent, Refused
 from django_events.log.transfer import Transfer
 from django_events.models import Event, Intervention
 from django_events.operating.erasing import traces, waiting
 from django_events.operating.erasing.erasure import Erasure
+from django_events.operations import erase, publish_again, rewind, skip
 from django_events.statements import log_table
 from tests.support.fix_consumers import dead_letters, run_once, working
 from tests.support.fix_queues import another, fail, fill_topic, values

@@ -8,12 +8,13 @@ from itertools import count
 
 import pytest
 
-from django_events import Backoff, Draft, lag, models, pause, publish_many, redrive, resume, retry_now, skip
+from django_events import Backoff, Draft, models, publish_many
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import Refused
 from django_events.log.transfer import Transfer
 from django_events.models.functions import ClockTimestamp
+from django_events.operations import lag, pause, redrive, resume, retry_now, skip
 from tests.integration.consuming.test_queue_chaos import deadlocks
 from tests.support.fix_consumers import lease_of, working, write_order, written
 from tests.support.fix_topics import transfer_all

@@ -4,9 +4,10 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_events import event_context, publish, publish_again
+from django_events import event_context, publish
 from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, UnknownName
 from django_events.models import BufferedEvent, Event, Topic
+from django_events.operations import publish_again
 from django_events.signals import event_published
 from tests.support.fix_topics import assert_dense, transfer_all
 

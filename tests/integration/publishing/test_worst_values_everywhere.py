@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 from pyspark.sql.types import StructType
 
-from django_events import BufferedWriter, Draft, erase, models, publish, publish_many
+from django_events import BufferedWriter, Draft, models, publish, publish_many
 from django_events.exceptions import EventsError, InvalidEvent, Refused
+from django_events.operations import erase
 from django_events.spark.options import for_batch, for_sink
 from django_events.spark.reading.ranges import Range
 from django_events.spark.sink import Sink

@@ -602,7 +602,7 @@ def test_all_writers_of_the_process_are_closed_at_once_and_what_they_hold_is_wri
 
     assert [future.result(0) for future in futures] == [True, True]
     for writer in (one, other):
-        with pytest.raises(WriterClosed):
+        with pytest.raises(Refused):
             writer.publish("late")
     close_writers()
 

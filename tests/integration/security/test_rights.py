@@ -14,26 +14,14 @@ from django.test import RequestFactory
 from django.utils import timezone
 from psycopg import sql as compose
 
-from django_events import (
-    Backoff,
-    BufferedWriter,
-    Draft,
-    cancel,
-    declarations,
-    erase,
-    health,
-    models,
-    publish,
-    publish_again,
-    publish_many,
-    unregister,
-)
+from django_events import Backoff, BufferedWriter, Draft, cancel, declarations, health, models, publish, publish_many
 from django_events import sql as statements
 from django_events.exceptions import NotReady
 from django_events.management.events import grants as command
 from django_events.metrics.views import metrics
 from django_events.models import Event
 from django_events.observing.doctoring.examining import examine
+from django_events.operations import erase, publish_again, unregister
 from django_events.spark.sink import SQL as SINK_SQL
 from testproject.shop.models import Product
 from tests.support.fix_database import login

@@ -23,7 +23,7 @@ from django.utils import timezone
 from psycopg import sql as compose
 from psycopg.conninfo import make_conninfo
 
-from django_events import BufferedWriter, Draft, declarations, publish, publish_again, publish_many, rewind
+from django_events import BufferedWriter, Draft, declarations, publish, publish_many
 from django_events import sql as statements
 from django_events.checks import check_trust
 from django_events.log.inventory import waiting
@@ -34,6 +34,7 @@ from django_events.models import Event, Topic
 from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.schema import trust
 from django_events.observing.problems import find_problems
+from django_events.operations import publish_again, rewind
 from django_events.spark.reading.tables import TABLES as TABLES_OF_SPARK
 from django_events.spark.sink import SQL as SINK_SQL
 from django_events.spark.source import EventsSource

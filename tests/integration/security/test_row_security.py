@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 
-from django_events import Draft, declarations, erase, publish_many, rewind, skip
+from django_events import Draft, declarations, publish_many
 from django_events.exceptions import NotReady
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
@@ -19,6 +19,7 @@ from django_events.observing.findings import Finding
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
 from django_events.observing.verifying.proving import verify
+from django_events.operations import erase, rewind, skip
 from django_events.spark.dsn import Dsn
 from django_events.spark.reading.topics import TopicChoice, find
 from django_events.statements import log_table

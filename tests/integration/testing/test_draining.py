@@ -7,9 +7,10 @@ from unittest import mock
 import pytest
 from django.utils import timezone
 
-from django_events import Backoff, Draft, ReceivedEvent, RetryLater, consumer, pause, resume, rewind, topic
+from django_events import Backoff, Draft, ReceivedEvent, RetryLater, consumer, topic
 from django_events.exceptions import Invalid, UnknownName
 from django_events.models import BufferedEvent, Consumer, Event
+from django_events.operations import pause, resume, rewind
 from django_events.testing import drain, published
 from django_events.workers import draining
 from testproject.shop.models import Product

@@ -8,10 +8,11 @@ from unittest import mock
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
-from django_events import Draft, Ignore, RetryLater, consumer, redrive
+from django_events import Draft, Ignore, RetryLater, consumer
 from django_events.consuming.handlers import BrokenTransaction
 from django_events.exceptions import HandlerNotFound, LeaseLost, WorkerEnded
 from django_events.models import DeadLetter, Position
+from django_events.operations import redrive
 from django_events.testing import drain
 from testproject.shop.models import Invoice, Product
 from tests.integration.testing.conftest import (

@@ -7,24 +7,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import F, Sum
 
-from django_events import (
-    Backoff,
-    Draft,
-    Ignore,
-    RetryLater,
-    declarations,
-    discard,
-    lag,
-    models,
-    pause,
-    publish,
-    publish_many,
-    redrive,
-    resume,
-    rewind,
-    testing,
-    unregister,
-)
+from django_events import Backoff, Draft, Ignore, RetryLater, declarations, models, publish, publish_many, testing
 from django_events.consuming.filling import fill_some
 from django_events.consuming.queues import QueueServer
 from django_events.exceptions import InUse, Refused
@@ -33,6 +16,7 @@ from django_events.maintaining.pruning import prune_histories
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, PastDelivery
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
+from django_events.operations import discard, lag, pause, redrive, resume, rewind, unregister
 from tests.support.fix_consumers import dead_letters, position_of, run_once, working, write_order, written
 from tests.support.fix_queues import (
     another,

@@ -11,10 +11,10 @@ from django.db.models import Count, DecimalField, Max, Sum
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 
-from django_events import lag, redrive
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
 from django_events.observing.lag import PartitionProgress, progress
+from django_events.operations import lag, redrive
 from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import stop_on_signals
 from testproject.shop import events
