@@ -25,7 +25,7 @@ from django.db import connection, transaction  # noqa: E402
 from django_events import ReceivedEvent, declarations, publish, publish_many  # noqa: E402
 from django_events.declarations import DeclaredConsumer, DeclaredTopic  # noqa: E402
 from django_events.maintaining import steps  # noqa: E402
-from django_events.workers.all_in_one import Crew  # noqa: E402
+from django_events.workers.all_in_one import AllInOne  # noqa: E402
 from django_events.workers.consuming import ConsumerPool  # noqa: E402
 from django_events.workers.listening import Listener  # noqa: E402
 from django_events.workers.stopping import Stop, stop_on_signals  # noqa: E402
@@ -125,7 +125,7 @@ def note_latency(way: str) -> Any:
         name="bench", topics=(TOPIC.name,), handler=handler, mode=mode, partitioned=mode == "stream"
     )
     if way == "all_in_one":
-        with stop_on_signals() as stop, closing(Crew(connection.alias, [consumer])) as crew:
+        with stop_on_signals() as stop, closing(AllInOne(connection.alias, [consumer])) as crew:
             crew.run(stop)
     else:
         _consume([consumer])

@@ -1,0 +1,13 @@
+"""The benchmarks are no tests, and a rename must not break them unseen."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_benchmarks_and_their_roles_can_be_imported():
+    lines = "import tests.benchmarks.roles, tests.benchmarks.__main__"
+    done = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
