@@ -8,9 +8,24 @@ Each calls the function of the same name in `django_events.operations`.
 
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+from django_events.outcomes import Move, Retried, Skipped
 
 WAIT = timedelta(seconds=10)
+
+
+class TopicLike(Protocol):
+    """A declared topic. `DeclaredTopic` lies a floor above, so it can't be named here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partitions(self) -> int: ...
+
+
+OneTopic = TopicLike | str | None  # one of its topics, or all
 
 
 def _operations() -> Any:
@@ -21,7 +36,7 @@ def _operations() -> Any:
 class Operable:
     """The verbs that a declared consumer has."""
 
-    def lag(self, *, topic: Any = None, using: str | None = None) -> int:
+    def lag(self, *, topic: OneTopic = None, using: str | None = None) -> int:
         """How many events this consumer has not passed yet; see `operations.lag`."""
         behind: int = _operations().lag(self, topic=topic, using=using)
         return behind
@@ -30,53 +45,64 @@ class Operable:
         self,
         *,
         to: Literal["beginning", "end"] | datetime | int,
-        topic: Any = None,
+        topic: OneTopic = None,
         partition: int | None = None,
         by: str | None = None,
         wait: timedelta = WAIT,
         dry_run: bool = False,
         using: str | None = None,
-    ) -> list[Any]:
+    ) -> list[Move]:
         """Let this consumer go on at another offset; see `operations.rewind`."""
         options = {"partition": partition, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
-        moves: list[Any] = _operations().rewind(self, to=to, topic=topic, **options)
+        moves: list[Move] = _operations().rewind(self, to=to, topic=topic, **options)
         return moves
 
-    def pause(self, *, topic: Any = None, by: str | None = None, using: str | None = None) -> list[Any]:
+    def pause(self, *, topic: OneTopic = None, by: str | None = None, using: str | None = None) -> list[str]:
         """Let no worker begin anything more for this consumer; see `operations.pause`."""
-        rows: list[Any] = _operations().pause(self, topic=topic, by=by, using=using)
-        return rows
+        topics: list[str] = _operations().pause(self, topic=topic, by=by, using=using)
+        return topics
 
-    def resume(self, *, topic: Any = None, by: str | None = None, using: str | None = None) -> list[Any]:
+    def resume(self, *, topic: OneTopic = None, by: str | None = None, using: str | None = None) -> list[str]:
         """Let this consumer go on after a pause; see `operations.resume`."""
-        rows: list[Any] = _operations().resume(self, topic=topic, by=by, using=using)
-        return rows
+        topics: list[str] = _operations().resume(self, topic=topic, by=by, using=using)
+        return topics
 
     def retry_now(
-        self, *, topic: Any = None, event_id: int | None = None, by: str | None = None, using: str | None = None
-    ) -> list[Any]:
+        self,
+        *,
+        topic: OneTopic = None,
+        event_id: int | None = None,
+        by: str | None = None,
+        using: str | None = None,
+    ) -> list[Retried]:
         """Let this consumer try again now what failed; see `operations.retry_now`."""
-        retried: list[Any] = _operations().retry_now(self, topic=topic, event_id=event_id, by=by, using=using)
+        retried: list[Retried] = _operations().retry_now(self, topic=topic, event_id=event_id, by=by, using=using)
         return retried
 
     def skip(
         self,
         event_id: int,
         *,
-        topic: Any = None,
+        topic: OneTopic = None,
         reason: str,
         by: str | None = None,
         wait: timedelta = WAIT,
         dry_run: bool = False,
         using: str | None = None,
-    ) -> Any:
+    ) -> Skipped:
         """Let this consumer give up on one event; see `operations.skip`."""
         options = {"reason": reason, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
-        return _operations().skip(self, event_id, topic=topic, **options)
+        skipped: Skipped = _operations().skip(self, event_id, topic=topic, **options)
+        return skipped
 
     def unregister(
-        self, *, topic: Any = None, by: str | None = None, dry_run: bool = False, using: str | None = None
-    ) -> list[Any]:
+        self,
+        *,
+        topic: OneTopic = None,
+        by: str | None = None,
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> list[str]:
         """Forget this consumer and its positions; see `operations.unregister`."""
-        rows: list[Any] = _operations().unregister(self, topic=topic, by=by, dry_run=dry_run, using=using)
-        return rows
+        topics: list[str] = _operations().unregister(self, topic=topic, by=by, dry_run=dry_run, using=using)
+        return topics

@@ -13,9 +13,13 @@ from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from django_events.operating.unregistering import unregister
+from django_events.outcomes import Move, Retried, Skipped
 from django_events.publishing.republish import publish_again
 
 __all__ = [
+    "Move",
+    "Retried",
+    "Skipped",
     "discard",
     "erase",
     "lag",

@@ -21,10 +21,11 @@ def pause(
     topic: declarations.DeclaredTopic | str | None = None,
     by: str | None = None,
     using: str | None = None,
-) -> list[models.Consumer]:
-    """Let no worker begin anything more for a consumer; what is in hand is finished. Returns what was paused.
+) -> list[str]:
+    """Let no worker begin anything more for a consumer; what is in hand is finished.
 
-    It stays registered, and counts for retention. Repeating it changes nothing.
+    Returns the topics in which it was paused. It stays registered, and counts for retention. Repeating it changes
+    nothing.
     """
     using = writable(using)
     with sql.committed(using):
@@ -33,7 +34,7 @@ def pause(
         for row in rows:
             models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
             record(using, row, "pause", by=by)
-    return rows
+    return [row.topic.name for row in rows]
 
 
 def resume(
@@ -42,10 +43,10 @@ def resume(
     topic: declarations.DeclaredTopic | str | None = None,
     by: str | None = None,
     using: str | None = None,
-) -> list[models.Consumer]:
+) -> list[str]:
     """Let a paused consumer go on, and what stopped or waits for a retry be tried again now.
 
-    Attempts are counted anew. Returns what went on. Repeating it changes nothing.
+    Attempts are counted anew. Returns the topics in which it went on. Repeating it changes nothing.
     """
     using = writable(using)
     resumed = []
@@ -56,4 +57,4 @@ def resume(
                 models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
                 record(using, row, "resume", by=by, **again)
                 resumed.append(row)
-    return resumed
+    return [row.topic.name for row in resumed]

@@ -4,24 +4,15 @@ retry_now("search")
 retry_now("search", event_id=1204)
 """
 
-from typing import NamedTuple
-
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
 from django_events.operating.quiesce import lock, refuse_queries
+from django_events.outcomes import Retried
 
 SQL = sql.beside(__name__)
-
-
-class Retried(NamedTuple):
-    """A topic of a consumer, and how many partitions of it, or deliveries of a queue, are tried again now."""
-
-    topic: str
-    partitions: int
-    deliveries: int
 
 
 def retry_now(

@@ -7,7 +7,6 @@ Workers may run meanwhile. It is recorded as an intervention.
 """
 
 from datetime import timedelta
-from typing import NamedTuple
 
 from django.db.models import QuerySet
 
@@ -18,34 +17,9 @@ from django_events.exceptions import Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
 from django_events.operating.quiesce import refuse_queries, standing_still
+from django_events.outcomes import Move
 
 SQL = sql.beside(__name__)
-
-
-class Move(NamedTuple):
-    """A partition of a consumer, the next event it would have handled, and the one it handles now.
-
-    So many events come again; with a minus, so many are left out. Of a queue, where some were handled and others not,
-    events may come again while others are left out.
-    """
-
-    topic: str
-    partition: int
-    before: int
-    after: int
-    dead_letters: int
-    events: int
-    left_out: int = 0
-
-    @property
-    def again(self) -> int:
-        """How many events come again."""
-        return max(self.events, 0)
-
-    @property
-    def omitted(self) -> int:
-        """How many events are left out."""
-        return self.left_out or max(-self.events, 0)
 
 
 def rewind(

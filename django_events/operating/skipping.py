@@ -25,24 +25,12 @@ from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record, this_user
 from django_events.operating.quiesce import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still
+from django_events.outcomes import Skipped
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
 MISSING = models.Position.ALL  # in the place of the partition of an event that is missing from the log
-
-
-class Skipped(NamedTuple):
-    """An event that a consumer gave up on by hand, how often it was attempted before, and the last error of that.
-
-    Its partition is -1 if the event is missing from the log.
-    """
-
-    topic: str
-    event_id: int
-    partition: int
-    attempts: int
-    error: str
 
 
 class _Skip(NamedTuple):

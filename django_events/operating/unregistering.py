@@ -22,10 +22,11 @@ def unregister(
     by: str | None = None,
     dry_run: bool = False,
     using: str | None = None,
-) -> list[models.Consumer]:
+) -> list[str]:
     """Forget a consumer and how far it was, so that the log isn't kept for it any longer.
 
-    Refused while an app declares it and while it has dead letters; InUse while it handles events.
+    Returns the topics in which it was, or with `dry_run` would be, forgotten. Refused while an app declares it and
+    while it has dead letters; InUse while it handles events.
     """
     using = writable(using)
     with sql.committed(using):
@@ -50,7 +51,7 @@ def unregister(
                 row.delete(using=using)
     if not dry_run:
         forget_orphans(using)
-    return rows
+    return [row.topic.name for row in rows]
 
 
 def _refuse_declared(row: models.Consumer) -> None:

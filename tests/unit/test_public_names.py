@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_type_hints
 
 import pytest
 
@@ -74,13 +75,15 @@ OPERATIONS = {
     *("discard", "erase", "lag", "pause", "publish_again"),
     *("redrive", "resume", "retry_now", "rewind", "skip", "unregister"),
 }
+OUTCOMES = {"Move", "Retried", "Skipped"}
 OF_A_CONSUMER = ("lag", "pause", "resume", "retry_now", "rewind", "skip", "unregister")
 
 
 def test_operations_have_every_verb_and_nothing_else():
     from django_events import operations
 
-    assert set(operations.__all__) == OPERATIONS
+    assert set(operations.__all__) == OPERATIONS | OUTCOMES
+    assert {name for name in operations.__all__ if inspect.isclass(getattr(operations, name))} == OUTCOMES
     assert {name for name in dir(operations) if inspect.isfunction(getattr(operations, name))} == OPERATIONS
 
 
@@ -89,7 +92,7 @@ def test_a_verb_of_an_operator_is_not_at_the_root():
 
 
 @pytest.mark.parametrize("name", OF_A_CONSUMER)
-def test_a_declaration_has_the_verb_with_the_same_arguments(name, monkeypatch):
+def test_a_declaration_has_the_verb_with_the_same_arguments_and_result(name, monkeypatch):
     from django_events import operations
     from django_events.declarations import DeclaredConsumer
 
@@ -97,6 +100,9 @@ def test_a_declaration_has_the_verb_with_the_same_arguments(name, monkeypatch):
     of_method = inspect.signature(getattr(DeclaredConsumer, name)).parameters
     described = [(one.name, one.kind, one.default) for one in of_function.values()][1:]
     assert [(one.name, one.kind, one.default) for one in of_method.values()][1:] == described
+    assert (
+        get_type_hints(getattr(DeclaredConsumer, name))["return"] == get_type_hints(getattr(operations, name))["return"]
+    )
 
     asked = []
     monkeypatch.setattr(operations, name, lambda *given, **options: asked.append((given, options)))
@@ -124,7 +130,7 @@ def test_everything_public_has_a_home_and_nothing_else_does():
 def test_public_names_are_documented():
     from django_events import operations
 
-    for home, names in ((django_events, set(django_events.__all__) - {"UNSET"}), (operations, OPERATIONS)):
+    for home, names in ((django_events, set(django_events.__all__) - {"UNSET"}), (operations, operations.__all__)):
         for name in names:
             assert inspect.getdoc(getattr(home, name)), name
 

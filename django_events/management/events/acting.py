@@ -20,25 +20,25 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report, table
-from django_events.models import Consumer, Position
+from django_events.models import Position
 from django_events.observing.lag import standings
 from django_events.operating.pausing import pause as pause_consumer
 from django_events.operating.pausing import resume as resume_consumer
-from django_events.operating.rewinding import Move
 from django_events.operating.rewinding import rewind as rewind_consumer
 from django_events.operating.unregistering import unregister as unregister_consumer
+from django_events.outcomes import Move
 
 
 def pause(using: str, *, name: str, topic: str | None, by: str | None, **options: Any) -> Report:
-    rows = pause_consumer(name, topic=topic, by=by, using=using)
-    done = f"Consumer {name} is paused on {_topics(rows)}: what is in hand is finished, nothing more is begun."
-    return _changed(name, rows, done, f"Consumer {name} was paused already. Nothing was changed.")
+    topics = pause_consumer(name, topic=topic, by=by, using=using)
+    done = f"Consumer {name} is paused on {_and(topics)}: what is in hand is finished, nothing more is begun."
+    return _changed(name, topics, done, f"Consumer {name} was paused already. Nothing was changed.")
 
 
 def resume(using: str, *, name: str, topic: str | None, by: str | None, **options: Any) -> Report:
-    rows = resume_consumer(name, topic=topic, by=by, using=using)
-    done = f"Consumer {name} goes on with {_topics(rows)}, and what failed is tried again now."
-    return _changed(name, rows, done, f"Consumer {name} is neither paused nor stopped. Nothing was changed.")
+    topics = resume_consumer(name, topic=topic, by=by, using=using)
+    done = f"Consumer {name} goes on with {_and(topics)}, and what failed is tried again now."
+    return _changed(name, topics, done, f"Consumer {name} is neither paused nor stopped. Nothing was changed.")
 
 
 def rewind(
@@ -55,7 +55,8 @@ def rewind(
 ) -> Report:
     rows = registered(using, name, topic=topic)
     if isinstance(to, int) and len(rows) > 1:
-        raise wrong_usage(f"Consumer {name} reads {_topics(rows)}, and {to} is a place in one of them. Say --topic.")
+        topics = _and([row.topic.name for row in rows])
+        raise wrong_usage(f"Consumer {name} reads {topics}, and {to} is a place in one of them. Say --topic.")
     moves = rewind_consumer(
         name,
         to=to,
@@ -93,13 +94,12 @@ def unregister(using: str, *, name: str, topic: str | None, by: str | None, exec
     return Report(data, f"{table(['consumer', 'topic', 'state', 'handled', 'lag'], cells)}\n\n{told}")
 
 
-def _changed(name: str, rows: list[Consumer], done: str, nothing: str) -> Report:
-    data = {"consumer": name, "topics": [row.topic.name for row in rows]}
-    return Report(data, done if rows else nothing)
+def _changed(name: str, topics: list[str], done: str, nothing: str) -> Report:
+    return Report({"consumer": name, "topics": topics}, done if topics else nothing)
 
 
-def _topics(rows: list[Consumer]) -> str:
-    return " and ".join(row.topic.name for row in rows)
+def _and(topics: list[str]) -> str:
+    return " and ".join(topics)
 
 
 def _events(move: Move) -> str:

@@ -1,0 +1,50 @@
+"""What the verbs of an operator return: plain tuples, so that declarations can name them without Django."""
+
+from typing import NamedTuple
+
+
+class Move(NamedTuple):
+    """A partition of a consumer, the next event it would have handled, and the one it handles now.
+
+    So many events come again; with a minus, so many are left out. Of a queue, where some were handled and others not,
+    events may come again while others are left out.
+    """
+
+    topic: str
+    partition: int
+    before: int
+    after: int
+    dead_letters: int
+    events: int
+    left_out: int = 0
+
+    @property
+    def again(self) -> int:
+        """How many events come again."""
+        return max(self.events, 0)
+
+    @property
+    def omitted(self) -> int:
+        """How many events are left out."""
+        return self.left_out or max(-self.events, 0)
+
+
+class Retried(NamedTuple):
+    """A topic of a consumer, and how many partitions of it, or deliveries of a queue, are tried again now."""
+
+    topic: str
+    partitions: int
+    deliveries: int
+
+
+class Skipped(NamedTuple):
+    """An event that a consumer gave up on by hand, how often it was attempted before, and the last error of that.
+
+    Its partition is -1 if the event is missing from the log.
+    """
+
+    topic: str
+    event_id: int
+    partition: int
+    attempts: int
+    error: str
