@@ -70,7 +70,7 @@ def test_workers_and_operators_use_the_database_that_is_named(things, make_consu
     retry_now(reader, using="default", by="a test")
     erase(things, key="a", using="default", by="a test", reason="a test")
     assert [o.error for o in run_steps("default") if o.error] == []
-    assert not list(verify("default").findings)
+    assert not list(verify("default").offenders)
     for command in (["status"], ["doctor"], ["dead-letters"], ["topics"], ["consumers"]):
         call_command("events", *command, "--database", "default")
     discard(letters, reason="a test")
