@@ -96,8 +96,8 @@ def drop(using: str, topic: models.Topic) -> None:
         if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         raise InUse(
-            f"Topic {topic} is still there: somebody holds a lock on the log, like a report or a dump that takes long. "
-            "The next events bench drops it."
+            f"Topic {topic} is still there: its log is locked, as by a report or a dump that takes long. The next "
+            "events bench drops it."
         ) from error
 
 

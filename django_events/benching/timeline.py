@@ -21,6 +21,7 @@ from django_events.benching.timings import clock
 from django_events.drafts import Draft
 from django_events.exceptions import InUse
 from django_events.log import inventory
+from django_events.log.holders import holders
 from django_events.log.transfer import Transfer
 from django_events.models import Event
 from django_events.publishing.api import publish_many
@@ -180,7 +181,8 @@ def _move(using: str, transfer: Transfer, topic: models.Topic, last_id: int) -> 
         if inventory.logs(using, [topic])[0].last_id >= last_id:
             return
         if clock() > until:
-            raise InUse(f"Events of {topic} could not be moved: somebody holds a lock on it. Try again.")
+            whose = "; ".join(map(str, holders(using, [topic.pk]))) or "its holder can't be seen by this role"
+            raise InUse(f"Events of {topic} could not be moved, because of a lock: {whose}. Try again.")
         time.sleep(PAUSE)
 
 

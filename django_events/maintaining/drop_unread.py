@@ -36,7 +36,7 @@ class NotNow(Exception):
 
 
 class LogLocked(Exception):
-    """Somebody holds a lock on the log, and has nothing to do with the consumers."""
+    """The log is locked by a session that has nothing to do with the consumers."""
 
 
 class _Changed(Exception):
@@ -81,7 +81,7 @@ def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequenc
     except _Changed:  # with what was moved rolled back
         return False
     except InUse as error:
-        raise NotNow(f"consumer {movable[0]}, which has events in hand, or somebody who holds a lock on it") from error
+        raise NotNow(f"consumer {movable[0]}, which has events in hand, or is locked by another session") from error
     for row, loss in moved:
         _tell(using, row, loss)
     return True

@@ -17,7 +17,7 @@ from django_events.log.retention import Outlived, Paused
 from django_events.maintaining.drop_unread import LogLocked, NotNow, leave_behind
 
 TRIES, PAUSE = 5, 0.1  # a reader of the log is done soon
-A_LOCK = "somebody who holds a lock on the log"
+A_LOCK = "a session that holds a lock on the log"
 
 
 @dataclass

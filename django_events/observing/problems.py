@@ -86,7 +86,7 @@ def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Finding
         what = gettext("%(events)s in the buffer, the oldest for %(time)s: the topic has lost its head.") % facts
         return _problem("transfer", None, one.topic, None, what, _repair(row))
     what = gettext("%(events)s in the buffer, the oldest for %(time)s: %(holder)s.") % {**facts, "holder": holder}
-    remedy = gettext("End it, or its session: %(command)s") % {"command": holder.ending}
+    remedy = gettext("End it, or its session: %(command)s") % {"command": holder.session.ending}
     return _problem("transfer", None, one.topic, None, what, remedy)
 
 

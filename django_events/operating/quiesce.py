@@ -16,10 +16,10 @@ from django_events import models, sql
 from django_events.consuming.leases import end_holder
 from django_events.exceptions import InUse, Refused, UnknownName
 from django_events.models.functions import ClockTimestamp
+from django_events.sql.blocking import blocker_of, watched
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 HOLD = timedelta(seconds=5)
-SOMEBODY = "somebody who holds a lock on it"
 
 
 class Patience:
@@ -50,14 +50,11 @@ class Patience:
             self._holding = True
             self._consumers.update(held_until=ClockTimestamp() + HOLD)
 
-    def wait_for(self, holder: str) -> None:
-        """Let whoever has something in hand get on; InUse when the time is over."""
+    def wait_for(self, holder: str, *, locked: bool = False) -> None:
+        """Let the holder of a lease, or of a lock, get on; InUse when the time is over."""
         if time.monotonic() >= self._deadline or not self.alone:
-            how = (
-                f"still handling events after {self.wait.total_seconds():.0f} s"
-                if self.alone
-                else "handling events now"
-            )
+            what = "locked" if locked else "handling events"
+            how = f"still {what} after {self.wait.total_seconds():.0f} s" if self.alone else f"{what} now"
             way = (
                 "Try again, or wait longer."
                 if self.alone
@@ -90,7 +87,7 @@ def standing_still(
             if not busy:
                 standing = False
                 try:
-                    with sql.committed(using), sql.batch(using):
+                    with sql.committed(using), sql.batch(using), watched(using):
                         queues = [row for row in rows if row.mode == "queue"]
                         # Before the heads: who claims in a transaction may need one of them.
                         sql.fetch(using, sql.shared.stand_still, consumer_ids=[row.pk for row in queues])
@@ -111,9 +108,10 @@ def standing_still(
                     if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
                         raise
                     if standing:
-                        raise locked(rows[0]) from error
-                    busy = [SOMEBODY]
-            patience.wait_for(busy[0])
+                        raise locked(rows[0], error) from error
+                    patience.wait_for(blocker_of(error), locked=True)
+            if busy:
+                patience.wait_for(busy[0])
 
 
 def lock(using: str, row: models.Consumer) -> None:
@@ -124,9 +122,11 @@ def lock(using: str, row: models.Consumer) -> None:
     row.live, row.filled_until = fresh.live, fresh.filled_until
 
 
-def locked(row: models.Consumer) -> InUse:
-    """Somebody's lock is in the way, and no lease tells whose."""
-    return InUse(f"Somebody holds a lock on what consumer {row} has to handle. Nothing was changed. Try again.")
+def locked(row: models.Consumer, error: OperationalError) -> InUse:
+    """The lock of a session that has no lease is in the way."""
+    return InUse(
+        f"What consumer {row} has to handle is locked, by {blocker_of(error)}. Nothing was changed. Try again."
+    )
 
 
 def gone(row: models.Consumer) -> UnknownName:

@@ -24,8 +24,9 @@ from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record, this_user
-from django_events.operating.quiesce import SOMEBODY, Patience, gone, lock, locked, refuse_queries, standing_still
+from django_events.operating.quiesce import Patience, gone, lock, locked, refuse_queries, standing_still
 from django_events.outcomes import Skipped
+from django_events.sql.blocking import blocker_of, watched
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -147,14 +148,14 @@ def _stream_standing_still(asked: _Skip, partition: int) -> Iterator[None]:
 
 @contextmanager
 def _looking(asked: _Skip) -> Iterator[None]:
-    """A transaction that waits for nobody for long."""
+    """A transaction that waits for no lock for long."""
     try:
-        with sql.committed(asked.using), sql.batch(asked.using):
+        with sql.committed(asked.using), sql.batch(asked.using), watched(asked.using):
             yield
     except OperationalError as error:
         if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
-        raise locked(asked.row) from error
+        raise locked(asked.row, error) from error
 
 
 def _stopped_by(position: models.Position) -> str:
@@ -233,16 +234,16 @@ def _of_queue(asked: _Skip) -> Skipped:
         while True:
             _end_lapsed(asked)
             try:
-                with sql.committed(asked.using), sql.batch(asked.using):
+                with sql.committed(asked.using), sql.batch(asked.using), watched(asked.using):
                     return _skip_delivery(asked)
             except _InHandError as held:
-                busy = held.holder
+                holder, is_lock = held.holder, False
             except OperationalError as error:
                 if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
                     raise
-                busy = SOMEBODY
+                holder, is_lock = blocker_of(error), True
             patience.hold()
-            patience.wait_for(busy)
+            patience.wait_for(holder, locked=is_lock)
 
 
 class _InHandError(Exception):

@@ -9,6 +9,7 @@ from django_events.exceptions import tables_missing
 from django_events.observing.doctoring import cleaning, from_status, logs, processes, reach, schema, server, site
 from django_events.observing.doctoring.database import LIMITS, Database
 from django_events.observing.findings import WORST_FIRST, Finding, unknown
+from django_events.sql.blocking import blocker_of, watched
 
 Examination = Callable[[Database], Iterator[Finding]]
 
@@ -57,7 +58,7 @@ def examine(using: str) -> list[Finding]:
 
 def _findings(examination: Examination, database: Database) -> list[Finding]:
     try:
-        with sql.batch(database.using, **LIMITS):
+        with sql.batch(database.using, **LIMITS), watched(database.using):
             return [*examination(database)]
     except Exception as error:
         if isinstance(error, DatabaseError | InterfaceError) and sql.kind_of(error) is sql.ErrorKind.LOST:
@@ -65,7 +66,7 @@ def _findings(examination: Examination, database: Database) -> list[Finding]:
         if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.TABLE_GONE:
             return [unknown(tables_missing(database.using))]
         if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.LOCKED:
-            return [unknown("Somebody has locked what it looks at: see locks.")]
+            return [unknown(f"What it looks at is locked, by {blocker_of(error)}: see locks.")]
         if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.ROWS_HIDDEN:
             return [unknown(f"Row-level security hides rows of it from this role: {sql.said(error).splitlines()[0]}.")]
         if isinstance(error, DatabaseError) and sql.kind_of(error) is sql.ErrorKind.FORBIDDEN:

@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 
 from django_events import models, sql
 from django_events.exceptions import InUse
+from django_events.sql.blocking import blocker_of, watched
 from django_events.statements import log_table
 
 TRIES = 5
@@ -100,18 +101,19 @@ class Erasure:
         return int(count)
 
     def patiently(self, step: Callable[[], sql.Rows]) -> sql.Rows:
-        """Do a step in a transaction of its own, again where somebody was in the way."""
+        """Do a step in a transaction of its own, again where another session was in the way."""
         for tries in range(1, TRIES + 1):
             try:
-                with sql.batch(self.using, lock_timeout=LOCK_TIMEOUT):
+                with sql.batch(self.using, lock_timeout=LOCK_TIMEOUT), watched(self.using):
                     return step()
             except OperationalError as error:
                 if not sql.kind_of(error).passes_here:
                     raise
                 if tries == TRIES:
+                    by = blocker_of(error)
                     raise InUse(
-                        f"Somebody holds a lock on events of {self.topic}, or on what a consumer keeps of them. What "
-                        "was erased so far stays erased. Say the same again when that is over."
+                        f"Events of {self.topic}, or what a consumer keeps of them, are locked, by {by}. What was "
+                        "erased so far stays erased. Say the same again when that is over."
                     ) from error
                 time.sleep(PAUSE * tries)
         raise AssertionError

@@ -517,7 +517,7 @@ def test_a_long_reader_of_the_log_is_left_alone_and_nothing_is_half_done(make_to
     topic = make_topic(segment_size=100, retention_events=1)
     publish_range(topic, 250)
     with somebody_reads(connect, topic):
-        assert expire_topic(topic) == (0, 0, None, "somebody who holds a lock on the log")
+        assert expire_topic(topic) == (0, 0, None, "a session that holds a lock on the log")
         publish_range(topic, 10)  # nobody waits for it
     assert log_of(topic) == list(range(1, 261))
 
@@ -636,7 +636,7 @@ def test_a_reader_of_the_log_is_named_and_not_a_consumer(make_topic, make_consum
     make_consumer(topic, handler=print)
     publish_range(topic, 150)
     with somebody_reads(connect, topic):
-        assert expire_topic(topic) == (0, 0, None, "somebody who holds a lock on the log")
+        assert expire_topic(topic) == (0, 0, None, "a session that holds a lock on the log")
     assert told == []
     assert not Intervention.objects.exists()
 

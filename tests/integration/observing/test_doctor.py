@@ -169,14 +169,16 @@ def test_an_examination_that_fails_is_unknown_and_the_others_go_on(well, monkeyp
 
 
 def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connect):
-    limits = {"statement_timeout": "5s", "lock_timeout": "50ms"}
+    limits = {"statement_timeout": "5s", "lock_timeout": "1s"}
     monkeypatch.setattr("django_events.observing.doctoring.examining.LIMITS", limits)
     somebody = connect()
     somebody.execute("LOCK TABLE django_events_maintenancestep")
     [finding] = found("maintenance")
 
     assert finding.severity == "unknown"
-    assert finding.what == "Somebody has locked what it looks at: see locks."
+    pid = somebody.info.backend_pid
+    assert finding.what.startswith(f"What it looks at is locked, by session {pid} of {somebody.info.user} (")
+    assert finding.what.endswith(", idle in transaction after LOCK TABLE: see locks.")
     assert found("topics")[0].severity == "ok"
 
 

@@ -283,8 +283,9 @@ def test_a_log_that_somebody_has_locked_is_said(things, make_consumer, connect, 
     if mode == "queue":
         fill_some(queue_of(reader).subscription)
     monkeypatch.setattr(skipping, "_partition", then_lock)
-    with pytest.raises(InUse, match="a lock on"):
-        skip(reader, 1, reason="a test", dry_run=dry_run, wait=timedelta(0))
+    pid, role = somebody.info.backend_pid, somebody.info.user
+    with pytest.raises(InUse, match=rf"locked.*, by session {pid} of {role} .*idle in transaction after LOCK T"):
+        skip(reader, 1, reason="a test", dry_run=dry_run, wait=timedelta(seconds=2))
     somebody.rollback()
 
 
