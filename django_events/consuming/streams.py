@@ -22,6 +22,7 @@ from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
+from django_events.log.stops import unreadable
 
 logger = logging.getLogger("django_events.consumer")
 
@@ -156,7 +157,7 @@ class _Turn:
                 self.lease.position,
                 sql.said(error),
             )
-            self.lease.stop(f"What follows can't be read. {sql.said(error)}")
+            self.lease.stop(unreadable(sql.said(error)))
             return None
 
     def _read(self) -> EventBatch | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from django.db import DatabaseError, OperationalError, transaction
 
 from django_events import sql
+from django_events.log.stops import filter_fails
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
@@ -31,7 +32,7 @@ def quarantine(
         SQL.quarantine,
         consumer_id=consumer_id,
         last_id=last_id,
-        error=f"Its filter fails on {where}. {problem}"[:LONGEST_ERROR],
+        error=filter_fails(where, problem)[:LONGEST_ERROR],
     )
 
 

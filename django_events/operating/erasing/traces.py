@@ -5,13 +5,13 @@ from datetime import timedelta
 from functools import partial
 
 from django_events import models, sql
+from django_events.log.stops import STOPS
 from django_events.operating.erasing.erasure import PAUSE, Erasure
 from django_events.operating.erasing.log import first_id
 
 SQL = sql.beside(__name__)
 
 ERROR = "Erased."
-STOPS = r"^(Its filter fails on [^/]*/[0-9]+\.|What follows can't be read\.).*$"  # quarantine.py and streams.py say so
 INSTEAD = r"\1 What the database said about it was erased."
 
 
