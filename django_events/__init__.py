@@ -27,7 +27,7 @@ _HOMES = {
     "EventsError": "django_events.exceptions",
     "Ignore": "django_events.retries",
     "Receipt": "django_events.drafts",
-    "ReceivedEvent": "django_events.consuming.received",
+    "ReceivedEvent": "django_events.received",
     "RetryLater": "django_events.retries",
     "DeclaredTopic": "django_events.declarations",
     "UNSET": "django_events.drafts",
@@ -77,7 +77,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
-    from django_events.consuming.received import ReceivedEvent
     from django_events.declarations import DeclaredConsumer, DeclaredTopic, consumer, topic
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
     from django_events.publishing.outbox import outbox
     from django_events.publishing.session_settings import event_context, suppress
     from django_events.publishing.writer import BufferedWriter
+    from django_events.received import ReceivedEvent
     from django_events.retries import Backoff, Ignore, RetryLater
 
 

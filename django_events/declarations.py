@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypedDict, TypeVar
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
 from django_events.exceptions import HandlerNotFound, Invalid, UnknownName, did_you_mean
 from django_events.operable import Operable
+from django_events.received import ReceivedEvent
 from django_events.retries import Backoff
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
@@ -96,7 +97,9 @@ def _is_storable(text: Any) -> bool:
     return isinstance(text, str) and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-Handler = Callable[..., Any]
+EventHandler = Callable[[ReceivedEvent], object]
+BatchHandler = Callable[[list[ReceivedEvent]], object]
+Handler = Callable[..., Any]  # one of them: which one, only `batch_size` says
 Start = Literal["beginning", "end"] | datetime | int
 Mode = Literal["stream", "queue"]
 MAX_BATCH = 10_000
@@ -374,9 +377,8 @@ def topic(
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What `consumer` takes beside the topics, the name and the handler."""
+    """What `consumer` takes beside the topics, the name, the handler and `batch_size`."""
 
-    batch_size: int | None
     min_batch: int
     max_wait: timedelta | None
     types: Sequence[str] | None
@@ -398,13 +400,27 @@ class ConsumerOptions(TypedDict, total=False):
 
 @overload
 def consumer(
-    *topics: DeclaredTopic | str, name: str, handler: None = None, **options: Unpack[ConsumerOptions]
-) -> Callable[[Handler], DeclaredConsumer]: ...
+    *topics: DeclaredTopic | str,
+    name: str,
+    handler: None = None,
+    batch_size: None = None,
+    **options: Unpack[ConsumerOptions],
+) -> Callable[[EventHandler], DeclaredConsumer]: ...
 
 
 @overload
 def consumer(
-    *topics: DeclaredTopic | str, name: str, handler: str, **options: Unpack[ConsumerOptions]
+    *topics: DeclaredTopic | str, name: str, handler: None = None, batch_size: int, **options: Unpack[ConsumerOptions]
+) -> Callable[[BatchHandler], DeclaredConsumer]: ...
+
+
+@overload
+def consumer(
+    *topics: DeclaredTopic | str,
+    name: str,
+    handler: str,
+    batch_size: int | None = None,
+    **options: Unpack[ConsumerOptions],
 ) -> DeclaredConsumer: ...
 
 
@@ -430,7 +446,7 @@ def consumer(
     delay: timedelta | None = None,
     history: timedelta | None = None,
     max_pending: int | None = None,
-) -> Callable[[Handler], DeclaredConsumer] | DeclaredConsumer:
+) -> Callable[[EventHandler], DeclaredConsumer] | Callable[[BatchHandler], DeclaredConsumer] | DeclaredConsumer:
     """Declare a consumer: a decorator of its handler, or with `handler` the path of one, imported when it runs.
 
     `manage.py migrate` registers it; declaring it again changes nothing. The handler gets one event,

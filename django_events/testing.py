@@ -24,13 +24,13 @@ from django.db import transaction
 from django_events import declarations, models, sql
 from django_events.consuming.children import children_left_behind
 from django_events.consuming.handlers import BoundHandler, broken
-from django_events.consuming.received import ReceivedEvent
 from django_events.drafts import UNSET, Draft
 from django_events.event_columns import BUFFERED
 from django_events.exceptions import Invalid, InvalidEvent, Refused
 from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.publishing.encoding import BufferRow, encode, to_json
+from django_events.received import ReceivedEvent
 from django_events.workers.draining import Drain, HandlerRaised
 
 SQL = sql.beside(__name__)

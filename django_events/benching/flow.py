@@ -19,8 +19,8 @@ from django_events.benching.percentiles import SHARES, LatencySummary
 from django_events.benching.publishers import Publishers
 from django_events.benching.scratch_topic import Ground, ground
 from django_events.benching.timings import Tally, clock
-from django_events.consuming.received import ReceivedEvent
 from django_events.log import inventory
+from django_events.received import ReceivedEvent
 from django_events.statements import log_table
 from django_events.workers.background import in_background
 from django_events.workers.consuming import ConsumerPool

@@ -25,10 +25,11 @@ from django_events.consuming.failures import Failure, Verdict, bury, judge
 from django_events.consuming.leases import Lease
 from django_events.consuming.missing import floors, missing, refuse_missing
 from django_events.consuming.reading import ALL, NOTHING, EventGone, Rows, bounded, is_of_payload, loaded
-from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
+from django_events.consuming.unread import UnreadEvent
 from django_events.exceptions import EventsMissing
+from django_events.received import ReceivedEvent
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)

@@ -23,12 +23,12 @@ from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure, Verdict
 from django_events.consuming.handling import begin, log_failure, no_attempt_left
 from django_events.consuming.queues import QueueServer
-from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.registered import Named
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.declarations import LONGEST_LEASE, SHORTEST_LEASE
 from django_events.exceptions import Invalid, LeaseLost, Refused
 from django_events.models.buffer import writable
+from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 
 SQL = sql.beside(__name__)

@@ -6,10 +6,11 @@ from datetime import timedelta
 from enum import Enum
 
 from django_events import declarations, sql
-from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
+from django_events.consuming.unread import UnreadEvent
 from django_events.event_columns import COPIED
 from django_events.exceptions import UnreadableEvent
+from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 
 SQL = sql.beside(__name__)

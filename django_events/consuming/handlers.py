@@ -13,8 +13,8 @@ from psycopg.pq import TransactionStatus
 from django_events import declarations, telemetry
 from django_events.consuming import children
 from django_events.consuming.leases import Lease
-from django_events.consuming.received import ReceivedEvent
 from django_events.exceptions import HandlerTimeout
+from django_events.received import ReceivedEvent
 
 Enough = Callable[[], bool]
 

@@ -27,8 +27,9 @@ from django_events.consuming.failures import Failure, Verdict, summary_of
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, ended
 from django_events.consuming.leases import Lease
 from django_events.consuming.reading import TOO_LONG, EventGone
-from django_events.consuming.received import ReceivedEvent, UnreadEvent, gone, unreadable
+from django_events.consuming.unread import UnreadEvent, gone, unreadable
 from django_events.exceptions import WorkerEnded
+from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 from django_events.signals import event_dead_lettered, event_handled, event_retried
 

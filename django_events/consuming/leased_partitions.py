@@ -26,8 +26,9 @@ from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bu
 from django_events.consuming.leases import Lease, end_holder, give_up
 from django_events.consuming.missing import floors, left_out, missing, refuse_missing
 from django_events.consuming.reading import ALL, NOTHING, EventGone, bounded, loaded
-from django_events.consuming.received import ReceivedEvent, UnreadEvent
 from django_events.consuming.subscriptions import Subscription
+from django_events.consuming.unread import UnreadEvent
+from django_events.received import ReceivedEvent
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, connections, transaction
 
 from django_events import sql
-from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
+from django_events.received import ReceivedEvent
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)

@@ -14,8 +14,8 @@ from django.db import DatabaseError, connections
 
 from django_events import sql
 from django_events.conf import settings
-from django_events.consuming.received import ReceivedEvent
 from django_events.event_columns import EVENT
+from django_events.received import ReceivedEvent
 from django_events.statements import SMALL, as_text
 
 SQL = sql.beside(__name__)

@@ -17,12 +17,12 @@ from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.leased_partitions import EventBatch, LeasedPartition, claim
 from django_events.consuming.leases import Lease, end_holder
 from django_events.consuming.reading import is_of_payload
-from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
 from django_events.log.stops import unreadable
+from django_events.received import ReceivedEvent
 
 logger = logging.getLogger("django_events.consumer")
 

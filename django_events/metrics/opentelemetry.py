@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvid
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from django_events import __version__, telemetry
-from django_events.consuming.received import ReceivedEvent
+from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 from django_events.telemetry import INSTRUMENTS, Instrument
 

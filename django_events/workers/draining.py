@@ -18,11 +18,11 @@ from django_events.consuming.failures import Failure
 from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed, broken
 from django_events.consuming.handling import OnFailure, log_failure
 from django_events.consuming.leases import Lease
-from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.serving import Server, server_of
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import LeaseLost, NotReady
 from django_events.log.transfer import Transfer
+from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 from django_events.syncing import sync
 from django_events.workers.due_partitions import Due, DuePartitions

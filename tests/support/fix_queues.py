@@ -12,9 +12,9 @@ from django_events import Backoff, Draft, declarations, models, publish_many
 from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.filling import fill_some
-from django_events.consuming.received import ReceivedEvent
 from django_events.consuming.subscriptions import subscriptions
 from django_events.models.functions import ClockTimestamp
+from django_events.received import ReceivedEvent
 from tests.support.fix_consumers import ConsumerFactory
 from tests.support.fix_topics import transfer_all
 

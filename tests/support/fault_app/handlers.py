@@ -21,7 +21,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from django_events import publish
-from django_events.consuming.received import ReceivedEvent
+from django_events.received import ReceivedEvent
 from tests.support.fault_app.files import Gate, Journal
 from tests.support.fault_app.models import Effect, Shelf, Spell
 

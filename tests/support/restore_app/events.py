@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from django_events import Backoff, consumer, topic
-from django_events.consuming.received import ReceivedEvent
+from django_events.received import ReceivedEvent
 from tests.support.fault_app.handlers import FOLDER, write_effect
 
 passing = topic("passing", partitions=2, segment_size=100, retention_events=200)

@@ -6,9 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from django_events.conf import settings
 from django_events.event_columns import EVENT
-from django_events.exceptions import UnreadableEvent
 
 
 class ReceivedEvent:
@@ -123,57 +121,6 @@ class ReceivedEvent:
 
     def __repr__(self) -> str:
         return f"<event {self.address} {self.type or 'without type'}, key {self.key!r}, attempt {self.attempt}>"
-
-
-class UnreadEvent(ReceivedEvent):
-    """An event without its payload, because that is too large to be read with others, or can't be read at all.
-
-    A worker reads the payload before it calls the handler. If that fails, the event gets to the receivers of failures
-    without it.
-    """
-
-    __slots__ = ()
-
-    @property
-    def too_large(self) -> bool:
-        """Whether it is larger than MAX_BATCH_BYTES; if it was not weighed, by its stored size."""
-        return self._columns[-2] or self.stored_bytes > settings.MAX_BATCH_BYTES
-
-    @property
-    def stored_bytes(self) -> int:
-        """The size of payload and metadata in the database, where they may be compressed."""
-        return self._columns[-1]  # type: ignore[no-any-return]
-
-    @property
-    def value(self) -> Any:
-        raise unreadable(self)
-
-    @property
-    def body(self) -> bytes | None:
-        raise unreadable(self)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Empty, because it was not read."""
-        return {}
-
-    @property
-    def erased(self) -> bool:
-        return False
-
-
-def unreadable(event: UnreadEvent, why: str = "was not read") -> UnreadableEvent:
-    return UnreadableEvent(
-        f"The payload of event {event.address}, {event.stored_bytes:,} bytes as they are stored, {why}. "
-        "It stays in the log, and so does the copy that a dead letter has."
-    )
-
-
-def gone(event: UnreadEvent) -> UnreadableEvent:
-    return UnreadableEvent(
-        f"Event {event.address} is not there any more: it was removed before its payload was read, of which "
-        f"{event.stored_bytes:,} bytes were stored."
-    )
 
 
 # Events are made by the ten thousand: the slots' own setters bypass `__setattr__`, at no cost.
