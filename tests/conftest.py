@@ -1,6 +1,9 @@
 """What all tests share: the fixtures of `tests/support`, and the database that tests commit to."""
 
 import os
+from pathlib import Path
+
+import pytest
 
 pytest_plugins = [  # each before those that import it
     "django_events.pytest_plugin",
@@ -16,3 +19,14 @@ pytest_plugins = [  # each before those that import it
 
 # A Spark session of a few seconds spends most of them in Java's compiler: the quick compiler alone takes half the time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Most tests in these folders start processes, servers or Spark: those that run by the README's command are marked.
+LONG_UNLESS_QUICK = {"acceptance", "faults", "pages", "spark"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in LONG_UNLESS_QUICK and item.get_closest_marker("quick") is None:
+            item.add_marker(pytest.mark.long)

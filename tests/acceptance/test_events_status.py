@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.processes import Processes
 
-pytestmark = pytest.mark.requirement("S13")
+pytestmark = [pytest.mark.requirement("S13"), pytest.mark.quick]
 
 
 def test_it_is_repeated_until_ctrl_c(processes: Processes):

@@ -115,6 +115,8 @@ sys.path.insert(0, sys.argv[1])
 import django_events
 assert django_events.__file__.startswith(sys.argv[1]), django_events.__file__
 from django_events import sql
+
+pytestmark = pytest.mark.quick
 assert "django_events_publish" in sql.beside("django_events.publishing.storing").publish.text
 """
     done = subprocess.run([sys.executable, "-I", "-c", program, tmp_path], capture_output=True, text=True)

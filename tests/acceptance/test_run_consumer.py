@@ -16,6 +16,7 @@ def settings_module() -> str:
     return "tests.support.consuming_settings"
 
 
+@pytest.mark.quick
 def test_once_handles_what_is_due_and_says_so(processes: Processes, office: Office):
     office.post(*[{}] * 20)
     office.transfer()
@@ -50,6 +51,7 @@ def test_all_serves_every_consumer(processes: Processes, office: Office):
     assert office.effects("reading") == ["answers/1"]
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("E13")
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -97,6 +99,7 @@ def test_the_second_sigint_ends_it_at_once_and_hands_back_what_is_in_hand(proces
     assert processes.run("run_consumer", "answering", "--once").stdout == "Events handled: 2.\n"
 
 
+@pytest.mark.quick
 @needs_proc
 def test_the_second_sigterm_ends_it_at_once_and_undoes_what_is_in_hand(processes: Processes, office: Office):
     """Like a kill: others go on when the lease is over."""

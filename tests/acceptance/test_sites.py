@@ -13,6 +13,7 @@ print(json.dumps([event.value for event in Event.objects.since("notes")]))
 """
 
 
+@pytest.mark.quick
 def test_a_site_needs_no_admin(site):
     """Django imports the template tags of every app as soon as an engine is looked at."""
     for command in (["check"], ["migrate", "-v0"], ["check", "--deploy", "--database", "default"]):
@@ -287,6 +288,7 @@ def test_the_order_of_apps_does_not_matter_where_pgtrigger_installs_triggers(sit
     assert site.python(TYPES) == [["site.created", "example.com"]]
 
 
+@pytest.mark.quick
 def test_the_order_of_apps_does_not_matter_where_there_are_no_migrations(site):
     """Django tells each receiver of post_migrate of each app: the first one of all may write what is captured."""
     site.settings(f'INSTALLED_APPS = ["eager", {OURS}]')

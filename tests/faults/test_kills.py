@@ -36,6 +36,7 @@ def test_a_transfer_killed_in_a_loop_loses_and_doubles_nothing(processes: Proces
     assert any(p.values("rolled back") for p in publishers)
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("P13", "X8")
 def test_a_server_that_crashes_keeps_every_committed_event(processes: Processes, fault_server: Server):
     publishers = [processes.start_publisher(f"p{i}") for i in range(4)]
@@ -61,6 +62,7 @@ def test_a_server_that_crashes_keeps_every_committed_event(processes: Processes,
     assert "works again" in processes.log_of("run_transfer")
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("E5")
 def test_eight_transfer_processes_at_once(processes: Processes):
     publishers = [processes.start_publisher(f"p{i}") for i in range(3)]

@@ -89,6 +89,7 @@ def end(processes: Processes, *started: subprocess.Popen[str]) -> None:
     assert [process.wait(30) for process in started] == [0] * len(started), [processes.said(one) for one in started]
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("E4")
 def test_in_the_middle_of_a_batch_of_the_transfer(processes: Processes, ledger: Ledger, far: SilentProxy):
     """The heads of its topics are locked, and the statement that moves never arrives; later it does."""
@@ -114,6 +115,7 @@ def test_in_the_middle_of_a_batch_of_the_transfer(processes: Processes, ledger: 
     assert processes.run("events", "verify").returncode == 0
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("E4")
 @pytest.mark.parametrize("frozen", [False, True], ids=["its host vanishes", "it is frozen"])
 def test_in_the_middle_of_filling_a_queue(processes: Processes, ledger: Ledger, far: SilentProxy, frozen: bool):
@@ -205,6 +207,7 @@ def test_in_the_middle_of_a_handler(processes: Processes, ledger: Ledger, far: S
     assert [one.pid for one in ledger.done(consumer)] == [near.pid]
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("E4")
 def test_while_it_is_sent_a_batch(processes: Processes, ledger: Ledger, far: SilentProxy):
     """Outside of a transaction: the server's session lets go of its snapshot, and of its lock on a segment."""

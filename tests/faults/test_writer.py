@@ -57,6 +57,7 @@ def test_sigterm_is_the_business_of_the_process_which_loses_its_batches_without_
     assert len(taken(writer) - in_log) <= WINDOW
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("H2")
 def test_close_writers_writes_everything_where_nothing_runs_at_exit(processes: Processes):
     writer = processes.start_writer("hook")
@@ -125,6 +126,7 @@ def test_a_fork_writes_its_own_events_only(processes: Processes):
     assert taken(writer) == transferred(processes)
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("H2", "X8")
 def test_a_process_that_is_killed_loses_at_most_its_batches_and_doubles_nothing(processes: Processes):
     writer = processes.start_writer("killed")

@@ -182,6 +182,7 @@ $block$
 """
 
 
+@pytest.mark.long
 def test_uninstalling_many_topics_does_not_exhaust_the_lock_table(database):
     """200 topics of 15 segments, at the server's default of 64 locks per transaction."""
     [[locks]] = database.execute("SHOW max_locks_per_transaction")

@@ -1,6 +1,10 @@
 """docs/tutorial/the-five-per-cent-you-need.md: what it shows works as it stands there."""
 
+import pytest
+
 from tests.pages.conftest import MakeSite
+
+pytestmark = pytest.mark.quick
 
 PAGE = "tutorial/the-five-per-cent-you-need.md"
 MODELS = """

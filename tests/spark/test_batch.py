@@ -22,7 +22,7 @@ from django_events.statements import Statement
 from tests.spark.conftest import move
 from tests.support.fix_topics import TopicFactory
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.quick]
 
 HOSTILE = [
     None,

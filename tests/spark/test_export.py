@@ -89,6 +89,7 @@ def test_other_formats_hold_the_same(spark: Any, log: Callable[..., Any], tmp_pa
         assert lines[0]["timestamp"] == f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
+@pytest.mark.quick
 def test_running_it_again_adds_nothing(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))
     run(topic, "--to", tmp_path)
@@ -432,6 +433,7 @@ def test_files_get_the_size_that_is_wanted(spark: Any, log: Callable[..., Any], 
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("X1")
 def test_a_stream_writes_each_event_once(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
     topic = log(*(Draft(value=value, type="a/b") for value in HOSTILE), partitions=2)

@@ -49,6 +49,7 @@ def logged(topic: Any) -> list[tuple[Any, ...]]:
     return [(e.type, e.key, e.value, None if e.body is None else bytes(e.body), e.metadata) for e in events]
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("X1")
 def test_rows_become_events(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
     topic = make_topic(partitions=2)
@@ -99,6 +100,7 @@ def test_a_row_may_name_its_topic_and_partition(spark: Any, write: Callable[...,
     assert [(e.partition, e.value) for e in Event.objects.since("b")] == [(0, 2)]
 
 
+@pytest.mark.quick
 def test_the_order_of_the_tasks_is_kept(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
     topic = make_topic()
 
@@ -158,6 +160,7 @@ def test_a_log_is_not_overwritten(spark: Any, write: Callable[..., None], make_t
         write(spark.sql("SELECT '1' AS value"), mode="overwrite", topic="things")
 
 
+@pytest.mark.quick
 def test_a_failing_task_publishes_nothing(spark: Any, write: Callable[..., None], make_topic: Any) -> None:
     topic = make_topic()
     frame = spark.range(0, 4_000, 1, 4).selectExpr("if(id = 3999, '{', cast(id as string)) as value")

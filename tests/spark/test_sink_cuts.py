@@ -17,7 +17,7 @@ from tests.spark.conftest import move
 from tests.spark.test_export import url
 from tests.support.proxies import CUTS_OF_ANSWER, CUTS_OF_COMMIT, ByteProxy, Cut
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.quick]
 
 SCHEMA = StructType([StructField("value", StringType())])
 CUTS = {"of the COMMIT": CUTS_OF_COMMIT, "of its answer": CUTS_OF_ANSWER}

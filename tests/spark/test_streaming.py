@@ -65,6 +65,7 @@ def stream(spark: Any, dsn: str, tmp_path: Path) -> Stream:
     return run
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("X1")
 def test_a_stream_goes_on_where_it_stopped(log: Callable[..., Any], stream: Stream) -> None:
     topic = log(*(Draft(value=n) for n in range(10)))

@@ -17,7 +17,7 @@ from django_events.spark.reading.tables import TableReader
 from tests.spark.conftest import move
 from tests.support import worst_values
 
-pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("D4", "X1")]
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("D4", "X1"), pytest.mark.quick]
 
 LEFT_OUT = "It has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep."
 # What this server can't send: 4,000 arrays in each other are too many for the stack that the reader's session allows.

@@ -21,7 +21,7 @@ from tests.spark.test_export import url
 from tests.spark.test_sink_cuts import SCHEMA
 from tests.support.proxies import SilentProxy
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.quick]
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ def in_background(run: Callable[[Stop], Any]) -> Iterator[None]:
         raise errors[0]
 
 
+@pytest.mark.quick
 def test_a_publisher(proxy: ByteProxy, things: declarations.DeclaredTopic):
     """It learns that the connection is lost, and what it committed is there once."""
     for place, cut in enumerate(CUTS_OF_ANSWER):
@@ -105,6 +106,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.DeclaredTopic):
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
+@pytest.mark.quick
 def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(writer_threads, "PAUSES", Backoff(base=timedelta(milliseconds=5)))
     with BufferedWriter(things, using="wired") as writer:
@@ -119,6 +121,7 @@ def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic,
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
 
 
+@pytest.mark.quick
 def test_a_transfer(proxy: ByteProxy, things: declarations.DeclaredTopic):
     with closing(Listener("wired")) as listener, closing(TransferWorker("wired", listener)) as worker:
         with in_background(lambda stop: loop.run(worker, stop)):
@@ -134,6 +137,7 @@ def test_a_transfer(proxy: ByteProxy, things: declarations.DeclaredTopic):
     assert_dense(things)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("behind", "options"),
     [

@@ -50,6 +50,7 @@ def test_a_killer_ends_as_a_dead_letter_and_its_neighbours_are_handled(
         assert ledger.ask("SELECT sum(dead_lettered) FROM django_events_position") == [(len(KILLERS),)]
 
 
+@pytest.mark.quick
 @pytest.mark.requirement("X8", "E10")
 @pytest.mark.usefixtures("transfer")
 @pytest.mark.parametrize("deed", ["crash the server", "crash the server and exit"])

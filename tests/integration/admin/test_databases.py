@@ -131,6 +131,7 @@ def crawl(client, start):
     return seen
 
 
+@pytest.mark.long
 def test_every_link_leads_somewhere_and_stays_where_it_was(olga, twins):
     seen = crawl(olga, f"{ROOT}overview/?database=archive")
 

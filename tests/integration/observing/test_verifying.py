@@ -537,6 +537,7 @@ def test_nobody_waits_for_it_and_it_waits_for_nobody(connect, things) -> None:
     assert locks == [0]
 
 
+@pytest.mark.long
 def test_a_busy_database_has_no_offenders(make_topic, make_consumer, make_queue, in_thread, monkeypatch) -> None:
     monkeypatch.setattr(walking, "AT_ONCE", 500)
     lanes, one = make_topic("lanes", partitions=3, segment_size=400), make_topic("one", segment_size=300)

@@ -596,7 +596,7 @@ def site_on(server: Server, schemas: list[str]) -> Iterator[Site]:
 LAYOUTS = {"public": ["public"], "own": ["own", "public"]}
 # Each version, and each layout on one of them at least; all of them where it is asked for.
 CASES = [
-    (version, layout)
+    pytest.param(version, layout, marks=[] if version == max(VERSIONS) else pytest.mark.long)
     for number, version in enumerate(sorted(VERSIONS))
     for layout in LAYOUTS
     if MORE or version == max(VERSIONS) or layout == list(LAYOUTS)[number % 2]

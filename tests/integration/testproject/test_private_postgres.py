@@ -27,6 +27,8 @@ from testproject.private_postgres.errors import ServerError
 from testproject.private_postgres.server import Server
 from testproject.private_postgres.shared import CHECKOUT, Facts, shared_folder
 
+pytestmark = pytest.mark.long
+
 SECONDS = 30.0
 
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as two users")
