@@ -14,7 +14,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from django_events import sql
 from django_events.admin import addresses
@@ -23,8 +23,9 @@ from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
+from django_events.observing import counted
 from django_events.observing.lag import importance, progress, standings
-from django_events.observing.pace import Pace
+from django_events.observing.samples import Pace
 from django_events.operations import pause, resume, retry_now, rewind, skip
 
 SQL = sql.beside(__name__)
@@ -94,8 +95,8 @@ def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     left_out = sum(move.omitted for move in moves)
     return _("Consumer %(consumer)s is rewound: %(again)s come again, %(left_out)s left out.") % {
         "consumer": row,
-        "again": ngettext("%(count)d event", "%(count)d events", again) % {"count": again},
-        "left_out": ngettext("%(count)d event", "%(count)d events", left_out) % {"count": left_out},
+        "again": counted.events(again),
+        "left_out": counted.events(left_out),
     }
 
 

@@ -19,6 +19,7 @@ from django_events.admin.lists import DatabaseFilter, Lists
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
+from django_events.observing import counted
 from django_events.operations import discard, redrive
 
 GROUPS = 200
@@ -251,7 +252,7 @@ class DeadLetterAdmin(Lists):
         known = rows.order_by().aggregate(letters=Count("pk"), newest=Max("pk"))
         number = known["letters"]
         context = {
-            "title": _("%(action)s: %(letters)s") % {"action": label, "letters": _counted(number)},
+            "title": _("%(action)s: %(letters)s") % {"action": label, "letters": counted.dead_letters(number)},
             "trail": [],
             "using": rows.db,
             "explanation": explanation,
@@ -287,11 +288,7 @@ def _done(action: str, number: int, reason: str) -> str:
             number,
         )
         return said % {"count": number}
-    return _("%(letters)s discarded: %(reason)s") % {"letters": _counted(number), "reason": reason}
-
-
-def _counted(number: int) -> str:
-    return ngettext("%(count)d dead letter", "%(count)d dead letters", number) % {"count": number}
+    return _("%(letters)s discarded: %(reason)s") % {"letters": counted.dead_letters(number), "reason": reason}
 
 
 def _row(address: str) -> DeadLetter:

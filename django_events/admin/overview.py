@@ -17,8 +17,8 @@ from django_events.log.inventory import Log, logs, next_scheduled, waiting
 from django_events.observing import samples
 from django_events.observing.findings import Subject
 from django_events.observing.lag import Standing, importance, standings
-from django_events.observing.pace import Pace, now
 from django_events.observing.problems import find_problems
+from django_events.observing.samples import Pace
 
 SQL = sql.beside(__name__)
 
@@ -96,14 +96,14 @@ class OverviewAdmin(Pages):
             "more_topics": max(len(topics) - SHOWN, 0),
             "consumers": shown,
             "more_consumers": max(len(consumers) - SHOWN, 0),
-            "now": now(using),
+            "now": sql.now(using),
         }
         return self.answer(request, "overview.html", context)
 
     def _charts(self, using: str, request: HttpRequest, consumers: list[Standing]) -> list[Chart]:
         _name, period = _period(request)
         total = samples.totals(using, period)
-        end = now(using)
+        end = sql.now(using)
         frame = {"start": end - period, "end": end}
         published = rates([Point(one.at, one.published) for one in total])
         handled = rates([Point(one.at, one.handled) for one in total])

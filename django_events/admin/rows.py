@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from django_events.log.inventory import Log, Waiting
 from django_events.observing.lag import Standing, oldest_waits
-from django_events.observing.pace import Pace
+from django_events.observing.samples import Pace
 
 
 class TopicLine(NamedTuple):

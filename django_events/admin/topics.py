@@ -19,7 +19,7 @@ from django_events.exceptions import EventsError
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
 from django_events.observing.lag import importance, standings
-from django_events.observing.pace import Pace
+from django_events.observing.samples import Pace
 from django_events.observing.statuses import statuses
 from django_events.operations import publish_again
 

@@ -97,7 +97,7 @@ def outlived_of(using: str, topics: Sequence[models.Topic]) -> dict[int, Outlive
         for log in logs(using, limited)
         if existing[log.topic.pk] and existing[log.topic.pk][0].first <= log.last_id
     }
-    seen, now = _look(using, list(oldest.values())), _now(using)
+    seen, now = _look(using, list(oldest.values())), sql.now(using)
     whole = sizes(using, [log.topic for log in oldest if log.topic.retention_bytes is not None])
     found = {}
     for log, segment in oldest.items():
@@ -165,7 +165,7 @@ def divisible(using: str, in_logs: Sequence[Log]) -> list[Log]:
                 last[log] = tail
     if not last:
         return []
-    seen, now = _look(using, list(last.values())), _now(using)
+    seen, now = _look(using, list(last.values())), sql.now(using)
     return [
         log
         for log, tail in last.items()
@@ -212,13 +212,6 @@ def _look(using: str, some: Sequence[Segment]) -> dict[Segment, _Seen]:
         with sql.unlocked(using):
             seen |= {part[table]: _Seen(*tail) for table, *tail in sql.fetch(using, asked)}
     return seen
-
-
-def _now(using: str) -> datetime:
-    """The database's clock."""
-    [[now]] = sql.fetch(using, sql.shared.clock)
-    at: datetime = now
-    return at
 
 
 def _is_too_much(topic: models.Topic, others: int, size: int) -> bool:

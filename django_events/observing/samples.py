@@ -3,17 +3,19 @@
 take(using)                              # the sample of this minute, unless there is one
 totals(using, timedelta(hours=6))        # everything added up, at most some 240 points
 of_consumer(using, 7, timedelta(days=1))
+Pace.since_sample(using).of_consumer(standing)      # events a second since the last sample, or None
 """
 
 import json
 import math
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django_events import models, sql
 from django_events.conf import settings
-from django_events.log.inventory import waiting
-from django_events.observing.lag import ends_of, standings
+from django_events.log.inventory import Log, waiting
+from django_events.observing.lag import Standing, ends_of, standings
 
 SQL = sql.beside(__name__)
 
@@ -122,6 +124,29 @@ def latest(using: str) -> Whole | None:
 def per_second(earlier: float, later: float, took: timedelta) -> float:
     """How fast a counter rose. One that went back was begun anew, as that of a topic that was made anew."""
     return max(later - earlier, 0) / took.total_seconds() if took > timedelta(0) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast topics and consumers have gone since the last sample. Nobody knows before there is one."""
+
+    sample: Whole | None
+    took: timedelta
+
+    @classmethod
+    def since_sample(cls, using: str) -> "Pace":
+        sample = latest(using)
+        return cls(sample, sql.now(using) - sample.total.at if sample is not None else timedelta(0))
+
+    def of_topic(self, log: Log) -> float | None:
+        """Events a second that came into a log."""
+        earlier = self.sample and self.sample.topics.get(log.topic.pk)
+        return per_second(earlier.last_id, log.last_id, self.took) if earlier else None
+
+    def of_consumer(self, one: Standing) -> float | None:
+        """Events a second that a consumer handled or ignored."""
+        earlier = self.sample and self.sample.consumers.get(one.consumer_id)
+        return per_second(earlier.handled, one.handled + one.ignored, self.took) if earlier else None
 
 
 def _step(period: timedelta) -> timedelta:

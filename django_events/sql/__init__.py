@@ -8,6 +8,7 @@ Parameters are named. Identifiers are composed here and nowhere else, and quoted
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, InternalError, OperationalError, connections, transaction
@@ -43,6 +44,13 @@ def fetch(using: str, statement: Statement, **parameters: Any) -> Rows:
     except DatabaseError as error:
         cut_details(error)
         raise
+
+
+def now(using: str) -> datetime:
+    """The database's clock."""
+    [[moment]] = fetch(using, shared.clock)
+    there: datetime = moment
+    return there
 
 
 def fetch_whole(using: str, statement: Statement, **parameters: Any) -> Rows:

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import CommandParser
 
+from django_events import sql
 from django_events.consuming.registered import registered
 from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
 from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import WIDTH, Report, printable, table
 from django_events.observing.findings import Finding
 from django_events.observing.lag import PartitionProgress, Standing, importance, oldest_waits, standings
-from django_events.observing.pace import Pace, now
 from django_events.observing.problems import find_problems
+from django_events.observing.samples import Pace
 from django_events.phrases import count, duration, moment
 
 SHOWN = 20
@@ -42,7 +43,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
     told = _rows(using, consumers if format == "json" else consumers[:SHOWN], pace)
     data = {
         "database": using,
-        "at": now(using),
+        "at": sql.now(using),
         "findings": [one.flat() for one in found],
         "buffer": [one._asdict() for one in in_buffer],
         "scheduled": scheduled and scheduled._asdict(),

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from datetime import datetime
 
 from django.db import connections
 
@@ -35,10 +34,9 @@ def clock(database: Database) -> Iterator[Finding]:
 def _once(using: str) -> tuple[float, float]:
     """How long it took to ask, and how far this host is ahead."""
     began, start = time.time(), time.monotonic()
-    [[there]] = sql.fetch(using, sql.shared.clock)
+    there = sql.now(using)
     took = time.monotonic() - start
-    moment: datetime = there
-    return took, began + took / 2 - moment.timestamp()
+    return took, began + took / 2 - there.timestamp()
 
 
 def pooler(database: Database) -> Iterator[Finding]:
