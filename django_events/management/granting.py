@@ -38,6 +38,7 @@ class Granting:
     database: str
     owner: str
     functions: list[str]
+    look_ups: list[str]
     segment_functions: list[str]
     path: list[str]
 
@@ -104,6 +105,7 @@ def _entry(of: Granting) -> Block:
             of.make(),
             of.grant("USAGE", f"SCHEMA {quoted_name(of.schema)}"),
             of.grant("CONNECT", f"DATABASE {quoted_name(of.database)}"),
+            of.on_functions(of.look_ups),
         ],
     )
 
@@ -117,7 +119,7 @@ def _closed(of: Granting) -> Block:
         [
             of.grant_to(of.owner, "USAGE, CREATE", f"SCHEMA {quoted_name(of.schema)}"),
             *(of.revoke("CREATE", f"SCHEMA {name}", *roles) for name in of.schemas()),
-            of.revoke("EXECUTE", _functions([*of.functions, *of.segment_functions]), "PUBLIC"),
+            of.revoke("EXECUTE", _functions([*of.functions, *of.look_ups, *of.segment_functions]), "PUBLIC"),
             of.proof(),
         ],
     )

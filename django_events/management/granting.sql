@@ -112,13 +112,14 @@ GRANT {role} TO {to}
 
 
 -- name: home
--- Where the tables of events are: the schema, its database, who owns them, the owner's functions that publish and that
--- change segments, with their arguments, and the schemas of the search_path.
+-- Where the tables of events are: the schema, its database, who owns them, the owner's functions that publish, that look
+-- a topic up and that change segments, with their arguments, and the schemas of the search_path.
 --
 -- Relies on: the catalog's own indexes.
 SELECT
     n.nspname, current_database(), pg_get_userbyid(c.relowner),
-    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_segment\('),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_(segment|topic_id)\('),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_topic_id\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_segment\('),
     ARRAY(SELECT name FROM unnest(current_schemas(false)) AS name WHERE NOT starts_with(name, 'pg_'))::text[]
 FROM pg_class AS c
@@ -129,7 +130,7 @@ CROSS JOIN LATERAL (
         FROM pg_proc AS p
         WHERE p.pronamespace = n.oid AND p.proowner = c.relowner AND p.proname IN (
             'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
-            'django_events_is_new',
+            'django_events_is_new', 'django_events_topic_id',
             'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment'
         )
         ORDER BY p.proname

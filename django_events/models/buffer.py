@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations
 from django_events.models.functions import ClockTimestamp, TopicId
+from django_events.models.topic_queries import TopicQuerySet
 from django_events.models.topics import Topic
 
 
@@ -57,7 +58,7 @@ class BufferedEvent(EventColumns):
         return f"{self.topic_id}/+{self.id}"
 
 
-class ScheduledEventQuerySet(models.QuerySet["ScheduledEvent"]):
+class ScheduledEventQuerySet(TopicQuerySet["ScheduledEvent"]):
     """Events that are for later. The topic is a declaration or its name."""
 
     def of(self, topic: declarations.DeclaredTopic | str) -> Self:

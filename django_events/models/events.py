@@ -7,12 +7,13 @@ from django.utils.translation import gettext_lazy as _
 from django_events import declarations, sql
 from django_events.exceptions import EventExpired
 from django_events.models.functions import TopicId
+from django_events.models.topic_queries import TopicQuerySet
 from django_events.models.topics import Topic, TopicHead
 
 SQL = sql.beside(__name__)
 
 
-class EventQuerySet(models.QuerySet["Event"]):
+class EventQuerySet(TopicQuerySet["Event"]):
     """What is in the log of a topic. The topic is a declaration or its name."""
 
     def of(self, topic: declarations.DeclaredTopic | str) -> "EventQuerySet":

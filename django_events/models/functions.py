@@ -3,11 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import DateTimeField, Func, IntegerField, Q, TextField
+from django.db.models import DateTimeField, Func, IntegerField, Q, TextField, Value
 from django.db.models.sql.compiler import SQLCompiler
 
 from django_events import declarations, sql
-from django_events.exceptions import UnknownName
 from django_events.statements import TOO_DEEP
 
 LOOKED_AT_CLOSELY = 64  # bytes: pages and commands show few, which may all be bad ones
@@ -33,27 +32,17 @@ def readable(*columns: str) -> Q:
 
 
 class TopicId(Func):
-    """The id of a topic on the database that the query runs on, as a literal.
+    """The id of a topic on the database that the query runs on.
 
-    It is looked up when the query is compiled, so that building a query touches no database, and
-    so that the planner reads the topic's own segments only.
+    PostgreSQL looks it up while it plans the query, so that it reads the topic's own segments only. Building and
+    compiling a query asks no database.
     """
 
-    template = "%(topic_id)s"
+    function = "django_events_topic_id"
     output_field = IntegerField()
 
     def __init__(self, topic: declarations.DeclaredTopic | str) -> None:
-        super().__init__()
-        self.topic = str(topic)
-
-    def as_sql(self, compiler: SQLCompiler, connection: Any, **extra: Any) -> tuple[str, list[int]]:  # type: ignore[override]
-        rows = sql.fetch(connection.alias, sql.shared.topic_id, topic=self.topic)
-        if not rows:
-            raise UnknownName(
-                f"The database {connection.alias!r} has no topic {self.topic!r}. "
-                f"Declare it in an app's events.py and run: manage.py migrate --database {connection.alias}"
-            )
-        return "%s", [rows[0][0]]
+        super().__init__(Value(str(topic), output_field=TextField()))
 
 
 class Stored(Func):

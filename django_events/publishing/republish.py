@@ -31,7 +31,7 @@ def publish_again(
     using = publishable(using)
     dedup_window = window(dedup_key)
     with explained(using, declared):
-        rows = sql.fetch(using, sql.shared.topic_id, topic=declared.name)
+        rows = sql.fetch(using, SQL.topic_id, topic=declared.name)
         if not rows:
             raise NotReady(
                 f"Topic {declared.name!r} is declared, but not in the database {using!r} yet. "

@@ -19,3 +19,11 @@ SELECT
     e.type
 FROM {log} AS e
 WHERE e.topic_id = {topic_id} AND e.id = {event_id}
+
+
+-- name: topic_id
+-- The id of a topic.
+--
+-- Parameters: topic.
+-- Relies on: django_events_topic (name).
+SELECT id FROM django_events_topic WHERE name = %(topic)s

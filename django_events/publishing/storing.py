@@ -18,6 +18,7 @@ from django_events.drafts import Receipt
 from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, rights_missing, tables_missing
 from django_events.models import BufferedEvent
 from django_events.models.buffer import writable
+from django_events.models.topic_queries import TOPIC_MISSING
 from django_events.phrases import cut_details
 from django_events.publishing.encoding import PLAIN, BufferRow, Conditional, Encoded
 from django_events.signals import event_published
@@ -26,10 +27,9 @@ SQL = sql.beside(__name__)
 
 # Characters of JSON: what may have more than 4,000 bytes as jsonb, which the function would look through.
 LARGE = 2_000
-# What the SQL functions raise for a topic without a row.
+# What the SQL functions raise for an event that they refuse.
 _NO_PAYLOAD = "DE002"
 _UNREADABLE = "DE003"
-_TOPIC_MISSING = "DE001"
 
 
 def publishable(using: str | None) -> str:
@@ -184,7 +184,7 @@ def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> 
             f"Events can't be published to {using!r}, which is {connections[using].vendor}: they go to PostgreSQL. "
             f"Publish what is saved elsewhere by hand, to an alias of PostgreSQL. {given_up}"
         ) from error
-    if sql.state(error) == _TOPIC_MISSING:
+    if sql.state(error) == TOPIC_MISSING:
         raise NotReady(
             f"Topic {topic.name!r} is declared, but not in the database {using!r} yet. "
             f"Run: manage.py migrate --database {using}. {given_up}"

@@ -436,14 +436,6 @@ SET LOCAL tcp_user_timeout = {vanished_after}
 SELECT pg_advisory_xact_lock(561, id) FROM unnest(%(consumer_ids)s::int[]) AS id ORDER BY id
 
 
--- name: topic_id
--- The id of a topic.
---
--- Parameters: topic.
--- Relies on: django_events_topic (name).
-SELECT id FROM django_events_topic WHERE name = %(topic)s
-
-
 -- name: topics
 -- The topics of the database, by name.
 --
@@ -496,7 +488,7 @@ functions AS (
     JOIN path ON path.oid = p.pronamespace
     WHERE p.proname IN (
         'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
-        'django_events_is_new',
+        'django_events_is_new', 'django_events_topic_id',
         'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment', 'django_events_log_of',
         'django_events_make_segment_of', 'django_events_cut_segment_of', 'django_events_drop_segment_of'
     )

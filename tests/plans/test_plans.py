@@ -164,3 +164,14 @@ def test_readers_open_the_segments_they_need_by_index(large, ask, segments):
     filled = {(how, table) for how, table in scans(plan) if int(table.removeprefix(prefix)) < 40_000}
     assert len({table for _, table in filled}) == segments
     assert all("Index" in how or how == "Bitmap Heap Scan" for how, _ in filled)
+
+
+@pytest.mark.requirement("D1")
+def test_a_query_of_another_model_opens_the_segments_of_the_topic_only(large):
+    publish_many("small", [Draft(value=i) for i in range(100)])
+    transfer_all()
+    asked = Topic.objects.filter(id__in=Event.objects.of("large").filter(id=12_345).values("topic_id"))
+    plan = nodes(json.loads(asked.explain(format="json"))[0]["Plan"])
+
+    log = {table for _, table in scans(plan) if table.startswith(log_table(large).rsplit("_", 1)[0])}
+    assert log == {f"{log_table(large)}_12001"}

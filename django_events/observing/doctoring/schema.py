@@ -16,7 +16,7 @@ from django_events.publishing.capture import Capture
 
 SQL = sql.beside(__name__)
 
-# What publishing goes through, with the MD5 of what the migrations of this version made of it.
+# What publishing and queries of the log go through, with the MD5 of what the migrations of this version made of it.
 FUNCTIONS = {
     "django_events_open(text, boolean)": "a31b64f355951657f604fb3b33e5517a",
     "django_events_checked(jsonb)": "91b5727b5152f240bea3bb8d2996a9e7",
@@ -27,6 +27,7 @@ FUNCTIONS = {
         "f72cc6637e72cd7ab2393f23129d6808"
     ),
     "django_events_is_new(text, text, interval)": "58357dacee760cc5af6a7f77b06a056a",
+    "django_events_topic_id(text)": "951c444635d319ba222c3efaa30d70ac",
 }
 
 # By which segments come and go: those that a role calls, which have the rights of their owner and no text of their own,
