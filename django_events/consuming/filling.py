@@ -125,5 +125,5 @@ def _room(of: Subscription, max_pending: int | None) -> int:
 
 
 def _end(of: Subscription, filled: int) -> int:
-    rows = sql.fetch(of.using, sql.shared.horizon.on(log=of.log, topic_id=of.topic_id, after=filled))
+    rows = sql.fetch(of.using, sql.shared.last_readable.on(log=of.log, topic_id=of.topic_id, after=filled))
     return int(rows[0][0]) if rows else filled

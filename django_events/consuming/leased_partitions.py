@@ -156,7 +156,7 @@ class LeasedPartition(Lease):
         of = self.subscription
         if self.position >= self.readable_until:
             rows = sql.fetch_whole(
-                self.using, sql.shared.horizon.on(log=of.log, topic_id=of.topic_id, after=self.position)
+                self.using, sql.shared.last_readable.on(log=of.log, topic_id=of.topic_id, after=self.position)
             )
             if not rows:
                 self.after_crash = False  # the worker that lost its lease was handling nothing
@@ -428,7 +428,7 @@ def claim(
                 redrive_due=sql.shared.redrive_due,
                 log=subscription.log,
                 topic_id=subscription.topic_id,
-                floor=min_position,
+                min_position=min_position,
             ),
             position_id=position_id,
             token=token,

@@ -72,10 +72,10 @@ RETURNING
 -- the answer has its token. The token is random and fences: a worker with an older token can't settle.
 -- The commit need not wait for the disk unless an attempt failed before: if a crash of the server undoes the lease,
 -- it undoes everything that was settled under it too.
--- Where the log ends at the position, nothing is written. The floor is at most the position, unless that was rewound:
--- a literal, so that the planner opens no older segment.
+-- Where the log ends at the position, nothing is written. `min_position` is at most the position, unless that was
+-- rewound: a literal, so that the planner opens no older segment.
 -- Parameters: position_id, token, lease (an interval), holder, async_commit (whether the commit may return before it is on disk).
--- Literals: topic_id, floor. Identifiers: log. Parts: redrive_due.
+-- Literals: topic_id, min_position. Identifiers: log. Parts: redrive_due.
 -- Answers with the position as it is, the token of the lease that was taken over if there was one, the row's address,
 -- the time, whether a dead letter is to be handled again, and up to which id the log can be read.
 -- Relies on: the primary keys of django_events_position and of the log.
@@ -91,7 +91,7 @@ WITH free AS MATERIALIZED (
     FROM django_events_position AS p
     JOIN django_events_consumer AS c ON c.id = p.consumer_id
     LEFT JOIN (
-        SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id >= {floor} ORDER BY e.id DESC LIMIT 1
+        SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id >= {min_position} ORDER BY e.id DESC LIMIT 1
     ) AS last ON true
     CROSS JOIN LATERAL (
         SELECT EXISTS (SELECT FROM django_events_deadletter AS d WHERE {redrive_due}) AS due

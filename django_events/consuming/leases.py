@@ -109,7 +109,7 @@ class Lease:
         return bool(locked)
 
     def _is_ours(self) -> bool:
-        leases = sql.fetch(self.using, sql.shared.held, consumer_ids=[self.subscription.consumer_id], partition=None)
+        leases = sql.fetch(self.using, sql.shared.leases, consumer_ids=[self.subscription.consumer_id], partition=None)
         return any(token == self.token for token, *_ in leases)
 
     def _locked_by(self, *, late: bool) -> str | None:

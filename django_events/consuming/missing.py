@@ -5,28 +5,14 @@ events, up to which id and number it dropped them: the floors. An event above th
 and must not be passed over as if retention had dropped it.
 """
 
-from typing import NamedTuple
-
-from django_events import sql
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
-
-
-class Floors(NamedTuple):
-    """The last id that retention dropped, and the last number of each partition by then."""
-
-    id: int
-    numbers: list[int]
-
-    def number(self, partition: int) -> int:
-        """The last number of a partition that was dropped."""
-        return self.numbers[partition] if 0 <= partition < len(self.numbers) else 0
+from django_events.log.floors import Floors, floors_of
 
 
 def floors(of: Subscription) -> Floors:
     """The floors of a consumer's topic now. Without the topic's head row, nothing counts as dropped."""
-    rows = sql.fetch_whole(of.using, sql.shared.head_of_topic, topic_id=of.topic_id)
-    return Floors(*rows[0]) if rows else Floors(0, [])
+    return floors_of(of.using, of.topic_id) or Floors(0, [])
 
 
 def refuse_missing(of: Subscription, event_id: int) -> None:

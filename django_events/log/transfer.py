@@ -383,8 +383,8 @@ class Transfer:
             [heads] = sql.fetch_each(self.using, lock)
             [ends] = sql.fetch_each(self.using, self._ends.question(row[0] for row in heads)) if heads else [[]]
         locked = {topic_id for (topic_id,) in heads}
-        places = {place.topic_id: place for place in self._ends.read(row for row in ends if row[0] in locked)}
-        ours = [p for p in pending if p.topic_id in places and self._fits(p, places[p.topic_id])]
+        log_ends = {end.topic_id: end for end in self._ends.read(row for row in ends if row[0] in locked)}
+        ours = [p for p in pending if p.topic_id in log_ends and self._fits(p, log_ends[p.topic_id])]
         if not ours:
             return []
         numbers = [
@@ -392,16 +392,16 @@ class Transfer:
             for p in ours
             for partition, number in self._known[p.topic_id].numbers.items()
         ]
-        unpartitioned = all(place.partitions == 1 for place in places.values())
+        unpartitioned = all(end.partitions == 1 for end in log_ends.values())
         rows = sql.fetch(
             self.using,
             (SQL.move_unpartitioned if unpartitioned else SQL.move).on(ranges=SQL.ranges, told=SQL.told),
             topic_ids=[p.topic_id for p in ours],
             marks=[self._known[p.topic_id].mark for p in ours],
             events=[p.events for p in ours],
-            last_ids=[places[p.topic_id].last_id for p in ours],
-            partitions=[places[p.topic_id].partitions for p in ours],
-            logged_ats=[places[p.topic_id].logged_at for p in ours],
+            last_ids=[log_ends[p.topic_id].last_id for p in ours],
+            partitions=[log_ends[p.topic_id].partitions for p in ours],
+            logged_ats=[log_ends[p.topic_id].logged_at for p in ours],
             number_topic_ids=[topic_id for topic_id, _, _ in numbers],
             number_partitions=[partition for _, partition, _ in numbers],
             numbers=[number for _, _, number in numbers],
@@ -410,9 +410,9 @@ class Transfer:
         )
         return [Moved(*row[:4]) for row in rows]
 
-    def _fits(self, pending: Pending, place: LogEnd) -> bool:
+    def _fits(self, pending: Pending, end: LogEnd) -> bool:
         """Whether there is still room: another transfer may have moved on since this one looked."""
-        return place.last_id + pending.events <= self._known[pending.topic_id].room
+        return end.last_id + pending.events <= self._known[pending.topic_id].room
 
     def _remembered(self, turn: Turn, moved: list[Moved]) -> int:
         """After the commit: move the marks up, and note what was seen. Returns how many events were moved."""

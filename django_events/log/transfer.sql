@@ -154,8 +154,8 @@ logged AS (
     INSERT INTO django_events_event
         (topic_id, {event_columns})
     SELECT
-        topic_id, last_id + place, 0, last_number + place, {said_columns}, published_at, logged_at
-    FROM (SELECT moved.*, row_number() OVER (PARTITION BY topic_id ORDER BY id) AS place FROM moved) AS placed
+        topic_id, last_id + ordinal, 0, last_number + ordinal, {said_columns}, published_at, logged_at
+    FROM (SELECT moved.*, row_number() OVER (PARTITION BY topic_id ORDER BY id) AS ordinal FROM moved) AS numbered
 ),
 counted AS (
     SELECT

@@ -26,16 +26,13 @@ COUNTED = 1_000  # dead letters and deliveries of a consumer; more are not count
 
 
 class PartitionProgress(NamedTuple):
-    """One partition of a consumer: how far it is, what is left, and what it is doing.
-
-    The head is the last id of the topic.
-    """
+    """One partition of a consumer: how far it is, the last id of the topic, what is left, and what it is doing."""
 
     consumer: str
     topic: str
     partition: int
     position: int
-    head: int | None
+    last_id: int | None
     lag: int
     more_lag: bool
     state: str

@@ -7,7 +7,7 @@
 -- length: the last number of each partition, and under partition -1 the last id of the topic). Parts: lanes, state.
 -- Relies on: what `lanes` does.
 SELECT
-    c.name, t.name, p.partition, p.position, log.ends_at AS head, p.events, p.more, {state} AS state,
+    c.name, t.name, p.partition, p.position, log.ends_at AS last_id, p.events, p.more, {state} AS state,
     p.handled, p.failed, p.ignored, p.dead_lettered, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
     p.served_at
 FROM ({lanes}) AS p

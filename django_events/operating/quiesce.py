@@ -83,7 +83,7 @@ def standing_still(
     with Patience(using, rows, wait, verb=verb) as patience:
         while True:
             patience.hold()
-            busy = [holder for _, holder, leased in _held(using, ids, partition) if leased]
+            busy = [holder for _, holder, leased in _leases(using, ids, partition) if leased]
             if not busy:
                 standing = False
                 try:
@@ -96,8 +96,8 @@ def standing_still(
                         for row in queues:  # nobody fills it either
                             lock(using, row)
                         sql.fetch(using, sql.shared.lock_positions, consumer_ids=ids, partition=partition)
-                        held = sql.fetch(using, sql.shared.held, consumer_ids=ids, partition=partition)
-                        busy = [holder for _, holder, leased in held if leased]
+                        leases = sql.fetch(using, sql.shared.leases, consumer_ids=ids, partition=partition)
+                        busy = [holder for _, holder, leased in leases if leased]
                         if not busy:
                             standing = True
                             for row in queues:
@@ -144,9 +144,9 @@ def refuse_queries(rows: Sequence[models.Consumer]) -> None:
             )
 
 
-def _held(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:
+def _leases(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:
     """Who has a lease of these positions. Those who died or froze with one are ended, so that they hold no lock."""
-    rows = sql.fetch(using, sql.shared.held, consumer_ids=consumer_ids, partition=partition)
+    rows = sql.fetch(using, sql.shared.leases, consumer_ids=consumer_ids, partition=partition)
     for token, _, leased in rows:
         if not leased:
             end_holder(using, token)

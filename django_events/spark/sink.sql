@@ -36,8 +36,8 @@ WITH staged AS (
             ELSE s.metadata
         END
     FROM staged AS s
-    JOIN unnest(%(attempts)s::uuid[]) WITH ORDINALITY AS task (attempt, place) ON task.attempt = s.attempt
-    ORDER BY task.place, s.id
+    JOIN unnest(%(attempts)s::uuid[]) WITH ORDINALITY AS task (attempt, ordinal) ON task.attempt = s.attempt
+    ORDER BY task.ordinal, s.id
     RETURNING 1
 )
 SELECT count(*) FROM published

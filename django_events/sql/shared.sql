@@ -139,17 +139,7 @@ freed AS (
 SELECT count(*) FROM freed
 
 
--- name: head_of_topic
--- What the head of a topic says that the log can't tell any more: the last id that was removed, and the numbers by then.
---
--- Parameters: topic_id. Answers with nothing if there is no head.
--- Relies on: the primary key of django_events_topichead.
-SELECT h.id_floor, ARRAY(SELECT jsonb_array_elements_text(h.number_floors)::bigint)
-FROM django_events_topichead AS h
-WHERE h.topic_id = %(topic_id)s
-
-
--- name: held
+-- name: leases
 -- Who has a lease of these consumers, and whether it is still good.
 --
 -- Parameters: consumer_ids, partition (null for all).
@@ -166,7 +156,7 @@ WHERE consumer_id = ANY(%(consumer_ids)s::int[]) AND coalesce(%(partition)s::int
 ORDER BY token
 
 
--- name: horizon
+-- name: last_readable
 -- The last id of a topic that can be read behind a position: nothing can appear at or below it any more.
 --
 -- The position is a literal, so that the planner opens no older segment.

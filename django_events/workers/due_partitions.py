@@ -84,7 +84,7 @@ class PartitionState:
         if consumer.min_batch > 1 and patient and consumer.max_wait is not None:
             return SQL.due_batches.on(
                 consumer_id=of.consumer_id,
-                floor=min_position,
+                min_position=min_position,
                 log=of.log,
                 events=events,
                 match=of.match,
@@ -96,7 +96,7 @@ class PartitionState:
             )
         return SQL.due.on(
             consumer_id=of.consumer_id,
-            floor=min_position,
+            min_position=min_position,
             log=of.log,
             events=events,
             waiting=waiting,
@@ -121,7 +121,7 @@ class QueueState(PartitionState):
     def statement(self, min_position: int, *, patient: bool) -> sql.Statement:
         return SQL.due_queue.on(
             consumer_id=self.subscription.consumer_id,
-            floor=self.unclaimable if time.monotonic() < self.unclaimable_until else 0,
+            unclaimable=self.unclaimable if time.monotonic() < self.unclaimable_until else 0,
             redrive=_due_redrive_of_queue(),
         )
 

@@ -20,8 +20,8 @@ GROUP BY p.consumer_id
 -- It is due when a delivery is free, when a dead letter is to be handled again, or when the consumer is not live and has
 -- room for deliveries of events in the log. A delivery that waits for another attempt, or is claimed, gets due later. Where
 -- keys are in order, not every free delivery can be claimed. While the consumer isn't live, only deliveries up to
--- filled_until count. Up to the floor, a worker of this process found nothing to claim a moment ago.
--- Literals: consumer_id, floor. Parts: redrive.
+-- filled_until count. Up to the id `unclaimable`, a worker of this process found nothing to claim a moment ago.
+-- Literals: consumer_id, unclaimable. Parts: redrive.
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL, django_events_deliverylease (consumer_id),
 -- django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
@@ -33,14 +33,14 @@ SELECT
         ELSE extract(epoch FROM least(waiting.visible_at, lease.leased_until) - clock_timestamp())
     END::float8 AS due_in,
     p.served_at,
-    p.position AS floor
+    p.position AS min_position
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 LEFT JOIN LATERAL (
     SELECT d.event_id
     FROM django_events_delivery AS d
     WHERE d.consumer_id = c.id
-        AND d.event_id > greatest(p.position, {floor})
+        AND d.event_id > greatest(p.position, {unclaimable})
         AND (c.live OR d.event_id <= c.filled_until)
         AND d.visible_at IS NULL
         AND d.token IS NULL
@@ -93,7 +93,7 @@ WHERE c.id = {consumer_id}
 --
 -- A partition is due when enough of the next events match, when there are some to pass before the first that
 -- matches and no more can be looked at, or when the oldest has waited long enough.
--- Literals: consumer_id, floor, enough (events of a batch), most (to look at), longest (to wait, in
+-- Literals: consumer_id, min_position, enough (events of a batch), most (to look at), longest (to wait, in
 -- seconds). Identifiers: log. Parts: events (which events `e` are in the partition of `p`), match, waiting,
 -- redrive.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
@@ -103,13 +103,13 @@ SELECT
     greatest(
         {waiting},
         CASE
-            WHEN p.position < {floor} OR redrive.id IS NOT NULL OR unread.matching >= {enough} THEN 0
+            WHEN p.position < {min_position} OR redrive.id IS NOT NULL OR unread.matching >= {enough} THEN 0
             WHEN unread.events >= {most} AND unread.first_match IS DISTINCT FROM unread.first THEN 0
             ELSE extract(epoch FROM unread.oldest - clock_timestamp()) + {longest}
         END
     )::float8 AS due_in,
     p.served_at,
-    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS floor
+    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS min_position
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 CROSS JOIN LATERAL (
@@ -118,7 +118,7 @@ CROSS JOIN LATERAL (
         min(e.id) AS first, min(e.id) FILTER (WHERE {match}) AS first_match, min(e.logged_at) AS oldest
     FROM (
         SELECT e.* FROM {log} AS e
-        WHERE {events} AND e.id > p.position AND e.id > {floor}
+        WHERE {events} AND e.id > p.position AND e.id > {min_position}
         ORDER BY e.id
         LIMIT {most}
     ) AS e
@@ -127,7 +127,7 @@ CROSS JOIN LATERAL (
 WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
-    AND (p.position < {floor} OR unread.events > 0 OR redrive.id IS NOT NULL)
+    AND (p.position < {min_position} OR unread.events > 0 OR redrive.id IS NOT NULL)
 
 
 -- name: due
@@ -135,10 +135,10 @@ WHERE c.id = {consumer_id}
 --
 -- Zero or less is now. A retry, the lease of another worker and a hold have their time. A paused consumer and a stopped
 -- partition have no row. Nothing is written and nothing is locked.
--- The floor is the consumer's lowest position at the last look: a literal, so that the planner opens no older segment. Only
+-- `min_position` is the consumer's lowest position at the last look: a literal, so that the planner opens no older segment. Only
 -- a rewound position is below it. The first unread event is asked for by ORDER BY and LIMIT: for a mere EXISTS the planner
 -- may hash all unread events.
--- Literals: consumer_id, floor. Identifiers: log. Parts: events (which events `e` are in the partition of `p`),
+-- Literals: consumer_id, min_position. Identifiers: log. Parts: events (which events `e` are in the partition of `p`),
 -- waiting, redrive.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
 -- the log, django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
@@ -146,13 +146,13 @@ SELECT
     p.id,
     {waiting}::float8 AS due_in,
     p.served_at,
-    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS floor
+    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS min_position
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 LEFT JOIN LATERAL (
     SELECT e.id
     FROM {log} AS e
-    WHERE {events} AND e.id > p.position AND e.id > {floor}
+    WHERE {events} AND e.id > p.position AND e.id > {min_position}
     ORDER BY e.id
     LIMIT 1
 ) AS unread ON true
@@ -160,7 +160,7 @@ LEFT JOIN LATERAL (
 WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
-    AND (p.position < {floor} OR unread.id IS NOT NULL OR redrive.id IS NOT NULL)
+    AND (p.position < {min_position} OR unread.id IS NOT NULL OR redrive.id IS NOT NULL)
 
 
 -- name: seconds_to_wait

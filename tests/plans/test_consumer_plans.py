@@ -67,7 +67,7 @@ def test_a_batch_is_read_from_the_segments_between_its_bounds(serving, statistic
 
 @pytest.mark.requirement("D1")
 def test_the_end_of_what_can_be_read_is_found_behind_the_position(serving, statistics):
-    plan = explain(sql.shared.horizon.on(log=serving.log, topic_id=serving.topic_id, after=36_500))
+    plan = explain(sql.shared.last_readable.on(log=serving.log, topic_id=serving.topic_id, after=36_500))
 
     assert min(segments_of(plan, serving)) == 36_001
 

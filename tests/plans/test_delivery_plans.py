@@ -216,7 +216,7 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     prune = PRUNING_SQL.prune_history
     assert 0 < rows_read(prune, consumer_id=waiting, most=1_000) < 3_000
     redrive = DUE_PARTITIONS_SQL.due_redrive.on(condition=sql.shared.redrive_of_queue)
-    look = DUE_PARTITIONS_SQL.due_queue.on(consumer_id=waiting, floor=0, redrive=redrive)
+    look = DUE_PARTITIONS_SQL.due_queue.on(consumer_id=waiting, unclaimable=0, redrive=redrive)
     assert rows_read(look) < 2_000
     models.Consumer.objects.filter(pk=waiting).update(ordered=False)
     assert 0 < rows_read(claim_statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000

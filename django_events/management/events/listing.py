@@ -88,7 +88,7 @@ def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
 
 def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
     found = progress(using, rows)
-    columns = ["consumer", "topic", "partition", "state", "position", "head", "lag", "next attempt", "holder"]
+    columns = ["consumer", "topic", "partition", "state", "position", "last id", "lag", "next attempt", "holder"]
     columns.append("last error")
     cells = [
         (
@@ -97,7 +97,7 @@ def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
             "all" if one.partition == models.Position.ALL else one.partition,
             one.state,
             one.position,
-            one.head,
+            one.last_id,
             lag_of(one),
             one.retry_at,
             one.holder,

@@ -49,7 +49,7 @@ def verify_deliveries(seen: TopicSnapshot, offenders: Offenders, notes: list[str
         SQL.verify_deliveries,
         topic_id=seen.topic.pk,
         last_id=seen.last_id,
-        id_floor=seen.head.id_floor,
+        id_floor=seen.floors.id,
         most=SHOWN,
     )
     removed = {consumer: total for total, fault, consumer, *_ in rows if fault == "removed"}

@@ -85,7 +85,7 @@ def verify_buffer(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -
 
 def verify_floors(seen: TopicSnapshot, offenders: Offenders) -> None:
     """What the head says of events that were removed."""
-    floor, floors = seen.head
+    floor, floors = seen.floors
     if sum(floors) != floor:
         offenders.add(
             "floor",
@@ -135,5 +135,5 @@ def verify_segments(seen: TopicSnapshot, offenders: Offenders, notes: list[str])
             id=first,
             what=f"The table {table} is not attached to the log, so nobody reads what is in it.",
             expected="Segments that are attached, or dropped.",
-            remedy=f"Attach it, or drop it if its events are to be gone: up to {seen.head.id_floor:,} they are.",
+            remedy=f"Attach it, or drop it if its events are to be gone: up to {seen.floors.id:,} they are.",
         )

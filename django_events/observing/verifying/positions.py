@@ -13,8 +13,8 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
         seen.using,
         SQL.verify_positions.on(log=seen.log, topic_id=seen.topic.pk, partitions=seen.topic.partitions),
         last_id=seen.last_id,
-        id_floor=seen.head.id_floor,
-        floors=seen.head.number_floors,
+        id_floor=seen.floors.id,
+        floors=seen.floors.numbers,
         most=SHOWN,
     )
     for _, fault, consumer, partition, position, number, expected_number in rows:
@@ -47,7 +47,7 @@ def verify_attempts(seen: TopicSnapshot, offenders: Offenders) -> None:
         seen.using,
         SQL.verify_attempts.on(log=seen.log, topic_id=seen.topic.pk),
         last_id=seen.last_id,
-        id_floor=seen.head.id_floor,
+        id_floor=seen.floors.id,
         most=SHOWN,
     )
     for _, fault, consumer, partition, event_id in rows:

@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_events import models, sql
+from django_events.log.floors import Floors, floors_of
 from django_events.observing.verifying import neighbours
 from django_events.observing.verifying.offenders import SHOWN, Offenders
-from django_events.observing.verifying.snapshot import Head, TopicSnapshot, head_of
+from django_events.observing.verifying.snapshot import TopicSnapshot
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -46,9 +47,9 @@ class Walk:
 
 def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_progress: Callable[[int], None]) -> Walk:
     """Walk the log up to where it ended: all of it, or the last so many ids."""
-    using, topic, head, first_id, last_id, _ = seen
-    at = _from_floor(topic, head)
-    if first_id is not None and first_id <= head.id_floor:  # an offence of the head, for whoever read both together
+    using, topic, floors, first_id, last_id, _ = seen
+    at = _from_floor(topic, floors)
+    if first_id is not None and first_id <= floors.id:  # an offence of the floors: `verify_floors` tells it
         at = _from_unknown(topic, first_id - 1)
     if last is not None and last_id - last > at.after:
         at = _from_unknown(topic, last_id - last)
@@ -56,10 +57,10 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
         upper = min(at.after + AT_ONCE, last_id)
         rows = _look(using, topic, at, upper)
         if any(wrong for *_, wrong in rows) or sum(row[1] for row in rows) < upper - at.after:
-            now = head_of(using, topic.pk)
-            if now is not None and now.id_floor > max(at.after, head.id_floor):  # retention was faster
-                head, events, elsewhere = now, at.events, at.elsewhere
-                at = _from_floor(topic, head)
+            now = floors_of(using, topic.pk)
+            if now is not None and now.id > max(at.after, floors.id):  # retention was faster
+                floors, events, elsewhere = now, at.events, at.elsewhere
+                at = _from_floor(topic, floors)
                 at.events, at.elsewhere = events, elsewhere
                 at.lasts = {partition: last._replace(ordinal=events) for partition, last in at.lasts.items()}
                 continue
@@ -71,11 +72,10 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
     return at
 
 
-def _from_floor(topic: models.Topic, head: Head) -> Walk:
+def _from_floor(topic: models.Topic, floors: Floors) -> Walk:
     """From the first event that retention left, with all that is known by then."""
-    floors = dict(enumerate(head.number_floors))
-    lasts = {of: LastOfPartition(head.id_floor, floors.get(of, 0), 0) for of in range(topic.partitions)}
-    return Walk(head.id_floor, head.id_floor, lasts)
+    lasts = {of: LastOfPartition(floors.id, floors.number(of), 0) for of in range(topic.partitions)}
+    return Walk(floors.id, floors.id, lasts)
 
 
 def _from_unknown(topic: models.Topic, after: int) -> Walk:

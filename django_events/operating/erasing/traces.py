@@ -97,8 +97,8 @@ def after_those_in_hand(erasure: Erasure, wait: timedelta) -> None:
     # Who is claiming a partition just now is waited for, so that its lease is seen.
     lock = sql.shared.lock_positions
     erasure.patiently(lambda: sql.fetch(using, lock, consumer_ids=erasure.consumer_ids, partition=None))
-    held = _held(erasure)
-    while (left := {token: holder for token, holder in _held(erasure).items() if token in held}) and (
+    before = _leases(erasure)
+    while (left := {token: holder for token, holder in _leases(erasure).items() if token in before}) and (
         time.monotonic() < deadline
     ):
         time.sleep(PAUSE)
@@ -108,6 +108,6 @@ def after_those_in_hand(erasure: Erasure, wait: timedelta) -> None:
     of_consumers(erasure)
 
 
-def _held(erasure: Erasure) -> dict[int, str]:
-    rows = sql.fetch(erasure.using, sql.shared.held, consumer_ids=erasure.consumer_ids, partition=None)
+def _leases(erasure: Erasure) -> dict[int, str]:
+    rows = sql.fetch(erasure.using, sql.shared.leases, consumer_ids=erasure.consumer_ids, partition=None)
     return {token: holder for token, holder, _ in rows}

@@ -142,7 +142,7 @@ def test_status_of_some_with_how_long_events_wait(events: Run, lanes, things, ma
     assert events("status", "nobody").code == 2
     assert events("status", "--watch", "soon").code == 2
     lines = events("consumers", "late", "--partitions", "--format", "json").data
-    assert {line["head"] for line in lines} == {3}
+    assert {line["last_id"] for line in lines} == {3}
 
 
 @pytest.mark.requirement("S13")

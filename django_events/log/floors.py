@@ -1,0 +1,24 @@
+"""What retention has dropped of a topic's log, which the log can't tell any more: written down with the drop itself."""
+
+from typing import NamedTuple
+
+from django_events import sql
+
+SQL = sql.beside(__name__)
+
+
+class Floors(NamedTuple):
+    """The last id that retention dropped, and the last number of each partition by then."""
+
+    id: int
+    numbers: list[int]
+
+    def number(self, partition: int) -> int:
+        """The last number of a partition that was dropped."""
+        return self.numbers[partition] if 0 <= partition < len(self.numbers) else 0
+
+
+def floors_of(using: str, topic_id: int) -> Floors | None:
+    """The floors of a topic now; None where the topic has no head."""
+    rows = sql.fetch_whole(using, SQL.floors, topic_id=topic_id)
+    return Floors(*rows[0]) if rows else None

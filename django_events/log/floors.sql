@@ -1,0 +1,8 @@
+-- name: floors
+-- What the head of a topic says that the log can't tell any more: the last id that was removed, and the numbers by then.
+--
+-- Parameters: topic_id. Answers with nothing if there is no head.
+-- Relies on: the primary key of django_events_topichead.
+SELECT h.id_floor, ARRAY(SELECT jsonb_array_elements_text(h.number_floors)::bigint)
+FROM django_events_topichead AS h
+WHERE h.topic_id = %(topic_id)s
