@@ -178,7 +178,7 @@ def _refuse_name_of_query(using: str, declared: declarations.DeclaredConsumer, t
 def _change_order(using: str, row: models.Consumer, declared: declarations.DeclaredConsumer) -> None:
     """Change whether keys are in order. The position gets a new id, so that running workers stop and start anew."""
     refuse_in_use(using, row)
-    sql.fetch(using, sql.shared.free_hands, consumer_id=row.pk)
+    sql.fetch(using, sql.shared.give_back, consumer_id=row.pk)
     if declared.ordered:  # what it has was made without keys
         sql.fetch(using, SQL.add_keys.on(log=log_table(row.topic_id)), consumer_id=row.pk)
     for position in row.positions.using(using):

@@ -7,7 +7,7 @@ SELECT l.holder
 FROM django_events_deliverylease AS l
 WHERE l.consumer_id = %(consumer_id)s
     AND l.leased_until > clock_timestamp()
-    AND EXISTS (SELECT FROM jsonb_array_elements_text(l.event_ids) AS hand (event_id) WHERE hand.event_id::bigint <= %(last)s)
+    AND EXISTS (SELECT FROM jsonb_array_elements_text(l.event_ids) AS named (event_id) WHERE named.event_id::bigint <= %(last)s)
 LIMIT 1
 
 

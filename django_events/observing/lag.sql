@@ -19,7 +19,7 @@ ORDER BY c.name, t.name, p.partition
 
 
 -- name: lanes
--- Part of a FROM: positions with what goes on in them. Of a queue consumer that is told by its deliveries and hands.
+-- Part of a FROM: positions with what goes on in them. Of a queue consumer that is told by its deliveries and their leases.
 --
 -- Its position is where the filling stopped, or the end of what it was given if it has finished all of that.
 -- `events` is how many it has not passed yet, `more` that there are more than were counted.
@@ -52,9 +52,9 @@ SELECT
     coalesce(waiting.attempts, p.attempts),
     coalesce(waiting.visible_at, p.retry_at),
     CASE WHEN p.error = '' THEN coalesce(waiting.error, '') ELSE p.error END,
-    coalesce(hand.token, p.token),
-    coalesce(hand.leased_until, p.leased_until),
-    coalesce(hand.holder, p.holder),
+    coalesce(lease.token, p.token),
+    coalesce(lease.leased_until, p.leased_until),
+    coalesce(lease.holder, p.holder),
     coalesce(pending.events > %(most_pending)s::bigint, false),
     least(pending.events, %(most_pending)s::bigint)
     + CASE WHEN c.live THEN 0 ELSE greatest(coalesce(log.ends_at, 0) - c.filled_until, 0) END
@@ -78,7 +78,7 @@ LEFT JOIN LATERAL (
     WHERE l.consumer_id = c.id
     ORDER BY l.leased_until DESC
     LIMIT 1
-) AS hand ON true
+) AS lease ON true
 LEFT JOIN LATERAL (
     SELECT next.event_id, next.attempts, next.visible_at, next.error
     FROM (

@@ -101,7 +101,7 @@ def standing_still(
                         if not busy:
                             standing = True
                             for row in queues:
-                                sql.fetch(using, sql.shared.free_hands, consumer_id=row.pk)
+                                sql.fetch(using, sql.shared.give_back, consumer_id=row.pk)
                             yield
                             return
                 except OperationalError as error:

@@ -122,8 +122,8 @@ SELECT
 SELECT min(e.id) FROM {log} AS e WHERE e.topic_id = {topic_id}
 
 
--- name: free_hands
--- Give back what is in the hands of workers of a queue consumer that died: no other worker takes it over any more.
+-- name: give_back
+-- Give back what workers of a queue consumer had claimed that died: no other worker takes it over any more.
 --
 -- In a later statement than `stand_still`, when no lease is good any more.
 -- Parameters: consumer_id. Answers with how many deliveries that were.
@@ -338,7 +338,7 @@ AND NOT EXISTS (
 -- Part of a condition on a dead letter `d` of a queue consumer `c`: it is to be handled again now, and has no delivery.
 --
 -- In order, an older dead letter of the same key comes first, also if it isn't to be redriven; and while the key is in
--- a worker's hand, which begins with its oldest delivery, it would be handled beside another event of the key.
+-- a worker's claimed deliveries, of which the oldest is first, it would be handled beside another event of the key.
 -- It is asked for as in `claim_ordered`, in the order that only the index of keys has.
 -- Relies on: django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL and (consumer_id, key,
 -- event_id), the primary key of django_events_delivery and (consumer_id, key, event_id) WHERE key IS NOT NULL.

@@ -142,7 +142,9 @@ def test_copies_are_compared_by_ranges(topic, consumer_id):
 def test_rests_and_hands_are_found_by_consumers_and_times(topic, consumer_id, statistics):
     day = timedelta(days=1)
     with sql.batch("default"):
-        rests = explain(RESTS_SQL.verify_rests, topic_id=topic.pk, lease=day, hold=day, hand=day, pause=day, most=SHOWN)
+        rests = explain(
+            RESTS_SQL.verify_rests, topic_id=topic.pk, lease=day, hold=day, claim=day, pause=day, most=SHOWN
+        )
         buffer = explain(LOGS_SQL.verify_buffer, topic_id=topic.pk, partitions=1, most=SHOWN)
     [reading] = [node for node in rests if node.get("Relation Name") == DELIVERIES]
     assert reading["Index Name"] in ("django_events_delivery_visible", "django_events_delivery_pkey")

@@ -73,9 +73,9 @@ def verify_deliveries(seen: TopicSnapshot, offenders: Offenders, notes: list[str
     offenders.count_unlisted("delivery", [((fault, consumer), total) for total, fault, consumer, *_ in wrong])
 
 
-def verify_hands(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -> None:
+def verify_leases(seen: TopicSnapshot, offenders: Offenders, notes: list[str]) -> None:
     """Leases of deliveries: of events that the log has, or had."""
-    statement = SQL.verify_hands
+    statement = SQL.verify_leases
     rows = sql.fetch(seen.using, statement, topic_id=seen.topic.pk, last_id=seen.last_id, most=SHOWN)
     for total, fault, consumer, _, holder, _ in rows:
         if fault == "empty":

@@ -2,9 +2,9 @@
 -- The deliveries of a topic's consumers that can't be.
 --
 -- `beyond`: of an event that the log never had. `dead`: of one that is a dead letter and nobody asked for again.
--- `passed`: at or below the position, where nobody looks. `unleased`: in a hand that nobody has. `unnamed`: in a hand that
--- doesn't know of it, so that nobody takes it over. `removed` is none of their fault: the log dropped the event.
--- What hands name is unfolded once: asked for each delivery, a large hand is read as often as it has events. The join
+-- `passed`: at or below the position, where nobody looks. `unleased`: under a lease that doesn't exist. `unnamed`: under a
+-- lease that doesn't name it, so that no worker takes it over. `removed` is none of their fault: the log dropped the event.
+-- What leases name is unfolded once: asked for each delivery, a long list is read as often as it has events. The join
 -- with it is a full one, which is never planned as a loop within a loop; what is named and was settled has no delivery.
 -- Parameters: topic_id, last_id, id_floor, most. Answers with how many there are of the fault, the fault, consumer, event,
 -- and the position.
@@ -59,7 +59,7 @@ WHERE wrong.rank <= %(most)s
 ORDER BY c.name, wrong.fault, wrong.event_id
 
 
--- name: verify_hands
+-- name: verify_leases
 -- The leases of deliveries of a topic's consumers that name events which the log never had, or of consumers that are no
 -- queues; and whose time has been over for a while, with nothing under them.
 --

@@ -20,9 +20,9 @@ from django_events.observing.verifying.dead_letters import verify_copies, verify
 from django_events.observing.verifying.deliveries import (
     verify_absent,
     verify_deliveries,
-    verify_hands,
     verify_history,
     verify_keys,
+    verify_leases,
 )
 from django_events.observing.verifying.logs import (
     verify_buffer,
@@ -108,7 +108,7 @@ def _seen(using: str, topic: models.Topic, offenders: Offenders, notes: list[str
                     verify_filling(seen, offenders)
                     verify_rests(seen, offenders)
                     verify_deliveries(seen, offenders, notes)
-                    verify_hands(seen, offenders, notes)
+                    verify_leases(seen, offenders, notes)
                     verify_history(seen, offenders)
                 return seen
         except OperationalError as error:

@@ -12,7 +12,7 @@ SQL = sql.beside(__name__)
 
 DAY = timedelta(days=1)  # for clocks that were set, and for what is asked for a moment later
 HOLD = DAY  # holds are of seconds
-HAND = timedelta(days=30)  # claim() takes any lease
+CLAIM = timedelta(days=30)  # claim() takes any lease
 
 FAULTS = {
     "held": (
@@ -27,7 +27,7 @@ FAULTS = {
         "A lease of a day at most, which workers renew: until then the partition rests if its worker is gone.",
         "When its workers are stopped, UPDATE django_events_position SET leased_until = now() for it.",
     ),
-    "hand": (
+    "claim": (
         "lease",
         "A lease of deliveries, of {holder}, ends {until}.",
         "A lease of days at most: until then nobody takes over what is in hand if the worker is gone.",
@@ -62,7 +62,7 @@ def verify_rests(seen: TopicSnapshot, offenders: Offenders) -> None:
         topic_id=seen.topic.pk,
         hold=HOLD,
         lease=LONGEST_LEASE + DAY,
-        hand=HAND,
+        claim=CLAIM,
         pause=LONGEST_PAUSE + DAY,
         most=SHOWN,
     )

@@ -3,7 +3,7 @@
 -- too far ahead.
 --
 -- Times are compared and told as text, for there may be one that clients can't read. A queue's deliveries may have been
--- made with its delay. Parameters: topic_id, lease, hold, hand, pause (intervals: what is too far ahead), most.
+-- made with its delay. Parameters: topic_id, lease, hold, claim, pause (intervals: what is too far ahead), most.
 -- Answers with how many there are of the fault, the fault, consumer, partition or null, event or null, until when, and
 -- whose it is.
 -- Relies on: django_events_position (consumer_id, partition), django_events_deliverylease (consumer_id),
@@ -26,10 +26,10 @@ WITH rest AS (
     JOIN django_events_position AS p ON p.consumer_id = c.id
     WHERE c.topic_id = %(topic_id)s AND p.retry_at > statement_timestamp() + %(pause)s
     UNION ALL
-    SELECT c.name, 'hand', NULL, NULL, l.leased_until, l.holder
+    SELECT c.name, 'claim', NULL, NULL, l.leased_until, l.holder
     FROM django_events_consumer AS c
     JOIN django_events_deliverylease AS l ON l.consumer_id = c.id
-    WHERE c.topic_id = %(topic_id)s AND l.leased_until > statement_timestamp() + %(hand)s
+    WHERE c.topic_id = %(topic_id)s AND l.leased_until > statement_timestamp() + %(claim)s
     UNION ALL
     SELECT c.name, 'delivery', NULL, d.event_id, d.visible_at, ''
     FROM django_events_consumer AS c
