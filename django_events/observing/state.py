@@ -66,7 +66,7 @@ STATE = _metric(
     "How many partitions are in the worst state: stopped, retrying, lost, paused, handling or idle.",
     labels=(*OF_CONSUMER, "state"),
 )
-PAUSED = _metric("consumer_paused", "Whether somebody paused it.", labels=OF_CONSUMER)
+PAUSED = _metric("consumer_paused", "Whether it is paused.", labels=OF_CONSUMER)
 OF_STEP = ("database", "step")
 MAINTAINED = _metric(
     "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
