@@ -5,7 +5,7 @@ news = channel.read("7:0,7:3,9")    # partitions 0 and 3 of topic 7 got events; 
 
 from typing import NamedTuple
 
-WAKE_UP = "django_events"  # a publisher wakes a transfer that sleeps
+WAKE_UP = "django_events"  # a publisher wakes a transfer that sleeps; the payload is the id of the topic
 ASLEEP = 7235707310506407027  # the lock of a transfer that sleeps, as in django_events_open(): 'djevents' in ASCII
 PUBLISHING_DUE = ASLEEP + 1  # the lock of the transfer that publishes what is due
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_events import sql
+from django_events.log.segments import Segment
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -18,9 +19,12 @@ SQL = sql.beside(__name__)
 
 @dataclass(slots=True)
 class Known:
-    """What a transfer remembers of one topic. The log is asked again under the topic's lock, always."""
+    """What a transfer remembers of one topic. Whether it still holds is asked under the topic's lock, always."""
 
+    name: str
     mark: int = 0
+    partitions: int = 1
+    segment: Segment | None = None  # where the log ends
     incarnation: UUID | None = None
     last_id: int = 0
     numbers: dict[int, int] = field(default_factory=dict)
@@ -37,6 +41,15 @@ class LogEnd(NamedTuple):
     partitions: int
     last_id: int
     logged_at: str | None
+
+
+class Moved(NamedTuple):
+    """How many events of a partition a batch moved, and for how many seconds the oldest had waited."""
+
+    topic_id: int
+    partition: int
+    events: int
+    waited: float
 
 
 class Outdated(Exception):
@@ -75,5 +88,5 @@ class LogEnds:
             elif last_id > known.last_id:
                 statement = SQL.numbers.on(log=log_table(topic_id), partitions=partitions, since=known.last_id)
                 known.numbers.update(sql.fetch(self.using, statement))
-            known.last_id = last_id
+            known.last_id, known.partitions = last_id, partitions
             yield LogEnd(topic_id, partitions, last_id, logged_at)

@@ -60,6 +60,18 @@ def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
     return _room(existing, reserve=reserve)
 
 
+def holding(using: str, topic_id: int, event_id: int) -> Segment | None:
+    """The segment of an id; None also while another session holds a lock on one of the topic's segments."""
+    try:
+        with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
+            existing = segments(using, topic_id)
+    except OperationalError as error:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
+            raise
+        return None
+    return next((one for one in existing if one.first <= event_id < one.end), None)
+
+
 def _room(existing: list[Segment], *, reserve: bool = False) -> int:
     if not existing:
         return 0

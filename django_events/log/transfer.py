@@ -7,8 +7,12 @@
 One transaction per batch, under the locks of its topics. What is in the buffer drives it, never a word of the
 publisher. Any number of transfers may run: each topic has one writer at a time.
 
+A transfer that sleeps is told which topics have events. Those it moves by a small batch each (`move_few`), if it knows
+the topics and the connection is its own. In all other cases it looks at the whole buffer (`move`).
+
 How a batch goes, and what follows when it fails:
 
+    move_few            a small batch moved nothing, or as much as it may: move looks at everything
     _look_and_move      look, and if all fits into one batch with room for it: move in the same transaction
     _turns, _take       otherwise topic by topic: a batch for those that fit together, one for each that is flooded,
                         and one for each that was locked or failed lately
@@ -27,7 +31,7 @@ How a batch goes, and what follows when it fails:
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -36,13 +40,15 @@ from django.db import DatabaseError, connections
 from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.log import channel, segments
-from django_events.log.ends import Known, LogEnd, LogEnds, Outdated
+from django_events.log.ends import Known, LogEnd, LogEnds, Moved, Outdated
 from django_events.log.holders import holders
 from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.mark import SettledTickets
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
 from django_events.log.setbacks import TopicSetbacks
+from django_events.log.small_batches import MOST, SmallBatches
+from django_events.sql.prepared import PreparedSession
 
 logger = logging.getLogger("django_events.transfer")
 SQL = sql.beside(__name__)
@@ -72,15 +78,6 @@ class Turn(NamedTuple):
     pending: list[Pending]
 
 
-class Moved(NamedTuple):
-    """How many events of a partition a batch moved, and for how many seconds the oldest had waited."""
-
-    topic_id: int
-    partition: int
-    events: int
-    waited: float
-
-
 class Transfer:
     """One worker's view of the buffer and the log of a database. Not for several threads."""
 
@@ -102,6 +99,7 @@ class Transfer:
         self.schedule = Schedule(using, ahead=ahead)
         self.left = False
         self.setbacks = TopicSetbacks(using)
+        self.session: PreparedSession | None = None  # where statements may be prepared
         self.forget()
 
     def forget(self) -> None:
@@ -139,6 +137,34 @@ class Transfer:
                     break
         self.left = True
         return moved
+
+    def move_few(self, topic_ids: Iterable[int]) -> tuple[int, bool]:
+        """Move the events of these topics by a small batch each, and look at nothing else.
+
+        Returns how many events were moved, and whether that was all, as far as is known; if not, `move` has to follow.
+        """
+        moved = 0
+        if self.session is None or not self.session.is_good or self._fingerprint is None:
+            return moved, False
+        if self._settled.crashed or self.schedule.is_due:
+            return moved, False
+        small = SmallBatches(self.session, self._known)
+        filenode = self._fingerprint.split()[1]
+        for topic_id in topic_ids:
+            if self.only not in (None, topic_id):
+                continue
+            if topic_id in self._blocked or topic_id in self.setbacks:
+                return moved, False
+            self._began, settled = time.monotonic(), self._settled.upper
+            batch = small.move(topic_id, filenode=filenode)
+            if not batch.moved:
+                return moved, False
+            name, complete = self._known[topic_id].name, batch.events < MOST
+            seen = Pending(topic_id, name, batch.events, batch.upper, complete, fails=False)
+            moved += self._remembered(Turn(settled, [seen]), batch.moved)
+            if not complete:
+                return moved, False
+        return moved, True
 
     def _moves(self) -> Iterator[int]:
         """Look, and move the events that wait, batch by batch."""
@@ -238,7 +264,7 @@ class Transfer:
         self.schedule.answered(rows[0][-1])
         pending = [Pending(*row[1:-1]) for row in rows if row[1] is not None]
         for p in pending:
-            self._known.setdefault(p.topic_id, Known())
+            self._known.setdefault(p.topic_id, Known(p.topic))
         if only is None:
             waiting = {p.topic_id for p in pending}
             if self.setbacks:

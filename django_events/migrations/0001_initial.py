@@ -97,7 +97,7 @@ BEGIN
     IF coalesce(wake, pg_catalog.current_setting('max_prepared_transactions') OPERATOR(pg_catalog.=) '0')
         AND NOT pg_catalog.pg_try_advisory_xact_lock_shared(7235707310506407027)
     THEN
-        PERFORM pg_catalog.pg_notify('django_events', '');
+        PERFORM pg_catalog.pg_notify('django_events', topic_id::pg_catalog.text);
     END IF;
     RETURN topic_id;
 END

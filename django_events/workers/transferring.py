@@ -1,13 +1,18 @@
 """The transfer as a worker: `manage.py run_transfer` runs it."""
 
+from django_events import sql
 from django_events.conf import settings
 from django_events.log.setbacks import TopicSetbacks
 from django_events.log.transfer import Transfer
+from django_events.sql import prepared
 from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
 from django_events.workers.wakeups import WakeUps
+
+# So many batches one after the other, large or small, and publishers need not notify: there is something to do anyway.
+BUSY, BUSY_SMALL = 2, 5
 
 
 class TransferWorker:
@@ -16,22 +21,29 @@ class TransferWorker:
     def __init__(self, using: str, listener: Listener, *, only: int | None = None) -> None:
         self.using = using
         self._transfer = Transfer(using, only=only)
-        self._moved_before = False
+        self._in_a_row = 0
         self._wakeup = WakeupFlag()
         self._wake_ups = WakeUps(listener, self._wakeup, poll=settings.POLL_INTERVAL.total_seconds())
 
     def connect(self) -> None:
         if connect_for_work(self.using):
             self.reset()
+            self._transfer.session = prepared.begin(self.using, {**sql.BATCH_SETTINGS, **sql.vanishing()})
 
     def work(self, stop: Stop) -> int:
         """Give every topic that has events one turn."""
-        moved = self._transfer.move(until=lambda: stop.requested)
-        if moved and self._moved_before:
+        named, moved, enough = self._wake_ups.take(), 0, False
+        if named is not None:
+            moved, enough = self._transfer.move_few(named)
+        if not enough:
+            moved += self._transfer.move(until=lambda: stop.requested)
+            if moved or self._transfer.left:
+                self._wake_ups.look_again()
+        self._in_a_row = self._in_a_row + 1 if moved else 0
+        if self._in_a_row >= (BUSY_SMALL if enough else BUSY):
             self._wake_ups.busy()
         elif moved:
             self._wake_ups.heard()
-        self._moved_before = bool(moved)
         return moved
 
     @property

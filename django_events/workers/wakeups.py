@@ -9,6 +9,7 @@ load notify nothing. The server releases the lock of a transfer that dies.
 Where there is no LISTEN connection, or it goes through a pooler, polling finds the events as well.
 """
 
+import threading
 from contextlib import suppress
 from math import inf
 
@@ -52,7 +53,10 @@ class WakeUps:
         self._locked: ListenSession | None = None  # the session that has the lock, which ends with it
         self._all_notify = False
         self._pause = SHORTEST_PAUSE
-        listener.on(channel.WAKE_UP, lambda payload: wakeup.set())
+        self._naming = threading.Lock()
+        self._named: set[int] = set()
+        self._look_everywhere = True
+        listener.on(channel.WAKE_UP, self._rung)
 
     @property
     def asleep(self) -> bool:
@@ -66,12 +70,32 @@ class WakeUps:
         try:
             self._wait(stop, limit)
         except psycopg.Error:  # the listener logs it, and makes a new connection
+            self._look_everywhere = True
             stop.wait(min(self.poll, SOON, limit))
 
-    def heard(self) -> None:
-        """There was something to do, and the transfer will look again: wake-ups so far are answered by that."""
-        self._pause = SHORTEST_PAUSE
+    def take(self) -> set[int] | None:
+        """The topics that publishers have named since this was asked; None if any topic may have events."""
         self._wakeup.consume()
+        with self._naming:
+            named, self._named = self._named, set()
+            everywhere, self._look_everywhere = self._look_everywhere, False
+        return None if everywhere or not self.asleep else named
+
+    def look_again(self) -> None:
+        """Any topic may have events, whatever publishers name."""
+        self._look_everywhere = True
+
+    def _rung(self, payload: str) -> None:
+        with self._naming:
+            if payload.isdecimal():
+                self._named.add(int(payload))
+            else:
+                self._look_everywhere = True
+        self._wakeup.set()
+
+    def heard(self) -> None:
+        """There was something to do, and the transfer will look again."""
+        self._pause = SHORTEST_PAUSE
 
     def busy(self) -> None:
         """There was something to do more than once in a row: publishers need not notify for now."""
@@ -88,7 +112,8 @@ class WakeUps:
             self._wakeup.wait(stop, min(self.poll if self._listener.pooled else min(self.poll, SOON), limit))
         elif self._locked is session:
             # Only events that were inserted without notifying are left to be found by polling.
-            self._wakeup.wait(stop, min(max(self.poll, SOON) if self._all_notify else self.poll, limit))
+            if self._wakeup.wait(stop, min(max(self.poll, SOON) if self._all_notify else self.poll, limit)):
+                return
         elif (prepared := session.ask(SQL.lock_to_sleep, lock=channel.ASLEEP)) is not None:
             self._locked = session  # now publishers notify; events published before are found by looking once more
             self._all_notify = prepared == "0" and settings.WAKE_UPS is not False
@@ -99,6 +124,7 @@ class WakeUps:
             # An open publisher doesn't notify, so look again soon, and less often the longer it takes.
             stop.wait(min(self._pause, self.poll, limit))
             self._pause = min(self._pause * 2, SOON)
+        self._look_everywhere = True
 
     def _another_sleeps(self, session: ListenSession) -> bool:
         """Whether another transfer has the lock: only a transfer takes it exclusively, publishers share it."""

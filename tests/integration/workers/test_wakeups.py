@@ -12,6 +12,7 @@ from django.db import connections, transaction
 
 from django_events import Draft, publish, publish_many
 from django_events.log import channel
+from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event
 from django_events.statements import _made
 from django_events.workers.background import in_background
@@ -62,6 +63,42 @@ def test_every_event_arrives_by_wake_ups_alone(settings, things):
             if i % 3 == 0:  # at other times the transfer is about to fall asleep, asleep, or just awake
                 wait_until(lambda: not BufferedEvent.objects.exists(), what=f"event {i} in the log")
         wait_until(lambda: Event.objects.of(things).count() == 150, what="all events in the log")
+
+
+@pytest.mark.requirement("X6")
+def test_topics_that_publishers_name_are_moved_without_looking_at_others(settings, make_topic, monkeypatch):
+    settings.DJANGO_EVENTS = NEVER
+    topics, looks = [make_topic(f"things.{n}") for n in range(3)], []
+    look = Transfer._look_and_move
+    monkeypatch.setattr(Transfer, "_look_and_move", lambda self: looks.append(1) or look(self))
+    with running_transfer() as worker:
+        for topic in topics:
+            publish(topic, 0)
+        wait_until(lambda: Event.objects.count() == 3, what="the first events")
+        wait_until(lambda: worker._wake_ups.asleep, what="a transfer that sleeps")
+        before = len(looks)
+        for n in range(1, 21):
+            publish(topics[n % 3], n)
+            wait_until(lambda n=n: Event.objects.count() == 3 + n, what=f"event {n}")
+
+        assert len(looks) - before < 10  # the first look after falling asleep, and any after two batches in a row
+
+
+def test_a_notice_that_names_no_topic_has_all_looked_at(settings, connect, things):
+    settings.DJANGO_EVENTS = NEVER
+    with running_transfer() as worker:
+        publish(things, 1)
+        wait_until(lambda: Event.objects.count() == 1, what="the first event")
+        wait_until(lambda: worker._wake_ups.asleep, what="a transfer that sleeps")
+        other = connect(autocommit=True)
+        for n, payload in enumerate(["", "nonsense", "4711", "²", "1" * 50], 2):
+            other.execute(
+                "INSERT INTO django_events_bufferedevent (topic_id, value)"
+                " SELECT t.id, to_jsonb(%s::int) FROM django_events_topic AS t WHERE t.name = %s",
+                [n, things.name],
+            )
+            other.execute("SELECT pg_notify(%s, %s)", [channel.WAKE_UP, payload])
+            wait_until(lambda n=n: Event.objects.count() == n, what=f"event {n} after the notice {payload!r}")
 
 
 @pytest.mark.requirement("X6")
