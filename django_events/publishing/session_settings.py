@@ -13,6 +13,7 @@ from functools import partial
 from inspect import isfunction
 from types import MethodType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import DatabaseError, connections, transaction
@@ -36,7 +37,8 @@ _TOLD_BY_OTHERS = re.compile(r"select\s+set_config\s*\((?:[^;']|'[^']*')*+;", re
 _WRITES = {"insert", "update", "delete", "merge", "with", "explain"}
 _MAY_COMMIT = {"call", "do"}  # outside of a transaction they must be alone
 
-_TOLD = "_django_events_told"  # the attribute of a connection that names a transaction in which something was told
+# The transaction of a connection in which something was told.
+_told: WeakKeyDictionary[BaseDatabaseWrapper, object] = WeakKeyDictionary()
 _BY_HAND = object()  # a transaction that Django doesn't know, and the one after it
 _suppressed: ContextVar[tuple[frozenset[str], ...]] = ContextVar("django_events_suppressed", default=())
 
@@ -122,7 +124,8 @@ def _of_model(model: type[Model]) -> str:
 class _Wrappers(list[Any]):
     """What runs around the statements of a connection: others first, which see what they would see without us.
 
-    Whoever adds one for a block removes the last one when it ends, so ours is not in the list.
+    `execute_wrapper()` removes the last one when its block ends, so ours is not in the list. It stays when a block of
+    ours ends, because blocks are seen by other threads, and end in any order: decision 0038.
     """
 
     def __reversed__(self) -> Iterator[Any]:
@@ -208,7 +211,8 @@ def _is_open(connection: BaseDatabaseWrapper) -> bool:
 
 def _was_told(connection: BaseDatabaseWrapper) -> bool:
     """Whether something was told in this transaction: it may hold still, or again after a savepoint was rolled back."""
-    if getattr(connection, _TOLD, None) is not _transaction(connection):
+    told = _told.get(connection)
+    if told is None or told is not _transaction(connection):
         return False
     raw: Any = connection.connection
     return raw is not None and raw.info.transaction_status is not TransactionStatus.IDLE
@@ -216,7 +220,7 @@ def _was_told(connection: BaseDatabaseWrapper) -> bool:
 
 def _telling(connection: BaseDatabaseWrapper) -> str:
     """The statement that tells what holds here, to be run with parameters, if only none: others may add theirs."""
-    setattr(connection, _TOLD, _transaction(connection))
+    _told[connection] = _transaction(connection)
     context = current_context()
     statement = SQL.tell.on(
         context=sql.literal(to_json("event_context()", context) if context else ""),
