@@ -40,6 +40,7 @@ REPLACED = {
     "current_app": "documented: the admin's instance, for the addresses of its pages",
     "execute_wrappers": "see docs/explanation/decisions/0038-triggers-are-told-by-a-wrapper-that-stays.md",
     "isolation_level": "documented: a psycopg connection's",
+    "prepare_threshold": "documented: a psycopg connection's, of the transfer alone",
     "settings_dict": "as Database",
 }
 
