@@ -61,7 +61,7 @@ class ErrorKind(Enum):
 
     @property
     def stays(self) -> bool:
-        """Whether it is about one log, or one filter, and stays until somebody repairs that."""
+        """Whether it is about one log, or one filter, and stays until that is repaired."""
         return self.of_log and not self.passes
 
 

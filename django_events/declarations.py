@@ -501,7 +501,7 @@ def texts(given: Sequence[str] | None) -> tuple[str, ...] | None: ...
 
 
 def texts(given: Sequence[str] | None) -> tuple[str, ...] | None:
-    """What a declaration is given as texts. A text is a sequence of texts too, but nobody means its letters."""
+    """What a declaration is given as texts. A single text is taken as a sequence of one, not of its letters."""
     return None if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 

@@ -1,7 +1,7 @@
 """Signals of our own, for metrics and for glue. Receivers are called in the process where it happens.
 
     @receiver(event_dead_lettered)
-    def tell_somebody(sender, consumer, event, error, **kwargs): ...
+    def alert(sender, consumer, event, error, **kwargs): ...
 
 The sender is the declaration of the topic or the consumer. A receiver's error is logged by Django, and changes nothing.
 None of them is sent across processes: a consumer is for that.
@@ -16,7 +16,7 @@ event_dead_lettered  consumer, event, error, using
     An event failed too often, and is a dead letter now.
 events_expired       consumer, topic, partition, first, last, events, using
     Retention removed events that a consumer had not handled, as its topic is declared: `keep_unread=False`. Sent by
-    whoever does the maintenance; the sender is the consumer's name.
+    the process that does maintenance; the sender is the consumer's name.
 """
 
 from django.dispatch import Signal

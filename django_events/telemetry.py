@@ -1,4 +1,4 @@
-"""What the hot paths count, time and trace, for whoever wants to know: `django_events.metrics` hands it on.
+"""What the hot paths count, time and trace. `django_events.metrics` hands it to Prometheus and OpenTelemetry.
 
     if telemetry.MOVED.observed:
         telemetry.MOVED.tell(len(events), using, topic)
@@ -6,7 +6,7 @@
     with telemetry.publishing(topic, events=1):
         ...
 
-Each metric is declared here once, for Prometheus and OpenTelemetry alike. While nobody observes, telling costs nothing.
+Each metric is declared here once, for Prometheus and OpenTelemetry alike. Without an observer, telling costs nothing.
 """
 
 import logging
@@ -141,7 +141,7 @@ INSTRUMENTS = tuple(one for one in vars().copy().values() if isinstance(one, Ins
 
 
 class Tracing(Protocol):
-    """Whoever follows events from their publisher to their handlers."""
+    """A tracer: it follows events from their publisher to their handlers."""
 
     def publishing(self, topic: str, events: int) -> AbstractContextManager[object]: ...
 

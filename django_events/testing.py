@@ -247,7 +247,7 @@ class _Wanted:
 
 
 def _differences(actual: Any, wanted: Any, place: str, *, exact: bool) -> list[str]:
-    """Where two JSON values differ. Unless `exact`, an object may have members that nobody wanted."""
+    """Where two JSON values differ. Unless `exact`, an object may have further members."""
     if isinstance(actual, dict) and isinstance(wanted, dict):
         found = [f"{place} has no {name!r}" for name in wanted if name not in actual]
         if exact:

@@ -31,7 +31,7 @@ def databases() -> list[str]:
 
 
 def checked(alias: str) -> str:
-    """An alias that somebody wrote into an address; Http404 if it holds no topics."""
+    """An alias from the address of a page; Http404 if that database holds no topics."""
     if alias not in databases():
         raise Http404(_("There is no database “%(alias)s” with topics.") % {"alias": alias})
     return alias

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn by the server: lines over time, with gaps where nobody took samples."""
+"""Charts as SVG, drawn by the server: lines over time, with gaps where no samples were taken."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

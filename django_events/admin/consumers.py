@@ -33,7 +33,7 @@ SQL = sql.beside(__name__)
 LISTED = 100
 LEASED = 10_000  # events in hand that are looked up
 IN_HAND = ("event_id", "received_at", "visible_at", "token", "attempts", "delivered", "error")  # in that order
-WAIT = timedelta(seconds=5)  # for events in hand: a page is not a command, nobody waits for it for long
+WAIT = timedelta(seconds=5)  # for events in hand: a page must answer sooner than a command
 Act = Callable[[HttpRequest, Consumer, dict[str, Any]], str]
 
 
@@ -307,7 +307,7 @@ def _listed(using: str, row: Consumer, state: str, after: int) -> list[Delivery]
 
 
 def _attempted(row: Consumer) -> int | None:
-    """The event that a consumer fails at, which is the one that somebody wants to skip."""
+    """The event at which a consumer fails: the one to offer for skipping."""
     failing = row.positions.using(row._state.db).filter(attempted__isnull=False).order_by("partition").first()
     return failing.attempted if failing is not None else None
 

@@ -91,13 +91,13 @@ class ErrorFilter(SimpleListFilter):
 
 
 class WaitingFilter(SimpleListFilter):
-    """Whether somebody said that they are to be handled again."""
+    """Whether an operator asked for them to be handled again."""
 
     title = gettext_lazy("redrive")
     parameter_name = "waiting"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("yes", gettext_lazy("waits to be handled again")), ("no", gettext_lazy("nobody decided yet"))]
+        return [("yes", gettext_lazy("waits to be handled again")), ("no", gettext_lazy("not decided yet"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
         value = self.value()

@@ -48,7 +48,7 @@ class RewindForm(forms.Form):
 
 
 class SkipForm(forms.Form):
-    """An event, and why nobody wants it handled now."""
+    """An event to skip, and the reason."""
 
     event = forms.IntegerField(label=_("Id of the event"), min_value=1, max_value=LARGEST_ID)
     reason = forms.CharField(label=_("Reason"), max_length=500)

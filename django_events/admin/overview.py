@@ -1,4 +1,4 @@
-"""The overview: topics and consumers at a glance, the last hours, and what needs somebody."""
+"""The overview: topics and consumers at a glance, the last hours, and what an operator has to look at."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta

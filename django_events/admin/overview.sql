@@ -1,5 +1,5 @@
 -- name: oldest_lease
--- Who has events in hand, of all consumers the one whose lease ends first; no row if nobody has.
+-- The worker that has events in hand, of all consumers the one whose lease ends first; no row if none has.
 --
 -- Relies on: nothing; it reads all positions and all leases, which are as many as consumers have partitions.
 SELECT holder, leased_until

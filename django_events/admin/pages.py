@@ -149,7 +149,7 @@ class Pages(ModelAdmin):
 
 
 def may(request: HttpRequest, *permissions: str) -> bool:
-    """Whether somebody has all these permissions, like `rewind_consumer`."""
+    """Whether the user has all these permissions, like `rewind_consumer`."""
     return request.user.has_perms([f"django_events.{name}" for name in permissions])
 
 

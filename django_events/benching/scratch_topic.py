@@ -1,9 +1,9 @@
-"""The ground of a measurement: a topic with a name that nobody else has, and consumers of it. They are gone afterwards.
+"""The scratch topic of a measurement: its name is not used otherwise. It and its consumers are gone afterwards.
 
 with ground("default", consumers=2, partitions=4) as made:
     publish(made.declared, ...)
 
-Whoever is killed leaves its ground behind; the next one drops it. A lock of the one who uses it tells which is which.
+A measurement that is killed leaves its topic behind, and the next one drops it. A lock tells whether it is in use.
 """
 
 import re
@@ -76,7 +76,7 @@ def leftovers(using: str) -> list[Leftover]:
 
 
 def drop_leftover(using: str, topic: models.Topic) -> bool:
-    """Drop a ground unless somebody uses it; returns whether it is gone."""
+    """Drop a scratch topic unless a measurement uses it; returns whether it is gone."""
     with _holding(using, topic.name) as held:
         if not held or _why_kept(using, topic, held=True):
             return False

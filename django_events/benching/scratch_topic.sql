@@ -1,5 +1,5 @@
 -- name: hold_ground
--- Keep a name for oneself until this transaction ends, or find that somebody else has it.
+-- Take a name until this transaction ends, or find that another session has it.
 --
 -- A lock of the transaction, because a pooler hands sessions around. It holds no snapshot while it waits.
 -- Parameters: name.

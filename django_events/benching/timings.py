@@ -1,6 +1,6 @@
 """When each event of a measurement was due, published and handled, by one clock of this process.
 
-An event is counted from the moment it was due, also when whoever publishes is late: else a database that stops for a
+An event is counted from the moment it was due, also when its publisher is late: else a database that stops for a
 second would look as if only one event had waited for it.
 """
 

@@ -93,7 +93,7 @@ def _refuse_in_hand(using: str, row: models.Consumer, old: Outlived) -> None:
 
 
 def _has_left(using: str, row: models.Consumer, old: Outlived) -> bool:
-    """Whether there are still deliveries of these events: then they are in the hand of somebody who died."""
+    """Whether there are still deliveries of these events: then a worker that died has them in hand."""
     return row.deliveries.using(using).filter(event_id__lte=old.last_id, token__isnull=False).exists()
 
 

@@ -1,5 +1,5 @@
 -- name: in_hand_up_to
--- Who has a delivery of a queue consumer in hand whose event is going to be removed, if anybody does.
+-- The workers that have deliveries of a queue consumer in hand whose events are going to be removed.
 --
 -- Parameters: consumer_id, last (the last event that goes).
 -- Relies on: django_events_deliverylease (consumer_id).
@@ -14,7 +14,7 @@ LIMIT 1
 -- name: forget_deliveries
 -- Delete free deliveries of a queue consumer whose events are going to be removed; answers with their ids.
 --
--- Those that somebody has in hand are left to him, and those of dead letters that are handled again have a copy.
+-- Those that a worker has in hand are left to it, and those of dead letters that are handled again have a copy.
 -- Parameters: consumer_id, last (the last event that goes), most.
 -- Relies on: the primary key of django_events_delivery, django_events_position (consumer_id, partition),
 -- django_events_deadletter (consumer_id, event_id).

@@ -1,4 +1,4 @@
-"""Retention beside consumers: what nobody needs any more goes, or what somebody needs if he was told that it may.
+"""Retention beside consumers: what no consumer needs goes, and with keep_unread=False what some have not read.
 
     expire(using, topic)      # drops what the topic need not keep, oldest first
 

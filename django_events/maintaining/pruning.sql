@@ -1,5 +1,5 @@
 -- name: forget_expired
--- Delete dedup keys whose window is over; whoever is taking one of them again keeps it.
+-- Delete dedup keys whose window is over; a publisher that is taking one of them again keeps it.
 --
 -- Parameters: limit. Answers with a row for each.
 -- Relies on: django_events_dedup_expired (expires_at), the primary key of django_events_dedupkey.
@@ -17,7 +17,7 @@ RETURNING k.topic_id
 
 
 -- name: forget_staged
--- Delete what tasks of Spark staged long ago and nobody published: their driver is gone.
+-- Delete what tasks of Spark staged long ago and no driver published: the driver is gone.
 --
 -- Parameters: age (an interval), limit. Answers with a row for each.
 -- Relies on: django_events_staged_age (staged_at), the primary key of django_events_stagedevent.

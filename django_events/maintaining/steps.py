@@ -72,7 +72,7 @@ def apply_retention(using: str, until: Until) -> Result:
                 result[name][topic.name] = reason
 
     topics = _found(using, _with_outlived)
-    # Those where somebody may have to be waited for come last.
+    # Those that may have to wait for workers come last.
     return _told(result, _each(sorted(topics, key=lambda t: not t.keep_unread), drop, until, result["waits_for"]))
 
 

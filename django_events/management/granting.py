@@ -1,6 +1,6 @@
-"""The rights that each process needs and no more: SQL for somebody to review and run.
+"""The rights that each process needs and no more: SQL for a database administrator to review and run.
 
-A role is made for each kind of process, which nobody logs in with. Logins get it: `GRANT django_events_consumer TO …`.
+A role without login is made for each kind of process. Logins get it: `GRANT django_events_consumer TO …`.
 """
 
 import itertools
@@ -100,7 +100,7 @@ class Granting:
 
 def _entry(of: Granting) -> Block:
     return Block(
-        "The role. Nobody logs in with it: give it to your logins, with GRANT … TO …",
+        "The role. It has no login: give it to your logins, with GRANT … TO …",
         [
             of.make(),
             of.grant("USAGE", f"SCHEMA {quoted_name(of.schema)}"),
@@ -204,7 +204,7 @@ def consumer(of: Granting) -> Iterator[Block]:
     yield Block("How far it is.", [of.on("SELECT, UPDATE", _table(models.Position))])
     tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)
     yield Block(
-        "What is on its way, in somebody's hand, done, or given up.",
+        "What is on its way, in a worker's hand, done, or given up.",
         [of.on("SELECT, INSERT, UPDATE, DELETE", *map(_table, tables))],
     )
     yield Block(

@@ -91,7 +91,7 @@ END
 
 
 -- name: make_role
--- Make a role that nobody logs in with, unless there is one of this name.
+-- Make a role without login, unless there is one of this name.
 --
 -- Parts: role, name (the same as a literal), quote (a dollar quote).
 -- Relies on: the catalog's own indexes.

@@ -36,7 +36,7 @@ STARTED_AT = "DJANGO_EVENTS_STARTED_AT"
 
 Say = Callable[[str], None]
 AnyReloader = TypeVar("AnyReloader", bound=autoreload.BaseReloader)
-INSTALLED = Path(django.__file__).parents[1]  # what is beside Django nobody changes while they develop
+INSTALLED = Path(django.__file__).parents[1]  # what is installed beside Django is not changed while a site is developed
 
 
 def is_worker() -> bool:
@@ -108,7 +108,7 @@ def _wait(ended: threading.Event) -> bool:
 
 
 def _leave_at_once(code: str | int | None) -> None:
-    """Nobody waits for a handler that doesn't come back, whatever threads it has."""
+    """The process ends although a handler doesn't come back, in whatever thread."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -117,7 +117,7 @@ def _leave_at_once(code: str | int | None) -> None:
 
 
 def _when_ready(work: Callable[[Stop], None], stop: Stop, say: Say) -> None:
-    """A consumer that was declared just now is waited for until somebody migrates."""
+    """A consumer that was declared just now is waited for until `migrate` has run."""
     said = ""
     while not stop.requested:
         try:

@@ -37,7 +37,7 @@ class Report:
 
 
 def show(command: BaseCommand, report: Report, *, as_json: bool, indent: int | None = 2) -> bool:
-    """Print a report; returns whether somebody reads it: whoever reads may have seen enough."""
+    """Print a report; returns whether it is still read: a pager may have been closed."""
     try:
         command.stdout.write(report.as_json(indent=indent) if as_json else report.text)
         for note in report.notes:

@@ -32,7 +32,7 @@ def add_spark(parser: CommandParser) -> None:
 
 
 def dsn_of(using: str) -> str:
-    """The address of an alias as Spark's workers need it. It holds the password: show it to nobody."""
+    """The address of an alias as Spark's workers need it. It holds the password: never show it."""
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} - {"client_encoding"}
     parameters = {k: v for k, v in connections[using].get_connection_params().items() if k in known}
     if role := connections[using].settings_dict["OPTIONS"].get("assume_role"):

@@ -1,4 +1,4 @@
-"""A report that is repeated, for somebody who watches: until Ctrl-C, also while the database is away."""
+"""A report that is repeated until Ctrl-C, also while the database is away."""
 
 from collections.abc import Callable
 from dataclasses import replace

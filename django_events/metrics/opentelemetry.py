@@ -3,7 +3,7 @@
 install()          # by the providers that the site configured, or will
 OpenTelemetry(tracer_provider=…, meter_provider=…)
 
-A trace goes from whoever publishes, by `traceparent` in the metadata of the event, to its handlers and on.
+A trace goes from the publisher, by `traceparent` in the metadata of the event, to its handlers and on.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ class OpenTelemetryTracing:
 
     @contextmanager
     def publishing(self, topic: str, events: int) -> Iterator[None]:
-        """A producer's span, where somebody is traced already: what publishes by itself is no trace."""
+        """A producer's span, where a trace is going on already: publishing alone begins none."""
         if not _is_traced():
             yield
             return
@@ -165,7 +165,7 @@ def _is_suppressed() -> bool:
 def _carried_by(event: ReceivedEvent) -> context.Context | None:
     """The context that an event came with; None if it came with none, or with something else under that name."""
     metadata: Any = event.metadata
-    if not isinstance(metadata, dict):  # whoever publishes by SQL may send any JSON
+    if not isinstance(metadata, dict):  # publishers in SQL may send any JSON
         return None
     carrier = {name: metadata[name] for name in _FIELDS if isinstance(metadata.get(name), str)}
     return _propagator.extract(carrier) if "traceparent" in carrier else None

@@ -322,7 +322,7 @@ BEGIN
 END
 $function$;
 
--- The oldest one, or an empty one: whoever calls, the ids that are left have no gap.
+-- The oldest one, or an empty one: whichever role calls, the ids that are left have no gap.
 CREATE FUNCTION django_events_drop_segment_of(log regclass, first bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -875,7 +875,7 @@ class Migration(OnPostgreSQL):
                     models.DateTimeField(
                         blank=True,
                         editable=False,
-                        help_text="Workers leave it alone until then: somebody waits for the events in hand, to rewind it.",
+                        help_text="Workers leave it alone until then: an operator waits for the events in hand, to rewind it.",
                         null=True,
                         verbose_name="held until",
                     ),
@@ -971,7 +971,7 @@ class Migration(OnPostgreSQL):
                     "visible_at",
                     models.DateTimeField(
                         blank=True,
-                        help_text="Nobody gets it before, after a failed attempt.",
+                        help_text="No worker gets it before, after a failed attempt.",
                         null=True,
                         verbose_name="visible at",
                     ),
@@ -1237,7 +1237,7 @@ class Migration(OnPostgreSQL):
                 (
                     "leased_until",
                     models.DateTimeField(
-                        help_text="Nobody else runs it before, unless the run has ended.",
+                        help_text="No other process runs it before, unless the run has ended.",
                         null=True,
                         verbose_name="leased until",
                     ),

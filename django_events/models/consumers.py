@@ -55,7 +55,7 @@ class Consumer(models.Model):
         null=True,
         blank=True,
         editable=False,
-        help_text=_("Workers leave it alone until then: somebody waits for the events in hand, to rewind it."),
+        help_text=_("Workers leave it alone until then: an operator waits for the events in hand, to rewind it."),
     )
     registered_at = models.DateTimeField(_("registered at"), db_default=ClockTimestamp(), editable=False)
     changed_at = models.DateTimeField(

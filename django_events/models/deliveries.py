@@ -63,7 +63,7 @@ class Delivery(models.Model):
     )
     received_at = models.DateTimeField(_("received at"))
     visible_at = models.DateTimeField(
-        _("visible at"), null=True, blank=True, help_text=_("Nobody gets it before, after a failed attempt.")
+        _("visible at"), null=True, blank=True, help_text=_("No worker gets it before, after a failed attempt.")
     )
     token = models.BigIntegerField(_("lease"), null=True, blank=True, editable=False)
     attempts = models.IntegerField(_("attempts"), db_default=0)

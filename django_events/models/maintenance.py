@@ -16,7 +16,7 @@ class MaintenanceStep(models.Model):
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"), null=True, help_text=_("Of the last run that ended."))
     leased_until = models.DateTimeField(
-        _("leased until"), null=True, help_text=_("Nobody else runs it before, unless the run has ended.")
+        _("leased until"), null=True, help_text=_("No other process runs it before, unless the run has ended.")
     )
     holder = models.CharField(_("holder"), max_length=200)
     result: "models.JSONField[Any, Any]" = models.JSONField(

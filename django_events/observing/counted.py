@@ -1,4 +1,4 @@
-"""Counted things in the language of whoever reads: `3 events`, `at least 10,000 dead letters`."""
+"""Counted things in the reader's language: `3 events`, `at least 10,000 dead letters`."""
 
 from django.utils.translation import gettext, ngettext
 

@@ -46,7 +46,7 @@ class Finding(NamedTuple):
         }
 
 
-# Whoever asks for an examination gives the kind: it is the examination's name.
+# The caller of an examination gives the kind: it is the examination's name.
 
 
 def ok(what: str, **data: Any) -> Finding:

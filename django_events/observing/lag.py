@@ -84,7 +84,7 @@ class Standing(NamedTuple):
 
 
 def importance(one: Standing) -> tuple[int, int, int, str, str]:
-    """To sort by: who needs somebody comes first."""
+    """To sort by: a consumer that needs an operator comes first."""
     return WORST_FIRST.index(one.state), -one.dead_letters, -one.lag, one.consumer, one.topic
 
 

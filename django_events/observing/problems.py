@@ -1,6 +1,6 @@
 """The problems of a database, most important first, each with what to do about it.
 
-`what` and `remedy` are in the language of whoever reads, commands in them are not. A `kind` is a name.
+`what` and `remedy` are in the reader's language, commands in them are not. A `kind` is a name.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ def find_problems(
 
 
 def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Finding]:
-    """What waits for a transfer, for whoever holds a lock, or for the repair of a log."""
+    """What waits for a transfer, for a session that holds a lock, or for the repair of a log."""
     ids = [one.topic_id for one in waiting]
     failing = {row.pk: row for row in models.Topic.objects.using(using).filter(pk__in=ids).exclude(failure="")}
     late = [one for one in waiting if one.age > LATE and one.topic_id not in failing]
@@ -222,7 +222,7 @@ def _prepared(using: str) -> Iterator[Finding]:
 
 
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
-    """Those that have something to do, and nobody who does it. An event that came just now is nobody's fault."""
+    """Those that have something to do and no worker. An event that came just now is no problem yet."""
     candidates = []
     failing = set(models.Consumer.objects.using(using).exclude(failure="").values_list("pk", flat=True))
     for one in standings:
@@ -272,7 +272,7 @@ def _held_back(using: str) -> Iterator[Finding]:
 
 
 def _bloated(using: str) -> Iterator[Finding]:
-    """A table that is busy has dead rows of the last minutes, which are nobody's fault."""
+    """A table that is busy has dead rows of the last minutes, which is no problem."""
     for pile in piles(using):
         facts = {"table": pile.table, "dead": f"{pile.dead:,}", "live": f"{pile.live:,}"}
         if pile.cleaned_at is None or pile.cleaned_before is None:
@@ -304,7 +304,7 @@ def _unregistered(using: str, declared: Declared, standings: list[Standing]) -> 
 def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.mode != "spark" and (one.consumer, one.topic) not in declared:
-            what = gettext("no installed app declares it: nobody handles its events, and %(topic)s is kept for it.") % {
+            what = gettext("no installed app declares it: no worker serves it, and %(topic)s is kept for it.") % {
                 "topic": one.topic
             }
             yield _of_all(one, "undeclared", what, _unregister(one))
@@ -326,7 +326,7 @@ def _behind_retention(using: str, declared: Declared, standings: list[Standing])
 
 
 def _expired(using: str) -> Iterator[Finding]:
-    """Who was left behind by retention lately, as somebody allowed."""
+    """Consumers that retention has left behind lately, as keep_unread=False allows."""
     lately = models.Intervention.objects.using(using).filter(action="expire", at__gt=ClockTimestamp() - TOLD_FOR)
     by_consumer: dict[tuple[str, str], list[models.Intervention]] = {}
     for one in lately.order_by("-pk")[:LOOKED_INTO]:
@@ -342,7 +342,7 @@ def _expired(using: str) -> Iterator[Finding]:
 
 
 def _maintenance(using: str) -> Iterator[Finding]:
-    """Steps that fail, and none that were run lately; where none ever was, whoever begins is not bothered."""
+    """Steps that fail, and none that were run lately; where none ever was, the site is new and not bothered."""
     steps = list(models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"))
     for step in steps:
         if step.error and step.failing_since is not None:

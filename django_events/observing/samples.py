@@ -128,7 +128,7 @@ def per_second(earlier: float, later: float, took: timedelta) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast topics and consumers have gone since the last sample. Nobody knows before there is one."""
+    """How fast topics and consumers have gone since the last sample. It is unknown before there is one."""
 
     sample: Whole | None
     took: timedelta

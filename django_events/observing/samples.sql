@@ -6,7 +6,7 @@ SELECT EXISTS (SELECT FROM django_events_sample AS s WHERE s.at = date_trunc('mi
 
 
 -- name: take_sample
--- Store the sample of the current minute, unless somebody else was quicker. Answers with a row if it is stored.
+-- Store the sample of the current minute, unless another process was quicker. Answers with a row if it is stored.
 --
 -- Parameters: published, handled, lag, buffered, topics and consumers (JSON).
 -- Relies on: the primary key of django_events_sample.

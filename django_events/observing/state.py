@@ -140,7 +140,7 @@ def _of_database(using: str) -> Iterator[Measurement]:
 
 
 def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Measurement]:
-    """Somebody who rebuilds a segment holds this up: then the rest is told without it."""
+    """A session that rebuilds a segment holds this up: then the rest is told without it."""
     try:
         with sql.batch(using, **LIMITS):
             found = sizes(using, topics)

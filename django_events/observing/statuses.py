@@ -33,7 +33,7 @@ def statuses(using: str, topic: models.Topic, event_id: int) -> list[Status]:
     except DatabaseError as error:
         if not sql.kind_of(error).of_data:
             raise
-        # Somebody's predicate fails on this event, and its consumer is quarantined for it.
+        # The predicate of some consumer fails on this event, and that consumer is quarantined for it.
         return _asked(using, topic, event_id, SQL.meets_unknown)
 
 

@@ -18,7 +18,7 @@
 
 
 -- name: meets_unknown
--- Part of a SELECT: in the place of `meets`, where somebody's predicate fails on the event: null for all with a predicate.
+-- Part of a SELECT: in the place of `meets`, where the predicate of some consumer fails on the event: null for all with a predicate.
 --
 -- Relies on: nothing but the two rows.
 (
@@ -42,7 +42,7 @@
 -- A stream's position says that an event was passed; a queue has a delivery while it isn't, and its history says what
 -- became of it, where one is kept: what comes again is pending, whatever its history says. A position says nothing of
 -- events that are older than the consumer.
--- Parameters: topic_id, event_id. Identifiers: log. Parts: meets (whether the event `e` is for the consumer `c`; null: nobody knows).
+-- Parameters: topic_id, event_id. Identifiers: log. Parts: meets (whether the event `e` is for the consumer `c`; null: unknown).
 -- Relies on: the primary keys of the log and of django_events_delivery, django_events_position (consumer_id,
 -- partition), django_events_deadletter (consumer_id, event_id), the primary key of django_events_pastdelivery.
 SELECT

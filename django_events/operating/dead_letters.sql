@@ -34,7 +34,7 @@ LIMIT 1
 
 
 -- name: redriven_now
--- The deliveries of dead letters that are handled again, and whether they are free: nobody has them in hand or locked.
+-- The deliveries of dead letters that are handled again, and whether they are free: no worker has them in hand, no session has them locked.
 --
 -- Those that are free are locked.
 -- Parameters: ids (of dead letters).

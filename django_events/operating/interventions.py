@@ -23,7 +23,7 @@ def record(using: str, row: models.Consumer, action: str, *, by: str | None, **d
 
 
 def this_user() -> str:
-    """Who runs this process, where nobody said who asks."""
+    """The user who runs this process, where the caller gave no name."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a container's user may have no name

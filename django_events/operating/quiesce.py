@@ -1,7 +1,7 @@
-"""A consumer stands still for as long as somebody changes where it is: workers leave it alone, or are waited for.
+"""A consumer stands still while an operator changes where it is: workers leave it alone, or are waited for.
 
 with standing_still(using, rows, partition, timedelta(seconds=10), verb="rewind"):
-    ...  # nobody handles these partitions, and nobody begins to
+    ...  # no worker handles these partitions, and none begins to
 """
 
 import time
@@ -23,14 +23,14 @@ HOLD = timedelta(seconds=5)
 
 
 class Patience:
-    """How long somebody waits for the events in hand, and how workers are kept from taking more meanwhile.
+    """How long an operator waits for the events in hand, and how workers are kept from taking more meanwhile.
 
-    Without that, one with a backlog would take the next turn before anybody else could.
+    Without that, one with a backlog would take the next turn before the operator could.
     """
 
     def __init__(self, using: str, rows: Sequence[models.Consumer], wait: timedelta, *, verb: str) -> None:
         self.using, self.rows, self.wait, self.verb = using, rows, wait, verb
-        self.alone = not connections[using].in_atomic_block  # otherwise nobody sees the hold, and waiting is in vain
+        self.alone = not connections[using].in_atomic_block  # otherwise no worker sees the hold, and waiting is in vain
         self._deadline, self._pause = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
         self._consumers = models.Consumer.objects.using(using).filter(pk__in=[row.pk for row in rows])
         self._holding = False
@@ -75,7 +75,7 @@ def standing_still(
     verb: str,
     with_topics: bool = True,
 ) -> Iterator[None]:
-    """A transaction in which nobody handles these partitions, and nobody begins to.
+    """A transaction in which no worker handles these partitions, and none begins to.
 
     `with_topics`, nothing comes into their logs either, and the queues among them are given nothing.
     """
@@ -93,7 +93,7 @@ def standing_still(
                         sql.fetch(using, sql.shared.stand_still, consumer_ids=[row.pk for row in queues])
                         for row in rows if with_topics else []:
                             sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
-                        for row in queues:  # nobody fills it either
+                        for row in queues:  # no worker fills it either
                             lock(using, row)
                         sql.fetch(using, sql.shared.lock_positions, consumer_ids=ids, partition=partition)
                         leases = sql.fetch(using, sql.shared.leases, consumer_ids=ids, partition=partition)
@@ -130,7 +130,7 @@ def locked(row: models.Consumer, error: OperationalError) -> InUse:
 
 
 def gone(row: models.Consumer) -> UnknownName:
-    """Somebody unregistered it since it was looked for."""
+    """It was unregistered since it was looked for."""
     return UnknownName(f"Consumer {row} was unregistered or registered anew in this moment. Nothing was changed.")
 
 

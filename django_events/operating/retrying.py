@@ -44,7 +44,7 @@ def retry_now(
 
 
 def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) -> dict[str, int]:
-    """Forget the attempts and the pauses of what nobody has in hand, in the caller's transaction.
+    """Forget the attempts and the pauses of what no worker has in hand, in the caller's transaction.
 
     Returns how many partitions those are, and how many deliveries of a queue.
     """

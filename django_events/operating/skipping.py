@@ -1,4 +1,4 @@
-"""A consumer gives up on one event now, because somebody says so. The event becomes a dead letter, and nothing is lost.
+"""A consumer gives up on one event, because an operator says so. The event becomes a dead letter, and nothing is lost.
 
     skip("billing", 1042, reason="a test order, ticket 77")
 
@@ -127,8 +127,8 @@ def _of_stream(asked: _Skip) -> Skipped:
             position.attempted, position.attempts, position.error = None, 0, ""
             position.retry_at = position.stopped_at = None
             if position.token is not None:
-                # Somebody died or froze with it. Nobody settles under that token any more, and that there is one still
-                # tells whoever claims next to handle what was in hand beside this event one by one.
+                # A worker died or froze with it. It can't settle under that token any more, and that there is one still
+                # tells the next worker to handle what was in hand beside this event one by one.
                 position.token = secrets.randbits(63)
             position.dead_lettered += 1
             position.save(using=using)
@@ -265,7 +265,7 @@ def _skip_delivery(asked: _Skip) -> Skipped:
     if not free:
         raise _InHandError(holder or "a worker")
     skipped = Skipped(row.topic.name, asked.event_id, asked.partition, attempts, error)
-    # What else was in the hand of somebody who died stays there, to be handled one by one by who takes it over.
+    # What else a dead worker had in hand stays leased: the worker that takes it over handles it one by one.
     sql.fetch(
         using,
         SQL.skip_delivery,

@@ -2,7 +2,7 @@
 -- Have one delivery of a queue consumer for oneself, and the lease of who has it in hand: first that, as who settles does.
 --
 -- Parameters: consumer_id, event_id. Answers with nothing where there is no such delivery; else whether it is free,
--- because nobody has it or the lease is over; who has it; the attempts that are counted, and the last error.
+-- because no worker has it or the lease is over; who has it; the attempts that are counted, and the last error.
 -- Relies on: the primary keys of django_events_delivery and django_events_deliverylease.
 WITH lease AS MATERIALIZED (
     SELECT l.token, l.holder, l.leased_until <= clock_timestamp() AS lapsed
@@ -44,7 +44,7 @@ SELECT count(*) FROM gone
 
 
 -- name: bury_from_log
--- Copy an event of the log into the dead letters of a consumer, inside the server: it may be too large for anybody.
+-- Copy an event of the log into the dead letters of a consumer, inside the server: it may be too large for any client.
 --
 -- Literals: topic_id, event_id. Identifiers: log. Parameters: consumer_id, attempts, error, traceback.
 -- Answers with nothing where the log has no such event. A dead letter that is there already is an error.

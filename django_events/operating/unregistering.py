@@ -33,7 +33,7 @@ def unregister(
         rows = registered(using, consumer, topic=topic)
         for row in rows:
             _refuse_declared(row)
-            if row.mode == "queue":  # nobody claims, and then no event comes in for it
+            if row.mode == "queue":  # no worker claims, and then no event comes in for it
                 refuse_in_use(using, row)
                 sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
                 lock(using, row)

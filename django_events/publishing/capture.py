@@ -1,4 +1,4 @@
-"""Changes of tables as events: `capture()` makes triggers that publish what a statement did, whoever sent it.
+"""Changes of tables as events: `capture()` makes triggers that publish what a statement did, whichever program sent it.
 
     class Order(models.Model):
         class Meta:

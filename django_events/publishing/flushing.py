@@ -73,7 +73,7 @@ class Flusher:
                 sql.fetch(self.using, SQL.forget_mark, topic=self.topic.name, mark=self._last_mark)
 
     def disconnect(self) -> None:
-        self._on_wire(None)  # first: with a pool, the connection may be somebody else's the next moment
+        self._on_wire(None)  # first: with a pool, the connection may be another thread's the next moment
         connections.close_all()
 
     def _connect(self) -> None:
@@ -104,10 +104,10 @@ class Flusher:
 
 
 class Wire:
-    """The socket below a connection: whoever gives up cuts it from another thread, so that no thread hangs."""
+    """The socket below a connection: the thread that gives up cuts it, so that the one that waits doesn't hang."""
 
     def __init__(self, connection: Any) -> None:
-        # A descriptor of its own: that of the connection may be closed, and be somebody else's, at any time.
+        # A descriptor of its own: that of the connection may be closed, and its number used again, at any time.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
 
     def cut(self) -> None:

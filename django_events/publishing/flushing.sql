@@ -14,6 +14,6 @@ RETURNING key
 -- The mark is a dedup key that only this batch has. An earlier attempt whose COMMIT got no answer may still be going
 -- on: the lock waits for its end, and `end_holder` finds it by the same lock. The id of the transaction could not
 -- tell: after a crash of the server, the id of a transaction that was lost is given to another one.
--- Parameters: token, topic, mark, keeping (how long the mark is kept if nobody forgets it).
+-- Parameters: token, topic, mark, keeping (how long the mark is kept unless it is forgotten before).
 -- Relies on: the primary key of django_events_dedupkey.
 SELECT pg_advisory_xact_lock(%(token)s), django_events_is_new(%(topic)s::text, %(mark)s::text, %(keeping)s::interval)

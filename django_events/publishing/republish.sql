@@ -1,5 +1,5 @@
 -- name: publish_again
--- Publish a copy of an event of the log, inside the server: not a byte of it changes on a way through somebody's hands.
+-- Publish a copy of an event of the log, inside the server, so that not a byte of it changes.
 --
 -- It wakes the transfer as `publish` does. Literals: topic_id, event_id. Identifiers: log. Parameters: topic, context
 -- (metadata of the publisher, in JSON), copy_of (the address), wake (null: decide by the server), dedup_key (null: each

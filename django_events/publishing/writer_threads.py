@@ -1,7 +1,7 @@
 """A lane of a writer: one batch that fills, one that is being written, and the thread that writes it.
 
 The thread starts with the first event and ends after a while without any, so an idle lane holds no connection.
-Whoever calls a method here holds the writer's lock, which the lanes share.
+The caller of each method here holds the writer's lock, which the lanes share.
 """
 
 import logging
@@ -251,7 +251,7 @@ class Lane:
             except GivenUp:
                 raise
             except Exception as error:
-                # Behind a pooler, the end of a connection may look like an answer that nobody expects.
+                # Behind a pooler, the end of a connection may look like an answer that was not expected.
                 odd += is_odd(error)
                 # A server that became a standby is left for the other one by connecting again.
                 retried = sql.kind_of(error).passes or sql.kind_of(error) is sql.ErrorKind.READ_ONLY
@@ -263,7 +263,7 @@ class Lane:
                 self._pause(failures, error)
 
     def _refuse(self, error: Exception) -> NoReturn:
-        """An error that would come again. An attempt before it may have been committed, and nobody will know."""
+        """An error that would come again. Whether an attempt before it was committed can't be told."""
         if not self._in_doubt:
             raise error
         raise NotWritten(
@@ -322,7 +322,7 @@ def settle(future: "Future[bool]", new: bool, error: Exception | None) -> None:
             future.set_result(new)
         else:
             future.set_exception(error)
-    except BaseException:  # a callback that ends in SystemExit, or a result that somebody else has set
+    except BaseException:  # a callback that ends in SystemExit, or a result that the site has set
         report(logging.ERROR, "A future of an event could not be settled.", exc_info=True)
 
 

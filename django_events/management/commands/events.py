@@ -15,7 +15,7 @@ from django_events.workers.loop import Exit
 
 
 class _Unchecked(BaseCommand):
-    # Whoever looks for the cause of something must get to see it, whatever else is wrong with the site.
+    # An operator who looks for the cause must get to see it, whatever else is wrong with the site.
     requires_system_checks = ()
 
 

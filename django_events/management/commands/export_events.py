@@ -79,7 +79,7 @@ class Command(BaseCommand):
 
 
 def _is_behind(since: Any, until: Any) -> bool:
-    """Whether two ids, or two times, are the wrong way round. The ends that nobody said are below 0."""
+    """Whether two ids, or two times, are the wrong way round. Ends that were not given are below 0."""
     if isinstance(since, datetime) and isinstance(until, datetime):
         return since > until
     return isinstance(since, int) and isinstance(until, int) and since > until > 0

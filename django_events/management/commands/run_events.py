@@ -98,6 +98,6 @@ def _run(crew: AllInOne, stop: Stop, *, once: bool = False) -> Done:
 
 
 def _greeting(using: str, consumers: list[declarations.DeclaredConsumer], *, reload: bool) -> str:
-    listed = ", ".join(consumer.name for consumer in consumers) or "nobody: no installed app declares a consumer"
+    listed = ", ".join(consumer.name for consumer in consumers) or "none: no installed app declares a consumer"
     reloading = " Code that changes is loaded again." if reload else ""
     return f"Moving the events of {using!r} into the log, and handing them to {listed}.{reloading} Ctrl-C stops."

@@ -12,7 +12,7 @@ from django_events.management.reporting import Report, printable
 LONGEST = 63
 FIRST = """\
 -- Rights for {kind}s of django_events in the database {database}, given to the role {role}.
--- Read it, and run it as somebody who may: the owner of the tables who may make roles, or a superuser.
+-- Read it, and run it as a role that may: the owner of the tables who may make roles, or a superuser.
 -- It may be run again, and should be after `migrate` made new tables."""
 NOTES = {
     "publisher": "A consumer whose handlers publish needs this as well.",

@@ -91,14 +91,14 @@ def _last_runs(using: str) -> Report:
 
 def _state(one: dict[str, Any]) -> str | None:
     if one["leased_until"]:
-        return f"runs since {moment(one['started_at'])}, and is somebody else's from {moment(one['leased_until'])} on"
+        return f"runs since {moment(one['started_at'])}, and may be taken over at {moment(one['leased_until'])}"
     return one["error"] or (_said(one["result"]) if one["finished_at"] else None)
 
 
 def _said(result: dict[str, Any] | None) -> str:
     """What there is to say of a result: nothing of what is nothing."""
     if result is None:
-        return "not run: somebody else is at it"
+        return "not run: another process is at it"
     return ", ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in result.items() if value) or "–"
 
 
@@ -130,7 +130,7 @@ def _arguments(parser: CommandParser) -> None:
         "--pause",
         type=_period,
         metavar="PERIOD",
-        help="Let retention drop nothing for so long, like 2h, whoever runs it: for a dump. Nothing is run.",
+        help="Let retention drop nothing for so long, like 2h, in any process: for a dump. Nothing is run.",
     )
     parser.add_argument("--resume", action="store_true", help="Let retention go on before the pause is over.")
 

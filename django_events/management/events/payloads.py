@@ -54,7 +54,7 @@ def payload(row: Any) -> str:
     if is_erased(row):
         return "(erased)"
     if row.body_bytes is not None and hides():
-        return "(Bytes are not shown while fields are masked: nobody knows what is in them.)"
+        return "(Bytes are not shown while fields are masked: what is in them is unknown.)"
     if row.body_bytes is not None and row.body_shown is None:
         return f"({_too_large(row.body_bytes)})"
     if row.body_bytes is not None:

@@ -87,7 +87,7 @@ def _events(found: Verified) -> int:
 
 
 def _silent(topic: str, events: int) -> None:
-    """Nobody watches."""
+    """No progress is shown."""
 
 
 def _progress() -> Callable[[str, int], None]:

@@ -47,7 +47,7 @@ def room(database: Database) -> Iterator[Finding]:
 
 
 def locks(database: Database) -> Iterator[Finding]:
-    """Does somebody keep others from writing or reading one?"""
+    """Does a session keep others from writing or reading one?"""
     lockers = sql.fetch(database.using, SQL.lockers, age=HELD)
     for pid, role, application, table, mode, age in lockers:
         called = f" ({application})" if application else ""
@@ -60,7 +60,7 @@ def locks(database: Database) -> Iterator[Finding]:
         remedy = f"If a handler prepared it, undo it: ROLLBACK PREPARED {name!r}. Otherwise end it as its owner wants."
         yield error(what, remedy, prepared=name, table=table, held_for=age, consumer=consumer)
     if not lockers and not prepared:
-        yield ok(f"Nobody has locked a table for more than {duration(HELD)}.")
+        yield ok(f"No session has locked a table for more than {duration(HELD)}.")
 
 
 def tables(database: Database) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def tables(database: Database) -> Iterator[Finding]:
             what = f"{name} is UNLOGGED: a crash empties it."
             answers.append(error(what, f"ALTER TABLE {name} SET LOGGED", table=name))
         elif kind == "keyless":
-            what = f"{name} has lost its primary key: whoever looks for an event reads all of them."
+            what = f"{name} has lost its primary key: looking for one event reads all of them."
             answers.append(error(what, f"ALTER TABLE {name} ADD PRIMARY KEY (topic_id, id)", table=name))
         elif kind == "hidden":
             what = f"{name} has row-level security that hides rows from this role, so its workers refuse to read it."

@@ -26,7 +26,7 @@ STALE = timedelta(hours=2)  # a step of maintenance: each is due several times a
 
 
 def transfer(database: Database) -> Iterator[Finding]:
-    """Is somebody there who moves events? A sleeper tells so, and an old sample that there was none for long."""
+    """Does a transfer run? The lock of a sleeping one tells so; an old sample tells that none has run for long."""
     late = [*of_kinds(database, "transfer")]
     yield from late
     sleepers = sql.fetch(database.using, SQL.sleepers, lock=channel.ASLEEP)

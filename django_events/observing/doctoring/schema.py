@@ -83,7 +83,7 @@ def functions(database: Database) -> Iterator[Finding]:
             yield error(what, f"GRANT EXECUTE ON FUNCTION {signature} TO …", **seen)
         else:
             what = f"The function {signature} is not the one of this version."
-            remedy = f"manage.py migrate --database {database.using}; if that changes nothing, somebody replaced it."
+            remedy = f"manage.py migrate --database {database.using}; if that changes nothing, it was replaced by hand."
             yield warning(what, remedy, **seen)
     if not wrong:
         yield ok(f"{count(len(FUNCTIONS) + len(OF_SEGMENTS), 'function')}, all there.")

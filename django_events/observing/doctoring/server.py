@@ -93,8 +93,8 @@ def limits(database: Database) -> Iterator[Finding]:
         remedy = "ALTER ROLE … SET idle_in_transaction_session_timeout = '5min'"
         answers.append(warning(what, remedy, forgotten=forgotten))
     if values.get("max_prepared_transactions", "0") != "0" and settings.WAKE_UPS is None:
-        what = "Transactions can be prepared, so publishers wake nobody: the transfer polls."
-        remedy = "Where nobody prepares one that publishes: DJANGO_EVENTS['WAKE_UPS'] = True"
+        what = "Transactions can be prepared, so publishers wake no transfer: it polls."
+        remedy = "Where no transaction that publishes is prepared: DJANGO_EVENTS['WAKE_UPS'] = True"
         answers.append(warning(what, remedy, max_prepared_transactions=int(values["max_prepared_transactions"])))
     vanished = settings.VANISHED_AFTER
     said = f"None that hurts. A transaction of ours whose host vanishes is ended after {duration(vanished)}."

@@ -10,7 +10,7 @@ AT_ONCE = 5_000  # dead letters
 
 
 def verify_dead_letters(seen: TopicSnapshot, offenders: Offenders) -> None:
-    """Each is of an event that is, or was, in the log, and nobody is going to handle it again unasked."""
+    """Each is of an event that is, or was, in the log, and no worker handles it again unasked."""
     statement = SQL.verify_dead_letters.on(log=seen.log, topic_id=seen.topic.pk)
     rows = sql.fetch(seen.using, statement, last_id=seen.last_id, most=SHOWN)
     for _, fault, consumer, event_id, partition, number, logged_in, logged_as, position in rows:

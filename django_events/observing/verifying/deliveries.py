@@ -20,23 +20,23 @@ FAULTS = {
         MIGRATE,
     ),
     "dead": (
-        "It is a delivery and a dead letter, which nobody asked to handle again.",
+        "It is a delivery and a dead letter, whose redrive was not asked for.",
         "One of both: it would be handled though it was given up.",
         "manage.py events redrive {consumer} {address} --execute, or discard it.",
     ),
     "passed": (
         "A delivery at or below the position {position:,}.",
-        "A position below the oldest delivery: nobody looks before it.",
+        "A position below the oldest delivery: no worker looks before it.",
         "Have it come again: manage.py events rewind {consumer} --topic {topic} --to {id} --execute",
     ),
     "unleased": (
         "A delivery under a lease that doesn't exist.",
-        "A row in django_events_deliverylease: nobody else can claim it.",
+        "A row in django_events_deliverylease: no worker can claim it otherwise.",
         "When its workers are stopped, UPDATE django_events_delivery SET token = NULL for it.",
     ),
     "unnamed": (
         "A delivery under a lease that doesn't name it.",
-        "Its id in the lease's event_ids: else nobody takes it over when a worker dies.",
+        "Its id in the lease's event_ids: else no worker takes it over when this one dies.",
         "When its workers are stopped, UPDATE django_events_delivery SET token = NULL for it.",
     ),
 }

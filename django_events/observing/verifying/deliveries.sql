@@ -1,8 +1,8 @@
 -- name: verify_deliveries
 -- The deliveries of a topic's consumers that can't be.
 --
--- `beyond`: of an event that the log never had. `dead`: of one that is a dead letter and nobody asked for again.
--- `passed`: at or below the position, where nobody looks. `unleased`: under a lease that doesn't exist. `unnamed`: under a
+-- `beyond`: of an event that the log never had. `dead`: of one that is a dead letter and was not asked for again.
+-- `passed`: at or below the position, where no worker looks. `unleased`: under a lease that doesn't exist. `unnamed`: under a
 -- lease that doesn't name it, so that no worker takes it over. `removed` is none of their fault: the log dropped the event.
 -- What leases name is unfolded once: asked for each delivery, a long list is read as often as it has events. The join
 -- with it is a full one, which is never planned as a loop within a loop; what is named and was settled has no delivery.

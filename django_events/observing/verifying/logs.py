@@ -57,7 +57,7 @@ def verify_leftovers(using: str, offenders: Offenders, notes: list[str]) -> None
         for consumer_id, rows in sql.fetch(using, SQL.left_of_consumers.on(table=table)):
             notes.append(
                 f"{rows:,} {what} of a consumer that is gone, with the id {consumer_id}. "
-                "They disturb nobody, and are deleted the next time that a consumer is unregistered."
+                "They do no harm, and are deleted the next time that a consumer is unregistered."
             )
 
 
@@ -133,7 +133,7 @@ def verify_segments(seen: TopicSnapshot, offenders: Offenders, notes: list[str])
             "segment",
             name,
             id=first,
-            what=f"The table {table} is not attached to the log, so nobody reads what is in it.",
+            what=f"The table {table} is not attached to the log, so no reader finds what is in it.",
             expected="Segments that are attached, or dropped.",
             remedy=f"Attach it, or drop it if its events are to be gone: up to {seen.floors.id:,} they are.",
         )

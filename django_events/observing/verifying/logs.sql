@@ -22,7 +22,7 @@ ORDER BY 2
 
 
 -- name: left_in_buffer
--- The topics that events in the buffer are of, and that are gone: nobody moves those.
+-- The topics that events in the buffer are of, and that are gone: no transfer moves those.
 --
 -- Answers with the ids that the topics had, and how many events there are.
 -- Relies on: the primary key of the buffer (topic_id, id).

@@ -41,5 +41,5 @@ def report_gap(topic: models.Topic, offenders: Offenders, *, before: int, id: in
         id=before + 1,
         what=f"{which} {'is' if missing == 1 else 'are'} missing.",
         expected="Ids without a gap, from the first one to the last.",
-        remedy="Somebody deleted them, or a backup is incomplete: restore the segment from a backup.",
+        remedy="They were deleted by hand, or a backup is incomplete: restore the segment from a backup.",
     )

@@ -20,7 +20,7 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
     for _, fault, consumer, partition, position, number, expected_number in rows:
         rewind = f"manage.py events rewind {consumer} --topic {seen.topic} --to ID"
         texts = {
-            "missing": ("It has no position there.", "One for each partition: nobody reads it otherwise.", MIGRATE),
+            "missing": ("It has no position there.", "One for each partition: no worker reads it otherwise.", MIGRATE),
             "partition": (
                 "A position in a partition that it doesn't read by itself.",
                 "Positions in the topic's partitions, or one of all of them together.",

@@ -4,8 +4,8 @@
     verified.offenders    # the offenders
     verified.notes       # what is no offence, and worth knowing
 
-It only reads, and nobody waits for it. What has to be consistent, as positions and the end of the log, is read in one
-snapshot per topic; the log itself, which never changes, by ranges of ids outside of it.
+It only reads, and no other session waits for it. What has to be consistent, as positions and the end of the log, is
+read in one snapshot per topic; the log itself, which never changes, by ranges of ids outside of it.
 """
 
 import time
@@ -41,7 +41,7 @@ from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
-TRIES = 5  # for a lock that somebody else has, of two seconds each
+TRIES = 5  # for a lock that another session has, of two seconds each
 
 
 class Proved(NamedTuple):
@@ -143,7 +143,7 @@ def _walk(
     if walked.elsewhere:
         notes.append(
             f"Topic {topic}: {count(walked.elsewhere, 'event')} with a key in another partition than the one of their "
-            "key. Whoever published them said which, so the order of such keys is not proved."
+            "key. Their publishers said which, so the order of such keys is not proved."
         )
     first_id = seen.last_id + 1 if seen.first_id is None else seen.first_id
     if last is not None:

@@ -30,7 +30,7 @@ FAULTS = {
     "claim": (
         "lease",
         "A lease of deliveries, of {holder}, ends {until}.",
-        "A lease of days at most: until then nobody takes over what is in hand if the worker is gone.",
+        "A lease of days at most: until then no worker takes over what is in hand if its worker is gone.",
         "When that worker is gone, UPDATE django_events_deliverylease SET leased_until = now() for it.",
     ),
     "pause": (
@@ -41,7 +41,7 @@ FAULTS = {
     ),
     "delivery": (
         "delivery",
-        "Nobody gets the delivery before {until}.",
+        "No worker gets the delivery before {until}.",
         "A pause of ten years at most, as Backoff and RetryLater take it, and the consumer's delay.",
         "When its workers are stopped, UPDATE django_events_delivery SET visible_at = NULL for it.",
     ),
@@ -55,7 +55,7 @@ FAULTS = {
 
 
 def verify_rests(seen: TopicSnapshot, offenders: Offenders) -> None:
-    """Times by which somebody gets on are near enough."""
+    """The times until which workers wait are near enough."""
     rows = sql.fetch(
         seen.using,
         SQL.verify_rests,

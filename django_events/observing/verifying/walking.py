@@ -2,9 +2,9 @@
 
     walked = walk(seen, last=None, offenders=offenders, on_progress=print)
 
-A statement for each range of ids, which reads only that: however long the log is, nobody waits for it, and it keeps
-no old snapshot. What is in the log never changes, so these need no common one. Only retention removes something
-meanwhile, the oldest, and says so in the topic's head.
+A statement for each range of ids, which reads only that: however long the log is, no other session waits for it, and
+it keeps no old snapshot. What is in the log never changes, so these need no common one. Only retention removes
+something meanwhile, the oldest, and says so in the topic's head.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
     erase("orders", key="customer-7", reason="asked for on 2026-11-20", dry_run=True)
 
 It goes along the path of an event: staged, scheduled, buffer, log, and then what consumers keep. What leaves one place
-while it is looked through is found in the next, so nobody has to stand still: no head is held, and no transaction is
+while it is looked through is found in the next, so no process stands still: no head is held, and no transaction is
 longer than a batch.
 """
 
@@ -82,7 +82,7 @@ def erase(
 def _known_as(using: str, topic: str, key: str) -> str:
     """What a key is called in records and pseudonyms: the same each time, until its secret is in the settings no more.
 
-    Without a secret of the site nobody can find the key by trying. A key that was erased before keeps the name that it
+    Without a secret of the site the key can't be found by trying. A key that was erased before keeps the name that it
     got then, as long as SECRET_KEY_FALLBACKS has the secret of that time.
     """
     names = [_digest(secret, topic, key) for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]

@@ -19,7 +19,7 @@ def refuse(using: str, key: str | None, ids: Sequence[int], *, reason: str, forg
         raise Invalid("Events are erased for a reason, for the record: reason is empty. Nothing was changed.")
     if not dry_run and connections[using].in_atomic_block:
         raise Refused(
-            "Events are erased in small transactions, so that nobody waits for long: not inside of one of the caller's."
+            "Events are erased in small transactions, so no session waits for long: not inside of one of the caller's."
             " Nothing was changed."
         )
 

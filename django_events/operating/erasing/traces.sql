@@ -1,7 +1,7 @@
 -- name: erasable_in_hand
 -- Which events are in the hand of workers that read them before they were erased.
 --
--- The deliveries are locked, so that somebody who is claiming some of them just now is waited for.
+-- The deliveries are locked, so that a worker that is claiming some of them just now is waited for.
 -- Parameters: consumer_ids, event_ids.
 -- Relies on: the primary key of django_events_delivery.
 WITH locked AS MATERIALIZED (
@@ -55,7 +55,7 @@ SELECT count(*) FROM erased
 
 
 -- name: erase_skips
--- Forget the errors that were noted when somebody skipped events that are erased now. Answers with how many.
+-- Forget the errors that were noted when events that are erased now were skipped. Answers with how many.
 --
 -- Parameters: topic (its name), event_ids.
 -- Relies on: people skip few events.
@@ -91,7 +91,7 @@ SELECT count(*) FROM erased
 -- Forget the last errors of consumers where they are, or may be, about an erased event. Answers with how many.
 --
 -- A position keeps its last error when the event was handled at last, and doesn't say any more which one it was. One
--- that stopped at a filter still says where: only what the database said of the event goes, for somebody has to repair it.
+-- that stopped at a filter still says where: only what the database said of the event goes, because the filter has to be repaired.
 -- Identifiers: log. Literals: topic_id. Parameters: consumer_ids, stops (what such an error begins with, a regular
 -- expression), instead (what stands there instead of the database's words).
 -- Relies on: django_events_position (consumer_id, partition), the primary key of the log.

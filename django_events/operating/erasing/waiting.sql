@@ -24,7 +24,7 @@ LIMIT {most}
 -- name: erase_waiting
 -- Blank events of a key that wait in a table: in the buffer, scheduled or staged. Answers with how many.
 --
--- Somebody who is moving one of them just now is waited for: then it is found where it went to. Where the key goes,
+-- A transfer that is moving one of them just now is waited for: then it is found where it went to. Where the key goes,
 -- the event still gets the partition of the others that had it.
 -- Literals: topic_id, after, upper. Identifiers: table. Parameters: key, new_key (null to keep the key), partitions.
 -- Relies on: the primary key of the table.

@@ -131,7 +131,7 @@ class RangeReader:
         if first is None or first > start:
             said += f"its log begins at {first or 'its end'}: what was before it has expired."
         else:
-            said += f"only {seen} of these events are there: somebody has removed some by hand."
+            said += f"only {seen} of these events are there: some were removed by hand."
         if self.fail_on_data_loss:
             raise EventsMissing(f"{said} Read what is left with failOnDataLoss=false.")
         logger.warning(said)

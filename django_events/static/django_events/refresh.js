@@ -1,4 +1,4 @@
-// Replaces the part of a page that shows what goes on, every few seconds, until somebody stops it.
+// Replaces the part of a page that shows what goes on, every few seconds, until the user stops it.
 "use strict";
 {
   const control = document.querySelector("[data-refresh]");
@@ -11,7 +11,7 @@
     control.hidden = false;
   };
 
-  // Somebody who reads a table with the keyboard, or marks a text to copy it, is not interrupted.
+  // A user who reads a table with the keyboard, or marks a text to copy it, is not interrupted.
   const isBusy = (target) =>
     document.hidden || target.contains(document.activeElement) || String(document.getSelection()) !== "";
 

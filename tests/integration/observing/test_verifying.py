@@ -314,7 +314,7 @@ def test_segments_and_logs(events: Run, make_topic) -> None:
         assert found == {("segment", 101), ("gap", 101)}
         assert {one.what for one in offenders(topic) if one.kind == "segment"} == {
             f"No segment for 101 to 200, between {log}_1 and {log}_201.",
-            f"The table {log}_101 is not attached to the log, so nobody reads what is in it.",
+            f"The table {log}_101 is not attached to the log, so no reader finds what is in it.",
         }
     finally:
         raw(f"ALTER TABLE {log} ATTACH PARTITION {log}_101 FOR VALUES FROM (101) TO (201)")
@@ -392,7 +392,7 @@ def test_deliveries(things, make_queue) -> None:
     assert sorted((one.kind, one.subject.id, one.what) for one in found) == [
         ("delivery", 4, "A delivery under a lease that doesn't exist."),
         ("delivery", 5, "A delivery under a lease that doesn't name it."),
-        ("delivery", 6, "It is a delivery and a dead letter, which nobody asked to handle again."),
+        ("delivery", 6, "It is a delivery and a dead letter, whose redrive was not asked for."),
         ("delivery", 99, "A delivery of an event that the log doesn't have: its last id is 10."),
         ("filling", 11, "It is filled until 11, beyond the end of the log."),
     ]
