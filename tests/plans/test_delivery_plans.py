@@ -201,6 +201,7 @@ def very_many(topic):
     return waiting, leased
 
 
+@pytest.mark.long
 @pytest.mark.requirement("D1", "S11")
 def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_many):
     waiting, leased = very_many

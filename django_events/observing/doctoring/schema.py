@@ -18,7 +18,7 @@ SQL = sql.beside(__name__)
 
 # What publishing and queries of the log go through, with the MD5 of what the migrations of this version made of it.
 FUNCTIONS = {
-    "django_events_open(text, boolean)": "a31b64f355951657f604fb3b33e5517a",
+    "django_events_open(text, boolean)": "16bc924dd97a34ae210a262d0a360422",
     "django_events_checked(jsonb)": "91b5727b5152f240bea3bb8d2996a9e7",
     "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)": (
         "82add90f5932a002e18deae69a2bb93a"

@@ -309,6 +309,7 @@ def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread, 
     assert tables_with(SECRET) == []
 
 
+@pytest.mark.long
 def test_nothing_escapes_between_publishers_transfers_and_workers(make_topic, make_consumer, make_queue, in_thread):
     topic = make_topic("people", partitions=3)
     seen = {"stream": [], "queue": []}
