@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from django_events import sql
-from django_events.log.segments import segments
+from django_events.log import segments
 from django_events.observing.doctoring.database import Database
 from django_events.observing.findings import Finding, error, ok, warning
 from django_events.phrases import count, duration
@@ -21,9 +21,10 @@ def room(database: Database) -> Iterator[Finding]:
     answers: list[Finding] = []
     smallest: tuple[int, str] | None = None
     number = 0
+    attached = segments.of_topics(database.using, [log.topic.pk for log in database.logs])
     for log in database.logs:
         name = log.topic.name
-        existing = segments(database.using, log.topic.pk)
+        existing = attached[log.topic.pk]
         number += len(existing)
         end = existing[-1].end - 1 if existing else 0
         left = end - log.last_id

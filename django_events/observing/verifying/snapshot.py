@@ -9,6 +9,15 @@ from django_events.statements import log_table
 SQL = sql.beside(__name__)
 
 
+class Counts(NamedTuple):
+    """What is there of a topic's consumers."""
+
+    consumers: int
+    positions: int
+    deliveries: int
+    dead_letters: int
+
+
 class TopicSnapshot(NamedTuple):
     """A topic's log at the moment of a snapshot."""
 
@@ -17,7 +26,7 @@ class TopicSnapshot(NamedTuple):
     floors: Floors
     first_id: int | None
     last_id: int
-    counts: tuple[int, int, int, int]  # consumers, positions, deliveries, dead letters
+    counts: Counts
 
     @property
     def log(self) -> str:
@@ -33,4 +42,4 @@ def seen_now(using: str, topic: models.Topic) -> TopicSnapshot | None:
     [[_, first_id, last_id, _]] = sql.fetch(using, sql.shared.bounds.on(topic_id=now.pk, log=log_table(now.pk)))
     [counts] = sql.fetch(using, SQL.count_of_consumers, topic_id=now.pk)
     end = floors.id if last_id is None else max(last_id, floors.id)
-    return TopicSnapshot(using, now, floors, first_id, end, counts)
+    return TopicSnapshot(using, now, floors, first_id, end, Counts._make(counts))
