@@ -10,7 +10,7 @@ NAME = os.environ["FOREIGN_DATABASE"]
 DATABASES = {"default": {"ENGINE": "testproject.private_postgres", "NAME": "postgres", "TEST": {"NAME": NAME}}}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # theirs take most of the time
 TEST_RUNNER = "foreign.runner.WithoutChecks"
-if os.environ["FOREIGN_EVENTS"] == "yes":
+if os.environ["FOREIGN_EVENTS"] != "without":
     INSTALLED_APPS = [*theirs.INSTALLED_APPS, "pgtrigger", "django_events", "foreign.everything"]
     PGTRIGGER_MIGRATIONS = False
     PGTRIGGER_INSTALL_ON_MIGRATE = True

@@ -1,4 +1,6 @@
-"""Every model of the site has an outbox, and every table is captured."""
+"""Every table of the site is captured, and every model has an outbox too where that is asked for."""
+
+import os
 
 import pgtrigger
 from django.apps import apps
@@ -14,5 +16,6 @@ for model in apps.get_models(include_auto_created=True):
     options = model._meta
     if options.app_label not in OURS and options.managed and not options.proxy:
         hidden = [field.attname for field in options.concrete_fields if field.attname == "changed"]
-        outbox("outbox", exclude=hidden)(model)
+        if "outbox" in os.environ["FOREIGN_EVENTS"]:
+            outbox("outbox", exclude=hidden)(model)
         pgtrigger.register(*capture("captured", exclude=hidden))(model)
