@@ -31,7 +31,7 @@ How a batch goes, and what follows when it fails:
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -54,6 +54,7 @@ logger = logging.getLogger("django_events.transfer")
 SQL = sql.beside(__name__)
 
 MOST_UNPLACED = 5
+FEW_TOPICS = 4  # a batch each; more of them are moved sooner by one that is for all
 ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
 
 
@@ -138,7 +139,7 @@ class Transfer:
         self.left = True
         return moved
 
-    def move_few(self, topic_ids: Iterable[int]) -> tuple[int, bool]:
+    def move_few(self, topic_ids: Collection[int]) -> tuple[int, bool]:
         """Move the events of these topics by a small batch each, and look at nothing else.
 
         Returns how many events were moved, and whether that was all, as far as is known; if not, `move` has to follow.
@@ -146,7 +147,7 @@ class Transfer:
         moved = 0
         if self.session is None or not self.session.is_good or self._fingerprint is None:
             return moved, False
-        if self._settled.crashed or self.schedule.is_due:
+        if self._settled.crashed or self.schedule.is_due or len(topic_ids) > FEW_TOPICS:
             return moved, False
         small = SmallBatches(self.session, self._known)
         filenode = self._fingerprint.split()[1]

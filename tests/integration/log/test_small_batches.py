@@ -10,7 +10,7 @@ from django.db import connection, connections, transaction
 from django_events import Draft, publish, publish_many, sql
 from django_events.log.segments import segments
 from django_events.log.small_batches import MOST
-from django_events.log.transfer import Transfer
+from django_events.log.transfer import FEW_TOPICS, Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
 from django_events.sql import prepared
 from django_events.statements import log_table
@@ -78,6 +78,18 @@ def test_a_topic_that_the_transfer_does_not_know_is_looked_at(worker, things):
     publish(things, 1)
     assert worker.move_few([id_of(things)]) == NOTHING
     assert worker.move_few([4711]) == NOTHING
+    assert worker.move() == 1
+
+
+def test_many_topics_are_moved_together(worker, make_topic):
+    topics = [make_topic(f"things.{n}") for n in range(FEW_TOPICS + 1)]
+    for value in ("first", "second"):
+        worker.move()
+        for topic in topics:
+            publish(topic, value)
+
+    assert worker.move_few([id_of(topic) for topic in topics]) == NOTHING
+    assert worker.move_few([id_of(topic) for topic in topics[1:]]) == (FEW_TOPICS, True)
     assert worker.move() == 1
 
 
