@@ -18,10 +18,11 @@ TEST = [
     *METRICS,
     *OPENTELEMETRY,
     "pyspark[connect]",
-    # What pages hand over to, in tests/pages.
+    # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
     "django-tasks>=0.12",
     "django-tasks-db>=0.13",
+    "django-tenants>=4.0",
     "redis>=5",
     "hypothesis>=6.100",
     "opentelemetry-sdk>=1.27",

@@ -206,8 +206,10 @@ def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> 
     gone = kind in (sql.ErrorKind.TABLE_GONE, sql.ErrorKind.FUNCTION_GONE)
     if gone and not router.allow_migrate_model(using, BufferedEvent):
         raise NotReady(
-            f"Events can't be published to {using!r}: a router keeps the tables of django_events away from it. Let it "
-            f"allow them there, or publish what is saved there by hand, to an alias that has them. {given_up}"
+            f"Events can't be published to {using!r}: the search_path of this connection leads to no tables of "
+            "django_events, and a router keeps them away from there. With a schema for each tenant, enter a tenant "
+            "first. Otherwise let the router allow them, or publish what is saved there by hand, to an alias that has "
+            f"them. {given_up}"
         ) from error
     if gone:
         raise NotReady(f"{tables_missing(using)}. {given_up}") from error

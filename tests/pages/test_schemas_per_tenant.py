@@ -1,0 +1,152 @@
+"""docs/how-to/schemas-per-tenant.md: both layouts, with django-tenants and two tenants."""
+
+import pytest
+
+from tests.pages.conftest import MakeSite
+from tests.pages.site import Site
+
+pytest.importorskip("django_tenants", reason="needs django-tenants: pip install django-tenants")
+
+PAGE = "how-to/schemas-per-tenant.md"
+SETTINGS = """
+DATABASES["default"]["ENGINE"] = "django_tenants.postgresql_backend"
+DATABASE_ROUTERS = ["django_tenants.routers.TenantSyncRouter"]
+TENANT_MODEL, TENANT_DOMAIN_MODEL = "customers.Client", "customers.Domain"
+OURS = ["pgtrigger", "django_events"]
+SHARED_APPS = ["django_tenants", "customers", "django.contrib.contenttypes"{shared}]
+TENANT_APPS = ["django.contrib.contenttypes", "shop"{tenants}]
+INSTALLED_APPS = [*SHARED_APPS, *(app for app in TENANT_APPS if app not in SHARED_APPS)]
+"""
+CUSTOMERS = """
+from django.db import models
+from django_tenants.models import DomainMixin, TenantMixin
+
+
+class Client(TenantMixin):
+    auto_create_schema = True
+
+
+class Domain(DomainMixin):
+    pass
+"""
+SHOP = """
+from django.db import models
+
+
+class Order(models.Model):
+    reference = models.UUIDField(unique=True)
+
+
+class Invoice(models.Model):
+    reference = models.UUIDField()
+"""
+EVENTS = """
+import pgtrigger
+from django_events import capture, consumer, topic
+
+from shop.models import Invoice, Order
+
+orders = topic("orders", partitions=2)
+pgtrigger.register(*capture("orders", key="reference"))(Order)
+
+{handler}
+"""
+MIGRATE = """
+from django.core.management import call_command
+
+call_command("makemigrations", "customers", "shop", verbosity=0)
+call_command("migrate_schemas", shared=True, verbosity=0)
+from customers.models import Client
+
+for name in ("acme", "zoo"):
+    Client.objects.create(schema_name=name)
+"""
+ORDERS = """
+import uuid
+from django.db import connection, transaction
+from django_events import Draft
+from django_tenants.utils import schema_context
+from shop.events import orders
+from shop.models import Order
+{middleware}
+
+def view(request):
+    with transaction.atomic():
+        orders.publish(request, key=connection.schema_name)
+        orders.publish_many([Draft(value=n, key=connection.schema_name) for n in range(2)])
+        Order.objects.create(reference=uuid.uuid4())
+
+for tenant in ("acme", "zoo", "acme"):
+    with schema_context(tenant):
+        {call}
+"""
+WITHOUT_TENANT = """
+from django_events.exceptions import NotReady
+from shop.events import orders
+try:
+    orders.publish("without a tenant")
+except NotReady as error:
+    print(error)
+"""
+COUNT = """
+from django_tenants.utils import schema_context
+from shop.models import Invoice
+
+for tenant in ("acme", "zoo"):
+    with schema_context(tenant):
+        print(tenant, Invoice.objects.count())
+"""
+
+
+def make(make_site: MakeSite, *, shared: bool) -> Site:
+    site = make_site(PAGE)
+    ours = ", *OURS"
+    site.write("customers/__init__.py", "")
+    site.write("customers/migrations/__init__.py", "")
+    site.write("customers/models.py", CUSTOMERS)
+    site.write("shop/models.py", SHOP)
+    silenced = site.take().code
+    settings = SETTINGS.format(shared=ours if shared else "", tenants="" if shared else ours)
+    site.write("mysite/settings.py", settings + silenced, added=True)
+    return site
+
+
+def test_one_log_for_all_tenants(make_site: MakeSite):
+    site = make(make_site, shared=True)
+    middleware, handler = site.take().code, site.take().code
+    bill = handler.replace("...", 'Invoice.objects.create(reference=event.value["reference"])').replace(
+        "def bill", '@consumer(orders, name="billing", types=["*.created"])\ndef bill'
+    )
+    site.write("shop/events.py", EVENTS.format(handler=bill))
+    site.script(MIGRATE)
+    site.script(ORDERS.format(middleware=middleware, call='tenant_in_events(view)("hello")'))
+
+    assert "moved into the log: 12." in site.manage("run_transfer", "--once")
+    site.manage("run_consumer", "billing", "--once")
+    assert site.script(COUNT) == "acme 2\nzoo 1\n"
+    events = "from django_events.models import Event\n"
+    told = site.script(events + "print([e.metadata['tenant'] for e in Event.objects.of('orders')].count('acme'))")
+    assert told == "8\n"
+    site.manage("events", "verify")
+
+
+def test_a_log_for_each_tenant(make_site: MakeSite):
+    site = make(make_site, shared=False)
+    bill = (
+        '@consumer(orders, name="billing", types=["*.created"])\n'
+        'def bill(event):\n    Invoice.objects.create(reference=event.value["reference"])'
+    )
+    site.write("shop/events.py", EVENTS.format(handler=bill))
+    site.script(MIGRATE)
+    site.script(ORDERS.format(middleware="", call='view("hello")'))
+    said = site.script(WITHOUT_TENANT)
+    assert "enter a tenant first" in said
+    site.skip_until("TENANT")
+    site.write("mysite/settings.py", site.take().code + '\n    INSTALLED_APPS.remove("customers")\n', added=True)
+    for tenant, events in (("acme", 8), ("zoo", 4)):
+        site.variables["TENANT"] = tenant
+        assert f"moved into the log: {events}." in site.manage("run_transfer", "--once")
+        site.manage("run_consumer", "billing", "--once")
+        assert "No problem" in site.manage("events", "status")
+    del site.variables["TENANT"]
+    assert site.script(COUNT) == "acme 2\nzoo 1\n"
