@@ -13,6 +13,8 @@ import pytest
 
 import django_events
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 IGNORED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
 
@@ -115,8 +117,6 @@ sys.path.insert(0, sys.argv[1])
 import django_events
 assert django_events.__file__.startswith(sys.argv[1]), django_events.__file__
 from django_events import sql
-
-pytestmark = pytest.mark.quick
 assert "django_events_publish" in sql.beside("django_events.publishing.storing").publish.text
 """
     done = subprocess.run([sys.executable, "-I", "-c", program, tmp_path], capture_output=True, text=True)
