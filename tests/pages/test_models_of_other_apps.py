@@ -11,6 +11,12 @@ from tests.pages.conftest import MakeSite
 from tests.pages.site import Site
 
 PAGE = "how-to/models-of-other-apps.md"
+UNREACHABLE = (
+    "Temporary failure in name resolution",
+    "ConnectTimeoutError",
+    "NewConnectionError",
+    "(from versions: none)",
+)
 EVENTS = """
 from django_events.models import Event
 from django_events.log.transfer import Transfer
@@ -29,8 +35,9 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "ours.pth").write_text(sysconfig.get_path("purelib"))
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", "wagtail", "django-oscar"]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"Wagtail and Oscar can't be installed: {done.stderr.strip().splitlines()[-1]}")
+    if any(sign in done.stderr for sign in UNREACHABLE):
+        pytest.skip(f"PyPI can't be reached: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
     return packages
 
 
@@ -91,15 +98,14 @@ def test_a_capture_of_pages_of_wagtail(make_site: MakeSite, others: Path):
     site.take_files("cms/events.py")
     site.write("mysite/settings.py", site.take().code, added=True)
     site.manage("migrate", "-v0")
+    assert site.script("print(django.VERSION >= (5, 2))") == "True\n"
     site.script(
         "from wagtail.models import Page\nroot = Page.objects.get(depth=1)\n"
         "page = root.add_child(title='News', slug='news')\npage.title = 'Old news'\npage.save()\npage.delete()\n"
     )
     kinds = [line.split()[0] for line in site.script(EVENTS.format(topic="pages")).splitlines()]
-    assert "page.created" in kinds
-    assert "page.updated" in kinds
-    assert kinds[-2:].count("page.deleted") >= 1
-    assert site.all_taken()
+    assert set(kinds) == {"page.created", "page.updated", "page.deleted"}  # its parent counts children, too
+    assert (kinds.count("page.created"), kinds.count("page.deleted")) == (1, 1)
 
 
 def test_a_capture_of_orders_of_oscar(make_site: MakeSite, others: Path):
@@ -122,13 +128,9 @@ def test_a_capture_of_orders_of_oscar(make_site: MakeSite, others: Path):
         "HAYSTACK_CONNECTIONS = {'default': {'ENGINE': 'haystack.backends.simple_backend.SimpleEngine'}}\n",
         added=True,
     )
-    site.write("sales/events.py", "from django_events import topic\n\ntopic('orders')\n")
-    site.write(
-        "sales/models.py",
-        "from django_events import capture\nfrom oscar.core.loading import get_model\n\n\n"
-        'class CapturedOrder(get_model("order", "Order")):\n    class Meta:\n        proxy = True\n'
-        '        default_permissions = ()\n        triggers = capture("orders", key="number", watch=["status"])\n',
-    )
+    site.write("sales/events.py", "from django_events import topic\n\ntopic('orders')\ntopic('stock')\n")
+    site.skip_until("oscar.core.loading")
+    site.take_files("sales/models.py")
     site.manage("makemigrations", "sales")
     site.manage("migrate", "-v0")
     site.script(
@@ -139,3 +141,4 @@ def test_a_capture_of_orders_of_oscar(make_site: MakeSite, others: Path):
     )
     said = site.script(EVENTS.format(topic="orders"))
     assert [line.split()[:2] for line in said.splitlines()] == [["order.created", "1001"], ["order.updated", "1001"]]
+    assert site.all_taken()

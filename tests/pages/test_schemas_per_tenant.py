@@ -148,5 +148,6 @@ def test_a_log_for_each_tenant(make_site: MakeSite):
         assert f"moved into the log: {events}." in site.manage("run_transfer", "--once")
         site.manage("run_consumer", "billing", "--once")
         assert "No problem" in site.manage("events", "status")
+        site.manage("events", "verify")
     del site.variables["TENANT"]
     assert site.script(COUNT) == "acme 2\nzoo 1\n"
