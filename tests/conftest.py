@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+# Their asserts say what they compared.
+pytest.register_assert_rewrite("tests.spark.rivals", "tests.support.processes", "tests.support.proxies")
+
 pytest_plugins = [  # each before those that import it
     "django_events.pytest_plugin",
     "tests.support.fix_database",

@@ -230,8 +230,9 @@ def two_followers_after_a_kill(
 
     assert raised.value.returncode == 1
     assert ids(out) == list(range(1, EVENTS + 1))
-    assert left_over(out) == []
+    # An executor outlives its killed driver for a moment, and may write into an attempt that was just removed.
     assert run(*words[1:], command="stream_events") == "Events written: 0.\n"
+    assert left_over(out) == []
 
 
 def two_followers_at_once_after_a_kill(
