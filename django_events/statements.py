@@ -7,11 +7,13 @@ Parameters are named. Names, values and parts are composed here and nowhere else
 statement brings the connection. Django is not needed for it.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from functools import lru_cache
 from importlib import resources
 from string import Formatter
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -22,6 +24,7 @@ TOO_DEEP = "strict $.**{5001}"  # a jsonpath: lists and objects in each other
 SMALL = 4_000  # bytes of JSON, whose text is not worth a closer look for programs that read many
 
 _LOADER = object()
+_PARAMETER = re.compile(r"%\((\w+)\)s|%%")
 
 Name = str | tuple[str, ...]
 
@@ -146,6 +149,26 @@ def union_all(statements: list[Statement]) -> Statement:
 def all_of(conditions: list[Statement]) -> Statement:
     """One condition that holds when all of them do."""
     return _made("all", " AND ".join(f"({s.text})" for s in conditions) or "true")
+
+
+class Prepared(NamedTuple):
+    """A statement under a name that a session of the server knows it by, and the order of its parameters."""
+
+    prepare: Statement
+    execute: Statement
+    parameters: tuple[str, ...]
+
+
+def prepared(statement: Statement, name: str) -> Prepared:
+    """A statement for PREPARE and EXECUTE. The first takes no parameters: `%%` is one percent sign in it."""
+    names = tuple(dict.fromkeys(filter(None, _PARAMETER.findall(statement.text))))
+    text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}" if found[1] else "%", statement.text)
+    given = f" ({', '.join(f'%({one})s' for one in names)})" if names else ""
+    return Prepared(
+        _made(statement.name, f"PREPARE {quoted_name(name)} AS {text}"),
+        _made(statement.name, f"EXECUTE {quoted_name(name)}{given}"),
+        names,
+    )
 
 
 def as_text(*column: str, small: int) -> Statement:

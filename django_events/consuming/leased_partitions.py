@@ -25,16 +25,19 @@ from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
 from django_events.consuming.leases import Lease, end_holder, give_up
 from django_events.consuming.missing import floors, left_out, missing, refuse_missing
-from django_events.consuming.reading import ALL, NOTHING, EventGone, bounded, loaded
+from django_events.consuming.reading import ALL, NOTHING, EventGone, are_whole, bounded, light, loaded
 from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.unread import UnreadEvent
+from django_events.log.segments import Segment
 from django_events.received import ReceivedEvent
+from django_events.sql.prepared import SharedSession
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
 
 # How many ids a read looks at, at least, where a filter or the partition may leave out most of them.
 RANGE = 10_000
+CLAIMED = 8  # columns of `claim_and_read` before those of an event
 MOST = 1_000_000  # events in one read, where neither batch_size nor memory sets a limit
 
 
@@ -97,6 +100,7 @@ class LeasedPartition(Lease):
     after_crash: bool  # the last worker lost its lease, and what it was handling has not been looked at
     readable_until: int = 0
     batch: EventBatch | None = None
+    read_ahead: tuple[sql.Rows, int] | None = None  # events that were read with the claim, and up to which id
     read_limit: int = MOST  # events; less after a batch that was too large for MAX_BATCH_BYTES
     claimed_at: float = field(default_factory=time.monotonic)
 
@@ -115,6 +119,10 @@ class LeasedPartition(Lease):
     @property
     def reached(self) -> int | None:
         return self.position
+
+    @property
+    def ended(self) -> bool:
+        return self.batch is not None and self.last and self.position >= self.batch.position and not self.redrives
 
     @property
     def last(self) -> bool:
@@ -153,6 +161,9 @@ class LeasedPartition(Lease):
             raise
 
     def _read(self, most_bytes: int | None = None) -> EventBatch | None:
+        if self.read_ahead is not None:
+            (rows, upper), self.read_ahead = self.read_ahead, None
+            return self._batch(rows, None, most=self.subscription.most, upper=upper)
         of = self.subscription
         if self.position >= self.readable_until:
             rows = sql.fetch_whole(
@@ -166,12 +177,16 @@ class LeasedPartition(Lease):
             self._go_carefully()
         # What may have ended a worker is also read by itself: it may be too large to be read with others.
         most = 1 if self.position < self.careful_until else min(of.most, self.read_limit)
-        reach = most if of.is_dense else max(RANGE, 2 * most * of.partitions)
-        upper = min(self.readable_until, self.position + reach)
+        upper = min(self.readable_until, self.position + _reach(of, most))
         statement = SQL.read.on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
         )
         rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
+        return self._batch(rows, cut, most=most, upper=upper)
+
+    def _batch(self, rows: sql.Rows, cut: tuple[Any, ...] | None, *, most: int, upper: int) -> EventBatch:
+        """The events up to the id `upper`, of which at most `most` were asked for, and one did not fit, if any."""
+        of = self.subscription
         events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
         if cut is not None and not events:
             events = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
@@ -460,6 +475,71 @@ def claim(
         after_crash=lost_token is not None,
         readable_until=last_id or 0,
     )
+
+
+class PreparedClaim:
+    """Leases a partition and reads its next events, which are in one segment of the log, by one prepared statement."""
+
+    def __init__(self, session: SharedSession, of: Subscription, position_id: int, partition: int, segment: Segment):
+        self.segment = segment
+        self._session, self._of, self._position_id, self._partition = session, of, position_id, partition
+        chosen = SQL.read.on(
+            log=segment.table,
+            events=sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else SQL.in_claimed_partition,
+            match=of.match,
+            after=("claimed", "position"),
+            upper=("claimed", "upper"),
+            most=of.most,
+        )
+        self._statement = SQL.claim_and_read.on(
+            segment=segment.table,
+            topic_id=of.topic_id,
+            before=segment.first - 1,
+            redrive_due=sql.shared.redrive_due,
+            light=light(chosen, of.most),
+        )
+
+    def claim(self, *, holder: str) -> LeasedPartition | None:
+        """None also where anything is unusual: `claim` finds out what. The lease may not be on disk yet."""
+        of, token = self._of, secrets.randbits(63)
+        if not self._session.is_good:
+            return None
+        rows = self._session.ask(
+            self._statement,
+            position_id=self._position_id,
+            token=token,
+            lease=of.consumer.lease,
+            holder=holder[:200],
+            reach=_reach(of, of.most),
+        )
+        if not rows:
+            return None
+        position, number, attempted, careful_until, address, clock, last_id, upper = rows[0][:CLAIMED]
+        events = [row[CLAIMED:] for row in rows if row[CLAIMED] is not None]
+        return LeasedPartition(
+            of,
+            token,
+            lost_token=None,
+            nested=False,
+            position_id=self._position_id,
+            partition=self._partition,
+            position=position,
+            number=number,
+            attempted=attempted,
+            attempts=0,
+            careful_until=careful_until,
+            row_address=address,
+            clock=clock,
+            redrives=False,
+            after_crash=False,
+            readable_until=last_id,
+            read_ahead=(events, upper) if are_whole(events) else None,
+        )
+
+
+def _reach(of: Subscription, most: int) -> int:
+    """How many ids to look at for so many events."""
+    return most if of.is_dense else max(RANGE, 2 * most * of.partitions)
 
 
 def _end_frozen_settler(using: str, position_id: int) -> bool:

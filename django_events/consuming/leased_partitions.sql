@@ -119,6 +119,66 @@ RETURNING
     free.redrive_due, free.last_id, free.commits
 
 
+-- name: claim_and_read
+-- Lease one partition of a consumer under a new token, and read its next events: `claim` and `light` of `read` in one
+-- prepared statement, for a position in a known segment, of which nothing but new events is known to be there.
+--
+-- Where a lease is over, an attempt failed, a dead letter is to be handled again, or the position is not in the segment,
+-- it does nothing: `claim` finds out. It sees one snapshot: a worker that has settled more since has moved the position
+-- beyond what is seen here, so nothing is claimed, or up to where these events begin.
+-- Parameters: position_id, token, lease (an interval), holder, reach (how many ids to look at). Literals: topic_id,
+-- before (the id before the segment's first). Identifiers: segment. Parts: redrive_due, light (the events after
+-- claimed.position, up to claimed.upper).
+-- Answers with what was claimed, up to which id the log can be read, and up to which it was read; then each event.
+-- Relies on: the primary keys of django_events_position and of the segment; for `light`, see there.
+WITH free AS MATERIALIZED (
+    SELECT p.id, last.id AS last_id, set_config('synchronous_commit', 'off', true) AS commits
+    FROM django_events_position AS p
+    JOIN django_events_consumer AS c ON c.id = p.consumer_id
+    CROSS JOIN (
+        SELECT e.id FROM {segment} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT 1
+    ) AS last
+    WHERE p.id = %(position_id)s::bigint
+        AND p.token IS NULL
+        AND p.attempts = 0
+        AND p.careful_until <= p.position
+        AND p.stopped_at IS NULL
+        AND (p.retry_at IS NULL OR p.retry_at <= clock_timestamp())
+        AND c.paused_at IS NULL
+        AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+        AND p.position >= {before}
+        AND p.position < last.id
+        AND NOT EXISTS (SELECT FROM django_events_deadletter AS d WHERE {redrive_due})
+    FOR UPDATE OF p SKIP LOCKED
+),
+claimed AS (
+    UPDATE django_events_position AS p
+    SET
+        token = %(token)s::bigint,
+        leased_until = clock_timestamp() + %(lease)s::interval,
+        holder = %(holder)s::text,
+        served_at = clock_timestamp()
+    FROM free
+    WHERE p.id = free.id
+    RETURNING
+        p.partition, p.position, p.number, p.attempted, p.careful_until,
+        p.ctid::text AS row_address, clock_timestamp() AS clock,
+        free.last_id, least(free.last_id, p.position + %(reach)s::bigint) AS upper
+)
+SELECT
+    claimed.position, claimed.number, claimed.attempted, claimed.careful_until, claimed.row_address, claimed.clock,
+    claimed.last_id, claimed.upper, event.*
+FROM claimed
+LEFT JOIN LATERAL ({light}) AS event ON true
+
+
+-- name: in_claimed_partition
+-- Part of a condition on an event `e` of a topic's own log: it is of the partition that `claim_and_read` leases.
+--
+-- Relies on: (partition, id) of the log.
+e.partition = claimed.partition
+
+
 -- name: overdue
 -- The token of a position whose lease is over.
 --

@@ -11,6 +11,7 @@ from django_events import sql
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import LeaseLost
 from django_events.received import ReceivedEvent
+from django_events.sql.beginning import begin_with
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
@@ -65,6 +66,11 @@ class Lease:
         return None
 
     @property
+    def ended(self) -> bool:
+        """Whether all is settled that was there when it was last looked at, and nothing waits."""
+        return False
+
+    @property
     def commits_separately(self) -> bool:
         """Whether the COMMIT is a message of its own: a worker that freezes before it keeps its rows locked."""
         return not self.nested and connections[self.using].in_atomic_block
@@ -105,8 +111,7 @@ class Lease:
             raise self.lose()
 
     def _try_lock(self) -> bool:
-        [[locked, *_]] = sql.fetch(self.using, SQL.take_lock, token=self.token)
-        return bool(locked)
+        return begin_with(self.using, SQL.take_lock, token=self.token)
 
     def _is_ours(self) -> bool:
         leases = sql.fetch(self.using, sql.shared.leases, consumer_ids=[self.subscription.consumer_id], partition=None)

@@ -53,9 +53,8 @@ def bounded(
     """
     if most_bytes is None:
         most_bytes = settings.MAX_BATCH_BYTES
-        light = SQL.light.on(chosen=chosen, bytes=min(LIGHT, most_bytes // at_most))
-        rows = sql.fetch_whole(using, light, **parameters)
-        if all(row[_METADATA] is not None for row in rows):
+        rows = sql.fetch_whole(using, light(chosen, at_most), **parameters)
+        if are_whole(rows):
             return Rows(rows, None)
     weighed = SQL.bounded.on(chosen=chosen, bytes=most_bytes, value=_text_of("value"), metadata=_text_of("metadata"))
     rows = sql.fetch_large(using, weighed, **parameters)
@@ -63,6 +62,16 @@ def bounded(
         *columns, _, stored = rows[-1]
         return Rows(rows[:-1], (*columns, most_bytes > NOTHING, stored))
     return Rows(rows, None)
+
+
+def light(chosen: sql.Statement, at_most: int) -> sql.Statement:
+    """All of the chosen events, of which there are `at_most`, in their order, if `are_whole` says so of the rows."""
+    return SQL.light.on(chosen=chosen, bytes=min(LIGHT, settings.MAX_BATCH_BYTES // at_most))
+
+
+def are_whole(rows: sql.Rows) -> bool:
+    """Whether each of the events is small, so that all of it was read."""
+    return all(row[_METADATA] is not None for row in rows)
 
 
 @cache

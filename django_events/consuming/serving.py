@@ -17,6 +17,7 @@ from django_events.consuming.leases import Lease
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.streams import StreamServer
 from django_events.consuming.subscriptions import Subscription
+from django_events.sql.prepared import SharedSession
 
 
 class Server(Protocol):
@@ -60,9 +61,18 @@ class Server(Protocol):
 
 
 def server_of(
-    subscription: Subscription, position_id: int, partition: int, *, holder: str, patient: bool = True
+    subscription: Subscription,
+    position_id: int,
+    partition: int,
+    *,
+    holder: str,
+    patient: bool = True,
+    session: SharedSession | None = None,
 ) -> Server:
-    """The server of a position. A patient one waits until there are min_batch events, or max_wait is over."""
+    """The server of a position. A patient one waits until there are min_batch events, or max_wait is over.
+
+    With a session, statements that are asked again and again are prepared.
+    """
     if subscription.is_queue:
         return QueueServer(Queue(subscription, holder=holder))
-    return StreamServer(subscription, position_id, partition, holder=holder, patient=patient)
+    return StreamServer(subscription, position_id, partition, holder=holder, patient=patient, session=session)

@@ -14,19 +14,22 @@ from django.db import DatabaseError, connections, transaction
 from django_events import sql
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
-from django_events.consuming.leased_partitions import EventBatch, LeasedPartition, claim
+from django_events.consuming.leased_partitions import EventBatch, LeasedPartition, PreparedClaim, claim
 from django_events.consuming.leases import Lease, end_holder
 from django_events.consuming.reading import is_of_payload
 from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 from django_events.exceptions import EventsMissing
+from django_events.log import segments
 from django_events.log.stops import unreadable
 from django_events.received import ReceivedEvent
+from django_events.sql.prepared import SharedSession
 
 logger = logging.getLogger("django_events.consumer")
 
 TURN = 0.2  # seconds, then the worker goes on with the consumer that has waited longest
+PREPARE_EVERY, PREPARE_AGAIN = 1.0, 60.0  # seconds, the second after an error
 TRANSACTION = 0.1  # seconds, then the events that a handler of single events has handled are committed
 
 
@@ -37,13 +40,23 @@ class StreamServer:
     unclaimable = None
 
     def __init__(
-        self, subscription: Subscription, position_id: int, partition: int, *, holder: str, patient: bool = True
+        self,
+        subscription: Subscription,
+        position_id: int,
+        partition: int,
+        *,
+        holder: str,
+        patient: bool = True,
+        session: SharedSession | None = None,
     ) -> None:
         self.subscription = subscription
         self.position_id = position_id
         self.partition = partition
         self.holder = holder
         self.patient = patient
+        self._session = session
+        self._prepared: PreparedClaim | None = None
+        self._prepare_at = 0.0
 
     def claim(
         self, min_position: int = 0, *, ours: Collection[Lease] = (), async_commit: bool = True
@@ -51,6 +64,8 @@ class StreamServer:
         """Lease the partition; None if another worker has it, it has to wait, or it has nothing to do."""
         if any(lease.at_position == self.position_id for lease in ours):
             return None
+        if async_commit and (lease := self._claim_prepared()) is not None:
+            return lease
         return claim(
             self.subscription,
             self.position_id,
@@ -81,10 +96,35 @@ class StreamServer:
         if lease.redrives and not lease.released:
             passed += turn.redrive()
         lease.release()
+        self._prepare(lease.position + 1)
         return passed
 
+    def _claim_prepared(self) -> LeasedPartition | None:
+        """As `claim`, if that is prepared. After an error it isn't for a while: the next claim says what is wrong."""
+        if self._prepared is None:
+            return None
+        try:
+            return self._prepared.claim(holder=self.holder)
+        except DatabaseError as error:
+            if sql.kind_of(error).of_server:
+                raise
+            self._prepared, self._prepare_at = None, time.monotonic() + PREPARE_AGAIN
+            return None
+
+    def _prepare(self, event_id: int) -> None:
+        """Let the next claim be a prepared one, of the segment in which the next event will be."""
+        if self._session is None or not self._session.is_good or time.monotonic() < self._prepare_at:
+            return
+        known = None if self._prepared is None else self._prepared.segment
+        if known is None or not known.first <= event_id < known.end:
+            self._prepare_at = time.monotonic() + PREPARE_EVERY  # at the end of a log there may be no segment yet
+            of = self.subscription
+            segment = segments.holding(of.using, of.topic_id, event_id)
+            self._prepared = segment and PreparedClaim(self._session, of, self.position_id, self.partition, segment)
+
     def start_over(self) -> None:
-        """A partition is read from its position: there is nothing to forget."""
+        """A partition is read from its position: there is nothing to forget but its segment."""
+        self._prepared = None
 
     def close(self) -> None:
         """Counts are settled together with the position: there is nothing left to write."""

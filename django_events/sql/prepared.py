@@ -1,28 +1,33 @@
-"""Prepared statements, on the connection of a thread that has it for itself.
+"""Prepared statements: each is a transaction by itself, of one message, and the server plans it once.
 
     session = prepared.begin(using, {**sql.BATCH_SETTINGS, **sql.vanishing()})
     if session is not None and session.is_good:
         rows = session.ask(SQL.move.on(…), mark=7, most=100)
 
-Each is a transaction by itself, of one message, and the server plans it once. The settings hold as long as the
-connection does, so nothing else may get it: behind a pooler, or in Django's own pool, there is no such session.
+A transfer has its connection for itself, so its settings hold as long as the connection does. Handlers use a
+consumer's connection too: there each message of a `SharedSession` brings its settings, which end with it. Behind a
+pooler, or in Django's own pool, there is neither.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, cast
 
 import psycopg
 from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_events.database_errors import state
 from django_events.phrases import cut_details
 from django_events.sql.direct import is_pooled
-from django_events.statements import Statement, beside
+from django_events.statements import Statement, beside, prepared
 
 SQL = beside(__name__)
 
 ONLY_WHEN_ASKED = 2**31  # executions of a statement after which psycopg would prepare it by itself
 FORGOTTEN = "26000"  # the state of an error: the server has no such prepared statement
+MOST_PREPARED = 100  # in a shared session: the one that was not asked for the longest is given up
 ONE_PLAN = {
     "plan_cache_mode": "force_generic_plan",  # instead of planning the first five runs, and any that looks dearer
     "default_transaction_isolation": "read committed",
@@ -62,11 +67,71 @@ class PreparedSession:
             raise
 
 
+class SharedSession:
+    """The connection of a thread in which handlers run too, and the statements that are prepared on it.
+
+    `renew()` is called where the thread may have connected anew, outside of a transaction.
+    """
+
+    _numbers = count(1)  # no name comes twice: the server may have forgotten some statements and not others
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self._connection: psycopg.Connection[Any] | None = None
+        self._executes: OrderedDict[str, tuple[str, Statement]] = OrderedDict()  # by text: its name, and what to send
+        self._pooled = False
+
+    @property
+    def is_good(self) -> bool:
+        """Whether this thread's connection is the one that was looked at, and no transaction is open."""
+        wrapper = connections[self.using]
+        return not self._pooled and wrapper.connection is self._connection and not wrapper.in_atomic_block
+
+    def renew(self) -> None:
+        """Begin anew if this thread's connection is another one than before."""
+        wrapper = connections[self.using]
+        connection = cast("psycopg.Connection[Any]", wrapper.connection)
+        if connection is not self._connection:
+            self._executes.clear()
+            self._pooled = _may_change(wrapper, connection)
+            self._connection = connection
+
+    def ask(self, statement: Statement, **parameters: object) -> list[tuple[Any, ...]]:
+        """Run a statement, which is prepared at its first run, by index and at READ COMMITTED; returns its rows.
+
+        Parameters have the types that the statement casts them to, so there is one plan.
+        """
+        try:
+            raw = cast("psycopg.Connection[Any]", self._connection)
+            with connections[self.using].wrap_database_errors, psycopg.ClientCursor(raw) as cursor:
+                if statement.text not in self._executes:
+                    self._prepare(cursor, statement)
+                self._executes.move_to_end(statement.text)
+                _, execute = self._executes[statement.text]
+                cursor.execute(execute.text.encode(), parameters)
+                while cursor.nextset():
+                    pass
+                return cursor.fetchall()
+        except DatabaseError as error:
+            cut_details(error)
+            self._executes.clear()  # whatever it was, the next time begins anew
+            raise
+
+    def _prepare(self, cursor: "psycopg.ClientCursor[Any]", statement: Statement) -> None:
+        if len(self._executes) >= MOST_PREPARED:
+            _, (oldest, _) = self._executes.popitem(last=False)
+            cursor.execute(SQL.deallocate.on(name=oldest).text.encode())
+        name = f"django_events_{next(self._numbers)}"
+        made = prepared(statement, name)
+        cursor.execute(made.prepare.text.encode())
+        self._executes[statement.text] = name, SQL.by_index.on(execute=made.execute)
+
+
 def begin(using: str, settings: Mapping[str, str]) -> PreparedSession | None:
     """Make this thread's open connection a session with these settings; None if another program may get it later."""
     wrapper = connections[using]
     connection = cast("psycopg.Connection[Any]", wrapper.connection)
-    if wrapper.settings_dict.get("OPTIONS", {}).get("pool") or is_pooled(connection):
+    if _may_change(wrapper, connection):
         return None
     settings = {**settings, **ONE_PLAN}
     change, parameters = SQL.set_for_session, {"names": list(settings), "values": list(settings.values())}
@@ -74,6 +139,11 @@ def begin(using: str, settings: Mapping[str, str]) -> PreparedSession | None:
         cursor.execute(change.text.encode(), parameters)
     connection.prepare_threshold = ONLY_WHEN_ASKED
     return PreparedSession(using, connection)
+
+
+def _may_change(wrapper: BaseDatabaseWrapper, connection: "psycopg.Connection[Any]") -> bool:
+    """Whether another program may get this connection, or the session of the server that is behind it."""
+    return bool(wrapper.settings_dict.get("OPTIONS", {}).get("pool")) or is_pooled(connection)
 
 
 def _text(value: object) -> str:

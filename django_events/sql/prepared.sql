@@ -10,3 +10,24 @@ SELECT
         false
     )
 FROM unnest(%(names)s::text[], %(values)s::text[]) AS setting (name, value)
+
+
+-- name: by_index
+-- A prepared statement with settings for it alone, in one message, which is a transaction: it is planned once, by index,
+-- and fails where row-level security would hide rows from this role.
+--
+-- Parts: execute.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCAL row_security = off;
+SET LOCAL plan_cache_mode = force_generic_plan;
+SET LOCAL enable_seqscan = off;
+SET LOCAL enable_bitmapscan = off;
+SET LOCAL jit = off;
+{execute}
+
+
+-- name: deallocate
+-- Let the session forget a prepared statement.
+--
+-- Identifiers: name.
+DEALLOCATE {name}

@@ -24,6 +24,7 @@ from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
 from django_events.log import channel
 from django_events.log.setbacks import Failing
+from django_events.sql.prepared import SharedSession
 from django_events.workers.due_partitions import Due, DuePartitions
 from django_events.workers.lease_renewal import LeaseRenewal
 from django_events.workers.listening import Listener
@@ -51,9 +52,11 @@ class ConsumerWorker:
         self._holder = f"{socket.gethostname()}:{os.getpid()}/{name}"
         self._unsettled: list[Lease] = []
         self._servers: dict[int, Server] = {}
+        self._session = SharedSession(self.using)
 
     def connect(self) -> None:
         connect_for_work(self.using)
+        self._session.renew()
         self._give_up()
 
     def work(self, stop: Stop) -> int:
@@ -77,11 +80,11 @@ class ConsumerWorker:
                 continue
             pool.due_partitions.claimed(due.position_id)
             handler, on_failure = pool.handlers[due.subscription.consumer.name], log_failure(lease)
-            passed, until = 0, None
+            passed, until, ended = 0, None, False
             try:
                 with pool.renewal.renewing(lease):
                     passed = server.serve(lease, handler, on_failure=on_failure, stopping=lambda: stop.requested)
-                until = lease.reached
+                until, ended = lease.reached, lease.ended and pool.is_told
                 pool.proven.add(due.position_id)
                 # A worker that was told to stop may have read nothing, which proves nothing.
                 if (passed or not stop.requested) and pool.setbacks.concerns(due.subscription):
@@ -98,7 +101,7 @@ class ConsumerWorker:
                 if not isinstance(error, DatabaseError | EventsMissing) or not self._set_aside(due, server, error):
                     raise
             finally:
-                pool.due_partitions.served(due.position_id, until=until)
+                pool.due_partitions.served(due.position_id, until=until, ended=ended)
                 self._tidy()
             if passed:
                 return passed
@@ -135,7 +138,7 @@ class ConsumerWorker:
     def _server(self, due: Due) -> Server:
         if due.position_id not in self._servers:
             self._servers[due.position_id] = server_of(
-                due.subscription, due.position_id, due.partition, holder=self._holder
+                due.subscription, due.position_id, due.partition, holder=self._holder, session=self._session
             )
         return self._servers[due.position_id]
 
@@ -222,10 +225,15 @@ class ConsumerPool:
         self.renewal = LeaseRenewal(using, stop=lambda: None)
 
     @property
+    def is_told(self) -> bool:
+        """Whether notifications tell of new events."""
+        return self._listener.listening
+
+    @property
     def poll(self) -> float:
         """How long to wait at most without looking everywhere, in seconds."""
         interval = settings.POLL_INTERVAL.total_seconds()
-        return max(interval, LISTENING_POLL) if self._listener.listening else interval
+        return max(interval, LISTENING_POLL) if self.is_told else interval
 
     def run(self, stop: Stop, *, once: bool = False, on_progress: Callable[[int], None] = lambda done: None) -> int:
         """Serve them until told to stop, or with `once` until nothing is due; returns how many events were passed."""

@@ -46,6 +46,7 @@ class PartitionState:
     position_id: int
     partition: int
     ours: bool = False  # this process served it last, and no worker serves it now
+    left_out: bool = False  # of a look since it was taken to be claimed: while it is served, it is not due
     reached: int = 0  # the id up to which this process has served it
     refusal: float = 0.0  # seconds, how long it is left alone because it could not be claimed; 0 if it could
     refused_until: float = 0.0
@@ -179,6 +180,7 @@ class DuePartitions:
             state = self._due.popleft()
         except IndexError:
             return None
+        state.left_out = False  # what made another thread look before this will be seen by the claim
         min_position = state.reached or self._min_positions.get(state.subscription.consumer_id, 0)
         return Due(state.subscription, state.position_id, state.partition, min_position)
 
@@ -244,15 +246,17 @@ class DuePartitions:
             state.ours = False
             self._arrived.pop(position_id, None)
 
-    def served(self, position_id: int, *, until: int | None) -> None:
+    def served(self, position_id: int, *, until: int | None, ended: bool = False) -> None:
         """A partition's turn is over, and it is served up to this id; None if the lease was lost, or that isn't known.
 
-        The topic is looked at again: looks during the turn left the partition out.
+        The topic is looked at again, unless all that was there is handled (`ended`): events that came since tell of
+        themselves, and looks during the turn left the partition out.
         """
         state = self._states[position_id]
         with self._noticing:
-            self._topic_ids.add(state.subscription.topic_id)
             state.served(until)
+            if not (ended and state.ours) or state.left_out:
+                self._topic_ids.add(state.subscription.topic_id)
 
     def look(self, *, period: float) -> bool:
         """Find out what is due, where something happened; everywhere once in a period, and when something gets due.
@@ -308,8 +312,13 @@ class DuePartitions:
                 self._arrived = {}
         if everywhere:
             self._looked_at = now
-            return self._subscriptions, True
-        return [s for s in self._subscriptions if s.topic_id in topic_ids], False
+            found = self._subscriptions
+        else:
+            found = [s for s in self._subscriptions if s.topic_id in topic_ids]
+        for subscription in found:
+            for position_id, _ in subscription.positions:
+                self._states[position_id].left_out = True
+        return found, everywhere
 
     def seconds_to_next(self, *, period: float) -> float:
         """How long until the next look: something gets due, or the period is over."""

@@ -18,7 +18,17 @@ from tests.benchmarks.database import own_database  # noqa: E402
 from tests.benchmarks.harness import FIGURES, Effort, Figure, Row  # noqa: E402
 from tests.benchmarks.samples import create_plain_tables  # noqa: E402
 
-FAMILIES = ("publishing", "changes", "transfer", "consuming", "deliveries", "end_to_end", "operations", "pipeline")
+FAMILIES = (
+    "publishing",
+    "changes",
+    "transfer",
+    "consuming",
+    "deliveries",
+    "end_to_end",
+    "time_line",
+    "operations",
+    "pipeline",
+)
 
 
 def main() -> int:

@@ -44,6 +44,11 @@ class Cast(Processes):
         """Start a role of roles.py."""
         return self._start([sys.executable, "-m", "tests.benchmarks.roles", role, *map(str, arguments)], name=role)
 
+    def play_traced(self, role: str, *arguments: object) -> subprocess.Popen[str]:
+        """The same, and its result has what it did when: ask for that of `traced-…`."""
+        words = ["-m", "tests.benchmarks.roles", "traced", role, *map(str, arguments)]
+        return self._start([sys.executable, *words], name=f"traced-{role}")
+
     def transfer(self) -> subprocess.Popen[str]:
         return self.start("run_transfer", "--verbosity", "0")
 
@@ -137,14 +142,14 @@ def _latencies(way: str, seconds: int) -> dict[str, list[float]]:
             processes.transfer()
         reader = processes.play("note_latency", way)
         publish("bench", {"sent": 0})
-        processes.wait_until(lambda: _is_passed(consumer, 1), what="the first event")
+        processes.wait_until(lambda: is_passed(consumer, 1), what="the first event")
         publisher = processes.play("publish_at_a_rate", RATE, seconds)
         sent = processes.result("publish_at_a_rate", publisher, seconds=seconds + ENDING)
-        processes.wait_until(lambda: _is_passed(consumer, 1 + len(sent)), what="the last event")
+        processes.wait_until(lambda: is_passed(consumer, 1 + len(sent)), what="the last event")
         return _joined(sent, processes.stop("note_latency", reader))
 
 
-def _is_passed(consumer: DeclaredConsumer, events: int) -> bool:
+def is_passed(consumer: DeclaredConsumer, events: int) -> bool:
     """Whether so many events are in the log, and none of them waits for the consumer."""
     return one(f"SELECT count(*) FROM {LOG}") == events and lag(consumer) == 0
 

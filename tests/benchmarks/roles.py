@@ -28,16 +28,23 @@ from django_events.maintaining import steps  # noqa: E402
 from django_events.workers.all_in_one import AllInOne  # noqa: E402
 from django_events.workers.consuming import ConsumerPool  # noqa: E402
 from django_events.workers.listening import Listener  # noqa: E402
+from django_events.workers.loop import run  # noqa: E402
 from django_events.workers.stopping import Stop, stop_on_signals  # noqa: E402
+from django_events.workers.transferring import TransferWorker  # noqa: E402
 from tests.benchmarks import peers  # noqa: E402
 from tests.benchmarks.by_hand import LAZY, PROGRESS, READ, noop  # noqa: E402
 from tests.benchmarks.database import CONSUMED, PUBLISHED, connect  # noqa: E402
 from tests.benchmarks.samples import PLAIN_COLUMNS, TYPE, draft, key, value  # noqa: E402
+from tests.benchmarks.trace import Trace  # noqa: E402
 from tests.benchmarks.transfer import PROTOTYPE  # noqa: E402
 
 TOPIC = DeclaredTopic(name="bench")
 MANY = 1_000
 PAUSE = 0.01  # seconds
+
+
+def noted(what: str) -> None:
+    """Nothing, unless the role is traced."""
 
 
 def publish_at_a_rate(rate: str, seconds: str) -> Any:
@@ -118,6 +125,7 @@ def note_latency(way: str) -> Any:
     arrived: list[tuple[float, float]] = []
 
     def handler(event: ReceivedEvent) -> None:
+        noted("handles")
         arrived.append((event.value["sent"], time.time()))
 
     mode = "queue" if way == "queue" else "stream"
@@ -162,6 +170,17 @@ def maintain_without_end() -> Any:
             steps.make_segments(using, lambda: stop.requested)
             dropped += steps.apply_retention(using, lambda: stop.requested)["segments"]
         return {"segments": dropped, "seconds": time.perf_counter() - began}
+
+
+def transfer() -> None:
+    """What `run_transfer` does, without maintenance."""
+    using = connection.alias
+    with (
+        stop_on_signals() as stop,
+        closing(Listener(using)) as listener,
+        closing(TransferWorker(using, listener)) as worker,
+    ):
+        run(worker, stop)
 
 
 def move_by_hand() -> Any:
@@ -224,6 +243,7 @@ ROLES = {
         note_latency_of_peer,
         publish_without_end,
         note_latency,
+        transfer,
         consume,
         maintain_without_end,
         move_by_hand,
@@ -232,7 +252,17 @@ ROLES = {
 }
 
 
+def traced(role: str, *arguments: str) -> Any:
+    """The same as a role, and what it did when."""
+    trace = Trace(role)
+    trace.begin()
+    global noted
+    noted = trace.note
+    return {"result": ROLES[role](*arguments), "marks": trace.marks}
+
+
 if __name__ == "__main__":
     settings.DEBUG = False
     declarations.registry.add(TOPIC)
-    print(json.dumps(ROLES[sys.argv[1]](*sys.argv[2:])))
+    role, *arguments = sys.argv[1:]
+    print(json.dumps(traced(*arguments) if role == "traced" else ROLES[role](*arguments)))

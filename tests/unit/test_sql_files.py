@@ -18,10 +18,24 @@ PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
 
 ASKING = {"ask"}
-FETCHING = {"fetch", "fetch_whole", "bounded"}  # all take a statement, and its parameters by name
+FETCHING = {"fetch", "fetch_whole", "bounded", "begin_with"}  # all take a statement, and its parameters by name
 PARAMETER = re.compile(r"%\((\w+)\)s")
 IDENTIFIER = re.compile(r"\{(\w+)\}")
-CHANGES = {"LISTEN", "CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "ANALYZE", "LOCK", "SET", "DO", "COPY"}
+CHANGES = {
+    "LISTEN",
+    "CREATE",
+    "ALTER",
+    "DROP",
+    "GRANT",
+    "REVOKE",
+    "ANALYZE",
+    "LOCK",
+    "SET",
+    "DO",
+    "COPY",
+    "BEGIN",
+    "DEALLOCATE",
+}
 KINDS = {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE", *CHANGES}
 JSONPATH = re.compile(r"'strict [^']*'")
 READS = re.compile(r"\b(?:FROM|JOIN|USING)\s+(django_events_\w+|pg_\w+|\{log\})(?!\w*\()")
@@ -99,6 +113,8 @@ class Module:
                 yield from self.of_call(node)
             elif isinstance(node, ast.FunctionDef):
                 yield from self.of_variables(node)
+            elif isinstance(node, ast.ClassDef):
+                yield from self.of_attributes(node)
             elif isinstance(node, ast.Tuple):
                 yield from self.of_question(node)
 
@@ -149,6 +165,18 @@ class Module:
         for node in ast.walk(module):
             if isinstance(node, ast.Call) and called(node) == "on" and isinstance(bare_of(node), ast.Subscript):
                 yield from (Use(name, identifiers=keywords(node)) for name in kept)
+
+    def of_attributes(self, of: ast.ClassDef) -> Iterator[Use]:
+        """A statement that an object keeps, completed, and asks again and again."""
+        nodes = list(ast.walk(of))
+        kept = {
+            ast.unparse(node.targets[0]): self.names(bare(node.value))
+            for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
+        }
+        for node in nodes:
+            if isinstance(node, ast.Call) and called(node) in ASKING and node.args:
+                yield from (Use(n, parameters=keywords(node)) for n in kept.get(ast.unparse(node.args[0]), []))
 
     def of_variables(self, function: ast.FunctionDef) -> Iterator[Use]:
         """A statement that has a name of its own in a function, and is completed or fetched by it."""
@@ -322,7 +350,13 @@ def test_a_text_made_at_run_time_is_no_statement():
 
 
 # These run what is composed: they join statements that travel together, or stand before one of Django's.
-RUNNERS = {"sql/__init__.py", "spark/dsn.py", "spark/reading/rows.py", "publishing/session_settings.py"}
+RUNNERS = {
+    "sql/__init__.py",
+    "sql/beginning.py",
+    "spark/dsn.py",
+    "spark/reading/rows.py",
+    "publishing/session_settings.py",
+}
 COMPOSERS = {"statements.py"}
 RUNNING = {"execute", "executemany", "copy", "exec_", "mogrify"}
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from django_events import Draft, publish_many
 from django_events.consuming.leased_partitions import claim
@@ -134,6 +134,66 @@ def test_what_comes_while_a_partition_is_served_is_looked_for_afterwards(wide, m
     due_partitions.arrived([place(wide, 1)])
     assert due_partitions.look(period=60)
     assert serve_next(due_partitions) == 1
+
+
+@pytest.mark.requirement("X6")
+def test_where_all_that_was_there_is_handled_nothing_is_looked_at(wide, make_consumer, django_assert_num_queries):
+    reader = make_consumer(wide, handler=ignore)
+    due_partitions = due_partitions_of(reader)
+    for partition in (0, 1):
+        fill(wide, 1, partition=partition)
+    assert due_partitions.look(period=60)
+    for _ in range(2):
+        due = due_partitions.take()
+        lease = claim(*due, holder="a test")
+        due_partitions.claimed(due.position_id)
+        assert serve_lease(lease) == 1
+        assert lease.ended
+        due_partitions.served(due.position_id, until=lease.position, ended=True)
+    with django_assert_num_queries(0):
+        assert not due_partitions.look(period=60)
+
+    fill(wide, 2, partition=1)
+    due_partitions.arrived([place(wide, 1)])
+    with django_assert_num_queries(0):
+        assert due_partitions.look(period=60)
+
+
+def test_what_another_thread_could_not_see_while_it_was_served_is_looked_for(wide, make_consumer):
+    """Its look came after the claim, so it left the partition out, and what it was told of would stay there."""
+    reader = make_consumer(wide, handler=ignore)
+    due_partitions = due_partitions_of(reader)
+    fill(wide, 1, partition=1)
+    assert due_partitions.look(period=60)
+    due = due_partitions.take()
+    lease = claim(*due, holder="a test")
+    batch = lease.read()
+    fill(wide, 2, partition=1)
+    due_partitions.arrived([place(wide, 1)])
+    assert not due_partitions.look(period=60)  # another thread's, before this one says what it has claimed
+    due_partitions.claimed(due.position_id)
+    with transaction.atomic():
+        settlement = lease.settle(batch.events)
+    lease.settled(settlement)
+    assert lease.ended
+    due_partitions.served(due.position_id, until=lease.position, ended=True)
+
+    assert due_partitions.look(period=60)
+    assert serve_next(due_partitions) == 1
+    assert position_of(reader, 1).position == 2
+
+
+def test_where_an_event_waits_for_its_next_attempt_not_all_is_handled(wide, make_consumer):
+    def fail(event):
+        raise ValueError("not now")
+
+    reader = make_consumer(wide, handler=fail)
+    fill(wide, 1, partition=1)
+    due_partitions = due_partitions_of(reader)
+    assert due_partitions.look(period=60)
+    lease = claim(*due_partitions.take(), holder="a test")
+    serve_lease(lease)
+    assert not lease.ended
 
 
 def test_small_batches_wait_for_more_also_where_they_were_served_before(things, make_consumer):

@@ -1,0 +1,373 @@
+"""Prepared claims: a partition is leased and read by one prepared statement, or, where anything is unusual, as ever."""
+
+import json
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.db.models import F
+
+from django_events import Draft, publish, publish_many
+from django_events.consuming.handlers import BoundHandler
+from django_events.consuming.handling import log_failure
+from django_events.consuming.streams import StreamServer
+from django_events.consuming.subscriptions import subscriptions
+from django_events.models import DeadLetter, Position, Topic
+from django_events.models.functions import ClockTimestamp
+from django_events.operations import pause, resume
+from django_events.sql import prepared
+from django_events.sql.prepared import SharedSession
+from django_events.statements import log_table
+from django_events.workers.loop import connect_for_work
+from tests.plans.test_plans import nodes
+from tests.support.fix_consumers import position_of, working
+from tests.support.fix_topics import transfer_all
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def fill(topic, *values, **fields):
+    publish_many(topic, [Draft(value=value, **fields) for value in values])
+    transfer_all()
+
+
+def prepared_claim(server):
+    """A claim by the prepared statement alone."""
+    assert server._prepared is not None
+    return server._claim_prepared()
+
+
+def serve(server):
+    """A turn as a worker has it; returns how many events were passed."""
+    lease = server.claim()
+    if lease is None:
+        return 0
+    return server.serve(lease, BoundHandler(server.subscription.consumer), on_failure=log_failure(lease))
+
+
+@pytest.fixture
+def warm(things, make_consumer):
+    """A server of a consumer that has served its first event, so that the next claim is a prepared one."""
+    seen = []
+    consumer = make_consumer(things, handler=lambda event: seen.append(event.value))
+    server = server_of(consumer)
+    fill(things, "first")
+    assert serve(server) == 1
+    server.seen = seen
+    yield server
+    connection.close()
+
+
+def server_of(consumer, partition=None):
+    connect_for_work("default")
+    session = SharedSession("default")
+    session.renew()
+    [subscription] = subscriptions("default", [consumer])
+    lanes = {lane: position_id for position_id, lane in subscription.positions}
+    lane = min(lanes) if partition is None else partition
+    return StreamServer(subscription, lanes[lane], lane, holder="a test", session=session)
+
+
+@pytest.mark.requirement("S1")
+def test_it_reads_what_it_leases(warm, things, django_assert_num_queries):
+    fill(things, 1, 2, 3)
+    with django_assert_num_queries(0):  # of Django's: it is one message of its own
+        lease = prepared_claim(warm)
+        batch = lease.read()
+
+    assert [event.value for event in batch.events] == [1, 2, 3]
+    assert (batch.position, batch.number, lease.readable_until) == (4, 4, 4)
+    position = position_of(warm.subscription.consumer)
+    assert (position.token, position.holder, position.position) == (lease.token, "a test", 1)
+    assert position.leased_until - position.served_at >= timedelta(seconds=1)
+    warm.serve(lease, BoundHandler(warm.subscription.consumer), on_failure=log_failure(lease))
+
+
+@pytest.mark.requirement("S1")
+@pytest.mark.parametrize("options", [{}, {"batch_size": 7}, {"types": ["good.*"]}], ids=str)
+def test_it_reads_the_same_as_ever(lanes, make_consumer, options):
+    def note(given):
+        for event in given if isinstance(given, list) else [given]:
+            seen.setdefault(event.consumer, []).append((event.id, event.number, event.type, event.value, event.key))
+
+    seen = {}
+    one, other = (
+        make_consumer(lanes, handler=note, name=name, partitioned=True, **options) for name in ("one", "other")
+    )
+    servers = [server_of(one, lane) for lane in range(4)]
+    plain = [server_of(other, lane) for lane in range(4)]
+    for server in plain:
+        server._session = None
+    claimed = 0
+    for turn in range(12):
+        fill(lanes, *range(turn * 3), type="good.one" if turn % 3 else "bad")
+        fill(lanes, turn, key=str(turn), type="good.two")
+        for server in [*servers, *plain]:
+            while serve(server):
+                claimed += server._prepared is not None
+    connection.close()
+
+    assert sorted(seen["one"]) == sorted(seen["other"]) != []
+    assert list(
+        Position.objects.filter(consumer__name="one").order_by("partition").values_list("position", "number")
+    ) == list(Position.objects.filter(consumer__name="other").order_by("partition").values_list("position", "number"))
+    assert claimed > 20
+
+
+UNUSUAL = {
+    "leased": {"token": 4711, "leased_until": ClockTimestamp() + timedelta(hours=1)},
+    "overdue": {"token": 4711, "leased_until": ClockTimestamp() - timedelta(hours=1)},
+    "a failed attempt": {"attempted": 2, "attempts": 1},
+    "careful": {"careful_until": 2},
+    "stopped": {"stopped_at": ClockTimestamp()},
+    "waits for a retry": {"retry_at": ClockTimestamp() + timedelta(hours=1)},
+    "at the end": {"position": F("position") + 1},
+}
+
+
+@pytest.mark.parametrize("unusual", UNUSUAL.values(), ids=list(UNUSUAL))
+def test_where_anything_is_unusual_it_does_nothing(warm, things, unusual):
+    fill(things, 1)
+    Position.objects.filter(pk=warm.position_id).update(**unusual)
+    before = Position.objects.filter(pk=warm.position_id).values().get()
+
+    assert prepared_claim(warm) is None
+    assert Position.objects.filter(pk=warm.position_id).values().get() == before
+
+
+def test_a_paused_consumer_and_one_with_a_dead_letter_to_redrive_are_left(warm, things):
+    fill(things, 1)
+    consumer = warm.subscription.consumer
+    pause(consumer)
+    assert prepared_claim(warm) is None
+    resume(consumer)
+    assert DeadLetter.objects.count() == 0
+    DeadLetter.objects.create(
+        consumer_id=warm.subscription.consumer_id,
+        event_id=1,
+        partition=0,
+        number=1,
+        type="",
+        metadata={},
+        published_at=ClockTimestamp(),
+        logged_at=ClockTimestamp(),
+        attempts=1,
+        error="",
+        redrive_at=ClockTimestamp(),
+    )
+    assert prepared_claim(warm) is None
+    assert serve(warm) == 2
+
+
+def test_it_goes_from_segment_to_segment(make_topic, make_consumer):
+    things, seen = make_topic("things", segment_size=100), []
+    server = server_of(make_consumer(things, handler=lambda event: seen.append(event.value)))
+    by_statement = 0
+    for n in range(350):
+        fill(things, n)
+        server._prepare_at = 0.0
+        by_statement += server._prepared is not None and (lease := prepared_claim(server)) is not None
+        if by_statement and lease is not None:
+            server.serve(lease, BoundHandler(server.subscription.consumer), on_failure=log_failure(lease))
+            lease = None
+        else:
+            assert serve(server) == 1
+    connection.close()
+
+    assert seen == list(range(350))
+    assert by_statement > 330
+
+
+def test_a_position_that_was_rewound_below_its_segment_is_left(make_topic, make_consumer):
+    things, seen = make_topic("things", segment_size=100), []
+    server = server_of(make_consumer(things, handler=lambda event: seen.append(event.value)))
+    fill(things, *range(150))
+    while serve(server):
+        pass
+    server._prepare_at = 0.0
+    server._prepare(151)
+    fill(things, 150)
+    Position.objects.filter(pk=server.position_id).update(position=20, number=20)
+
+    assert prepared_claim(server) is None
+    while serve(server):
+        pass
+    assert seen == [*range(150), *range(20, 151)]
+    connection.close()
+
+
+@pytest.mark.requirement("S1")
+def test_a_large_event_is_read_by_itself(warm, things):
+    fill(things, 1, "x" * 5_000, 3)
+    lease = prepared_claim(warm)
+    assert lease.read_ahead is None
+    warm.serve(lease, BoundHandler(warm.subscription.consumer), on_failure=log_failure(lease))
+    assert warm.seen == ["first", 1, "x" * 5_000, 3]
+
+
+@pytest.mark.parametrize("forget", ["DISCARD ALL", "DEALLOCATE ALL"])
+def test_a_session_that_was_told_to_forget_claims_as_ever(warm, things, forget):
+    for n in range(3):
+        fill(things, n)
+        assert serve(warm) == 1
+    with connection.cursor() as cursor:
+        cursor.connection.pgconn.exec_(forget.encode())
+    for n in range(3, 6):
+        fill(things, n)
+        assert serve(warm) == 1
+
+    assert warm.seen == ["first", *range(6)]
+    assert names() == []
+    warm._prepare_at = 0.0  # as if the while were over
+    fill(things, 6)
+    assert serve(warm) == 1
+    fill(things, 7)
+    assert prepared_claim(warm) is not None
+
+
+def names():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements WHERE name LIKE 'django\\_events\\_%%'")
+        return [name for (name,) in cursor.fetchall()]
+
+
+def test_a_connection_that_django_made_anew_is_looked_at_first(warm, things):
+    fill(things, 1)
+    connection.close()
+    Topic.objects.count()
+
+    assert prepared_claim(warm) is None
+    warm._session.renew()
+    lease = prepared_claim(warm)
+    assert [event.value for event in lease.read().events] == [1]
+
+
+def test_an_altered_log_is_planned_anew(warm, things):
+    fill(things, 1)
+    assert serve(warm) == 1
+    topic_id = warm.subscription.topic_id
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE INDEX ON {log_table(topic_id)} (published_at)")
+        cursor.execute("ANALYZE")
+    fill(things, 2)
+    lease = prepared_claim(warm)
+    assert [event.value for event in lease.read().events] == [2]
+
+
+def test_a_log_that_is_gone_is_left_to_the_claim_of_always(warm, things):
+    fill(things, 1)
+    table = warm._prepared.segment.table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME TO hidden")
+    try:
+        assert prepared_claim(warm) is None
+        assert warm._prepared is None
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE hidden RENAME TO {table}")
+    assert serve(warm) == 1
+
+
+def test_settings_of_the_session_stay(warm, things):
+    known = ("row_security", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan", "jit", "synchronous_commit")
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'serializable'; SET plan_cache_mode = force_custom_plan")
+
+    def shown():
+        with connection.cursor() as cursor:
+            found = []
+            for name in (*known, "default_transaction_isolation"):
+                cursor.execute(f"SHOW {name}")
+                found.append(cursor.fetchone()[0])
+        return found
+
+    before = shown()
+    fill(things, 1)
+    assert prepared_claim(warm) is not None
+    assert shown() == before
+
+
+def test_statements_that_are_not_asked_for_are_given_up(warm, things, monkeypatch, make_consumer):
+    monkeypatch.setattr(prepared, "MOST_PREPARED", 2)
+    other_topics = [make_consumer(things, handler=print, name=f"c{n}", types=[f"t{n}"]) for n in range(5)]
+    servers = [server_of(one) for one in other_topics]
+    for server in servers:
+        server._session = warm._session
+    fill(things, 1, type="t1")
+    for server in servers:
+        serve(server)
+    fill(things, 2)
+    for server in servers:
+        assert prepared_claim(server) is not None
+    assert len(names()) == 2
+
+
+@pytest.mark.requirement("S3")
+def test_of_many_that_claim_at_once_one_gets_each_event(things, make_consumer):
+    """In one snapshot of each, while others settle: the row's newest version says where a batch begins."""
+    seen, over, errors = [], threading.Event(), []
+    consumer = make_consumer(things, handler=lambda event: seen.append(event.value), batch_size=None)
+    fill(things, "first")
+    assert serve(server_of(consumer)) == 1
+
+    def work():
+        try:
+            server = server_of(consumer)
+            server._prepare(2)
+            while not over.is_set() or Position.objects.get(pk=server.position_id).position < 301:
+                if (lease := prepared_claim(server)) is not None:
+                    server.serve(lease, BoundHandler(consumer), on_failure=log_failure(lease))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for n in range(300):
+        publish(things, n)
+        transfer_all()
+    over.set()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert seen == ["first", *range(300)]
+
+
+@pytest.mark.requirement("X6")
+def test_a_worker_claims_by_it_and_asks_nothing_while_it_is_told(things, make_consumer):
+    seen = []
+    consumer = make_consumer(things, handler=lambda event: seen.append((event.value, time.monotonic())))
+    with working(consumer) as pool:
+        wait_until(lambda: pool.is_told, what="a worker that listens")
+        for n in range(20):
+            fill(things, n)
+            wait_until(
+                lambda n=n: position_of(consumer).position == n + 1 and not position_of(consumer).token, what=f"{n}"
+            )
+    assert [value for value, _ in seen] == list(range(20))
+
+
+@pytest.mark.requirement("D1")
+def test_its_plan_is_by_index_though_it_was_made_for_empty_tables(warm, things, make_topic, make_consumer):
+    fill(things, 1)
+    assert serve(warm) == 1
+    fill(things, *range(20_000))
+    [name] = names()
+    with connection.cursor() as cursor:
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute("SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = %s", [name])
+        [[count]] = cursor.fetchall()
+        cursor.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        cursor.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" ({", ".join(["NULL"] * count)})')
+        [[plan]] = cursor.fetchall()
+    plan = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+    scans = {(one["Node Type"], one["Relation Name"]) for one in nodes(plan) if "Relation Name" in one}
+    assert not any(kind in ("Seq Scan", "Bitmap Heap Scan") for kind, _ in scans)
+    assert warm._prepared.segment.table in {table for _, table in scans}
+    assert log_table(warm.subscription.topic_id) not in {table for _, table in scans}
