@@ -492,6 +492,7 @@ class PreparedClaim:
             most=of.most,
         )
         self._statement = SQL.claim_and_read.on(
+            log=of.log,
             segment=segment.table,
             topic_id=of.topic_id,
             before=segment.first - 1,

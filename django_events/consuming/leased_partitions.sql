@@ -126,8 +126,9 @@ RETURNING
 -- Where a lease is over, an attempt failed, a dead letter is to be handled again, or the position is not in the segment,
 -- it does nothing: `claim` finds out. It sees one snapshot: a worker that has settled more since has moved the position
 -- beyond what is seen here, so nothing is claimed, or up to where these events begin.
+-- `ONLY log` has no rows. It is there because the rights and policies of the log hold for its segments too.
 -- Parameters: position_id, token, lease (an interval), holder, reach (how many ids to look at). Literals: topic_id,
--- before (the id before the segment's first). Identifiers: segment. Parts: redrive_due, light (the events after
+-- before (the id before the segment's first). Identifiers: log, segment. Parts: redrive_due, light (the events after
 -- claimed.position, up to claimed.upper).
 -- Answers with what was claimed, up to which id the log can be read, and up to which it was read; then each event.
 -- Relies on: the primary keys of django_events_position and of the segment; for `light`, see there.
@@ -149,6 +150,7 @@ WITH free AS MATERIALIZED (
         AND p.position >= {before}
         AND p.position < last.id
         AND NOT EXISTS (SELECT FROM django_events_deadletter AS d WHERE {redrive_due})
+        AND NOT EXISTS (SELECT FROM ONLY {log})
     FOR UPDATE OF p SKIP LOCKED
 ),
 claimed AS (

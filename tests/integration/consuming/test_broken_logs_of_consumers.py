@@ -10,7 +10,6 @@ from django.db import connection, transaction
 from django_events import Draft, publish_many
 from django_events.log import setbacks
 from django_events.log.inventory import waiting
-from django_events.log.segments import segments
 from django_events.log.transfer import Transfer
 from django_events.models import Consumer, DeadLetter, Topic
 from django_events.observing.findings import Finding
@@ -25,14 +24,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ROLE = f"broken_worker_{os.getpid()}"  # roles are the whole server's, and tests run side by side
 WAYS = {
     "a dropped log": (
-        "ALTER TABLE {log} RENAME TO moved_away; ALTER TABLE {segment} RENAME TO its_segment",
-        "ALTER TABLE moved_away RENAME TO {log}; ALTER TABLE its_segment RENAME TO {segment}",
+        "ALTER TABLE {log} RENAME TO moved_away",
+        "ALTER TABLE moved_away RENAME TO {log}",
         'relation "{log}" does not exist',
         "Was its log dropped?",
     ),
     "a right taken away": (
-        "LOCK TABLE {log}; REVOKE SELECT ON {log}, {segment} FROM {role}",  # seen as soon as the events are
-        "GRANT SELECT ON {log}, {segment} TO {role}",
+        "LOCK TABLE {log}; REVOKE SELECT ON {log} FROM {role}",  # seen by the others as soon as the events are
+        "GRANT SELECT ON {log} TO {role}",
         "permission denied for table {log}",
         "Give {log} its owner and rights back",
     ),
@@ -73,8 +72,7 @@ def names(make_topic) -> dict[str, object]:
     make_topic("broken")
     make_topic("free")
     pk = Topic.objects.get(name="broken").pk
-    [segment, *_] = segments("default", pk)
-    return {"log": log_table(pk), "segment": segment.table, "topic_id": pk, "role": ROLE}
+    return {"log": log_table(pk), "topic_id": pk, "role": ROLE}
 
 
 def publish_to_both(*values: int) -> None:
