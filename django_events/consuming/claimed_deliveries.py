@@ -24,11 +24,22 @@ from django_events import models, sql
 from django_events.consuming.failures import Failure, Verdict, bury, judge
 from django_events.consuming.leases import Lease
 from django_events.consuming.missing import floors, missing, refuse_missing
-from django_events.consuming.reading import ALL, NOTHING, EventGone, Rows, bounded, is_of_payload, loaded
+from django_events.consuming.reading import (
+    ALL,
+    NOTHING,
+    EventGone,
+    Rows,
+    are_whole,
+    bounded,
+    is_of_payload,
+    light,
+    loaded,
+)
 from django_events.consuming.setbacks import released_if_unread
 from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.unread import UnreadEvent
 from django_events.exceptions import EventsMissing
+from django_events.log.segments import Segment
 from django_events.received import ReceivedEvent
 
 logger = logging.getLogger("django_events.consumer")
@@ -111,7 +122,7 @@ class ClaimedDeliveries(Lease):
         if cut is not None:
             self.unread = [event_id for event_id in event_ids if event_id >= cut[0]] + self.unread
         there = {row[0] for row in rows}
-        read = [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
+        read = self._events_of(rows)
         if cut is not None and not rows:
             self.unread.remove(cut[0])
             there.add(cut[0])
@@ -120,6 +131,14 @@ class ClaimedDeliveries(Lease):
         if gone := [event_id for event_id in event_ids if event_id not in left]:
             self._forget_dropped(gone)
         return [self._with_attempts(event) for event in read]
+
+    def take(self, rows: sql.Rows) -> None:
+        """The rows of all its events were read with the claim."""
+        self.events = [self._with_attempts(event) for event in self._events_of(rows)]
+
+    def _events_of(self, rows: sql.Rows) -> list[ReceivedEvent]:
+        of = self.subscription
+        return [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
 
     def _forget_dropped(self, event_ids: list[int]) -> None:
         """Delete the deliveries of events that retention has dropped; EventsMissing if one was not dropped."""
@@ -325,17 +344,27 @@ def _id(row: tuple[Any, ...]) -> int:
     return row[0]  # type: ignore[no-any-return]
 
 
+def leased_events(of: Subscription, token: int, segment: Segment, most: int) -> sql.Question:
+    """What reads the events of up to so many deliveries in the message that claims them under a token."""
+    chosen, given = (SQL.read_leased.on(log=of.log, segment=segment.table, topic_id=of.topic_id), {"token": token})
+    return light(chosen, most), given
+
+
 def claimed_under(
     subscription: Subscription,
     token: int,
     claimed: Sequence[tuple[int, int, str | None]],
     *,
+    rows: sql.Rows | None = None,
     ordered: bool,
     lost_token: int | None,
     nested: bool,
     counts: Counter[str],
 ) -> ClaimedDeliveries:
-    """The deliveries that were claimed under a token: ids, counted attempts and keys. Reads their events."""
+    """The deliveries that were claimed under a token: ids, counted attempts and keys.
+
+    Reads their events, unless all of them are in the `rows` that were read with the claim.
+    """
     ids = [event_id for event_id, _, _ in claimed]
     claimed_deliveries = ClaimedDeliveries(
         subscription,
@@ -350,7 +379,9 @@ def claimed_under(
         ordered=ordered,
         counts=counts,
     )
-    if lost_token is None and ids:
+    if rows is not None and [row[0] for row in rows] == ids and are_whole(rows):
+        claimed_deliveries.take(rows)
+    elif lost_token is None and ids:
         with released_if_unread(claimed_deliveries):
             claimed_deliveries.read_first(ids, [])
     return claimed_deliveries

@@ -10,6 +10,27 @@ WHERE e.topic_id = %(topic_id)s AND e.id = ANY(%(event_ids)s::bigint[]) AND e.id
 ORDER BY e.id
 
 
+-- name: read_leased
+-- The events of the deliveries that are leased under a token, if they are in one segment, in order: a part of `light`.
+--
+-- It is prepared, and asked in the message that claims them. `ONLY log` has no rows: see `claim_and_read`.
+-- Literals: topic_id. Identifiers: log, segment. Parameters: token.
+-- Relies on: the primary keys of the segment and of django_events_deliverylease.
+SELECT {event_columns of e}
+FROM {segment} AS e
+WHERE e.topic_id = {topic_id}
+    AND e.id = ANY(
+        ARRAY(
+            SELECT leased.id::bigint
+            FROM django_events_deliverylease AS l
+            CROSS JOIN LATERAL jsonb_array_elements_text(l.event_ids) AS leased (id)
+            WHERE l.token = %(token)s::bigint
+        )
+    )
+    AND NOT EXISTS (SELECT FROM ONLY {log})
+ORDER BY e.id
+
+
 -- name: count_delivery_attempt
 -- Count an attempt at a delivery before it starts, so that it is counted even if the handler ends its process.
 --

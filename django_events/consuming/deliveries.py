@@ -14,12 +14,15 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from django_events import sql
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries, claimed_under
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries, claimed_under, leased_events
 from django_events.consuming.leases import end_holder
 from django_events.consuming.subscriptions import Subscription
+from django_events.log import segments
+from django_events.log.segments import Segment
+from django_events.sql.prepared import PREPARE_AGAIN, PREPARE_EVERY, SharedSession
 
 logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
@@ -49,6 +52,7 @@ class Queue:
         since: datetime | None = None,
         until: datetime | None = None,
         moves_position: bool = True,
+        session: SharedSession | None = None,
     ) -> None:
         self.subscription = subscription
         self.holder = holder[:200]
@@ -60,6 +64,9 @@ class Queue:
         self.ordered = subscription.consumer.ordered
         self.unclaimable: Unclaimable | None = None
         self.counts = Counter[str]()
+        self._session = session
+        self._segment: Segment | None = None  # in which the next events are
+        self._prepare_at = self._plain_until = 0.0
         self._after = 0
         self._window = SMALLEST_WINDOW
         self._slow = False
@@ -179,6 +186,7 @@ class Queue:
     def _claim(self, most: int, ours: Collection[int], *, async_commit: bool) -> ClaimedDeliveries | None:
         """One search: for leases that ran out, deliveries that waited for a retry, and those behind `_after`."""
         nested = connections[self.using].in_atomic_block
+        read: list[sql.Rows] = []
         while True:
             token = secrets.randbits(63)
             questions = (
@@ -190,7 +198,7 @@ class Queue:
                 with sql.batch(self.using, *questions) as (_, taken, claimed):
                     pass
             else:
-                _, _, taken, claimed = sql.fetch_each(self.using, sql.locally(sql.BY_INDEX), *questions)
+                _, taken, claimed, *read = self._ask(token, most, questions)
             if not taken:
                 break
             if taken_over := self._taken_over(token, taken, nested):
@@ -198,7 +206,29 @@ class Queue:
         found = [(event_id, attempts, key) for event_id, attempts, key, *_ in claimed if event_id is not None]
         end = (claimed[0][3] if claimed else None) or 0
         self._go_on([event_id for event_id, _, _ in found], most, end=end)
-        return self._read(token, found, None, nested) if found else None
+        return self._read(token, found, None, nested, *read) if found else None
+
+    def _ask(self, token: int, most: int, questions: tuple[sql.Question, ...]) -> list[sql.Rows]:
+        """Ask them in one message: prepared, and with what reads the events, where this thread has such a session."""
+        if self._session is not None and self._session.is_good and time.monotonic() >= self._plain_until:
+            reading: list[sql.Question] = []
+            if self._segment is not None:
+                reading = [leased_events(self.subscription, token, self._segment, most)]
+            try:
+                return self._session.ask_each(*questions, *reading)
+            except DatabaseError as error:
+                if sql.kind_of(error).of_server:
+                    raise
+                self._segment, self._plain_until = None, time.monotonic() + PREPARE_AGAIN
+        return sql.fetch_each(self.using, sql.locally(sql.BY_INDEX), *questions)[1:]
+
+    def prepare(self, event_id: int) -> None:
+        """Let the next claim read events of the segment in which this one will be."""
+        if self._session is None or not self._session.is_good or time.monotonic() < self._prepare_at:
+            return
+        if self._segment is None or not self._segment.first <= event_id < self._segment.end:
+            self._prepare_at = time.monotonic() + PREPARE_EVERY
+            self._segment = segments.holding(self.using, self.subscription.topic_id, event_id)
 
     def _go_on(self, claimed: Collection[int], most: int, *, end: int) -> None:
         """Go on behind the claimed deliveries, or behind the window; from the beginning if there was no more."""
@@ -267,12 +297,15 @@ class Queue:
             )
         return claimed
 
-    def _read(self, token: int, found: list[Any], lost_token: int | None, nested: bool) -> ClaimedDeliveries | None:
+    def _read(
+        self, token: int, found: list[Any], lost_token: int | None, nested: bool, rows: sql.Rows | None = None
+    ) -> ClaimedDeliveries | None:
         """Claimed deliveries with their events; None if retention has dropped all of these."""
         claimed = claimed_under(
             self.subscription,
             token,
             found,
+            rows=rows,
             ordered=self.ordered,
             lost_token=lost_token,
             nested=nested,

@@ -71,7 +71,7 @@ class QueueServer:
         stopping: Callable[[], bool] = lambda: False,
     ) -> int:
         """Handle and settle claimed deliveries for a turn, and free the rest; returns how many events were passed."""
-        count, began = len(lease.attempts), time.monotonic()
+        count, began, last = len(lease.attempts), time.monotonic(), max(lease.attempts)
         passed = serve_deliveries(lease, handler, on_failure=on_failure, stopping=stopping)
         took = time.monotonic() - began
         # Deliveries that are freed again were claimed for nothing, and other workers could not have them meanwhile.
@@ -79,6 +79,7 @@ class QueueServer:
             self.at_once = max(self.subscription.consumer.batch_size or 1, passed)
         elif count >= self.at_once and took < streams.TURN / 4:
             self.at_once = max(min(2 * self.at_once, MOST_AT_ONCE), self.at_once)
+        self.queue.prepare(last + 1)
         return passed
 
     def start_over(self) -> None:

@@ -74,5 +74,5 @@ def server_of(
     With a session, statements that are asked again and again are prepared.
     """
     if subscription.is_queue:
-        return QueueServer(Queue(subscription, holder=holder))
+        return QueueServer(Queue(subscription, holder=holder, session=session))
     return StreamServer(subscription, position_id, partition, holder=holder, patient=patient, session=session)

@@ -24,12 +24,11 @@ from django_events.exceptions import EventsMissing
 from django_events.log import segments
 from django_events.log.stops import unreadable
 from django_events.received import ReceivedEvent
-from django_events.sql.prepared import SharedSession
+from django_events.sql.prepared import PREPARE_AGAIN, PREPARE_EVERY, SharedSession
 
 logger = logging.getLogger("django_events.consumer")
 
 TURN = 0.2  # seconds, then the worker goes on with the consumer that has waited longest
-PREPARE_EVERY, PREPARE_AGAIN = 1.0, 60.0  # seconds, the second after an error
 TRANSACTION = 0.1  # seconds, then the events that a handler of single events has handled are committed
 
 

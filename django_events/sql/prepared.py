@@ -25,8 +25,11 @@ from django_events.statements import Statement, beside, prepared
 
 SQL = beside(__name__)
 
+Rows = list[tuple[Any, ...]]
+
 ONLY_WHEN_ASKED = 2**31  # executions of a statement after which psycopg would prepare it by itself
 FORGOTTEN = "26000"  # the state of an error: the server has no such prepared statement
+PREPARE_EVERY, PREPARE_AGAIN = 1.0, 60.0  # seconds until another try: where there is no segment, and after an error
 MOST_PREPARED = 100  # in a shared session: the one that was not asked for the longest is given up
 ONE_PLAN = {
     "plan_cache_mode": "force_generic_plan",  # instead of planning the first five runs, and any that looks dearer
@@ -51,7 +54,7 @@ class PreparedSession:
         wrapper = connections[self.using]
         return wrapper.connection is self._connection and not wrapper.in_atomic_block and not self._forgotten
 
-    def ask(self, statement: Statement, **parameters: object) -> list[tuple[Any, ...]]:
+    def ask(self, statement: Statement, **parameters: object) -> Rows:
         """Run a statement, which is prepared at its first run, and return its rows.
 
         Parameters travel as texts and have the types that the statement casts them to, so there is one plan.
@@ -78,7 +81,7 @@ class SharedSession:
     def __init__(self, using: str) -> None:
         self.using = using
         self._connection: psycopg.Connection[Any] | None = None
-        self._executes: OrderedDict[str, tuple[str, Statement]] = OrderedDict()  # by text: its name, and what to send
+        self._executes: OrderedDict[str, tuple[str, Statement]] = OrderedDict()  # by text: its name, and what runs it
         self._pooled = False
 
     @property
@@ -96,26 +99,37 @@ class SharedSession:
             self._pooled = _may_change(wrapper, connection)
             self._connection = connection
 
-    def ask(self, statement: Statement, **parameters: object) -> list[tuple[Any, ...]]:
-        """Run a statement, which is prepared at its first run, by index and at READ COMMITTED; returns its rows.
+    def ask(self, statement: Statement, **parameters: object) -> Rows:
+        """As `ask_each`, for one statement."""
+        return self.ask_each((statement, parameters))[0]
 
-        Parameters have the types that the statement casts them to, so there is one plan.
+    def ask_each(self, *questions: tuple[Statement, Mapping[str, object]]) -> list[Rows]:
+        """Run statements one after the other, in one message and transaction; returns the rows of each.
+
+        They are prepared at their first run, planned by index, and see what was committed before each. Parameters have
+        the types that the statement uses them with, so there is one plan.
         """
         try:
             raw = cast("psycopg.Connection[Any]", self._connection)
             with connections[self.using].wrap_database_errors, psycopg.ClientCursor(raw) as cursor:
-                if statement.text not in self._executes:
-                    self._prepare(cursor, statement)
-                self._executes.move_to_end(statement.text)
-                _, execute = self._executes[statement.text]
-                cursor.execute(execute.text.encode(), parameters)
+                asked = [cursor.mogrify(self._execute(cursor, one).text, given) for one, given in questions]
+                cursor.execute(";\n".join([SQL.by_index.text, *asked]).encode())
+                answers: list[Rows] = []
                 while cursor.nextset():
-                    pass
-                return cursor.fetchall()
+                    if cursor.description is not None:
+                        answers.append(cursor.fetchall())
+                return answers
         except DatabaseError as error:
             cut_details(error)
             self._executes.clear()  # whatever it was, the next time begins anew
             raise
+
+    def _execute(self, cursor: "psycopg.ClientCursor[Any]", statement: Statement) -> Statement:
+        """What runs a statement, which is prepared if it isn't yet."""
+        if statement.text not in self._executes:
+            self._prepare(cursor, statement)
+        self._executes.move_to_end(statement.text)
+        return self._executes[statement.text][1]
 
     def _prepare(self, cursor: "psycopg.ClientCursor[Any]", statement: Statement) -> None:
         if len(self._executes) >= MOST_PREPARED:
@@ -124,7 +138,7 @@ class SharedSession:
         name = f"django_events_{next(self._numbers)}"
         made = prepared(statement, name)
         cursor.execute(made.prepare.text.encode())
-        self._executes[statement.text] = name, SQL.by_index.on(execute=made.execute)
+        self._executes[statement.text] = name, made.execute
 
 
 def begin(using: str, settings: Mapping[str, str]) -> PreparedSession | None:

@@ -13,17 +13,14 @@ FROM unnest(%(names)s::text[], %(values)s::text[]) AS setting (name, value)
 
 
 -- name: by_index
--- A prepared statement with settings for it alone, in one message, which is a transaction: it is planned once, by index,
--- and fails where row-level security would hide rows from this role.
---
--- Parts: execute.
+-- Settings for the prepared statements behind it in the same message, which is a transaction: they are planned once, by
+-- index, and fail where row-level security would hide rows from this role.
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCAL row_security = off;
 SET LOCAL plan_cache_mode = force_generic_plan;
 SET LOCAL enable_seqscan = off;
 SET LOCAL enable_bitmapscan = off;
-SET LOCAL jit = off;
-{execute}
+SET LOCAL jit = off
 
 
 -- name: deallocate

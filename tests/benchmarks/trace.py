@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from django_events.consuming import leases
 from django_events.workers.listening import Listener
 from django_events.workers.wakeup_flag import WakeupFlag
 
@@ -29,6 +30,7 @@ class Trace:
         self._follow_statements(psycopg.ClientCursor)
         self._follow_commits()
         self._follow_wake_ups()
+        self._follow_locks()
 
     def _follow_statements(self, of: type[psycopg.Cursor[Any]]) -> None:
         execute, trace = of.execute, self
@@ -55,6 +57,17 @@ class Trace:
             trace.note("has the answer to COMMIT")
 
         psycopg.Connection.commit = noting  # type: ignore[method-assign]
+
+    def _follow_locks(self) -> None:
+        begin_with, trace = leases.begin_with, self
+
+        def noting(*arguments: Any, **named: Any) -> bool:
+            trace.note("sends BEGIN and the lock")
+            locked = begin_with(*arguments, **named)
+            trace.note("has the answer to BEGIN and the lock")
+            return locked
+
+        leases.begin_with = noting  # type: ignore[attr-defined]
 
     def _follow_wake_ups(self) -> None:
         tell, wait, trace = Listener._tell, WakeupFlag.wait, self

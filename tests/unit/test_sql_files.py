@@ -353,6 +353,7 @@ def test_a_text_made_at_run_time_is_no_statement():
 RUNNERS = {
     "sql/__init__.py",
     "sql/beginning.py",
+    "sql/prepared.py",
     "spark/dsn.py",
     "spark/reading/rows.py",
     "publishing/session_settings.py",
