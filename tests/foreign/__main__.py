@@ -88,22 +88,24 @@ class Suite:
 
     def run(self, labels: list[str], events: str) -> tuple[int, dict[str, str]]:
         """How many tests ran; those that failed, and by what, where that is expected."""
-        said = subprocess.run(
-            [self.python, "-m", "django", "test", "--noinput", "-v1", *labels],
-            cwd=self.source / self.project.path,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(map(str, self._paths)),
-                "DJANGO_SETTINGS_MODULE": "foreign.settings",
-                "FOREIGN_SETTINGS": self.project.settings,
-                "FOREIGN_EVENTS": events,
-                "FOREIGN_DATABASE": f"foreign_{os.getpid()}",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        ).stdout
+        with tempfile.TemporaryDirectory() as media:
+            said = subprocess.run(
+                [self.python, "-m", "django", "test", "--noinput", "-v1", *labels],
+                cwd=self.source / self.project.path,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(map(str, self._paths)),
+                    "DJANGO_SETTINGS_MODULE": "foreign.settings",
+                    "FOREIGN_SETTINGS": self.project.settings,
+                    "FOREIGN_EVENTS": events,
+                    "FOREIGN_DATABASE": f"foreign_{os.getpid()}",
+                    "FOREIGN_MEDIA": media,
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            ).stdout
         ran = RAN.search(said)
         if ran is None:
             sys.exit(f"The suite did not run ({events}):\n{said[-6000:]}")

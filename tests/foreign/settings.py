@@ -8,6 +8,7 @@ globals().update({name: getattr(theirs, name) for name in dir(theirs) if name.is
 
 NAME = os.environ["FOREIGN_DATABASE"]
 DATABASES = {"default": {"ENGINE": "testproject.private_postgres", "NAME": "postgres", "TEST": {"NAME": NAME}}}
+MEDIA_ROOT = os.environ["FOREIGN_MEDIA"]  # empty for each run: tests leave files, and look at the names of new ones
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # theirs take most of the time
 TEST_RUNNER = "foreign.runner.WithoutChecks"
 if os.environ["FOREIGN_EVENTS"] != "without":
