@@ -91,11 +91,6 @@ class WorkerEnded(EventsError):
     """The worker's process ended while it handled this event, as often as attempts are allowed."""
 
 
-def tables_missing(using: str) -> str:
-    """Say that a database wasn't migrated, and the way out."""
-    return f"The tables of django_events are not in the database {using!r}. Run: manage.py migrate --database {using}"
-
-
 def rights_missing(role: str, error: Exception, *, kind: str = "publisher|consumer|operator|reader|sink") -> str:
     """Say which right a role of the database has not got, and the way out."""
     missing = str(error).strip().splitlines()[0]

@@ -19,8 +19,8 @@ from django.views.decorators.cache import never_cache
 
 from django_events import sql
 from django_events.admin import addresses
-from django_events.exceptions import tables_missing
 from django_events.models import Consumer, DeadLetter, Intervention, Topic
+from django_events.sql.search_path import tables_missing
 
 View = Callable[..., HttpResponse]
 if TYPE_CHECKING:

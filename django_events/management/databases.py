@@ -7,8 +7,9 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
-from django_events.exceptions import EventsError, UnknownName, rights_missing, rows_hidden, tables_missing
+from django_events.exceptions import EventsError, UnknownName, rights_missing, rows_hidden
 from django_events.models.buffer import writable
+from django_events.sql.search_path import tables_missing
 from django_events.workers.loop import Exit, Unreachable
 
 

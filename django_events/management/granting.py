@@ -13,7 +13,8 @@ from django.db.models import Model
 
 from django_events import models, sql
 from django_events.event_columns import BUFFERED
-from django_events.exceptions import NotReady, tables_missing
+from django_events.exceptions import NotReady
+from django_events.sql.search_path import tables_missing
 from django_events.statements import LOG, quoted, quoted_name
 
 SQL = sql.beside(__name__)

@@ -15,13 +15,14 @@ from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.declarations import DeclaredTopic
 from django_events.drafts import Receipt
-from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, rights_missing, tables_missing
+from django_events.exceptions import InvalidEvent, NotInTransaction, NotReady, rights_missing
 from django_events.models import BufferedEvent
 from django_events.models.buffer import writable
 from django_events.models.topic_queries import TOPIC_MISSING
 from django_events.phrases import cut_details
 from django_events.publishing.encoding import PLAIN, BufferRow, Conditional, Encoded
 from django_events.signals import event_published
+from django_events.sql.search_path import tables_missing
 
 SQL = sql.beside(__name__)
 

@@ -12,6 +12,8 @@ from django.db import DatabaseError, InterfaceError, connections
 from psycopg import Connection, IsolationLevel
 
 from django_events import sql, telemetry
+from django_events.exceptions import NotReady
+from django_events.sql.search_path import tables_missing
 from django_events.workers.stopping import Stop
 
 logger = logging.getLogger("django_events.worker")
@@ -66,7 +68,7 @@ def run(
     """Repeat a worker until it is told to stop, or with `once` until nothing is left; returns how much it did.
 
     After a database is lost, the loop tries again with a backoff. If it can't be reached at the start, or is lost with
-    `once`, Unreachable is raised, so that a supervisor sees it.
+    `once`, Unreachable is raised, so that a supervisor sees it. NotReady is raised where our tables are missing.
     """
     total, failures, reached = 0, 0, False
     while not stop.requested:
@@ -75,6 +77,8 @@ def run(
             reached = True
             done = worker.work(stop)
         except (DatabaseError, InterfaceError) as error:
+            if sql.kind_of(error) is sql.ErrorKind.TABLE_GONE:  # said here: another thread has another search_path
+                raise NotReady(f"Working on {worker.using!r} failed. {tables_missing(worker.using)}") from error
             if not sql.kind_of(error).passes:
                 raise
             connections[worker.using].close()

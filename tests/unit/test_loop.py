@@ -8,6 +8,7 @@ import pytest
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
 from django.db.utils import InternalError, NotSupportedError
 
+from django_events.exceptions import NotReady
 from django_events.workers import loop
 from django_events.workers.loop import (
     FIRST_RETRY,
@@ -171,7 +172,6 @@ def test_what_passes_by_itself_is_tried_again_also_at_the_start_and_with_once(st
 @pytest.mark.parametrize(
     "error",
     [
-        failure("42P01", ProgrammingError),
         failure("22003", DataError),
         failure("XX000", InternalError),
         failure("0A000", NotSupportedError),
@@ -187,6 +187,17 @@ def test_other_errors_of_the_database_end_the_worker(stop, error, steps):
         run(worker, stop)
 
     assert caught.value is error
+    assert worker.resets == 0
+
+
+@pytest.mark.parametrize("steps", [[], [5]], ids=["at the start", "later"])
+def test_missing_tables_end_the_worker_and_its_own_thread_says_so(stop, steps):
+    error = failure("42P01", ProgrammingError)
+    worker = Script(*steps, error, 1)
+    with pytest.raises(NotReady, match="The tables of django_events are not in the database 'default'") as caught:
+        run(worker, stop)
+
+    assert caught.value.__cause__ is error
     assert worker.resets == 0
 
 

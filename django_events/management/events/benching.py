@@ -16,7 +16,6 @@ from django_events.benching.load import MOST_SECONDS, Load
 from django_events.benching.percentiles import LatencySummary
 from django_events.benching.scratch_topic import Leftover, drop_leftover, leftovers
 from django_events.benching.timeline import MOST_SAMPLES, Resources
-from django_events.exceptions import tables_missing
 from django_events.management.events.subcommand import (
     Subcommand,
     add_execute,
@@ -28,6 +27,7 @@ from django_events.management.events.subcommand import (
 from django_events.management.reporting import Report, table
 from django_events.models import Topic
 from django_events.phrases import count
+from django_events.sql.search_path import tables_missing
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeups import why_polling

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from django.db import DatabaseError, InterfaceError
 
 from django_events import sql
-from django_events.exceptions import tables_missing
 from django_events.observing.doctoring import cleaning, from_status, logs, processes, reach, schema, server, site
 from django_events.observing.doctoring.database import LIMITS, Database
 from django_events.observing.findings import WORST_FIRST, Finding, unknown
 from django_events.sql.blocking import blocker_of, watched
+from django_events.sql.search_path import tables_missing
 
 Examination = Callable[[Database], Iterator[Finding]]
 
