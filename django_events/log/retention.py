@@ -14,11 +14,15 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from django.db import OperationalError
+
 from django_events import models, sql
+from django_events.exceptions import InUse
 from django_events.log import segments
 from django_events.log.inventory import TOPICS_AT_ONCE, Log, logs, sizes
 from django_events.log.segments import Segment
 from django_events.phrases import moment
+from django_events.sql.blocking import blocker_of, watched
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -26,7 +30,8 @@ SQL = sql.beside(__name__)
 PARTS = 10  # a segment holds about so much less than what is kept
 SMALLEST_PART = 100  # events
 MOST_PARTS = 3 * PARTS  # where there are more, a consumer keeps them
-PATIENCE = "30s"  # of who pauses it, with a segment that is being dropped
+PATIENCE = "30s"  # for which a pause waits for a segment that is being dropped
+SOON = 0.05  # seconds until a second session looks for the holder of a lock: `writing` waits for 0.2
 LARGEST_PART = 256 << 20  # bytes: its rows are looked through, and meanwhile no session reads the log
 
 
@@ -76,7 +81,7 @@ def is_limited(topic: models.Topic) -> bool:
 @contextmanager
 def writing(using: str, topic_id: int) -> Iterator[models.Topic | None]:
     """A short transaction of the topic's one writer; None if there is no such topic any more."""
-    with sql.committed(using), sql.batch(using, **sql.UNHURRIED):
+    with sql.committed(using), sql.batch(using, **sql.UNHURRIED), watched(using, after=SOON):
         sql.fetch(using, sql.shared.lock_head, topic_id=topic_id)
         yield models.Topic.objects.using(using).select_related("head").filter(pk=topic_id).first()
 
@@ -123,9 +128,17 @@ def behind(using: str, topic: models.Topic, old: Outlived) -> list[Need]:
 
 
 def pause(using: str, period: timedelta | None) -> datetime | None:
-    """Drop nothing for so long, or go on with None; returns until when. What is being dropped now is waited for."""
-    with sql.batch(using, lock_timeout=PATIENCE):
-        [[until]] = sql.fetch(using, SQL.pause_retention, period=period)
+    """Drop nothing for so long, or go on with None; returns until when. A segment that is being dropped goes first."""
+    try:
+        with sql.batch(using, lock_timeout=PATIENCE), watched(using):
+            [[until]] = sql.fetch(using, SQL.pause_retention, period=period)
+    except OperationalError as error:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
+            raise
+        raise InUse(
+            f"Retention can't be paused or resumed now: its row is locked, by {blocker_of(error)}. Nothing was "
+            "changed. Try again when that is over."
+        ) from error
     return until  # type: ignore[no-any-return]
 
 

@@ -15,12 +15,12 @@ from django.db import OperationalError
 
 from django_events import models, sql
 from django_events.consuming import log_positions
-from django_events.exceptions import InUse
 from django_events.log import retention
 from django_events.log.retention import Need, Outlived
 from django_events.operating.interventions import record
-from django_events.operating.quiesce import lock, standing_still
+from django_events.operating.quiesce import Held, lock, standing_still
 from django_events.signals import events_expired
+from django_events.sql.blocking import blocker_of, watched
 
 logger = logging.getLogger("django_events.maintenance")
 SQL = sql.beside(__name__)
@@ -32,11 +32,11 @@ AT_ONCE = 5_000  # deliveries
 
 
 class NotNow(Exception):
-    """It has to wait, for whom it says."""
+    """The segment stays for now: the message says for which consumer, and why."""
 
 
 class LogLocked(Exception):
-    """The log is locked by a session that has nothing to do with the consumers."""
+    """The log is locked, by a session that has nothing to do with the consumers: the message names it."""
 
 
 class _Changed(Exception):
@@ -80,8 +80,8 @@ def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequenc
             _remove(using, now, old)
     except _Changed:  # with what was moved rolled back
         return False
-    except InUse as error:
-        raise NotNow(f"consumer {movable[0]}, which has events in hand, or is locked by another session") from error
+    except Held as held:
+        raise NotNow(f"consumer {movable[0]}, which {held.reason}") from held
     for row, loss in moved:
         _tell(using, row, loss)
     return True
@@ -108,11 +108,12 @@ def _still(using: str, rows: Sequence[models.Consumer], old: Outlived) -> Abstra
 
 def _remove(using: str, topic: models.Topic, old: Outlived) -> None:
     try:
-        retention.remove(using, topic, old)
+        with watched(using, after=retention.SOON):
+            retention.remove(using, topic, old)
     except OperationalError as error:
         if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
-        raise LogLocked from error
+        raise LogLocked(blocker_of(error)) from error
 
 
 def _forget_free(using: str, row: models.Consumer, old: Outlived, deadline: float) -> None:

@@ -3,21 +3,21 @@
     expire(using, topic)      # drops what the topic need not keep, oldest first
 
 A consumer keeps what it has not handled, paused or not, until it is unregistered; unless the topic is declared with
-keep_unread=False, see leaving_behind.py.
+keep_unread=False, see drop_unread.py.
 """
 
 import time
 from dataclasses import dataclass
 
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 
 from django_events import models, sql
 from django_events.log import retention
 from django_events.log.retention import Outlived, Paused
 from django_events.maintaining.drop_unread import LogLocked, NotNow, leave_behind
+from django_events.sql.blocking import blocker_of
 
 TRIES, PAUSE = 5, 0.1  # a reader of the log is done soon
-A_LOCK = "a session that holds a lock on the log"
 
 
 @dataclass
@@ -57,10 +57,15 @@ def expire(using: str, topic: models.Topic, *, seconds: float = 10.0) -> Expired
                 raise
             tries += 1
             if tries == TRIES:
-                done.waits_for = A_LOCK
+                done.waits_for = a_lock(error)
                 break
             time.sleep(PAUSE)
     return done
+
+
+def a_lock(error: DatabaseError | LogLocked) -> str:
+    """What maintenance waits for where a lock was not granted."""
+    return f"a lock of {error if isinstance(error, LogLocked) else blocker_of(error)}"
 
 
 def _drop_oldest(using: str, topic_id: int, done: Expired, deadline: float) -> bool:

@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from django_events import models, sql
 from django_events.log import retention, segments
 from django_events.log.inventory import logs
-from django_events.maintaining.expiring import A_LOCK, expire
+from django_events.maintaining.expiring import a_lock, expire
 from django_events.maintaining.pruning import forget_dedup_keys, forget_staged, prune_histories
 from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
@@ -164,7 +164,7 @@ def _each(
             if sql.kind_of(error) is sql.ErrorKind.LOST:
                 raise
             if sql.kind_of(error) is sql.ErrorKind.LOCKED:
-                waits_for[topic.name] = A_LOCK
+                waits_for[topic.name] = a_lock(error)
             else:
                 failed[topic.name] = sql.said(error)
     return failed

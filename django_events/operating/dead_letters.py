@@ -16,6 +16,7 @@ from django_events.exceptions import InUse, Invalid, Refused
 from django_events.models import DeadLetter
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
+from django_events.operating.locks import bounded
 
 SQL = sql.beside(__name__)
 
@@ -28,7 +29,8 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
 
     In one transaction, all or none. The workers do it, where keys are in order never beside another event of
     the same key; attempts are counted anew. Refused says that an older dead letter of the
-    same key has to come first. Repeating it before they are handled changes nothing.
+    same key has to come first, InUse names the session that keeps one locked. Repeating it before they are handled
+    changes nothing.
     """
     with _locked(dead_letters) as (using, letters):
         _refuse_before_older(using, letters)
@@ -44,7 +46,8 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
 def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_run: bool = False) -> int:
     """Delete these dead letters; what is left of them is the record with the reason. Returns how many.
 
-    In one transaction, all or none. InUse says that a worker handles one of them again in this moment.
+    In one transaction, all or none. InUse says that a worker handles one of them again in this moment, or
+    which session keeps one locked.
     """
     if not reason.strip():
         raise Invalid("A dead letter is discarded for a reason: reason is empty.")
@@ -67,7 +70,7 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
         given = list(given)
         using = (given[0]._state.db if given else None) or router.db_for_write(DeadLetter)
         ids = [letter.pk for letter in given]
-    with sql.committed(using):
+    with bounded(using, "One of these dead letters, or its delivery,"):
         sql.fetch(using, SQL.lock_redriven, ids=ids)
         letters = DeadLetter.objects.using(using).filter(pk__in=ids).select_related("consumer__topic")
         # Without its payload: there may be a hundred thousand of them.

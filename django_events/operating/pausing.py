@@ -6,11 +6,12 @@
 Workers may run meanwhile. Both are recorded as interventions.
 """
 
-from django_events import declarations, models, sql
+from django_events import declarations, models
 from django_events.consuming.registered import Named, registered
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
+from django_events.operating.locks import bounded
 from django_events.operating.quiesce import refuse_queries
 from django_events.operating.retrying import try_again
 
@@ -25,10 +26,10 @@ def pause(
     """Let no worker begin anything more for a consumer; what is in hand is finished.
 
     Returns the topics in which it was paused. It stays registered, and counts for retention. Repeating it changes
-    nothing.
+    nothing. InUse names the session that keeps the consumer locked.
     """
     using = writable(using)
-    with sql.committed(using):
+    with bounded(using, f"Consumer {consumer}"):
         rows = [row for row in registered(using, consumer, topic=topic) if row.paused_at is None]
         refuse_queries(rows)
         for row in rows:
@@ -46,11 +47,12 @@ def resume(
 ) -> list[str]:
     """Let a paused consumer go on, and what stopped or waits for a retry be tried again now.
 
-    Attempts are counted anew. Returns the topics in which it went on. Repeating it changes nothing.
+    Attempts are counted anew. Returns the topics in which it went on. Repeating it changes nothing. InUse
+    names the session that keeps it locked.
     """
     using = writable(using)
     resumed = []
-    with sql.committed(using):
+    with bounded(using, f"Consumer {consumer}"):
         for row in registered(using, consumer, topic=topic):
             again = try_again(using, row)
             if any(again.values()) or row.paused_at is not None:

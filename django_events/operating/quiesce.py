@@ -22,6 +22,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 HOLD = timedelta(seconds=5)
 
 
+class Held(InUse):
+    """A worker, or another session, keeps a consumer for longer than an operator waits."""
+
+    def __init__(self, row: models.Consumer, reason: str, way: str) -> None:
+        super().__init__(f"Consumer {row} {reason}. Nothing was changed. {way}")
+        self.reason = reason
+
+
 class Patience:
     """How long an operator waits for the events in hand, and how workers are kept from taking more meanwhile.
 
@@ -60,7 +68,7 @@ class Patience:
                 if self.alone
                 else f"Outside of a transaction, {self.verb} waits for it to finish."
             )
-            raise InUse(f"Consumer {self.rows[0]} is {how}, by {holder}. Nothing was changed. {way}")
+            raise Held(self.rows[0], f"is {how}, by {holder}", way)
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
@@ -122,11 +130,9 @@ def lock(using: str, row: models.Consumer) -> None:
     row.live, row.filled_until = fresh.live, fresh.filled_until
 
 
-def locked(row: models.Consumer, error: OperationalError) -> InUse:
+def locked(row: models.Consumer, error: OperationalError) -> Held:
     """The lock of a session that has no lease is in the way."""
-    return InUse(
-        f"What consumer {row} has to handle is locked, by {blocker_of(error)}. Nothing was changed. Try again."
-    )
+    return Held(row, f"is locked, by {blocker_of(error)}", "Try again.")
 
 
 def gone(row: models.Consumer) -> UnknownName:

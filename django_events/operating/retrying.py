@@ -9,6 +9,7 @@ from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
+from django_events.operating.locks import bounded
 from django_events.operating.quiesce import lock, refuse_queries
 from django_events.outcomes import Retried
 
@@ -26,11 +27,12 @@ def retry_now(
     """Let a consumer try again now what waits for its next attempt, or stopped: all of it, or one event.
 
     In one transaction, all or none. Attempts are counted anew. Returns the topics in which something waited; where
-    nothing did, nothing is changed and nothing is written down. So repeating it changes nothing.
+    nothing did, nothing is changed and nothing is written down. So repeating it changes nothing. InUse names the
+    session that keeps it locked.
     """
     using = writable(using)
     retried = []
-    with sql.committed(using):
+    with bounded(using, f"What consumer {consumer} has to handle"):
         rows = registered(using, consumer, topic=topic)
         refuse_queries(rows)
         _refuse(rows, event_id)

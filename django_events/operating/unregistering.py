@@ -11,6 +11,7 @@ from django_events.consuming.registration import refuse_in_use
 from django_events.exceptions import Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
+from django_events.operating.locks import bounded
 from django_events.operating.orphans import forget_orphans
 from django_events.operating.quiesce import lock
 
@@ -26,10 +27,10 @@ def unregister(
     """Forget a consumer and how far it was, so that the log isn't kept for it any longer.
 
     Returns the topics in which it was, or with `dry_run` would be, forgotten. Refused while an app declares it and
-    while it has dead letters; InUse while it handles events.
+    while it has dead letters; InUse while it handles events, or another session keeps it locked.
     """
     using = writable(using)
-    with sql.committed(using):
+    with bounded(using, f"Consumer {consumer}"):
         rows = registered(using, consumer, topic=topic)
         for row in rows:
             _refuse_declared(row)

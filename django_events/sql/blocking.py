@@ -68,17 +68,21 @@ def blocker_of(error: BaseException) -> str:
 
 
 @contextmanager
-def watched(using: str) -> Iterator[None]:
-    """Within a transaction: an error of the database knows whom its statement waited for, see `blocker_of`."""
+def watched(using: str, *, after: float = AFTER) -> Iterator[None]:
+    """Within a transaction: an error of the database knows whom its statement waited for, see `blocker_of`.
+
+    A second session begins to look `after` so many seconds, which must be well within the timeout of locks.
+    """
     [[pid]] = sql.fetch(using, SQL.backend)
     seen: list[Session] = []
     over = Event()
-    watching = Thread(target=_watch, args=(using, pid, seen, over), name="django_events blocking", daemon=True)
+    watching = Thread(target=_watch, args=(using, pid, seen, over, after), name="django_events blocking", daemon=True)
     watching.start()
     try:
         yield
     except DatabaseError as error:
-        error.blocked_by = seen[-1] if seen else None  # type: ignore[attr-defined]
+        if seen:
+            error.blocked_by = seen[-1]  # type: ignore[attr-defined]
         raise
     finally:
         over.set()
@@ -89,8 +93,8 @@ def _blockers(using: str, pid: int) -> list[Session]:
     return [Session(*row) for row in sql.fetch(using, SQL.blockers, pid=pid)]
 
 
-def _watch(using: str, pid: int, seen: list[Session], over: Event) -> None:
-    if over.wait(AFTER):
+def _watch(using: str, pid: int, seen: list[Session], over: Event, after: float) -> None:
+    if over.wait(after):
         return
     try:
         while not over.is_set():
