@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from django_events import sql
 from django_events.consuming.failures import LONGEST_ERROR, Failure, Verdict, bury, judge
@@ -101,6 +101,7 @@ class LeasedPartition(Lease):
     readable_until: int = 0
     batch: EventBatch | None = None
     read_ahead: tuple[sql.Rows, int] | None = None  # events that were read with the claim, and up to which id
+    prepared: "PreparedClaim | None" = None  # what reads on
     read_limit: int = MOST  # events; less after a batch that was too large for MAX_BATCH_BYTES
     claimed_at: float = field(default_factory=time.monotonic)
 
@@ -178,6 +179,9 @@ class LeasedPartition(Lease):
         # What may have ended a worker is also read by itself: it may be too large to be read with others.
         most = 1 if self.position < self.careful_until else min(of.most, self.read_limit)
         upper = min(self.readable_until, self.position + _reach(of, most))
+        usual = self.prepared if most == of.most and most_bytes is None else None
+        if usual is not None and (small := usual.read(self.position, upper)) is not None:
+            return self._batch(small, None, most=most, upper=upper)
         statement = SQL.read.on(
             log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
         )
@@ -478,7 +482,10 @@ def claim(
 
 
 class PreparedClaim:
-    """Leases a partition and reads its next events, which are in one segment of the log, by one prepared statement."""
+    """Leases a partition and reads its next events, which are in one segment of the log, by one prepared statement.
+
+    It reads on by another one.
+    """
 
     def __init__(self, session: SharedSession, of: Subscription, position_id: int, partition: int, segment: Segment):
         self.segment = segment
@@ -491,6 +498,7 @@ class PreparedClaim:
             upper=("claimed", "upper"),
             most=of.most,
         )
+        self._read_on = SQL.read_on.on(log=of.log, light=light(chosen, of.most))
         self._statement = SQL.claim_and_read.on(
             log=of.log,
             segment=segment.table,
@@ -535,7 +543,20 @@ class PreparedClaim:
             after_crash=False,
             readable_until=last_id,
             read_ahead=(events, upper) if are_whole(events) else None,
+            prepared=self,
         )
+
+    def read(self, position: int, upper: int) -> sql.Rows | None:
+        """The events behind a position, up to the id `upper`; None where `bounded` has to find out what is there."""
+        if not (self._session.is_good and self.segment.first <= position + 1 and upper < self.segment.end):
+            return None
+        try:
+            rows = self._session.ask(self._read_on, partition=self._partition, position=position, upper=upper)
+        except DatabaseError as error:
+            if sql.kind_of(error).of_server:
+                raise
+            return None
+        return rows if are_whole(rows) else None
 
 
 def _reach(of: Subscription, most: int) -> int:

@@ -174,8 +174,19 @@ FROM claimed
 LEFT JOIN LATERAL ({light}) AS event ON true
 
 
+-- name: read_on
+-- The next events of a partition in one segment of the log, as `claim_and_read` reads the first ones: a prepared statement.
+--
+-- Parameters: partition, position, upper. Identifiers: log. Parts: light.
+-- Relies on: for `light`, see `claim_and_read`.
+SELECT event.*
+FROM (SELECT %(partition)s::int AS partition, %(position)s::bigint AS position, %(upper)s::bigint AS upper) AS claimed
+CROSS JOIN LATERAL ({light}) AS event
+WHERE NOT EXISTS (SELECT FROM ONLY {log})
+
+
 -- name: in_claimed_partition
--- Part of a condition on an event `e` of a topic's own log: it is of the partition that `claim_and_read` leases.
+-- Part of a condition on an event `e` of a topic's own log: it is of the partition that `claim_and_read` leased.
 --
 -- Relies on: (partition, id) of the log.
 e.partition = claimed.partition

@@ -10,6 +10,7 @@ from django.db import connection
 from django.db.models import F
 
 from django_events import Draft, publish, publish_many
+from django_events.consuming import leased_partitions
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.streams import StreamServer
@@ -206,6 +207,26 @@ def test_a_large_event_is_read_by_itself(warm, things):
     assert lease.read_ahead is None
     warm.serve(lease, BoundHandler(warm.subscription.consumer), on_failure=log_failure(lease))
     assert warm.seen == ["first", 1, "x" * 5_000, 3]
+
+
+@pytest.mark.requirement("S1")
+def test_it_reads_on_in_the_same_way(make_topic, make_consumer, monkeypatch):
+    things, seen, apart = make_topic("things", segment_size=1_000), [], []
+    server = server_of(make_consumer(things, handler=seen.extend, batch_size=50))
+    fill(things, "first")
+    assert serve(server) == 1
+    bounded = leased_partitions.bounded
+    monkeypatch.setattr(leased_partitions, "bounded", lambda *a, **k: apart.append(1) or bounded(*a, **k))
+    fill(things, *range(500))
+    assert serve(server) == 500
+    assert apart == []
+
+    fill(things, *range(500, 700), "x" * 5_000, *range(700, 1_500))
+    while serve(server):
+        pass
+    assert apart != []
+    connection.close()
+    assert [event.value for event in seen] == ["first", *range(700), "x" * 5_000, *range(700, 1_500)]
 
 
 @pytest.mark.parametrize("forget", ["DISCARD ALL", "DEALLOCATE ALL"])
