@@ -38,8 +38,10 @@ range AS MATERIALIZED (
 ),
 moved AS (
     DELETE FROM django_events_bufferedevent AS b
-    USING head, range
-    WHERE b.topic_id = {topic_id} AND b.id >= range.lower AND b.id <= range.upper
+    USING head
+    WHERE b.topic_id = {topic_id}
+        AND b.id >= (SELECT range.lower FROM range)
+        AND b.id <= (SELECT range.upper FROM range)
     RETURNING
         b.*,
         greatest(head.logged_at, statement_timestamp()) AS logged_at,

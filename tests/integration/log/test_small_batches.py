@@ -340,10 +340,22 @@ def test_its_plan_is_by_index_though_it_was_made_for_empty_tables(worker, make_t
     assert "Seq Scan" not in {kind for kind, _ in scans}
     assert {table for _, table in scans} >= {"django_events_bufferedevent", segments("default", topic_id)[0].table}
     assert not any(table.startswith(f"{log_table(id_of(other))}_") for _, table in scans)
+    conditions = [one["Index Cond"] for one in prepared_nodes("django_events_topichead") if "Index Cond" in one]
+    of_buffer = [one for one in conditions if "topic_id" in one and "id >" in one]
+    assert len(of_buffer) == 2, conditions  # dead entries before the range are not walked over
 
 
 def prepared_scans(about: str) -> set[tuple[str, str]]:
     """How the prepared statement about a table reads each table."""
+    return {
+        (node["Node Type"], node["Relation Name"])
+        for node in prepared_nodes(about)
+        if "Relation Name" in node and "Scan" in node["Node Type"]
+    }
+
+
+def prepared_nodes(about: str) -> list[dict[str, object]]:
+    """The plan of the prepared statement about a table."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE strpos(statement, %s) > 0",
@@ -352,9 +364,4 @@ def prepared_scans(about: str) -> set[tuple[str, str]]:
         [[name, parameters]] = cursor.fetchall()
         cursor.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" ({", ".join(["NULL"] * parameters)})')
         [[plan]] = cursor.fetchall()
-    plan = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
-    return {
-        (node["Node Type"], node["Relation Name"])
-        for node in nodes(plan)
-        if "Relation Name" in node and "Scan" in node["Node Type"]
-    }
+    return list(nodes((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]))
