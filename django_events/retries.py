@@ -1,7 +1,7 @@
 """What happens after an attempt that failed: the schedule, and what a handler can decide itself.
 
 @consumer(orders, name="billing", retry=Backoff(attempts=5, base=timedelta(seconds=1)))
-def bill(event):
+def bill(event: ReceivedEvent) -> None:
     if bank.is_closed():
         raise RetryLater(after=timedelta(hours=1))
     if event.value["total"] == 0:

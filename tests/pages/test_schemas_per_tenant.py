@@ -50,7 +50,7 @@ from django_events import outbox
 """
 EVENTS = """
 import pgtrigger
-from django_events import capture, consumer, topic
+from django_events import ReceivedEvent, capture, consumer, topic
 
 from shop.models import Invoice, Order
 
@@ -198,7 +198,7 @@ def test_a_log_for_each_tenant(make_site: MakeSite):
     site = make(make_site, tenants=OURS)
     bill = (
         '@consumer(orders, name="billing", types=["*.created"])\n'
-        'def bill(event):\n    Invoice.objects.create(reference=event.value["reference"])'
+        'def bill(event: ReceivedEvent) -> None:\n    Invoice.objects.create(reference=event.value["reference"])'
     )
     site.write("shop/events.py", EVENTS.format(handler=bill))
     site.script(MIGRATE)

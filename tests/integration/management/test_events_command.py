@@ -386,6 +386,14 @@ def test_consumers_of_long_names_and_errors_fit_and_are_whole_in_json(events: Ru
     assert len(row["error"]) > 1_400
 
 
+@pytest.mark.parametrize("value", [5, {"POLL_INTERVAL": 3}])
+def test_a_wrong_setting_is_a_line_and_exit_code_1(events: Run, settings: Any, value: object) -> None:
+    settings.DJANGO_EVENTS = value
+    answer = events("status")
+    assert (answer.code, answer.out) == (1, "")
+    assert "DJANGO_EVENTS" in answer.err and answer.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

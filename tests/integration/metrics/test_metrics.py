@@ -17,7 +17,7 @@ from django.urls import path
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_events import Backoff, BufferedWriter, Draft, Ignore, publish, publish_many, telemetry
+from django_events import Backoff, BufferedWriter, Draft, Ignore, ReceivedEvent, publish, publish_many, telemetry
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
 from django_events.metrics.views import metrics
@@ -118,7 +118,7 @@ def test_what_becomes_of_events_is_counted_and_timed(
 ) -> None:
     topic = make_topic("sales")
 
-    def bill(event: Any) -> None:
+    def bill(event: ReceivedEvent) -> None:
         for one in event if isinstance(event, list) else [event]:
             if one.value == "bad":
                 raise ValueError

@@ -16,7 +16,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
-from django_events import Backoff, BufferedWriter, Draft, Ignore, event_context, publish, publish_many, telemetry
+from django_events import (
+    Backoff,
+    BufferedWriter,
+    Draft,
+    Ignore,
+    ReceivedEvent,
+    event_context,
+    publish,
+    publish_many,
+    telemetry,
+)
 from django_events.exceptions import InvalidEvent
 from django_events.metrics.opentelemetry import OpenTelemetry, OpenTelemetryTracing
 from django_events.models import BufferedEvent, DeadLetter, Event
@@ -79,7 +89,7 @@ def test_a_trace_goes_from_the_request_to_the_handler_and_to_what_that_publishes
     make_topic("sales", partitions=4)
     make_topic("letters")
 
-    def bill(event: Any) -> None:
+    def bill(event: ReceivedEvent) -> None:
         publish("letters", {"about": event.value})
 
     make_consumer("sales", name="tallies", handler=bill)
@@ -209,7 +219,7 @@ def test_events_of_others_are_handled_whatever_they_carry(
 def test_an_error_is_told_and_a_decision_is_none(traced: Traced, make_topic: Any, make_consumer: Any) -> None:
     make_topic("sales")
 
-    def bill(event: Any) -> None:
+    def bill(event: ReceivedEvent) -> None:
         if event.value == "unwanted":
             raise Ignore("not wanted")
         if event.attempt == 1:
@@ -253,7 +263,7 @@ def test_a_trace_that_fails_is_no_harm(
     handled: list[Any] = []
     around: list[Any] = []
 
-    def bill(event: Any) -> None:
+    def bill(event: ReceivedEvent) -> None:
         around.append(get_current_span().get_span_context().is_valid)
         if event.value == "bad":
             raise ValueError("no such order")
@@ -283,7 +293,7 @@ def test_an_error_that_cannot_be_told_is_raised_as_it_is(traced: Traced, make_to
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
-    def bill(event: Any) -> None:
+    def bill(event: ReceivedEvent) -> None:
         raise Unspeakable
 
     make_topic("sales")
@@ -339,7 +349,7 @@ def test_metadata_that_are_no_object_carry_no_trace(
 def test_an_async_handler_goes_on_with_the_trace(traced: Traced, make_topic: Any, make_consumer: Any) -> None:
     make_topic("sales")
 
-    async def bill(event: Any) -> None:
+    async def bill(event: ReceivedEvent) -> None:
         with traced.tracer.start_as_current_span("inside"):
             pass
 
