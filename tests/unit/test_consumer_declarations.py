@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from django_events import Backoff, DeclaredConsumer, DeclaredTopic, consumer, declarations
-from django_events.declarations import ConsumerRegistry
+from django_events.declarations import ConsumerRegistry, declaring
 from django_events.exceptions import HandlerNotFound, Invalid, UnknownName
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,9 @@ WHAT = "Consumer 'billing'"
 @pytest.fixture(autouse=True)
 def consumers(monkeypatch):
     """A registry of the test's own: what it declares is gone afterwards."""
-    monkeypatch.setattr(declarations, "consumers", ConsumerRegistry())
+    fresh = ConsumerRegistry()
+    monkeypatch.setattr(declarations, "consumers", fresh)
+    monkeypatch.setattr(declaring, "consumers", fresh)
     return declarations.consumers
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_events import DeclaredTopic, declarations, topic
-from django_events.declarations import TopicRegistry
+from django_events.declarations import TopicRegistry, declaring
 from django_events.exceptions import Invalid, UnknownName
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
     """A registry of the test's own: what it declares is gone afterwards."""
-    monkeypatch.setattr(declarations, "registry", TopicRegistry())
+    fresh = TopicRegistry()
+    monkeypatch.setattr(declarations, "registry", fresh)
+    monkeypatch.setattr(declaring, "registry", fresh)
     return declarations.registry
 
 

@@ -1,0 +1,33 @@
+"""What this process declares: topics and consumers, as frozen descriptions that touch no database.
+
+    # shop/events.py: discovered in every installed app
+    orders = topic("orders", partitions=8, retention=timedelta(days=30))
+
+    @consumer(orders, name="billing")
+    def bill(event: ReceivedEvent) -> None: ...
+
+`manage.py migrate` makes the rows and tables; `manage.py check` finds wrong declarations.
+"""
+
+from django_events.declarations.declared_consumer import BatchHandler as BatchHandler
+from django_events.declarations.declared_consumer import DeclaredConsumer as DeclaredConsumer
+from django_events.declarations.declared_consumer import EventHandler as EventHandler
+from django_events.declarations.declared_consumer import Handler as Handler
+from django_events.declarations.declared_consumer import Mode as Mode
+from django_events.declarations.declared_consumer import Start as Start
+from django_events.declarations.declared_topic import DeclaredTopic as DeclaredTopic
+from django_events.declarations.declaring import ConsumerOptions as ConsumerOptions
+from django_events.declarations.declaring import consumer as consumer
+from django_events.declarations.declaring import topic as topic
+from django_events.declarations.limits import LONGEST_LEASE as LONGEST_LEASE
+from django_events.declarations.limits import MAX_BATCH as MAX_BATCH
+from django_events.declarations.limits import MAX_PARTITIONS as MAX_PARTITIONS
+from django_events.declarations.limits import SHORTEST_LEASE as SHORTEST_LEASE
+from django_events.declarations.limits import texts as texts
+from django_events.declarations.registries import ConsumerRegistry as ConsumerRegistry
+from django_events.declarations.registries import Declared as Declared
+from django_events.declarations.registries import Registry as Registry
+from django_events.declarations.registries import TopicRegistry as TopicRegistry
+from django_events.declarations.registries import consumers as consumers
+from django_events.declarations.registries import registry as registry
+from django_events.drafts import EventFields as EventFields

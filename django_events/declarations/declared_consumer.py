@@ -1,0 +1,187 @@
+"""A consumer as an app declares it: its options, what is wrong with them, and its handler."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any, Literal
+
+from django_events.declarations.limits import (
+    LONGEST_LEASE,
+    MAX_BATCH,
+    MAX_PENDING,
+    NAME,
+    NAME_RULE,
+    SHORTEST_LEASE,
+    check_number,
+    is_storable,
+)
+from django_events.exceptions import HandlerNotFound
+from django_events.operable import Operable
+from django_events.received import ReceivedEvent
+from django_events.retries import Backoff
+
+EventHandler = Callable[[ReceivedEvent], object]
+BatchHandler = Callable[[list[ReceivedEvent]], object]
+Handler = Callable[..., Any]  # one of them: which one, only `batch_size` says
+Start = Literal["beginning", "end"] | datetime | int
+Mode = Literal["stream", "queue"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredConsumer(Operable):
+    """A named reader of topics, as an app declares it. Calling it calls its handler.
+
+    Its rows in the database, one per topic, are `models.Consumer`.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    handler: Handler | str = field(compare=False)
+    batch_size: int | None = None
+    min_batch: int = 1
+    max_wait: timedelta | None = None
+    types: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    where: str | None = None
+    partitioned: bool = True
+    transactional: bool = True
+    start: Start = "beginning"
+    retry: Backoff = Backoff()
+    on_exhausted: Literal["dead_letter", "stop"] = "dead_letter"
+    timeout: timedelta | None = None
+    lease: timedelta = timedelta(seconds=30)
+    mode: Mode = "stream"
+    ordered: bool = False
+    delay: timedelta | None = None
+    history: timedelta | None = None
+    max_pending: int | None = None
+    declared_at: str = field(default="", compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.load()(*arguments, **options)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether there may be events in its topics that are not for it."""
+        return (self.types, self.keys, self.where) != (None, None, None)
+
+    def load(self) -> Handler:
+        """The handler itself; one that is named by its path is imported now."""
+        if not isinstance(self.handler, str):
+            return self.handler
+        path, _, name = self.handler.rpartition(".")
+        try:
+            found = getattr(import_module(path), name)
+        except Exception as error:
+            raise HandlerNotFound(
+                f"The handler {self.handler!r} of consumer {self.name!r}, declared at {self.declared_at}, can't be "
+                f"imported: {type(error).__name__}: {error}"
+            ) from error
+        if not callable(found):
+            raise HandlerNotFound(
+                f"The handler {self.handler!r} of consumer {self.name!r} is {found!r}, not a function."
+            )
+        handler: Handler = found
+        return handler
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each reason why this can't be a consumer."""
+        what = f"Consumer {self.name!r}"
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            yield f"Consumer name {self.name!r} is not valid: {NAME_RULE}."
+        yield from self._problems_of_topics(what)
+        yield from self._problems_of_batches(what)
+        yield from self._problems_of_filters(what)
+        yield from self._problems_of_choices(what)
+        yield from self._problems_of_durations(what)
+        yield from self._problems_of_mode(what)
+        if isinstance(self.retry, Backoff):
+            yield from (f"{what}: {problem}" for problem in self.retry.problems())
+        else:
+            yield f"{what} has retry={self.retry!r}, expected a Backoff, like Backoff(attempts=5)."
+        if isinstance(self.handler, str):
+            if "." not in self.handler:
+                yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
+        elif not callable(self.handler):
+            yield f"{what} has the handler {self.handler!r}, expected a function."
+
+    def _problems_of_topics(self, what: str) -> Iterator[str]:
+        if not self.topics:
+            yield f"{what} has no topic, expected at least one: @consumer(orders, name={self.name!r})."
+        for name in self.topics:
+            if self.topics.count(name) > 1:
+                yield f"{what} names topic {name!r} twice."
+                return
+
+    def _problems_of_batches(self, what: str) -> Iterator[str]:
+        if self.batch_size is not None:
+            yield from check_number(what, "batch_size", self.batch_size, 1, MAX_BATCH)
+        yield from check_number(what, "min_batch", self.min_batch, 1, MAX_BATCH)
+        if not isinstance(self.min_batch, int) or self.min_batch <= 1:
+            if self.max_wait is not None:
+                yield f"{what} has max_wait without min_batch, so there is nothing to wait for."
+            return
+        if not isinstance(self.batch_size, int) or self.min_batch > self.batch_size:
+            yield f"{what} has min_batch={self.min_batch!r}, expected at most batch_size, which is {self.batch_size!r}."
+        if self.max_wait is None:
+            yield f"{what} has min_batch without max_wait, so a few events would wait for ever. Say how long at most."
+
+    def _problems_of_filters(self, what: str) -> Iterator[str]:
+        for option, patterns in (("types", self.types), ("keys", self.keys)):
+            if patterns is None:
+                continue
+            if not patterns:
+                yield f"{what} has {option}=[], so no event would match. Leave it out to take all."
+            for pattern in patterns:
+                if not is_storable(pattern):
+                    yield f"{what} has {option}={list(patterns)!r}, expected texts, like ['order.*']."
+                    break
+                if ">" in pattern.split(".")[:-1]:
+                    yield f"{what} has the pattern {pattern!r} in {option}: '>' means the rest, so it can only be last."
+        if self.where is not None and (not is_storable(self.where) or not self.where.strip()):
+            yield f"{what} has where={self.where!r}, expected a jsonpath predicate, like '$.total > 100'."
+
+    def _problems_of_choices(self, what: str) -> Iterator[str]:
+        for option in ("partitioned", "transactional", "ordered"):
+            if not isinstance(getattr(self, option), bool):
+                yield f"{what} has {option}={getattr(self, option)!r}, expected True or False."
+        if self.on_exhausted not in ("dead_letter", "stop"):
+            yield f"{what} has on_exhausted={self.on_exhausted!r}, expected 'dead_letter' or 'stop'."
+        if isinstance(self.start, datetime):
+            if self.start.tzinfo is None:
+                yield f"{what} has start={self.start!r} without a time zone, so it is not clear which moment is meant."
+        elif isinstance(self.start, bool) or not (
+            self.start in ("beginning", "end") or (isinstance(self.start, int) and self.start >= 1)
+        ):
+            yield (
+                f"{what} has start={self.start!r}, expected 'beginning', 'end', a datetime, or the id of the first "
+                "event to handle."
+            )
+
+    def _problems_of_durations(self, what: str) -> Iterator[str]:
+        for option in ("max_wait", "timeout", "delay", "history"):
+            value: Any = getattr(self, option)
+            if value is not None and (not isinstance(value, timedelta) or value <= timedelta(0)):
+                yield f"{what} has {option}={value!r}, expected a timedelta above zero, or None."
+        lease: Any = self.lease
+        if not isinstance(lease, timedelta) or not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+            yield f"{what} has lease={lease!r}, expected a timedelta from 1 second to 1 day."
+
+    def _problems_of_mode(self, what: str) -> Iterator[str]:
+        if self.mode not in ("stream", "queue"):
+            yield f"{what} has mode={self.mode!r}, expected 'stream' or 'queue'."
+        elif self.mode == "queue":
+            if self.on_exhausted == "stop":
+                yield f"{what} has on_exhausted='stop', which is for streams: a queue goes on with other events."
+            if self.min_batch != 1:
+                yield f"{what} has min_batch={self.min_batch!r}, which is for streams: a queue takes what is there."
+        else:
+            for option in ("ordered", "delay", "history", "max_pending"):
+                if getattr(self, option) not in (None, False):
+                    yield f"{what} has {option}={getattr(self, option)!r}, which is for mode='queue'."
+        if self.max_pending is not None:
+            yield from check_number(what, "max_pending", self.max_pending, 1, MAX_PENDING)

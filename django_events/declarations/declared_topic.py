@@ -1,0 +1,66 @@
+"""A topic as an app declares it, which also publishes to it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, Unpack
+
+from django_events.declarations.limits import MAX_PARTITIONS, MIN_SEGMENT_SIZE, NAME, NAME_RULE, check_number
+from django_events.drafts import UNSET, Draft, EventFields, Receipt
+
+
+def _publishing() -> Any:
+    """The room above that publishes. Declarations are read before Django is set up, so it is entered with a call."""
+    return import_module("django_events.publishing.api")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredTopic:
+    """A named log, as an app declares it. Its row in the database is `models.Topic`."""
+
+    name: str
+    partitions: int = 1
+    retention: timedelta | None = None
+    retention_events: int | None = None
+    retention_bytes: int | None = None
+    keep_unread: bool = True
+    segment_size: int = 1_000_000
+    timeline: bool = False
+    declared_at: str = field(default="", compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def publish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
+        """Publish one event here; see `django_events.publish`."""
+        receipt: Receipt = _publishing().publish(self, value, **fields)
+        return receipt
+
+    async def apublish(self, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
+        """Publish one event here from async code; see `django_events.publish`."""
+        receipt: Receipt = await _publishing().apublish(self, value, **fields)
+        return receipt
+
+    def publish_many(self, drafts: Iterable[Draft], *, using: str | None = None) -> int:
+        """Publish many events here at once; see `django_events.publish_many`."""
+        published: int = _publishing().publish_many(self, drafts, using=using)
+        return published
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each reason why this can't be a topic."""
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            yield f"Topic name {self.name!r} is not valid: {NAME_RULE}."
+        yield from check_number(f"Topic {self.name!r}", "partitions", self.partitions, 1, MAX_PARTITIONS)
+        yield from check_number(f"Topic {self.name!r}", "segment_size", self.segment_size, MIN_SEGMENT_SIZE, 2**40)
+        if self.retention is not None and (not isinstance(self.retention, timedelta) or self.retention <= timedelta(0)):
+            yield (
+                f"Topic {self.name!r} has retention={self.retention!r}, expected a timedelta above zero, "
+                "or None to keep events for ever."
+            )
+        for option in ("retention_events", "retention_bytes"):
+            if getattr(self, option) is not None:
+                yield from check_number(f"Topic {self.name!r}", option, getattr(self, option), 1, 2**62)
+        for option in ("keep_unread", "timeline"):
+            if not isinstance(getattr(self, option), bool):
+                yield f"Topic {self.name!r} has {option}={getattr(self, option)!r}, expected True or False."

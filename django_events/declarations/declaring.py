@@ -1,0 +1,169 @@
+"""`topic()` and `consumer()`, with which an app declares."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Literal, TypedDict, Unpack, overload
+
+from django_events.declarations.declared_consumer import (
+    BatchHandler,
+    DeclaredConsumer,
+    EventHandler,
+    Handler,
+    Mode,
+    Start,
+)
+from django_events.declarations.declared_topic import DeclaredTopic
+from django_events.declarations.limits import texts
+from django_events.declarations.registries import consumers, registry
+from django_events.retries import Backoff
+
+
+def topic(
+    name: str,
+    *,
+    partitions: int = 1,
+    retention: timedelta | None = None,
+    retention_events: int | None = None,
+    retention_bytes: int | None = None,
+    keep_unread: bool = True,
+    segment_size: int = 1_000_000,
+    timeline: bool = False,
+) -> DeclaredTopic:
+    """Declare a topic. `manage.py migrate` creates it; declaring it again changes nothing."""
+    declared = DeclaredTopic(
+        name=name,
+        partitions=partitions,
+        retention=retention,
+        retention_events=retention_events,
+        retention_bytes=retention_bytes,
+        keep_unread=keep_unread,
+        segment_size=segment_size,
+        timeline=timeline,
+        declared_at=_caller(),
+    )
+    registry.add(declared)
+    return declared
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """What `consumer` takes beside the topics, the name, the handler and `batch_size`."""
+
+    min_batch: int
+    max_wait: timedelta | None
+    types: Sequence[str] | None
+    keys: Sequence[str] | None
+    where: str | None
+    partitioned: bool
+    transactional: bool
+    start: Start
+    retry: Backoff
+    on_exhausted: Literal["dead_letter", "stop"]
+    timeout: timedelta | None
+    lease: timedelta
+    mode: Mode
+    ordered: bool
+    delay: timedelta | None
+    history: timedelta | None
+    max_pending: int | None
+
+
+@overload
+def consumer(
+    *topics: DeclaredTopic | str,
+    name: str,
+    handler: None = None,
+    batch_size: None = None,
+    **options: Unpack[ConsumerOptions],
+) -> Callable[[EventHandler], DeclaredConsumer]: ...
+
+
+@overload
+def consumer(
+    *topics: DeclaredTopic | str, name: str, handler: None = None, batch_size: int, **options: Unpack[ConsumerOptions]
+) -> Callable[[BatchHandler], DeclaredConsumer]: ...
+
+
+@overload
+def consumer(
+    *topics: DeclaredTopic | str,
+    name: str,
+    handler: str,
+    batch_size: int | None = None,
+    **options: Unpack[ConsumerOptions],
+) -> DeclaredConsumer: ...
+
+
+def consumer(
+    *topics: DeclaredTopic | str,
+    name: str,
+    handler: str | None = None,
+    batch_size: int | None = None,
+    min_batch: int = 1,
+    max_wait: timedelta | None = None,
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    partitioned: bool = True,
+    transactional: bool = True,
+    start: Start = "beginning",
+    retry: Backoff = Backoff(),
+    on_exhausted: Literal["dead_letter", "stop"] = "dead_letter",
+    timeout: timedelta | None = None,
+    lease: timedelta = timedelta(seconds=30),
+    mode: Mode = "stream",
+    ordered: bool = False,
+    delay: timedelta | None = None,
+    history: timedelta | None = None,
+    max_pending: int | None = None,
+) -> Callable[[EventHandler], DeclaredConsumer] | Callable[[BatchHandler], DeclaredConsumer] | DeclaredConsumer:
+    """Declare a consumer: a decorator of its handler, or with `handler` the path of one, imported when it runs.
+
+    `manage.py migrate` registers it; declaring it again changes nothing. The handler gets one event,
+    or with `batch_size` a list of at most so many. A stream reads its topics in order, by partition; with
+    mode="queue" each event has a status of its own, and a failing one holds up nothing but, if `ordered`, its key.
+    """
+    declared = DeclaredConsumer(
+        name=name,
+        topics=tuple(str(one) for one in topics),
+        handler=handler or "",
+        batch_size=batch_size,
+        min_batch=min_batch,
+        max_wait=max_wait,
+        types=texts(types),
+        keys=texts(keys),
+        where=where,
+        partitioned=False if mode == "queue" else partitioned,
+        transactional=transactional,
+        start=start,
+        retry=retry,
+        on_exhausted=on_exhausted,
+        timeout=timeout,
+        lease=lease,
+        mode=mode,
+        ordered=ordered,
+        delay=delay,
+        history=history,
+        max_pending=max_pending,
+        declared_at=_caller(),
+    )
+    if handler is not None:
+        consumers.add(declared)
+        return declared
+
+    def decorate(function: Handler) -> DeclaredConsumer:
+        # What is decorated stays what it was to those who read it.
+        complete = replace(declared, handler=function)
+        for attribute, value in (("__doc__", function.__doc__), ("__wrapped__", function)):
+            object.__setattr__(complete, attribute, value)
+        consumers.add(complete)
+        return complete
+
+    return decorate
+
+
+def _caller() -> str:
+    """Where the app called `topic()` or `consumer()`."""
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

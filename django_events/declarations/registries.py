@@ -1,0 +1,91 @@
+"""The topics and consumers that this process has declared, by name."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from django_events.declarations.declared_consumer import DeclaredConsumer
+from django_events.declarations.declared_topic import DeclaredTopic
+from django_events.exceptions import Invalid, UnknownName, did_you_mean
+
+
+class Declared(Protocol):
+    """What topics and consumers have in common."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def declared_at(self) -> str: ...
+
+    def problems(self) -> Iterator[str]: ...
+
+
+T = TypeVar("T", bound=Declared)
+
+
+class Registry(Generic[T]):
+    """The declarations of one kind in this process, in the order in which they were made."""
+
+    kind: ClassVar[str]
+    example: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._declared: list[T] = []
+        self._by_name: dict[str, T] = {}
+
+    def add(self, one: T) -> None:
+        # A module that is loaded again declares the same at the same place again.
+        self._set([t for t in self._declared if (t.name, t.declared_at) != (one.name, one.declared_at)] + [one])
+
+    def discard(self, one: T) -> None:
+        self._set([t for t in self._declared if t is not one])
+
+    def _set(self, declared: list[T]) -> None:
+        self._declared = declared
+        self._by_name = {one.name: one for one in reversed(declared)}
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._declared)
+
+    def get(self, one: T | str) -> T:
+        """The declaration that is meant; the error for an unknown one names the likely one."""
+        name: Any = one if isinstance(one, str) else getattr(one, "name", one)
+        try:
+            return self._by_name[name]
+        except (KeyError, TypeError):
+            raise UnknownName(
+                f"No installed app declares a {self.kind} {name!r}. {did_you_mean(str(name), self._by_name)} "
+                f"Declare it in an app's events.py: {self.example.format(name)}."
+            ) from None
+
+    def check(self) -> None:
+        """Raise for the first declaration that is not valid."""
+        for _, problem in self.problems():
+            raise Invalid(problem)
+
+    def problems(self) -> Iterator[tuple[T, str]]:
+        """Yield each wrong declaration with the reason, duplicates included."""
+        places: dict[str, str] = {}
+        for one in self:
+            yield from ((one, problem) for problem in one.problems())
+            if one.name in places:
+                yield (
+                    one,
+                    f"{self.kind.capitalize()} {one.name!r} is declared twice: "
+                    f"{places[one.name]} and {one.declared_at}.",
+                )
+            places.setdefault(one.name, one.declared_at)
+
+
+class TopicRegistry(Registry[DeclaredTopic]):
+    kind = "topic"
+    example = "topic({!r})"
+
+
+class ConsumerRegistry(Registry[DeclaredConsumer]):
+    kind = "consumer"
+    example = "@consumer(…, name={!r})"
+
+
+registry = TopicRegistry()
+consumers = ConsumerRegistry()
