@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_events.admin import addresses, payloads
 from django_events.admin.forms import DiscardForm
-from django_events.admin.lists import DatabaseFilter, Lists
+from django_events.admin.lists import COUNTED, DatabaseFilter, Lists
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
@@ -249,10 +249,12 @@ class DeadLetterAdmin(Lists):
                 messages.error(request, str(error))
                 return HttpResponseRedirect(back) if back else None
             return None
-        known = rows.order_by().aggregate(letters=Count("pk"), newest=Max("pk"))
-        number = known["letters"]
+        number = rows.order_by()[: COUNTED + 1].count()  # a group of errors is found by looking at each of its rows
+        uncounted, number = number > COUNTED, min(number, COUNTED)
+        newest = DeadLetter.objects.using(rows.db).aggregate(newest=Max("pk"))["newest"]
         context = {
-            "title": _("%(action)s: %(letters)s") % {"action": label, "letters": counted.dead_letters(number)},
+            "title": _("%(action)s: %(letters)s")
+            % {"action": label, "letters": counted.dead_letters(number, more=uncounted)},
             "trail": [],
             "using": rows.db,
             "explanation": explanation,
@@ -260,8 +262,9 @@ class DeadLetterAdmin(Lists):
             "form": form,
             "letters": rows.select_related("consumer__topic").order_by("consumer_id", "event_id")[:NAMED],
             "more": max(number - NAMED, 0),
+            "uncounted": uncounted,
             "action": action,
-            "newest": known["newest"],
+            "newest": newest,
             "chosen": request.POST.getlist(ACTION_CHECKBOX_NAME),
             "across": request.POST.get("select_across", "0"),
             "from_list": back is None,

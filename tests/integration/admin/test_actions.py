@@ -234,7 +234,19 @@ def test_redrive_all(olga, dead, broken):
     assert sorted(broken.handled) == [1, 2, 3]
 
 
-def test_what_dies_while_somebody_decides_is_not_decided(olga, dead, things):
+def test_the_question_about_many_dead_letters_counts_no_further_than_the_list(olga, dead, monkeypatch):
+    monkeypatch.setattr("django_events.admin.dead_letters.COUNTED", 2)
+    first = DeadLetter.objects.earliest("pk").pk
+    chosen = {"action": "redrive", "_selected_action": [first], "select_across": "1"}
+    page = olga.post("/admin/django_events/deadletter/", chosen).content.decode()
+
+    assert "Redrive: at least 2 dead letters" in page
+    assert "<li>and more</li>" in page
+    answer = olga.post("/admin/django_events/deadletter/", {**chosen, "decided": "yes"}, follow=True)
+    assert "3 dead letters are handled again" in said(answer)[0]
+
+
+def test_what_dies_while_an_operator_decides_is_not_decided(olga, dead, things):
     first = DeadLetter.objects.first()
     chosen = {"action": "discard", "_selected_action": [first.pk], "select_across": "1"}
     asked = olga.post("/admin/django_events/deadletter/", chosen)
