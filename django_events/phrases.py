@@ -26,7 +26,10 @@ def duration(time: timedelta) -> str:
 
 
 def count(number: int, noun: str, *, more: bool = False) -> str:
-    """`1 event`, `12,000 events`, `at least 10,000 events`."""
+    """`1 event`, `12,000 events`, `at least 10,000 events`: for commands and logs, which speak English.
+
+    Pages of the admin say it in the reader's language, by `observing.counted`.
+    """
     return f"{'at least ' if more else ''}{number:,} {noun}{'' if number == 1 else 's'}"
 
 
