@@ -1,12 +1,12 @@
-"""The mark: up to which id of the buffer nothing can come any more.
+"""The mark: up to which ticket of the buffer nothing can come any more.
 
 A scan that started at the beginning would walk over the index entries of all rows that were moved
-while an old snapshot is open. It starts at the mark instead. A mark must never pass an id that can
-still commit, and transaction ids can't tell: a writer takes its id before it has one. Locks can: a
-publisher holds its lock on the buffer from before it takes an id until its commit is visible.
+while an old snapshot is open. It starts at the mark instead. A mark must never pass a ticket that
+can still commit, and transaction ids can't tell: a writer takes its ticket before it has one. Locks can: a
+publisher holds its lock on the buffer from before it takes a ticket until its commit is visible.
 
-So, after an id was seen, note who holds that lock. When all of them are gone, everything up to that
-id is visible or rolled back. A later move that took everything up to the id makes it the mark.
+So the transfer notes which writers hold that lock after it saw a ticket. When all of them are gone, everything up to
+that ticket is visible or rolled back: it is final. A later move that took everything up to it makes it the mark.
 """
 
 import time
@@ -26,45 +26,45 @@ NOTE_EVERY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    id: int
+    ticket: int
     writers: frozenset[str]
 
 
-class Horizon:
-    """Which ids of the buffer are settled: all at or below are visible, or never will be."""
+class OpenWriters:
+    """The writers that may still commit, and the last final ticket: all up to it are visible, or never will be."""
 
     def __init__(self) -> None:
-        self.settled = 0
+        self.final = 0
         self._candidates: deque[Candidate] = deque()
 
     def note(self, seen: int, writers: frozenset[str]) -> None:
-        """Take notice of an id that was seen before `writers` were listed."""
+        """Take notice of a ticket that was seen before `writers` were listed."""
         while self._candidates and not (self._candidates[0].writers & writers):
-            self.settled = max(self.settled, self._candidates.popleft().id)
-        newest = self._candidates[-1].id if self._candidates else self.settled
+            self.final = max(self.final, self._candidates.popleft().ticket)
+        newest = self._candidates[-1].ticket if self._candidates else self.final
         if seen <= newest:
             return
         if not writers:
             self._candidates.clear()
-            self.settled = seen
+            self.final = seen
         elif len(self._candidates) < MOST_CANDIDATES:
             self._candidates.append(Candidate(seen, writers))
 
 
-class SettledTickets:
-    """The horizon of one transfer, which asks the server now and then who may still commit."""
+class FinalTickets:
+    """The last final ticket as one transfer knows it, which asks the server now and then who may still commit."""
 
     def __init__(self, using: str) -> None:
         self.using = using
         self.crashed = False  # since it was asked the first time: what was learnt before may be wrong
-        self._horizon = Horizon()
+        self._open_writers = OpenWriters()
         self._counts_since: datetime | None = None
         self._seen = self._events = 0
         self._noted_at = 0.0
 
     @property
     def upper(self) -> int:
-        return self._horizon.settled
+        return self._open_writers.final
 
     def saw(self, ticket: int) -> None:
         self._seen = max(self._seen, ticket)
@@ -78,5 +78,5 @@ class SettledTickets:
             if self._counts_since not in (None, counts_since):  # the server crashed, and a pooler didn't say so
                 self.crashed = True
             self._counts_since = counts_since
-            self._horizon.note(self._seen, frozenset(writers))
+            self._open_writers.note(self._seen, frozenset(writers))
             self._events, self._noted_at = 0, now

@@ -43,7 +43,7 @@ from django_events.log import channel, segments
 from django_events.log.ends import Known, LogEnd, LogEnds, Moved, Outdated
 from django_events.log.holders import holders
 from django_events.log.inventory import TOPICS_AT_ONCE
-from django_events.log.mark import SettledTickets
+from django_events.log.mark import FinalTickets
 from django_events.log.quarantine import quarantine_failing
 from django_events.log.schedule import Schedule
 from django_events.log.setbacks import TopicSetbacks
@@ -73,9 +73,9 @@ class Pending(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What one batch takes, and which ids were settled when it was looked for."""
+    """What one batch takes, and which tickets were final when it was looked for."""
 
-    settled: int
+    final: int
     pending: list[Pending]
 
 
@@ -110,7 +110,7 @@ class Transfer:
         self._ends = LogEnds(self.using, self._known)
         self._fingerprint: str | None = None
         self.schedule.forget()
-        self._settled = SettledTickets(self.using)
+        self._final = FinalTickets(self.using)
         self._blocked: set[int] = set()
         self._began = 0.0
 
@@ -123,7 +123,7 @@ class Transfer:
         log takes no events: it is not as it was made, or the site has added a rule. They are tried again now and then.
         """
         moved, self.left = 0, False
-        if self._settled.crashed:
+        if self._final.crashed:
             self.forget()
         for _ in range(2):
             try:
@@ -147,7 +147,7 @@ class Transfer:
         moved = 0
         if self.session is None or not self.session.is_good or self._fingerprint is None:
             return moved, False
-        if self._settled.crashed or self.schedule.is_due or len(topic_ids) > FEW_TOPICS:
+        if self._final.crashed or self.schedule.is_due or len(topic_ids) > FEW_TOPICS:
             return moved, False
         small = SmallBatches(self.session, self._known)
         filenode = self._fingerprint.split()[1]
@@ -156,13 +156,13 @@ class Transfer:
                 continue
             if topic_id in self._blocked or topic_id in self.setbacks:
                 return moved, False
-            self._began, settled = time.monotonic(), self._settled.upper
+            self._began, final = time.monotonic(), self._final.upper
             batch = small.move(topic_id, filenode=filenode)
             if not batch.moved:
                 return moved, False
             name, complete = self._known[topic_id].name, batch.events < MOST
             seen = Pending(topic_id, name, batch.events, batch.upper, complete, fails=False)
-            moved += self._remembered(Turn(settled, [seen]), batch.moved)
+            moved += self._remembered(Turn(final, [seen]), batch.moved)
             if not complete:
                 return moved, False
         return moved, True
@@ -219,7 +219,7 @@ class Transfer:
 
     def _turns(self, first: Turn) -> Iterator[Turn]:
         """Every topic with events once, in as few batches as they fit into."""
-        settled, pending = first
+        final, pending = first
         self._look_for_room(pending)
         alone = [p for p in pending if self._goes_alone(p)]
         pending = [p for p in pending if not self._goes_alone(p)]
@@ -227,20 +227,20 @@ class Transfer:
         for p in pending:
             if p.complete or len(pending) == 1:
                 if len(batch) == TOPICS_AT_ONCE:
-                    yield Turn(settled, batch)
+                    yield Turn(final, batch)
                     batch = []
                 batch.append(p)
         for flooded in pending:
             if flooded.complete or len(pending) == 1:
                 continue
-            now_settled, seen = self._look(only=flooded.topic_id)
+            now_final, seen = self._look(only=flooded.topic_id)
             if sum(p.events for p in batch + seen) > self.batch_size or len(batch) >= TOPICS_AT_ONCE:
-                yield Turn(settled, batch)
-                settled, batch = now_settled, []
+                yield Turn(final, batch)
+                final, batch = now_final, []
             batch += seen
-        yield Turn(settled, batch)
+        yield Turn(final, batch)
         for p in alone:
-            yield Turn(settled, [p])
+            yield Turn(final, [p])
 
     def _look(self, *, only: int | None = None) -> Turn:
         with sql.batch(self.using, self._question(only=only)) as [rows]:
@@ -256,7 +256,7 @@ class Transfer:
         }
 
     def _answered(self, rows: sql.Rows, *, only: int | None = None) -> Turn:
-        settled = self._settled.upper  # nothing is noted between the question and this
+        final = self._final.upper  # nothing is noted between the question and this
         fingerprint = rows[0][0]
         if self._fingerprint not in (None, fingerprint):
             self.setbacks.forget()
@@ -272,12 +272,12 @@ class Transfer:
                 self.setbacks.keep(waiting)
             for topic_id, known in self._known.items():
                 if topic_id not in waiting:
-                    known.mark = max(known.mark, settled)
-        return Turn(settled, [p for p in pending if not self.setbacks.rest(p.topic_id)])
+                    known.mark = max(known.mark, final)
+        return Turn(final, [p for p in pending if not self.setbacks.rest(p.topic_id)])
 
     def _take(self, turn: Turn) -> int:
         """Move what was seen, but for topics that can't be had now: others must not wait for them."""
-        turn = Turn(turn.settled, [p for p in turn.pending if self._has_room(p)])
+        turn = Turn(turn.final, [p for p in turn.pending if self._has_room(p)])
         if not turn.pending:
             return 0
         self._began = time.monotonic()
@@ -297,7 +297,7 @@ class Transfer:
             self.left = True
             return 0
         if len(turn.pending) > 1:
-            return sum(self._take(Turn(turn.settled, [p])) for p in turn.pending)
+            return sum(self._take(Turn(turn.final, [p])) for p in turn.pending)
         [alone] = turn.pending
         if kind is sql.ErrorKind.OUT_OF_MEMORY:
             raise error
@@ -456,13 +456,13 @@ class Transfer:
                 self._leave(p)
             else:
                 known.left_at, known.asked, known.unplaced = 0.0, False, 0
-                known.mark = max(known.mark, turn.settled if p.complete else min(p.upper, turn.settled))
-                self._settled.saw(p.upper)
+                known.mark = max(known.mark, turn.final if p.complete else min(p.upper, turn.final))
+                self._final.saw(p.upper)
         self.setbacks.over(p.topic_id for p in turn.pending if self._fails(p) and p.topic_id in served)
         events = sum(row.events for row in moved)
         if events and telemetry.MOVED.observed:
             self._tell(turn, moved, events)
-        self._settled.note(events)
+        self._final.note(events)
         return events
 
     def _tell(self, turn: Turn, moved: list[Moved], events: int) -> None:

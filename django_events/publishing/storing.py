@@ -82,13 +82,13 @@ def _ticket(using: str, topic: DeclaredTopic, event: Encoded) -> int | None:
 
 
 def store(using: str, topic: DeclaredTopic, events: Sequence[Encoded]) -> set[int]:
-    """Store events in their order, in the caller's transaction; returns the places of those that are known already."""
-    conditional = {place: event for place, event in enumerate(events) if isinstance(event, Conditional)}
+    """Store events in their order, in the caller's transaction; returns the indexes of those whose key is taken."""
+    conditional = {index: event for index, event in enumerate(events) if isinstance(event, Conditional)}
     if not conditional:
         copy(using, topic, cast("Sequence[BufferRow]", events))
         return set()
     repeated = _repeated(using, topic, conditional)
-    new = [event for place, event in enumerate(events) if place not in repeated]
+    new = [event for index, event in enumerate(events) if index not in repeated]
     now = [event if isinstance(event, BufferRow) else event.row for event in new if not _is_scheduled(event)]
     copy(using, topic, now)
     if scheduled := [event for event in new if isinstance(event, Conditional) and _is_scheduled(event)]:
@@ -112,18 +112,18 @@ def _is_scheduled(event: Encoded) -> bool:
 
 def _repeated(using: str, topic: DeclaredTopic, events: Mapping[int, Conditional]) -> set[int]:
     """Take the dedup keys, in an order that all share, lest two wait for each other; the first of a key counts."""
-    keyed = sorted((event.dedup_key, place) for place, event in events.items() if event.dedup_key is not None)
+    keyed = sorted((event.dedup_key, index) for index, event in events.items() if event.dedup_key is not None)
     if not keyed:
         return set()
     new = sql.fetch(
         using,
         SQL.new_ones,
         topic=topic.name,
-        places=[place for _, place in keyed],
+        indexes=[index for _, index in keyed],
         keys=[key for key, _ in keyed],
-        windows=[events[place].dedup_window for _, place in keyed],
+        windows=[events[index].dedup_window for _, index in keyed],
     )
-    return {place for _, place in keyed}.difference(place for (place,) in new)
+    return {index for _, index in keyed}.difference(index for (index,) in new)
 
 
 def _is_asked_for() -> bool:

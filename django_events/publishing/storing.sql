@@ -65,15 +65,15 @@ COPY django_events_scheduledevent (topic_id, {drafted_columns}, publish_at) FROM
 
 
 -- name: copy
--- Publish many events: the id of each is its place in the order of the rows.
+-- Publish many events: their tickets rise in the order of the rows.
 COPY django_events_bufferedevent (topic_id, {drafted_columns}) FROM STDIN
 
 
 -- name: new_ones
 -- Which of these dedup keys were not taken; they are now. The first of several that are the same is the new one.
 --
--- Parameters: topic, places, keys, windows (arrays of one length, sorted by the key).
+-- Parameters: topic, indexes, keys, windows (arrays of one length, sorted by the key).
 -- Relies on: the primary key of django_events_dedupkey.
-SELECT k.place
-FROM unnest(%(places)s::int[], %(keys)s::text[], %(windows)s::interval[]) AS k (place, key, keeping)
+SELECT k.index
+FROM unnest(%(indexes)s::int[], %(keys)s::text[], %(windows)s::interval[]) AS k (index, key, keeping)
 WHERE django_events_is_new(%(topic)s::text, k.key::text, k.keeping::interval)

@@ -19,7 +19,7 @@ COPY = "COPY django_events_bufferedevent (topic_id, value) FROM STDIN"
 
 def move(worker: Transfer) -> int:
     """Move as if a second had passed since the worker last asked who may still commit."""
-    worker._settled._noted_at = 0.0
+    worker._final._noted_at = 0.0
     return worker.move()
 
 

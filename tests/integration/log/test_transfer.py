@@ -46,7 +46,7 @@ def test_a_worker_that_goes_on_sees_a_late_commit_too(two_sessions, things):
     for round in range(50):
         late.publish(things, f"round {round}")
         late.commit()
-        worker._settled._noted_at = 0.0  # as if a second had passed: ask who may still commit every time
+        worker._final._noted_at = 0.0  # as if a second had passed: ask who may still commit every time
         worker.move()
     early.commit()
     worker.move()
@@ -64,7 +64,7 @@ def test_the_mark_moves_up_when_nobody_can_commit_below(two_sessions, things):
     for round in range(3):
         tickets.append(one.publish(things, f"round {round}"))
         one.commit()
-        worker._settled._noted_at = 0.0
+        worker._final._noted_at = 0.0
         worker.move()
     worker.move()
 
@@ -201,7 +201,7 @@ def test_a_worker_notices_that_the_topics_were_made_anew(make_topic):
     worker = Transfer("default")
     for i in range(5):
         publish(topic, i)
-        worker._settled._noted_at = 0.0
+        worker._final._noted_at = 0.0
         worker.move()
     worker.move()
     with connection.cursor() as cursor:
@@ -418,7 +418,7 @@ def test_the_log_holds_what_was_committed_in_an_order_that_readers_can_trust(con
                 session.rollback()
                 open_values[who] = []
             else:
-                worker._settled._noted_at = 0.0
+                worker._final._noted_at = 0.0
                 worker.move()
                 now = log_values(topic)
                 assert now[: len(readable)] == readable
@@ -586,7 +586,7 @@ def test_a_worker_survives_a_truncate_by_hand(things, tables):
     worker = Transfer("default")
     for i in range(5):
         publish(things, i)
-        worker._settled._noted_at = 0.0
+        worker._final._noted_at = 0.0
         worker.move()
     worker.move()
     with connection.cursor() as cursor:
