@@ -11,5 +11,5 @@ ends, and its folder goes, with its last user. Nothing outlives that: it is for 
     server    one PostgreSQL server: create, start, stop, remove
     binaries  where PostgreSQL's programs are
     account   the OS user that a server runs as
-    folder    folders and files that nobody else can read
+    folder    folders and files that no other user can read
 """

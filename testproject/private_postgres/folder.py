@@ -1,4 +1,4 @@
-"""Folders and files that nobody else can read, in a place where everybody can write."""
+"""Folders and files that no other user can read, in a place where all can write."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ def ensure_private_folder(path: Path) -> None:
 
 
 def refuse_foreign_folder(path: Path) -> None:
-    """Raise ServerError unless `path` itself is a folder of ours that nobody else can enter."""
+    """Raise ServerError unless `path` itself is a folder of ours that no other user can enter."""
     facts = path.lstat()
     if stat.S_ISLNK(facts.st_mode):
         found = "a symbolic link"

@@ -344,7 +344,7 @@ class Server:
 
 
 def choose_free_port() -> int:
-    """A port that is free now; somebody may take it before the server does."""
+    """A port that is free now; another process may take it before the server does."""
     for _ in range(100):
         port = secrets.choice(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):

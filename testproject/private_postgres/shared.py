@@ -70,7 +70,7 @@ class Facts:
 
     @staticmethod
     def retract(folder: Path) -> None:
-        """Let nobody join any more; before the server goes, so that nobody joins a dead one."""
+        """Let no process join any more; before the server goes, so that none joins a dead one."""
         (folder / "facts").unlink(missing_ok=True)
 
     @classmethod

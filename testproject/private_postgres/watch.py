@@ -74,7 +74,7 @@ def remove(folder: Path) -> None:
 
 
 def main(folder: str) -> None:
-    # Nobody's child: whoever started us need not wait for us, and leaves no zombie.
+    # No child of the process that started us: it need not wait for us, and leaves no zombie.
     if os.fork():
         os._exit(0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())

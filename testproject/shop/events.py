@@ -46,5 +46,5 @@ def index(events: list[ReceivedEvent]) -> None:
     history=timedelta(days=1),
 )
 def send_receipt(event: ReceivedEvent) -> None:
-    """Send a receipt. A full mailbox keeps nobody else's receipt waiting."""
+    """Send a receipt. A full mailbox keeps no other receipt waiting."""
     mail.send(event.value["customer"], order_id=event.value["order"], about=event.address)

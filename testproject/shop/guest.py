@@ -1,4 +1,4 @@
-"""The login of somebody who looks at the shop for a while."""
+"""The login of a visitor who looks at the shop for a while."""
 
 import secrets
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.core.management.base import CommandError
 
 NAME = "demo"
-MARK = "made by manage.py demo --serve"  # its last name: a demo of somebody else is left alone
+MARK = "made by manage.py demo --serve"  # its last name: the demo of another user is left alone
 
 
 @contextmanager

@@ -23,7 +23,7 @@ PAUSE = 1.5  # of each of two customers, so there is an order or two a second
 MAILBOX_STAYS_FULL = 20
 DEAD_LETTERS = 3
 DEADLINE = 30
-# Tried again after a few seconds, which somebody can see; as declared it is over in an instant.
+# Tried again after a few seconds, which a visitor can see; as declared it is over in an instant.
 SLOW_RECEIPTS = replace(events.send_receipt, retry=Backoff(attempts=3, base=timedelta(seconds=3)))
 
 

@@ -48,7 +48,7 @@ class Office:
         return [note for (note,) in rows]
 
     def leases(self) -> int:
-        """How many partitions somebody has for himself, by what the database says."""
+        """How many partitions a worker has for itself, by what the database says."""
         [[leases]] = self.ask("SELECT count(*) FROM django_events_position WHERE leased_until > clock_timestamp()")
         return int(leases)
 
@@ -70,7 +70,7 @@ class Gate:
         self._office = office
         self._number = number
 
-    def wait_for_somebody(self) -> None:
+    def wait_for_a_waiting_session(self) -> None:
         self._office.processes.wait_until(lambda: self.waiting, what=f"a handler at gate {self._number}")
 
     @property

@@ -1,4 +1,4 @@
-"""`manage.py events status --watch` as somebody who watches sees it."""
+"""`manage.py events status --watch` as an operator who watches sees it."""
 
 import json
 import signal

@@ -60,7 +60,7 @@ def test_the_first_signal_finishes_what_is_in_hand(processes: Processes, office:
     office.transfer()
     with office.gate(1) as gate:
         worker = processes.start("run_consumer", "answering")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         worker.send_signal(number)
         wait_until_told(worker)
 
@@ -87,7 +87,7 @@ def test_the_second_sigint_ends_it_at_once_and_hands_back_what_is_in_hand(proces
     office.transfer()
     with office.gate(1) as gate:
         worker = processes.start("run_consumer", "answering")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         worker.send_signal(signal.SIGINT)
         wait_until_told(worker)
         worker.send_signal(signal.SIGINT)
@@ -107,7 +107,7 @@ def test_the_second_sigterm_ends_it_at_once_and_undoes_what_is_in_hand(processes
     office.transfer()
     with office.gate(1) as gate:
         worker = processes.start("run_consumer", "answering")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         worker.send_signal(signal.SIGTERM)
         wait_until_told(worker)
         worker.send_signal(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_wrong_usage(processes: Processes, arguments: list[str], said: str):
 
 
 def test_a_server_out_of_reach_is_told_from_a_failure(processes: Processes):
-    processes.url = "postgresql://nobody:secret@127.0.0.1:1/nothing"
+    processes.url = "postgresql://stranger:secret@127.0.0.1:1/nothing"
     for arguments in (["--once"], ["--threads", "2"]):
         result = processes.run("run_consumer", "answering", *arguments)
 

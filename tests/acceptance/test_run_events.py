@@ -73,7 +73,7 @@ def test_the_first_signal_finishes_what_is_in_hand(processes: Processes, office:
     office.post({"gate": 1}, *[{}] * 30, key="a")
     with office.gate(1) as gate:
         worker = processes.start("run_events")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         worker.send_signal(number)
         wait_until_told(worker)
 
@@ -88,7 +88,7 @@ def test_the_second_sigint_ends_it_at_once_and_hands_back_what_is_in_hand(proces
     office.post({"gate": 1}, key="a")
     with office.gate(1) as gate:
         worker = processes.start("run_events")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         worker.send_signal(signal.SIGINT)
         wait_until_told(worker)
         worker.send_signal(signal.SIGINT)
@@ -105,7 +105,7 @@ def test_a_part_that_fails_stops_the_others_and_says_why(processes: Processes, o
     office.post({"gate": 1}, key="a")
     with office.gate(1) as gate:
         worker = processes.start("run_events")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         office.change("ALTER TABLE django_events_topic RENAME COLUMN failure TO notes")  # not one topic's problem
         processes.wait_until(lambda: len(connections_of_workers(office)) == 0, what="the end of the transfer")
 
@@ -137,7 +137,7 @@ def test_a_handler_that_cannot_be_imported_stops_its_own_consumer_only(processes
 
 
 def test_a_server_out_of_reach_is_told_from_a_failure(processes: Processes):
-    processes.url = "postgresql://nobody:secret@127.0.0.1:1/nothing"
+    processes.url = "postgresql://stranger:secret@127.0.0.1:1/nothing"
     for arguments in (["--once"], ["--threads", "2"], ["--reload"]):
         result = processes.run("run_events", *arguments)
 
@@ -231,7 +231,7 @@ def test_what_is_in_hand_is_finished_before_the_process_is_replaced(processes: P
     with office.gate(1) as gate:
         worker = processes.start("run_events", "later", "--reload")
         office.post({"gate": 1}, {}, key="a")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         module.write_text(HANDLER.format(note="second"))
         processes.wait_until(lambda: "The code changed." in processes.said(worker), what="the change to be seen")
     wait_for_effects(office, "later", 2)
@@ -247,7 +247,7 @@ def test_what_is_not_finished_in_time_is_handed_back(processes: Processes, offic
     with office.gate(1) as gate:
         worker = processes.start("run_events", "later", "--reload")
         office.post({"gate": 1}, {}, key="a")
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         module.write_text(HANDLER.format(note="second").replace("write(event,", "event.value.clear(); write(event,"))
         wait_for_effects(office, "later", 2)
     worker.send_signal(signal.SIGTERM)
@@ -286,7 +286,7 @@ def test_a_closed_terminal_leaves_no_lease(processes: Processes, office: Office,
     with office.gate(1) as gate:
         worker = processes.start("run_events", "later", "--reload")
         office.post({"gate": 1})
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         for pid in (worker.pid, *children(worker.pid)):
             os.kill(pid, signal.SIGHUP)
         assert worker.wait(30) == -signal.SIGHUP
@@ -300,7 +300,7 @@ def test_a_handler_that_never_comes_back_leaves_no_lease_when_it_is_stopped(
     with office.gate(1) as gate:
         worker = processes.start("run_events", "later", "--reload")
         office.post({"gate": 1})
-        gate.wait_for_somebody()
+        gate.wait_for_a_waiting_session()
         worker.send_signal(number)
 
         assert worker.wait(60) == 0
@@ -347,7 +347,7 @@ def test_a_consumer_that_is_not_registered_yet_is_waited_for(processes: Processe
     office.change("DELETE FROM django_events_position")
     office.change("DELETE FROM django_events_consumer WHERE name = 'later'")
     worker = processes.start("run_events", "later", "--reload")
-    processes.wait_until(lambda: "Waiting for it." in processes.said(worker), what="somebody who migrates")
+    processes.wait_until(lambda: "Waiting for it." in processes.said(worker), what="a process that migrates")
     assert processes.run("migrate", "-v0").returncode == 0
     office.post({})
     wait_for_effects(office, "later", 1)

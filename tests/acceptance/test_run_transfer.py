@@ -73,7 +73,7 @@ def test_an_unknown_database_is_wrong_usage(processes: Processes):
 
 
 def test_a_server_out_of_reach_is_told_from_a_failure(processes: Processes):
-    processes.url = "postgresql://nobody:secret@127.0.0.1:1/nothing"
+    processes.url = "postgresql://stranger:secret@127.0.0.1:1/nothing"
     result = processes.run("run_transfer")
 
     assert result.returncode == 75
@@ -103,7 +103,7 @@ def test_the_second_signal_ends_it_and_loses_nothing(processes: Processes):
     assert logged(processes.url) + rest == 200_000
 
 
-def test_where_publishers_wake_nobody_the_transfer_and_the_bench_say_so(processes: Processes):
+def test_where_publishers_wake_no_transfer_the_transfer_and_the_bench_say_so(processes: Processes):
     """The server of these tests allows prepared transactions, so an event waits for the transfer's next look."""
     polling = "(max_prepared_transactions is 20), so publishers wake no transfer: it looks every 0.5 s."
     transfer = processes.start("run_transfer")

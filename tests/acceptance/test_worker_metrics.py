@@ -13,7 +13,7 @@ from testproject.private_postgres.server import choose_free_port
 from tests.acceptance.conftest import Office
 from tests.support.processes import ROOT, Processes
 
-TOKEN = "a secret that nobody guesses"
+TOKEN = "a secret that is hard to guess"
 SETTINGS = f"""
 from tests.support.consuming_settings import *
 

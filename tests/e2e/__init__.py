@@ -2,7 +2,7 @@
 
 chromium   the browser: find it, start it, end it
 screens    what a page is looked at on: desktop or phone, light or dark
-guard      what nobody expected in a browser: messages, errors, failed requests, requests of strangers
+guard      what no test expected in a browser: messages, errors, failed requests, requests of strangers
 csp        the policy that every page is answered with
 people     who logs in, and how
 pictures   screenshots for the documentation

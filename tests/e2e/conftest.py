@@ -52,7 +52,7 @@ def transactional_db(transactional_db: None) -> Iterator[None]:
 
 @pytest.fixture
 def guard(live_server: LiveServer) -> Guard:
-    """What the test's pages did that nobody expected."""
+    """What the test's pages did that no test expected."""
     return Guard(live_server.url)
 
 

@@ -1,4 +1,4 @@
-"""What nobody expected in a browser: messages, errors, failed requests, requests that don't go to our server.
+"""What no test expected in a browser: messages, errors, failed requests, requests that don't go to our server.
 
 guard.expect("403 (Forbidden)")     # excuses one problem with this text, which has to occur
 """

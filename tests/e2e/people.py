@@ -13,7 +13,7 @@ PASSWORD = "correct horse battery staple"
 
 
 def superuser(name: str = "ada") -> User:
-    """Somebody who may do everything."""
+    """A superuser, who may do everything."""
     return User.objects.create_superuser(name, password=PASSWORD)
 
 

@@ -84,7 +84,7 @@ def test_maintenance_killed_at_each_of_its_statements_leaves_nothing_half_done(p
     assert ask(processes.url, "SELECT count(*) FROM django_events_pastdelivery") == [(0,)]
     assert ask(processes.url, "SELECT count(*) FROM django_events_delivery WHERE consumer_id = 999999") == [(0,)]
     detached = "relkind = 'r' AND NOT relispartition AND relname ~ '^django_events_event_'"
-    assert ask(processes.url, f"SELECT FROM pg_class WHERE {detached}") == [], "a segment that belongs to nobody"
+    assert ask(processes.url, f"SELECT FROM pg_class WHERE {detached}") == [], "a segment that belongs to no log"
     tell(processes.url, "DELETE FROM django_events_consumer")
     assert processes.run("events", "verify", "--topic", "orders").returncode == 0
 
@@ -112,14 +112,14 @@ def test_two_processes_share_the_maintenance_while_consumers_lag_and_publishing_
     assert [cron.returncode for cron in crons] == [0] * 6
     committed = {value for publisher in publishers for value in publisher.values("committed")}
     in_log = {value for (value,) in ask(processes.url, "SELECT value #>> '{}' FROM django_events_event")}
-    assert committed == in_log, "nobody has handled anything, so everything is there"
+    assert committed == in_log, "no consumer has handled anything, so everything is there"
     assert not any(publisher.values("unknown") for publisher in publishers)
     assert processes.run("events", "verify").returncode == 0
 
 
 @pytest.mark.requirement("P1")
 def test_a_dump_beside_retention_that_is_paused(processes: Processes, tmp_path):
-    """DUMPS=30 for more of them. What nobody resumes goes on by itself."""
+    """DUMPS=30 for more of them. What no operator resumes goes on by itself."""
 
     def floor() -> int:
         [(floor,)] = ask(processes.url, "SELECT max(id_floor) FROM django_events_topichead")

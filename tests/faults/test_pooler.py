@@ -96,7 +96,7 @@ with ThreadPoolExecutor(12) as pool:
 
 
 @pytest.mark.requirement("P11")
-def test_the_context_of_triggers_is_nobody_elses_though_sessions_are_shared(processes: Processes, pooler: str):
+def test_the_context_of_triggers_is_of_its_block_though_sessions_are_shared(processes: Processes, pooler: str):
     """12 threads on three sessions of the server: a setting that outlived its transaction would be found in theirs."""
     processes.settings = "tests.support.settings"
     assert processes.run("migrate", "-v0").returncode == 0

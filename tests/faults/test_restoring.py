@@ -237,7 +237,7 @@ def test_a_dump_of_a_site_at_work_goes_on_elsewhere(
     assert schema_of(url) == schema_of(before.url)
     after = make_site(url, "after", repaired=True)
     check_taken_over(before, after, committed, unsure)
-    if format == "plain":  # as after a restore to an older point: it is for readers outside, and nobody else minds
+    if format == "plain":  # as after a restore to an older point: it is for readers outside, and no other reader minds
         after.ledger.tell("UPDATE django_events_topic SET incarnation = gen_random_uuid()")
     go_on(after)
 

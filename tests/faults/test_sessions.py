@@ -43,7 +43,7 @@ def test_a_copy_that_stalls_after_taking_its_ids(connect, things):
 
 
 @pytest.mark.requirement("E4")
-def test_a_prepared_transaction_is_waited_for_and_holds_up_nobody(processes: Processes):
+def test_a_prepared_transaction_is_waited_for_and_holds_up_no_other_event(processes: Processes):
     def log() -> list[str]:
         assert processes.run("run_transfer", "--once").returncode == 0
         rows = other.execute("SELECT value #>> '{}' FROM django_events_event ORDER BY id").fetchall()
@@ -85,7 +85,7 @@ def test_a_prepared_transaction_holds_the_mark_of_a_worker_that_goes_on(fault_se
 
 
 @pytest.mark.requirement("E4")
-def test_an_open_transaction_holds_up_nobody_elses_events(connect, things):
+def test_an_open_transaction_holds_up_no_event_of_others(connect, things):
     idle = connect()
     idle.publish(things, "in no hurry")
     worker = Transfer("default")

@@ -113,7 +113,7 @@ def test_a_batch_waits_for_a_synchronous_standby_so_what_was_read_outlives_a_fai
                     "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
                 )
                 wait_until(lambda: impatient.execute(waiting).fetchone(), what="a batch that waits for the standby")
-            assert read(url) == [*range(1, 11)], "what waits is read by nobody"
+            assert read(url) == [*range(1, 11)], "what waits is read by no consumer"
 
             first.stop("immediate")
             with psycopg.connect(standby.url, autocommit=True) as connection:

@@ -123,7 +123,7 @@ def test_in_the_middle_of_filling_a_queue(processes: Processes, ledger: Ledger, 
     ledger.publish("stock", 1, 2, 3)
     assert processes.run("run_transfer", "--once").returncode == 0
     ledger.tell("DELETE FROM django_events_delivery")
-    # Of the one topic: the heads of others, at whose end it would be first, are in nobody's way here.
+    # Of the one topic: the heads of others, at whose end it would be first, are in the way of no other here.
     ledger.tell(
         "UPDATE django_events_consumer AS c SET live = false, filled_until = 0 FROM django_events_topic AS t"
         " WHERE t.id = c.topic_id AND c.name = 'queued' AND t.name = 'stock'"

@@ -108,7 +108,7 @@ def test_a_handler_of_sigterm_of_the_sites_own_is_left_alone(processes: Processe
 
 
 @pytest.mark.requirement("H2")
-def test_a_writer_that_nobody_closes_is_closed_at_exit(processes: Processes):
+def test_a_writer_that_is_not_closed_is_closed_at_exit(processes: Processes):
     writer = processes.start_writer("left")
 
     assert writer.process.wait(60) == 0

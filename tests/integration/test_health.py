@@ -38,7 +38,7 @@ Events = Callable[..., tuple[int, str, str]]
 
 
 def fail(*args: Any) -> HttpResponse:
-    raise AssertionError("a probe asks nobody to log in")
+    raise AssertionError("a probe is asked for no login")
 
 
 urlpatterns = [
@@ -83,7 +83,7 @@ def run(statement: str) -> None:
 
 @contextmanager
 def deaf() -> Iterator[int]:
-    """The port of somebody who takes connections and never says a word."""
+    """The port of a server that takes connections and never says a word."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -92,7 +92,7 @@ def deaf() -> Iterator[int]:
 
 @dataclass
 class Freezing:
-    """A server that says all until `word` is asked for, and then no word more, to nobody."""
+    """A server that says all until `word` is asked for, and then no word more, to any client."""
 
     word: bytes
     drop_by_drop: bool = False  # it is not frozen then, but its answers take for ever
@@ -237,8 +237,8 @@ def test_an_answer_that_comes_drop_by_drop(monkeypatch, caplog):
 
 
 def test_a_table_that_is_locked_for_longer(caplog, connect):
-    somebody = connect()
-    somebody.execute("LOCK TABLE django_events_topic")
+    other_session = connect()
+    other_session.execute("LOCK TABLE django_events_topic")
     began = time.monotonic()
 
     assert reason() == (503, "database")
@@ -249,9 +249,9 @@ def test_a_table_that_is_locked_for_longer(caplog, connect):
 def test_a_table_that_is_locked_for_a_moment_is_waited_for(monkeypatch, connect):
     """A migration may have it: no pod is unready for that."""
     monkeypatch.setattr(health, "SECONDS", 10)
-    somebody = connect()
-    somebody.execute("LOCK TABLE django_events_topic")
-    done = threading.Timer(1, somebody.rollback)
+    other_session = connect()
+    other_session.execute("LOCK TABLE django_events_topic")
+    done = threading.Timer(1, other_session.rollback)
     done.start()
     try:
         assert reason() == (200, None)
@@ -380,9 +380,9 @@ def test_health_says_what_it_can_not_look_at(events, undiscovered):
     )
 
 
-def test_health_of_somebody_unknown_and_of_nowhere(events):
-    code, _, err = events("--consumer", "nobody")
-    assert (code, "nobody" in err) == (2, True)
+def test_health_of_an_unknown_consumer_and_of_nowhere(events):
+    code, _, err = events("--consumer", "stranger")
+    assert (code, "stranger" in err) == (2, True)
     with alias(PORT="1"):
         code, _, err = events("--database", "other")
     assert code == 75
@@ -422,8 +422,8 @@ def test_a_limit_is_seen_to_be_exceeded_however_far_is_counted_otherwise(events,
 )
 def test_a_lock_that_is_held_is_no_reason_to_end_a_worker(events, things, make_consumer, connect, table, arguments):
     make_consumer(things, handler=print)
-    somebody = connect()
-    somebody.execute(f"LOCK TABLE {table}")
+    other_session = connect()
+    other_session.execute(f"LOCK TABLE {table}")
     code, out, err = events(*arguments)
 
     assert (code, out) == (75, "")

@@ -52,7 +52,7 @@ class Redis:
         return Client.from_url(self.url, decode_responses=True)
 
     def wait_until_unacknowledged_for(self, *, seconds: float) -> None:
-        """Until Celery's tasks that nobody acknowledged have been out for so long."""
+        """Until Celery's tasks that no worker acknowledged have been out for so long."""
 
         def long_enough() -> bool:
             with self.client() as client:

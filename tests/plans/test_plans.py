@@ -103,7 +103,7 @@ def test_moving_reads_a_range_of_the_buffer_by_its_index(large, statistics, name
             number_topic_ids=[large],
             number_partitions=[0],
             numbers=[10],
-            channel="anybody",
+            channel="any",
             longest=100,
         )
 

@@ -411,7 +411,7 @@ def test_the_tables_beside_the_log(log: Callable[..., Any], read: Callable[..., 
     for name in ("dead_letters", "history", "positions"):
         frame = read(table=name)
         assert "consumer" in frame.columns
-        assert frame.where("consumer = 'nobody'").collect() == []
+        assert frame.where("consumer = 'stranger'").collect() == []
 
 
 def test_executors_need_no_django() -> None:

@@ -56,7 +56,7 @@ def made(numbers: range, chance: random.Random, *, ended: bool, dearer: float = 
             payments.append(
                 (at, Draft(value={"attempt": type}, key=key, type="payment.failed" if cancelled else "other"))
             )
-    orders.append((BEGIN, Draft(value="nobody's", type="order.placed")))
+    orders.append((BEGIN, Draft(value="without a key", type="order.placed")))
     return orders, payments
 
 

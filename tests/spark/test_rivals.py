@@ -1,4 +1,4 @@
-"""Two at once, half dead, too late: each event is in the files once, whoever else writes."""
+"""Two at once, half dead, too late: each event is in the files once, whatever else writes."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -424,7 +424,7 @@ def test_staged_rows_that_are_gone_are_missed(spark: Any, dsn: str, make_topic: 
     writer.abort([message])
 
 
-def test_what_nobody_publishes_is_forgotten(dsn: str, make_topic: Any) -> None:
+def test_what_is_never_published_is_forgotten(dsn: str, make_topic: Any) -> None:
     from django_events.maintaining.pruning import forget_staged
 
     make_topic()

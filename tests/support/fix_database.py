@@ -70,7 +70,7 @@ def transactional_db(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 class Session(psycopg.Connection[Any]):
-    """A session of somebody else on the test's database, in a transaction until it commits."""
+    """Another session on the test's database, in a transaction until it commits."""
 
     def publish(self, topic: declarations.DeclaredTopic, value: str, **fields: Any) -> int:
         names = "".join(f", {name} => %({name})s" for name in fields)

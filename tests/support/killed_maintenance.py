@@ -23,7 +23,7 @@ from django_events.models.functions import ClockTimestamp  # noqa: E402
 from django_events.workers.maintaining import run_steps  # noqa: E402
 
 LONG_AGO = timedelta(days=30)
-GONE = 999_999  # the id of a consumer that nobody knows
+GONE = 999_999  # the id of a consumer that is unknown
 MOST = 1_000
 
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def maintain_until(fatal: int) -> None:
-    """All steps; whoever begins with the fatal statement doesn't live to see its end."""
+    """All steps; a process that begins with the fatal statement doesn't live to see its end."""
     count = 0
 
     def killing(execute, sql, params, many, context):  # type: ignore[no-untyped-def]
@@ -89,7 +89,7 @@ def give_work(turn: int) -> None:
 
 
 def release_steps() -> None:
-    """As if the time of whoever died were over."""
+    """As if the time of the process that died were over."""
     models.MaintenanceStep.objects.filter(leased_until__isnull=False).update(leased_until=None)
 
 

@@ -26,7 +26,7 @@ class RolledBackOnPurpose(Exception):
 def main(name: str, journal_path: str, isolation: str = "read committed", pause: str = "0") -> None:
     dice = random.Random(name)
     sequence = 0
-    # Whoever sees the journal may send signals.
+    # A process that sees the journal may send signals.
     with stop_on_signals() as stop, Path(journal_path).open("a", buffering=1) as journal:
         while not stop.requested:
             values: list[str] = []

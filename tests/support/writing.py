@@ -90,7 +90,7 @@ def hook(publish: Any, note: Any) -> None:
 
 
 def left_open(publish: Any, note: Any) -> None:
-    """Nobody closes the writer."""
+    """The writer is never closed."""
     writer = BufferedWriter("orders", max_age=timedelta(hours=1))
     for n in range(MANY):
         publish(writer, n)

@@ -296,7 +296,7 @@ def test_a_rate_of_nothing_is_nothing(clock):
 
 
 def test_what_had_to_be_left_is_tried_again_soon_also_with_once(stop):
-    """Another transfer is at it, or somebody holds a lock: nothing done is not nothing to do."""
+    """Another transfer is at it, or a session holds a lock: nothing done is not nothing to do."""
 
     class Busy(Script):
         def work(self, stop):

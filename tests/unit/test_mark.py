@@ -1,4 +1,4 @@
-"""The mark never passes an id that can still commit, and it moves up once nobody is left."""
+"""The mark never passes an id that can still commit, and it moves up once no such writer is left."""
 
 from dataclasses import dataclass, field
 
@@ -98,7 +98,7 @@ def test_it_moves_up_although_there_is_a_writer_at_every_moment(overlap, rounds)
     assert open_writers.final >= ended - overlap
 
 
-def test_an_id_is_settled_at_once_when_nobody_holds_the_lock():
+def test_a_ticket_is_final_at_once_when_no_writer_holds_the_lock():
     open_writers = OpenWriters()
     open_writers.note(10, frozenset())
 

@@ -1,4 +1,4 @@
-"""What a handler gets: what it says of itself, and that nobody can change it."""
+"""What a handler gets: what it says of itself, and that it can't be changed."""
 
 import copy
 import json

@@ -154,7 +154,7 @@ def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_thread():
         assert time.monotonic() - began < DEADLINE
 
 
-def test_a_signal_of_somebody_else_ends_one_wait_and_not_all_that_follow():
+def test_a_signal_of_another_library_ends_one_wait_and_not_all_that_follow():
     taken = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: taken.append(number))
     try:

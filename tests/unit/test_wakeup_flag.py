@@ -55,7 +55,7 @@ def test_a_ring_ends_a_wait(flag, stop):
     assert not flag.wait(stop, 0)
 
 
-def test_rings_that_nobody_took_are_one(flag, stop):
+def test_rings_that_no_waiter_took_are_one(flag, stop):
     for _ in range(100_000):  # more than a socket has room for
         flag.set()
 
@@ -112,7 +112,7 @@ def test_who_came_too_late_waits_for_the_rest_of_its_time(flag, monkeypatch):
     def woken_for_nothing(seconds, *others):
         assert others == (flag.fileno(),)
         waits.append(seconds)
-        clock.now += 4  # then somebody else took the ring
+        clock.now += 4  # then another waiter took the ring
 
     stop = SimpleNamespace(requested=False, wait=woken_for_nothing)
 

@@ -61,8 +61,8 @@ HOW: dict[type[Operation], str] = {
     "one an index that was made concurrently.",
     operations.RemoveConstraint: "Old code may need it for ON CONFLICT. "
     f"{IN_TWO} stop naming it, remove it in the next.",
-    operations.RunSQL: "Nobody can tell what it does to old code. Say so.",
-    operations.RunPython: "Nobody can tell what it does to old code, nor how long it holds its locks. Say so.",
+    operations.RunSQL: "What it does to old code can't be told from it. Say so.",
+    operations.RunPython: "What it does to old code can't be told from it, nor how long it holds its locks. Say so.",
     AddTrigger: "Old code sets it off as well, and making it locks the table for a moment. Say why that is well.",
     RemoveTrigger: f"Old code relies on it. {IN_TWO} stop needing it, remove it in the next one.",
 }

@@ -46,7 +46,7 @@ def test_the_code_of_a_release_works_on_the_new_schema_and_the_new_code_after_it
 
 
 def test_there_is_a_schema_for_each_version_in_the_changelog():
-    """Whoever releases and forgets it finds out here."""
+    """A maintainer who releases and forgets it finds out here."""
     changelog = (ROOT / "CHANGELOG.md").read_text().splitlines()
     released = {line.split()[1].strip("[]") for line in changelog if line.startswith("## ")} - {"Unreleased"}
     missing = {version.lstrip("v") for version in released} - set(versions())

@@ -170,7 +170,7 @@ def test_a_removal_needs_a_release_that_no_longer_used_it(state):
 
     [not_out] = told(state, gone, released=["1.0"], **reason)
     assert "1.1 is not out" in not_out
-    [no_version] = told(state, gone, released=["1.0"], RemoveField_consumer__delay="nobody needs it")
+    [no_version] = told(state, gone, released=["1.0"], RemoveField_consumer__delay="no release needs it")
     assert "has to begin with 'unused since VERSION'" in no_version
     assert told(state, gone, released=["1.0", "1.1"], **reason) == []
 

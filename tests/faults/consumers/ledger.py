@@ -178,7 +178,7 @@ def _check_positions(ledger: Ledger, consumer: str, *, handled: int) -> None:
             )
             assert left == [(0,)], f"{consumer} has {left[0][0]} rows in {table}"
         return
-    # Who didn't hear that its last settlement was committed has given the lease up, and nobody had to take it over.
+    # A worker that didn't hear of its last commit has given the lease up, and no other had to take it over.
     rows = ledger.ask(
         "SELECT t.name || ', partition ' || p.partition, p.position, p.number, p.handled,"
         " CASE WHEN p.leased_until > clock_timestamp() THEN p.token END, p.retry_at, p.stopped_at, p.attempts,"

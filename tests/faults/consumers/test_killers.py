@@ -1,4 +1,4 @@
-"""Events that end the process of their handler: a dead letter each, and nobody else is harmed."""
+"""Events that end the process of their handler: a dead letter each, and no other event is harmed."""
 
 import signal
 from contextlib import suppress
@@ -69,7 +69,7 @@ def test_an_event_that_crashes_the_server_is_a_dead_letter_before_long(processes
     if deed == "crash the server":
         assert worker.poll() is None, "who lost its connection stays, also when that was in its first work"
     else:
-        assert fleet.exits == {3: 3}, "once for nobody, and for each of two attempts"
+        assert fleet.exits == {3: 3}, "once before any event is known, and for each of two attempts"
     fleet.stop()
 
     [address] = ledger.ask("SELECT 'stock/' || id FROM django_events_event WHERE value ? 'do'")

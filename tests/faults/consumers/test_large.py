@@ -39,7 +39,7 @@ WAITING = (
 
 @contextmanager
 def stopped_before_loading(processes: Processes, url: str, log: str) -> Iterator[Callable[[], None]]:
-    """Whoever loads a large event waits for the log's lock, which is taken when its attempt is to be counted."""
+    """A worker that loads a large event waits for the log's lock, which is taken when its attempt is to be counted."""
     with psycopg.connect(url, autocommit=True) as gate, psycopg.connect(url) as lock:
         gate.execute(STOP_BEFORE_LOADING)
         gate.execute("SELECT pg_advisory_lock(%s)", [GATE])

@@ -1,4 +1,4 @@
-"""Handlers that prepare the transaction that they run in: a failed event, and nobody waits for it."""
+"""Handlers that prepare the transaction that they run in: a failed event, and no worker waits for it."""
 
 import json
 
@@ -32,9 +32,9 @@ def test_a_handler_that_prepares_its_transaction(processes: Processes, ledger: L
 
 @pytest.mark.requirement("X8")
 def test_the_doctor_names_a_prepared_transaction_that_holds_a_position(processes: Processes, ledger: Ledger):
-    with psycopg.connect(processes.url) as somebody:
-        somebody.execute("UPDATE django_events_position SET served_at = now() - interval '1 hour'")
-        somebody.execute("PREPARE TRANSACTION 'forgotten'")
+    with psycopg.connect(processes.url) as other_session:
+        other_session.execute("UPDATE django_events_position SET served_at = now() - interval '1 hour'")
+        other_session.execute("PREPARE TRANSACTION 'forgotten'")
     try:
         said = processes.run("events", "doctor", "--format", "json").stdout
         processes.wait_until(
@@ -50,24 +50,24 @@ def test_the_doctor_names_a_prepared_transaction_that_holds_a_position(processes
 @pytest.mark.parametrize("holds", ["position", "deliverylease", "topichead"])
 def test_status_names_a_prepared_transaction_that_is_in_the_way(processes: Processes, ledger: Ledger, holds: str):
     """With its remedy, and the consumer that waits for it; before it had only a name in the doctor's report."""
-    with psycopg.connect(processes.url) as somebody:
-        [[consumer_id]] = somebody.execute(
+    with psycopg.connect(processes.url) as other_session:
+        [[consumer_id]] = other_session.execute(
             "SELECT c.id FROM django_events_consumer c JOIN django_events_topic t ON t.id = c.topic_id"
             " WHERE c.name = 'queued' AND t.name = 'stock'"
         ).fetchall()
         if holds == "position":
-            somebody.execute("SELECT FROM django_events_position WHERE consumer_id = %s FOR UPDATE", [consumer_id])
+            other_session.execute("SELECT FROM django_events_position WHERE consumer_id = %s FOR UPDATE", [consumer_id])
         elif holds == "deliverylease":
-            somebody.execute(
+            other_session.execute(
                 "INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)"
                 " VALUES (7, %s, now(), 'x', '[]')",
                 [consumer_id],
             )
-            somebody.commit()
-            somebody.execute("SELECT FROM django_events_deliverylease WHERE token = 7 FOR UPDATE")
+            other_session.commit()
+            other_session.execute("SELECT FROM django_events_deliverylease WHERE token = 7 FOR UPDATE")
         else:
-            somebody.execute("SELECT FROM django_events_topichead FOR UPDATE")
-        somebody.execute("PREPARE TRANSACTION 'it''s forgotten'")
+            other_session.execute("SELECT FROM django_events_topichead FOR UPDATE")
+        other_session.execute("PREPARE TRANSACTION 'it''s forgotten'")
     try:
 
         def told() -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ LONG = 600  # seconds: longer than a test may take
 @pytest.mark.requirement("X8", "E13")
 @pytest.mark.usefixtures("transfer")
 def test_a_worker_that_is_stopped_with_a_batch_in_hand_finishes_it(processes: Processes, ledger: Ledger):
-    """Nobody has to wait for the end of a lease, neither for its partition nor for another one."""
+    """No worker has to wait for the end of a lease, neither for its partition nor for another one."""
     processes.variables["FAULT_LEASE"] = str(LONG)
     ledger.publish("stock", *range(4), {"gate": "half-way"}, *range(50))
     leaving = Fleet(processes, ledger, *CONSUMERS, threads=len(CONSUMERS))

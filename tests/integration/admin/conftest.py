@@ -1,4 +1,4 @@
-"""The admin as somebody sees it who has some of its permissions."""
+"""The admin as a member of the staff sees it who has some of its permissions."""
 
 from collections.abc import Callable
 from typing import Any

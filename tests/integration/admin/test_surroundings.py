@@ -147,7 +147,7 @@ def test_pages_by_head(olga, pages):
 
 
 @pytest.fixture
-def nobodys(lanes, make_consumer):
+def undeclared(lanes, make_consumer):
     """A topic with an event, and a consumer, that no app declares."""
 
     def handler(event): ...
@@ -162,8 +162,8 @@ def nobodys(lanes, make_consumer):
     declarations.registry.add(lanes)
 
 
-def test_what_no_app_declares_is_shown_and_says_why_nothing_is_published(olga, nobodys):
-    topic, consumer = nobodys
+def test_what_no_app_declares_is_shown_and_says_why_nothing_is_published(olga, undeclared):
+    topic, consumer = undeclared
     for page in (address("topic", topic), address("topic", topic, "log/1"), address("consumer", consumer)):
         assert olga.get(page).status_code == 200
     answer = olga.post(address("topic", topic, "log/1/again"), follow=True)
@@ -174,8 +174,8 @@ def test_what_no_app_declares_is_shown_and_says_why_nothing_is_published(olga, n
         assert olga.post(address("consumer", consumer, f"act/{name}"), asked, follow=True).status_code == 200
 
 
-def test_a_consumer_that_spark_moves(olga, nobodys):
-    topic, consumer = nobodys
+def test_a_consumer_that_spark_moves(olga, undeclared):
+    topic, consumer = undeclared
     Consumer.objects.filter(pk=consumer.pk).update(mode="spark")
     page = olga.get(address("consumer", consumer)).content.decode()
     assert "/act/" not in page
@@ -187,7 +187,7 @@ def test_a_consumer_that_spark_moves(olga, nobodys):
 
 @contextmanager
 def connect_and_lock(django):
-    """A session of somebody who has locked the table of topics."""
+    """A session that has locked the table of topics."""
     given = {**django.get_connection_params()}
     for name in ("cursor_factory", "context"):
         given.pop(name, None)

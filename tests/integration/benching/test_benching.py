@@ -145,7 +145,7 @@ def test_events_of_others_are_left_to_their_transfer_and_topics_as_they_are(benc
 
 
 @pytest.mark.requirement("H7")
-def test_timelines_are_read_by_their_index_and_have_nobody_elses_events(bench):
+def test_timelines_are_read_by_their_index_and_have_no_events_of_others(bench):
     before = everything()
     arguments = ["--tenants", 4, "--resources", 500, "--each", 3, "--samples", 40]
     code, out, err = bench("timeline", *arguments, "--execute", "--format", "json")
@@ -256,7 +256,7 @@ def test_an_error_is_told_and_nothing_stays(bench, monkeypatch, where: str):
     assert everything() == before
 
 
-def test_what_an_earlier_run_left_is_dropped_unless_somebody_uses_it(bench, make_topic):
+def test_what_an_earlier_run_left_is_dropped_unless_a_session_uses_it(bench, make_topic):
     before = everything()
     killed = declarations.DeclaredTopic(name="events-bench.0123456789ab", declared_at="a test", segment_size=3)
     create("default", killed)
@@ -284,7 +284,7 @@ def test_what_an_earlier_run_left_is_dropped_unless_somebody_uses_it(bench, make
     assert everything() == before
 
 
-def test_a_topic_that_an_app_declares_or_somebody_else_reads_stays(make_topic, make_consumer):
+def test_a_topic_that_an_app_declares_or_another_consumer_reads_stays(make_topic, make_consumer):
     declared = make_topic("events-bench.0123456789ab")
     [one] = leftovers("default")
     assert one.kept == "an app declares it"
@@ -295,7 +295,7 @@ def test_a_topic_that_an_app_declares_or_somebody_else_reads_stays(make_topic, m
     assert one.kept == "consumer reader reads it"
 
 
-def test_topics_with_a_name_that_is_only_alike_are_nobodys_leftovers(make_topic):
+def test_topics_with_a_name_that_is_only_alike_are_no_leftovers(make_topic):
     make_topic("events-bench.mine")
     make_topic("events-bench.0123456789abc")
 
@@ -313,7 +313,7 @@ def test_a_run_is_seen_as_in_use_by_another_one():
 
 
 def test_a_lock_on_the_log_of_all_topics_is_waited_for(connect, in_thread):
-    """Dropping asks for it again and again, for a moment each, so that nobody queues behind it for long."""
+    """Dropping asks for it again and again, for a moment each, so that no session queues behind it for long."""
     with ground("default") as made:
         reader = connect()
         reader.execute("SELECT count(*) FROM django_events_event")

@@ -162,7 +162,7 @@ def test_an_ack_is_part_of_the_transaction_it_is_in(queue):
             raise RuntimeError
     assert written() == ["a"]
     assert pending(queue) == [2, 3, 4, 5]
-    with claim("queue", 5) as claimed:  # it comes by itself: nobody knows what went wrong
+    with claim("queue", 5) as claimed:  # it comes by itself: it is not known what went wrong
         assert [(event.value, event.attempt) for event in claimed] == [("b", 1)]
         claimed.ack(*claimed)
     with claim("queue", 5) as claimed:

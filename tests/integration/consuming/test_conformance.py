@@ -710,7 +710,7 @@ def test_a_dead_letter_is_handled_again_and_is_gone(things, make, transactional,
 
 
 @pytest.mark.requirement("S6")
-def test_a_dead_letter_that_nobody_wants_is_discarded(things, make):
+def test_a_dead_letter_that_is_not_wanted_is_discarded(things, make):
     reader = make(Handler(1))
     fill_topic(things, 1)
     exhaust(reader)
@@ -787,7 +787,7 @@ def test_what_was_in_the_hands_of_a_dead_worker_comes_again(things, make):
 @BOTH_MODES
 @BOTH_SIZES
 def test_attempts_of_dead_workers_count_for_the_event_that_ended_them(things, make, transactional, batch_size):
-    """Once among others, when nobody knows yet, and then by itself."""
+    """Once among others, when the event is not known yet, and then by itself."""
     handler = Handler(3, error=KeyboardInterrupt)
     reader = make(handler, transactional=transactional, batch_size=batch_size)
     fill_topic(things, *range(1, 7))
@@ -831,7 +831,7 @@ def attempts_counted(consumer):
 
 
 @pytest.mark.requirement("E10", "X8")
-def test_a_death_for_another_reason_costs_nobody_the_last_attempt(things, make):
+def test_a_death_for_another_reason_costs_no_event_its_last_attempt(things, make):
     handler = Handler(2, error=KeyboardInterrupt)
     reader = make(handler, retry=Backoff(attempts=1))
     fill_topic(things, 1, 2, 3)

@@ -207,7 +207,7 @@ def test_a_lost_lease_settles_nothing(things, make_queue):
 
 
 @pytest.mark.requirement("E10", "S4")
-def test_what_fails_comes_again_after_its_pause_and_holds_up_nobody(things, make_queue):
+def test_what_fails_comes_again_after_its_pause_and_holds_up_no_other(things, make_queue):
     queue = make_queue(things, retry=Backoff(attempts=3, base=timedelta(hours=1)))
     fill_topic(things, *"abc")
     hand = queue.claim(3)
@@ -310,7 +310,7 @@ def test_a_hand_that_was_taken_over_stays_suspicious_when_it_is_given_back(thing
 
 @pytest.mark.requirement("S8", "X8")
 @pytest.mark.parametrize("settled", [False, True])
-def test_who_froze_with_a_hand_is_ended_and_keeps_nobody_waiting(things, make_queue, connect, settled):
+def test_a_worker_that_froze_with_deliveries_is_ended_and_keeps_no_other_waiting(things, make_queue, connect, settled):
     """Between its last statement and COMMIT too, when it has locked its lease."""
     queue = make_queue(things)
     fill_topic(things, *range(3))

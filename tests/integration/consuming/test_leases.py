@@ -161,8 +161,8 @@ def test_a_leased_partition_can_not_be_claimed_and_says_who_has_it(things, make_
     assert len(due(reader)) == 1
 
 
-def test_a_claim_waits_for_nobody(things, make_consumer, connect):
-    """Whoever changes the row keeps workers from it, but never keeps them waiting."""
+def test_a_claim_waits_for_no_lock(things, make_consumer, connect):
+    """A session that changes the row keeps workers from it, but never keeps them waiting."""
     reader = make_consumer(things, handler=print)
     fill(things, 1)
     other = connect()
@@ -272,7 +272,7 @@ def test_who_lost_a_lease_does_not_count_at_a_dead_letter_either(things, make_co
 def test_a_handler_that_comes_back_after_its_lease_was_taken_settles_nothing(
     things, make_consumer, in_thread, transactional
 ):
-    """Somebody claimed the partition meanwhile, and did not get to end this worker's connection yet."""
+    """Another worker claimed the partition meanwhile, and did not get to end this worker's connection yet."""
     taken = []
 
     def handler(event):
@@ -496,7 +496,7 @@ def test_a_frozen_worker_that_is_not_in_a_transaction_is_fenced_off(things, make
 def test_who_may_not_end_the_frozen_connection_goes_on_all_the_same(
     things, make_consumer, in_thread, caplog, weak_role
 ):
-    """As soon as nobody holds its locks any more. The token keeps the frozen one from settling."""
+    """As soon as no session holds its locks any more. The token keeps the frozen one from settling."""
     frozen_handler = Freezing()
     reader = make_consumer(things, handler=lambda event: handlers[0](event))
     handlers = [frozen_handler]
@@ -559,7 +559,7 @@ def test_a_worker_whose_connection_is_cut_goes_on_with_a_new_one(things, make_co
 
     assert cut
     assert written() == (["1", "2", "3"] if transactional else ["1", "2", "2", "3"])
-    assert dead_letters(reader) == [], "the loss of a connection is nobody's attempt"
+    assert dead_letters(reader) == [], "the loss of a connection is no attempt"
 
 
 # Dead workers
@@ -576,7 +576,7 @@ def test_attempts_of_a_dead_worker_are_charged_to_the_event_that_killed_it(
         things, handler=handler, batch_size=batch_size, transactional=transactional, retry=THREE_AT_ONCE
     )
     fill(things, *range(1, 21))
-    for _ in range(4):  # once in a batch, when nobody knows yet, and three times by itself
+    for _ in range(4):  # once in a batch, when the event is not known yet, and three times by itself
         die(reader)
     exhaust(reader)
 
@@ -608,7 +608,7 @@ def test_two_events_that_kill_are_each_charged_with_their_own_attempts(things, m
 
 
 @pytest.mark.requirement("E10")
-def test_attempts_at_an_event_that_is_filtered_out_now_are_nobody_else_s(things, make_consumer):
+def test_attempts_at_an_event_that_is_filtered_out_now_are_of_no_other(things, make_consumer):
     handler = Killer(2)
     reader = make_consumer(things, handler=handler, retry=THREE_AT_ONCE)
     fill(things, 1, 2, 3)
@@ -622,7 +622,7 @@ def test_attempts_at_an_event_that_is_filtered_out_now_are_nobody_else_s(things,
 
 
 @pytest.mark.requirement("E10")
-def test_a_worker_that_dies_for_another_reason_costs_nobody_the_last_attempt(things, make_consumer):
+def test_a_worker_that_dies_for_another_reason_costs_no_event_its_last_attempt(things, make_consumer):
     """With one attempt only: what was in hand when the worker died is tried once more, and not dead."""
     handler = Killer(2, times=1)
     reader = make_consumer(things, handler=handler, retry=Backoff(attempts=1))
@@ -692,7 +692,7 @@ def test_a_partition_may_stop_at_the_event_that_kills(things, make_consumer):
 
 
 @pytest.mark.requirement("E10")
-def test_nobody_is_charged_for_a_worker_that_died_between_two_batches(things, make_consumer):
+def test_no_event_is_charged_for_a_worker_that_died_between_two_batches(things, make_consumer):
     handler = Killer()
     reader = make_consumer(things, handler=handler, batch_size=2, retry=Backoff(attempts=1))
     fill(things, 1, 2, 3, 4)
@@ -938,7 +938,7 @@ def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
         wait_until(lambda: 70 in renewal.ended, seconds=SOON)
         assert renewal.ended == ["stop", 70]
         assert "the handler doesn't come back, so this process ends with exit code 70" in caplog.text
-        assert len(due(reader)) == 1, "its lease was given up: nobody waits"
+        assert len(due(reader)) == 1, "its lease was given up: no worker waits"
         assert in_thread(serve_due, reader).result(SOON) == 2
     finally:
         handler.go_on.set()

@@ -209,7 +209,7 @@ def test_a_delivery_whose_event_is_missing_is_kept(things, make_queue, caplog, o
         queue.claim(10)
     assert pending(queue) == [1, 2, 3, 4, 5]
     assert not deliveries(queue).filter(token__isnull=False).exists(), "it is given back"
-    assert not deliveries(queue).filter(attempts__gt=0).exists(), "nobody attempted anything"
+    assert not deliveries(queue).filter(attempts__gt=0).exists(), "no worker attempted anything"
 
 
 def test_a_queue_is_set_aside_and_goes_on_when_it_is_told_to_skip(

@@ -84,7 +84,7 @@ class Open:
 
 @dataclass
 class Lease:
-    """What somebody has in hand; without a `hand`, the worker is dead."""
+    """What a worker has in hand; without a `hand`, the worker is dead."""
 
     hand: ClaimedDeliveries | None
     ids: set[int]
@@ -245,7 +245,7 @@ class Model(RuleBasedStateMachine):
         failing=st.none() | PICK,
     )
     def begin(self, attempts, max_pending, believes, keys, failing):
-        """`believes`: what a worker found out slowly, it believes until somebody says that time is over."""
+        """`believes`: what a worker found out slowly, it believes until a step says that time is over."""
         self.monkeypatch.setattr(claims, "SLOW", -1.0 if believes else NEVER)
         self.consumers.update(max_pending=max_pending)
         self.attempts, self.max_pending = attempts, max_pending
@@ -289,7 +289,7 @@ class Model(RuleBasedStateMachine):
         if anew:
             worker.start_over()
         for token in [token for token in self.overdue if not self.leases[token].ids]:
-            if self.overdue[0] == token:  # skipped to the last: whoever takes it over lets it go, and looks on
+            if self.overdue[0] == token:  # skipped to the last: the worker that takes it over lets it go, and looks on
                 self.end(token)
         believed = 0 if worker.unclaimable is None else worker.unclaimable.until
         hand = worker.claim(most)
@@ -311,7 +311,7 @@ class Model(RuleBasedStateMachine):
         self.deliver(hand)
 
     def take_over(self, token: int, hand: ClaimedDeliveries | None) -> None:
-        """All of it, however much was asked for: somebody died of it."""
+        """All of it, however much was asked for: a worker died of it."""
         lease = self.leases[token]
         assert hand is not None
         assert (hand.lost_token, set(hand.left)) == (token, lease.ids)

@@ -461,7 +461,7 @@ def test_partitions_that_stand_at_different_ids_with_nothing_between_may_become_
 
 @pytest.mark.requirement("E12")
 @pytest.mark.parametrize("partitioned", [True, False])
-def test_nothing_changes_while_somebody_handles_events(lanes, make_consumer, shelf, partitioned):
+def test_nothing_changes_while_a_worker_handles_events(lanes, make_consumer, shelf, partitioned):
     fill(lanes, 3)
     reader = make_consumer(lanes, handler=write_down, partitioned=partitioned)
     partition = 3 if partitioned else Position.ALL
@@ -526,7 +526,7 @@ def test_a_sync_inside_a_transaction_goes_with_it(things, make_consumer):
 
 @pytest.mark.requirement("E12")
 def test_no_event_slips_between_the_end_of_the_log_and_a_new_consumer(things, make_consumer, shelf, connect):
-    """While somebody moves a batch into the log, registering waits: the end it finds is the real one."""
+    """While a transfer moves a batch into the log, registering waits: the end it finds is the real one."""
     fill(things, 3)
     other = connect()
     topic_id = Topic.objects.get(name="things").pk
@@ -557,7 +557,7 @@ def test_no_event_slips_between_the_end_of_the_log_and_a_new_consumer(things, ma
 
 
 def wait_for_lock(session):
-    """Until somebody waits for what this session holds."""
+    """Until a session waits for what this one holds."""
     pid = session.info.backend_pid
     asked = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
 
@@ -566,4 +566,4 @@ def wait_for_lock(session):
             cursor.execute(asked, [pid])
             return cursor.fetchone()[0]
 
-    wait_until(waiting, seconds=20, what="somebody waiting for the lock")
+    wait_until(waiting, seconds=20, what="a session waiting for the lock")

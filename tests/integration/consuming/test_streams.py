@@ -298,7 +298,7 @@ def test_a_dead_letter_is_a_full_copy_with_the_reason(lanes, make_consumer):
 
 @pytest.mark.requirement("E10")
 def test_a_dead_letter_is_kept_although_the_log_has_dropped_its_event(make_topic, make_consumer):
-    """Somebody was told to, between reading and failing."""
+    """The worker was told to, between reading and failing."""
     topic = make_topic("short", segment_size=100)
     reader = make_consumer(topic, handler=Flaky(2), retry=ONE_ATTEMPT)
     fill(topic, *range(150))
@@ -1125,7 +1125,7 @@ def one_batch_a_turn(monkeypatch):
 
 
 @pytest.mark.requirement("S7")
-def test_partitions_take_turns_so_that_a_busy_one_starves_nobody(make_topic, make_consumer, monkeypatch):
+def test_partitions_take_turns_so_that_a_busy_one_starves_no_other(make_topic, make_consumer, monkeypatch):
     """Each turn is one batch here: while one partition has many, the others are served after one turn each."""
     one_batch_a_turn(monkeypatch)
     topic = make_topic("busy", partitions=3)
@@ -1156,7 +1156,7 @@ def test_who_looks_anew_begins_with_what_was_served_longest_ago(make_topic, make
 
 
 @pytest.mark.requirement("S7")
-def test_a_partition_that_waits_for_a_retry_keeps_nobody_waiting(make_topic, make_consumer):
+def test_a_partition_that_waits_for_a_retry_keeps_no_other_waiting(make_topic, make_consumer):
     topic = make_topic("busy", partitions=3)
     reader = make_consumer(topic, handler=Flaky("bad"), retry=Backoff(base=timedelta(hours=1)))
     publish_many(topic, [Draft(value="bad" if lane == 1 else f"{lane}", partition=lane) for lane in range(3)])
@@ -1278,7 +1278,7 @@ def test_with_failures_of_every_kind_each_event_has_its_effect_once_and_in_order
 def test_with_leases_that_are_taken_over_all_the_time_each_event_has_its_effect_once_and_in_order(
     lanes, make_consumer, batch_size, monkeypatch
 ):
-    """Somebody ends the leases of healthy workers, again and again: they end each other's transactions."""
+    """A process ends the leases of healthy workers, again and again: they end each other's transactions."""
     monkeypatch.setattr(streams, "TURN", 0.01)
     monkeypatch.setattr("django_events.workers.loop.FIRST_RETRY", 0.001)
     monkeypatch.setattr("django_events.workers.loop.LONGEST_RETRY", 0.01)

@@ -167,7 +167,7 @@ def test_what_comes_back_after_another_transfer_moved_the_topic_is_written_down_
     assert "not here" in row().error
 
 
-def test_a_topic_that_another_transfer_has_moved_is_nobodys_setback(broken):
+def test_a_topic_that_another_transfer_has_moved_is_no_setback(broken):
     log = log_table(row().pk)
     first, second = Transfer("default"), Transfer("default")
     run(f"CREATE TRIGGER refuse BEFORE INSERT ON {log} FOR EACH ROW EXECUTE FUNCTION broken_refuse()")
@@ -244,8 +244,8 @@ def test_a_log_that_was_dropped_stops_no_other_and_is_made_anew_by_migrate(make_
 
 
 @pytest.mark.parametrize("floor", [30, 5_000])
-def test_a_floor_that_is_wrong_ends_nobodys_turn(make_topic, broken, floor):
-    """It leaves a gap, which `events verify` finds; but nobody waits for it."""
+def test_a_floor_that_is_wrong_ends_no_turn(make_topic, broken, floor):
+    """It leaves a gap, which `events verify` finds; but no reader waits for it."""
     free = make_topic("free")
     TopicHead.objects.filter(topic=row()).update(id_floor=floor)
     for topic in (broken, free):

@@ -246,7 +246,7 @@ def test_one_is_cancelled_by_its_ticket_once(things, lanes):
 
 
 @rolled_back
-def test_a_ticket_of_an_event_that_is_published_now_is_nobody_elses(things):
+def test_a_ticket_of_an_event_that_is_published_now_is_of_no_other(things):
     tickets = []
     for _ in range(3):
         tickets.append(publish(things, 1).ticket)
@@ -328,7 +328,7 @@ def test_the_way_over_rows_that_were_published_is_not_gone_each_time(things):
 
 
 @rolled_back
-def test_the_next_one_is_known_to_whoever_looks(things):
+def test_the_next_one_is_known_to_a_worker_that_looks(things):
     assert next_scheduled("default") is None
     publish(things, 1, publish_at=now() - HOUR)
 

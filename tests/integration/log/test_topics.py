@@ -79,7 +79,7 @@ def wait_for_a_waiter(session):
         ).fetchone()
         if waiting:
             return
-    raise AssertionError("nobody waits for a lock")
+    raise AssertionError("no session waits for a lock")
 
 
 # Made
@@ -367,7 +367,7 @@ def test_processes_that_migrate_at_once_make_each_topic_once():
 @committing
 @pytest.mark.requirement("E1")
 @pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ])
-def test_whoever_waits_for_another_sees_what_it_made(connect, level):
+def test_a_session_that_waits_for_another_sees_what_it_made(connect, level):
     """Whatever the isolation of the site: a snapshot from before the wait would be blind."""
     observer = connect(autocommit=True)
 
@@ -394,7 +394,7 @@ def test_whoever_waits_for_another_sees_what_it_made(connect, level):
 @committing
 @pytest.mark.requirement("E1")
 def test_topics_are_made_while_events_are_published_and_moved(things, connect):
-    """Somebody reads, somebody publishes, all in transactions that are open: nobody waits for nobody."""
+    """One session reads, another publishes, all in transactions that are open: none waits for another."""
     reader, publisher = connect(), connect()
     publish(things, "before")
     transfer_all()
@@ -450,7 +450,7 @@ def test_after_a_flush_topics_are_there_and_ids_begin_anew(make_topic, reset_seq
 @committing
 @pytest.mark.requirement("E1")
 def test_after_a_flush_that_restarts_identities_new_topics_get_ids_of_their_own(make_topic):
-    """Logs of topics that nobody declares any more keep their tables."""
+    """Logs of topics that no app declares any more keep their tables."""
     things, gone = make_topic("things"), make_topic("gone")
     tables = {log_table(row(topic).pk) for topic in (things, gone)}
     gone_table = log_table(row(gone).pk)

@@ -56,7 +56,7 @@ def test_a_worker_that_goes_on_sees_a_late_commit_too(two_sessions, things):
     assert_dense(things)
 
 
-def test_the_mark_moves_up_when_nobody_can_commit_below(two_sessions, things):
+def test_the_mark_moves_up_when_no_writer_can_commit_below(two_sessions, things):
     one, idle = two_sessions
     idle.execute("CREATE TEMPORARY TABLE mine (id int); INSERT INTO mine VALUES (1)")  # an unrelated writer
     worker = Transfer("default")
@@ -163,7 +163,7 @@ def test_segments_are_made_ahead_and_a_burst_past_the_last_one_fits(make_topic):
 
 
 def test_a_segment_that_is_missing_is_made_again(make_topic):
-    """Somebody dropped the empty ones while a worker remembers them."""
+    """A session dropped the empty ones while a worker remembers them."""
     topic = make_topic("short", segment_size=100)
     topic_id = Topic.objects.get(name="short").pk
     worker = Transfer("default")
@@ -218,7 +218,7 @@ def test_a_worker_notices_that_the_topics_were_made_anew(make_topic):
     assert log_values(topic) == ["after the flush"]
 
 
-def test_a_topic_that_is_dropped_between_look_and_move_harms_nobody(make_topic, connect, monkeypatch):
+def test_a_topic_that_is_dropped_between_look_and_move_harms_no_other(make_topic, connect, monkeypatch):
     gone, stays = make_topic("gone"), make_topic("stays")
     row = Topic.objects.get(name="gone")
     worker = Transfer("default")
@@ -244,7 +244,7 @@ def test_a_topic_that_is_dropped_between_look_and_move_harms_nobody(make_topic, 
 
 
 def test_a_table_that_stays_missing_is_named(make_topic):
-    """A log that is gone is looked for once more; something else that is missing is somebody's mistake."""
+    """A log that is gone is looked for once more; something else that is missing is a mistake."""
     topic = make_topic("things")
     log = log_table(Topic.objects.get(name="things").pk)
     with connection.cursor() as cursor:
@@ -512,7 +512,7 @@ LOCK_HEAD = (
 )
 
 
-def test_a_head_that_somebody_holds_stops_no_other_topic(connect, make_topic):
+def test_a_head_that_a_session_holds_stops_no_other_topic(connect, make_topic):
     """A transfer that has just started, so that it needs room as well."""
     busy, free = make_topic("busy", segment_size=100), make_topic("free")
     publish_many(busy, [Draft(value=i) for i in range(450)])
@@ -548,7 +548,7 @@ def test_a_lock_on_one_log_stops_no_other_topic(connect, make_topic, caplog):
 
 
 def test_a_transfer_that_starts_beside_an_exclusive_lock_on_one_log_stops_no_other_topic(connect, make_topic):
-    """It doesn't know yet how much room there is, and looking waits for whoever holds the lock."""
+    """It doesn't know yet how much room there is, and looking waits for the holder of the lock."""
     locked, free = make_topic("locked"), make_topic("free")
     table = segments("default", Topic.objects.get(name="locked").pk)[0].table
     other = connect()
@@ -619,7 +619,7 @@ def test_a_site_without_time_zones_keeps_times_in_order(settings, connect, thing
 
 @pytest.fixture
 def reader(connect):
-    """Somebody who is told when events come into the log."""
+    """A session that is told when events come into the log."""
     session = connect(autocommit=True)
     session.execute(f"LISTEN {channel.LOG}")
     return session

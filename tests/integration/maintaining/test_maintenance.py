@@ -93,7 +93,7 @@ def test_several_at_once_share_the_steps(in_thread, only):
     assert sorted(len(outcome) for outcome in outcomes) == [0, 0, 0, 1]
 
 
-def test_a_step_that_somebody_runs_now_is_not_begun_by_others(in_thread, only):
+def test_a_step_that_one_process_runs_now_is_not_begun_by_others(in_thread, only):
     began, go_on = threading.Event(), threading.Event()
 
     def run(using, until):
@@ -350,7 +350,7 @@ def test_a_step_has_so_much_time(monkeypatch):
     assert steps._repeat(lambda: 5, lambda: False) == 0
 
 
-def test_whoever_is_told_to_stop_begins_no_other_step(monkeypatch):
+def test_a_process_that_is_told_to_stop_begins_no_other_step(monkeypatch):
     begun = []
 
     def run(using, until):

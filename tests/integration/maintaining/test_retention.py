@@ -1,4 +1,4 @@
-"""Retention: what a topic need not keep is dropped, whole segments at a time, and nobody is left behind unless told."""
+"""Retention: what a topic need not keep is dropped by whole segments, and no consumer is left behind unless told."""
 
 import logging
 import random
@@ -84,7 +84,7 @@ def publish_range(topic, count, **fields):
 
 
 @contextmanager
-def somebody_reads(connect, topic):
+def a_session_reads(connect, topic):
     """A long transaction that has read the log."""
     session = connect()
     session.execute(f"SELECT count(*) FROM {log_table(row_of_topic(topic).pk)}")
@@ -522,11 +522,11 @@ def test_a_smaller_size_holds_from_the_next_event_on(make_topic):
 def test_a_long_reader_of_the_log_is_left_alone_and_nothing_is_half_done(make_topic, connect):
     topic = make_topic(segment_size=100, retention_events=1)
     publish_range(topic, 250)
-    with somebody_reads(connect, topic) as reader:
+    with a_session_reads(connect, topic) as reader:
         segments_gone, _, kept_for, waits_for = expire_topic(topic)
         assert (segments_gone, kept_for) == (0, None)
         assert_named(waits_for, reader)
-        publish_range(topic, 10)  # nobody waits for it
+        publish_range(topic, 10)  # no publisher waits for it
     assert log_of(topic) == list(range(1, 261))
 
     assert expire_topic(topic) == (2, 200, None, None)
@@ -594,7 +594,7 @@ def test_a_queue_loses_nothing_while_some_of_it_is_in_hand(make_topic, make_queu
     assert [said[5] for said in told] == [100]
 
 
-def test_deliveries_of_somebody_who_died_go_too(make_topic, make_queue, told):
+def test_deliveries_of_a_worker_that_died_go_too(make_topic, make_queue, told):
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     queue = make_queue(topic)
     publish_range(topic, 150)
@@ -643,7 +643,7 @@ def test_a_reader_of_the_log_is_named_and_not_a_consumer(make_topic, make_consum
     topic = make_topic(segment_size=100, retention_events=1, keep_unread=False)
     make_consumer(topic, handler=print)
     publish_range(topic, 150)
-    with somebody_reads(connect, topic) as reader:
+    with a_session_reads(connect, topic) as reader:
         segments_gone, _, kept_for, waits_for = expire_topic(topic)
         assert (segments_gone, kept_for) == (0, None)
         assert_named(waits_for, reader)
@@ -684,7 +684,7 @@ def test_a_very_long_retention_is_for_ever(make_topic):
     assert not divided(topic)
 
 
-def test_there_are_not_more_and_more_segments_while_somebody_keeps_them(make_topic, make_consumer):
+def test_there_are_not_more_and_more_segments_while_a_consumer_keeps_them(make_topic, make_consumer):
     topic = make_topic(segment_size=1_000, retention=timedelta(microseconds=1))
     make_consumer(topic, handler=print)
     made = []
@@ -702,7 +702,7 @@ def test_a_large_segment_is_not_looked_through(make_topic, monkeypatch):
     assert not divided(topic)
 
 
-def test_a_delivery_that_is_given_back_in_between_moves_nobody_before_its_turn(
+def test_a_delivery_that_is_given_back_in_between_moves_no_other_before_its_turn(
     make_topic, make_consumer, make_queue, told, monkeypatch
 ):
     """Whatever was moved in the same transaction is rolled back, and it is looked again."""
@@ -738,7 +738,7 @@ def test_a_delivery_that_is_given_back_in_between_moves_nobody_before_its_turn(
 # A pause, for a dump
 
 
-def test_while_it_is_paused_nothing_goes_and_nobody_loses_a_delivery(make_topic, make_queue):
+def test_while_it_is_paused_nothing_goes_and_no_consumer_loses_a_delivery(make_topic, make_queue):
     topic = make_topic(segment_size=100, retention=DAY, keep_unread=False)
     queue = make_queue(topic)
     publish_range(topic, 150)
@@ -756,7 +756,7 @@ def test_while_it_is_paused_nothing_goes_and_nobody_loses_a_delivery(make_topic,
 
 
 def test_a_pause_waits_for_a_segment_that_is_being_dropped(make_topic, in_thread, connect):
-    """Whoever drops it may be frozen meanwhile: when the pause is there, nothing of before it drops anything."""
+    """What drops it may be frozen meanwhile: when the pause is there, nothing of before it drops anything."""
     topic = make_topic(segment_size=100, retention=DAY)
     publish_range(topic, 150)
     age(topic, 150)

@@ -1,4 +1,4 @@
-"""Retention beside publishers, transfers and workers, all at once: nobody misses an event, nor gets one twice."""
+"""Retention beside publishers, transfers and workers, all at once: no consumer misses an event, nor gets one twice."""
 
 import random
 import threading
@@ -64,14 +64,14 @@ class Bustle:
     def maintain(self):
         row = Topic.objects.get(name=self.topic.name)
         while not self.over.is_set():
-            with suppress(OperationalError):  # somebody holds a lock: the next time
+            with suppress(OperationalError):  # a session holds a lock: the next time
                 with retention.writing("default", row.pk) as now:
                     retention.divide("default", now)
                 expire("default", row, seconds=1)
             self.over.wait(0.05)
 
     def finish(self, done=lambda: True):
-        """What is published is in the log, and when it is done, nobody is at work any more."""
+        """What is published is in the log, and when it is done, no worker is at work any more."""
         for publisher in self.publishers:
             publisher.result(120)
         wait_until(lambda: last_id(self.topic) == self.published)
@@ -94,7 +94,7 @@ def verified():
 
 
 @pytest.mark.requirement("P1")
-def test_whoever_keeps_up_gets_everything_once_while_the_log_is_dropped_behind_him(
+def test_a_consumer_that_keeps_up_gets_everything_once_while_the_log_is_dropped_behind_it(
     make_topic, make_consumer, in_thread, monkeypatch
 ):
     topic = make_topic(segment_size=100, retention_events=150, partitions=3)

@@ -139,7 +139,7 @@ def test_status_of_some_with_how_long_events_wait(events: Run, lanes, things, ma
     table = events("status", "late").out
     assert "3 h" in table
     assert "idle" not in table.replace("idle    ", "")
-    assert events("status", "nobody").code == 2
+    assert events("status", "stranger").code == 2
     assert events("status", "--watch", "soon").code == 2
     lines = events("consumers", "late", "--partitions", "--format", "json").data
     assert {line["last_id"] for line in lines} == {3}
@@ -1165,10 +1165,10 @@ def test_interventions_are_listed_the_newest_first(events: Run, burying) -> None
     assert data[1]["details"] == {"count": 3, "events": [1, 2, 3], "reason": "test orders"}
     assert [line.split()[2:4] for line in table.out.splitlines()[1:]] == [["cleo", "unregister"], ["ben", "discard"]]
     assert "reason: test orders" in table.out
-    assert events("interventions", "nobody", "--format", "json").data == []
+    assert events("interventions", "stranger", "--format", "json").data == []
 
 
-def test_who_does_it_is_the_user_of_the_process_if_nobody_is_named(
+def test_who_does_it_is_the_user_of_the_process_if_no_name_is_given(
     events: Run, things, make_consumer, monkeypatch
 ) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "dan")

@@ -32,7 +32,7 @@ from django_events.workers.stopping import Stop
 from tests.support.fix_database import login
 from tests.support.fix_topics import transfer_all
 
-TOKEN = "a secret that nobody guesses"
+TOKEN = "a secret that is hard to guess"
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

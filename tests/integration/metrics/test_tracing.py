@@ -1,4 +1,4 @@
-"""Traces: from whoever publishes to the handlers, and on to what they publish. The SDK is the real one."""
+"""Traces: from the publisher to the handlers, and on to what they publish. The SDK is the real one."""
 
 import json
 from collections.abc import Iterator
@@ -165,7 +165,7 @@ def test_every_way_of_publishing_in_python_carries_the_trace(traced: Traced, mak
 
 
 def test_what_an_outbox_publishes_carries_the_trace(traced: Traced, shelf: Product) -> None:
-    write_order("somebody")
+    write_order("a customer")
     with traced.tracer.start_as_current_span("request"), transaction.atomic():
         Payment.objects.create(order=Order.objects.get(), amount=1)
     of = traced.span("publish payments").context
@@ -181,7 +181,7 @@ def test_a_trace_that_is_named_is_left_as_it_is(traced: Traced, make_topic: Any)
     assert traceparents() == ["of another system"]
 
 
-def test_where_nobody_is_traced_nothing_is_said(traced: Traced, make_topic: Any) -> None:
+def test_where_nothing_is_traced_nothing_is_said(traced: Traced, make_topic: Any) -> None:
     make_topic("sales")
     publish("sales", 1)
     with traced.tracer.start_as_current_span("request"):

@@ -171,13 +171,13 @@ def test_an_examination_that_fails_is_unknown_and_the_others_go_on(well, monkeyp
 def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connect):
     limits = {"statement_timeout": "5s", "lock_timeout": "1s"}
     monkeypatch.setattr("django_events.observing.doctoring.examining.LIMITS", limits)
-    somebody = connect()
-    somebody.execute("LOCK TABLE django_events_maintenancestep")
+    other_session = connect()
+    other_session.execute("LOCK TABLE django_events_maintenancestep")
     [finding] = found("maintenance")
 
     assert finding.severity == "unknown"
-    pid = somebody.info.backend_pid
-    assert finding.what.startswith(f"What it looks at is locked, by session {pid} of {somebody.info.user} (")
+    pid = other_session.info.backend_pid
+    assert finding.what.startswith(f"What it looks at is locked, by session {pid} of {other_session.info.user} (")
     assert finding.what.endswith(", idle in transaction after LOCK TABLE: see locks.")
     assert found("topics")[0].severity == "ok"
 
@@ -238,7 +238,7 @@ def test_no_sign_of_a_transfer_for_long_is_a_problem():
         assert one(keepers.transfer(Database("default")))[0] == "unknown"
 
 
-def test_events_that_wait_in_the_buffer_are_a_problem_though_somebody_sleeps(well, things):
+def test_events_that_wait_in_the_buffer_are_a_problem_though_a_transfer_sleeps(well, things):
     publish(things, "waits")
     BufferedEvent.objects.update(published_at=ClockTimestamp() - HOUR)
 
@@ -247,7 +247,7 @@ def test_events_that_wait_in_the_buffer_are_a_problem_though_somebody_sleeps(wel
     assert what == "1 event in the buffer, the oldest for 1 h: no transfer moves them."
 
 
-def test_a_consumer_that_nobody_serves_is_a_problem(things, make_consumer):
+def test_a_consumer_that_no_worker_serves_is_a_problem(things, make_consumer):
     make_consumer(things, handler=print)
     fill_topic(things, 1, 2)
     assert one(keepers.workers(Database("default")))[0] == "ok"
@@ -281,9 +281,9 @@ def test_maintenance_that_never_ran_fails_or_is_late():
 
 def test_an_old_snapshot_is_a_problem_with_its_end(connect, monkeypatch):
     monkeypatch.setattr(problems, "HELD", timedelta(0))
-    somebody = connect(application_name="a report")
-    somebody.execute("CREATE TEMPORARY TABLE mine (id int)")
-    pid = somebody.info.backend_pid
+    other_session = connect(application_name="a report")
+    other_session.execute("CREATE TEMPORARY TABLE mine (id int)")
+    pid = other_session.info.backend_pid
     [answer] = [a for a in cleaning.snapshots(Database("default")) if f"Session {pid} " in a.what]
 
     assert answer.severity == "error"
@@ -410,14 +410,14 @@ def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, conne
     monkeypatch.setattr(logs, "HELD", timedelta(0))
     make_topic("small")
     log = log_table(Topic.objects.get(name="small").pk)
-    somebody = connect(application_name="alter table")
-    somebody.execute(f"LOCK TABLE {log}_1 IN ACCESS EXCLUSIVE MODE")
-    pid = somebody.info.backend_pid
+    other_session = connect(application_name="alter table")
+    other_session.execute(f"LOCK TABLE {log}_1 IN ACCESS EXCLUSIVE MODE")
+    pid = other_session.info.backend_pid
     severity, what, remedy = one(logs.locks(Database("default")))
 
     assert (severity, remedy) == ("error", f"Let it end, or end it: SELECT pg_terminate_backend({pid})")
     assert what.startswith(
-        f"Session {pid} of {somebody.info.user} (alter table) has held AccessExclusiveLock on {log}_1"
+        f"Session {pid} of {other_session.info.user} (alter table) has held AccessExclusiveLock on {log}_1"
     )
     run(remedy.partition(": ")[2])
     monkeypatch.undo()
@@ -582,8 +582,8 @@ def test_settings_of_a_session_that_hurt():
 
 def test_a_forgotten_transaction_without_a_limit(connect, monkeypatch):
     monkeypatch.setattr(server, "FORGOTTEN", timedelta(0))
-    somebody = connect()
-    somebody.execute("SELECT 1")
+    other_session = connect()
+    other_session.execute("SELECT 1")
 
     severity, what, remedy = one(server.limits(Database("default")))
     assert severity == "warning"

@@ -71,16 +71,16 @@ def age_log(topic: declarations.DeclaredTopic, by: timedelta) -> None:
 
 
 def test_a_transaction_that_is_open_for_long_is_named(connect, monkeypatch, capsys):
-    somebody = connect(application_name="a report")
-    somebody.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    somebody.execute("SELECT 1 FROM django_events_topic")
-    pid = somebody.info.backend_pid
+    other_session = connect(application_name="a report")
+    other_session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other_session.execute("SELECT 1 FROM django_events_topic")
+    pid = other_session.info.backend_pid
     assert found("snapshot") == []  # not for long yet
 
     monkeypatch.setattr(problems, "HELD", NOW)
     [problem] = [one for one in found("snapshot") if f"Session {pid} " in one.what]
     assert (problem.subject.consumer, problem.subject.topic, problem.subject.partition) == (None, None, None)
-    assert f"Session {pid} of {somebody.info.user} (a report) has a transaction open since 20" in problem.what
+    assert f"Session {pid} of {other_session.info.user} (a report) has a transaction open since 20" in problem.what
     assert problem.what.endswith("Z: dead rows pile up, and every look gets slower.")
     assert problem.remedy == f"End it, or its session: SELECT pg_terminate_backend({pid})"
 
@@ -109,8 +109,8 @@ def test_a_writer_holds_back_what_is_older_than_its_transaction(connect, monkeyp
 
 def test_a_role_without_rights_sees_its_own_sessions_only(connect):
     """It must not fail either."""
-    somebody = connect()
-    somebody.execute("CREATE TEMPORARY TABLE mine (id int)")
+    other_session = connect()
+    other_session.execute("CREATE TEMPORARY TABLE mine (id int)")
     run("DROP ROLE IF EXISTS events_stranger")
     run("CREATE ROLE events_stranger")
     try:
@@ -119,7 +119,9 @@ def test_a_role_without_rights_sees_its_own_sessions_only(connect):
         assert dead_rows.holders("default", age=NOW, most=10) == []
         dead_rows.piles("default")  # is allowed
         run("RESET ROLE")
-        assert [one.name for one in dead_rows.holders("default", age=NOW, most=10)] == [str(somebody.info.backend_pid)]
+        assert [one.name for one in dead_rows.holders("default", age=NOW, most=10)] == [
+            str(other_session.info.backend_pid)
+        ]
     finally:
         run("RESET ROLE")
         run("DROP OWNED BY events_stranger")
@@ -196,12 +198,12 @@ def test_a_table_that_was_never_vacuumed_is_named(uncleaned, monkeypatch):
 
 def test_a_table_that_vacuum_can_not_clean_is_named_with_who_keeps_it(uncleaned, monkeypatch, connect):
     monkeypatch.setattr(dead_rows, "LEAST", 1_000)
-    somebody = connect()
-    somebody.execute("CREATE TEMPORARY TABLE mine (id int)")
+    other_session = connect()
+    other_session.execute("CREATE TEMPORARY TABLE mine (id int)")
     delete_deliveries(1_200)
     wait_until(lambda: bloated(), what="the statistics")
     run("VACUUM django_events_delivery")
-    assert bloated() == []  # it came just now, and nobody holds it back for long
+    assert bloated() == []  # it came just now, and no session holds it back for long
 
     monkeypatch.setattr(problems, "UNCLEANED", timedelta(hours=-1))
     [problem] = bloated()
@@ -210,7 +212,7 @@ def test_a_table_that_vacuum_can_not_clean_is_named_with_who_keeps_it(uncleaned,
     monkeypatch.setattr(problems, "holders", lambda using, age, most: dead_rows.holders(using, age=NOW, most=most))
     monkeypatch.setattr(problems, "UNCLEANED", timedelta(minutes=10))
     [problem] = bloated()
-    pid = somebody.info.backend_pid
+    pid = other_session.info.backend_pid
     assert problem.what.startswith(
         f"django_events_delivery has 1,200 dead rows, 0 live ones: no vacuum can help. Session {pid} of "
     )

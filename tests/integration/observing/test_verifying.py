@@ -43,7 +43,7 @@ ONE_ATTEMPT = Backoff(attempts=1)
 
 
 def raw(statement: str, *parameters: Any) -> None:
-    """As somebody with psql and good intentions."""
+    """As an operator with psql and good intentions."""
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
 
@@ -412,7 +412,7 @@ def test_keys_of_an_ordered_queue(make_topic, make_queue, monkeypatch: pytest.Mo
     assert places(lanes) == []
 
     of = Delivery.objects.filter(consumer_id=ordered.subscription.consumer_id)
-    of.filter(event_id=20).update(key="somebody else's")
+    of.filter(event_id=20).update(key="another one's")
     of.filter(event_id=60).update(key=None)
     keyless = Event.objects.of(lanes).filter(key=None).order_by("id").last()
     assert keyless is not None and keyless.id > 60
@@ -421,7 +421,7 @@ def test_keys_of_an_ordered_queue(make_topic, make_queue, monkeypatch: pytest.Mo
     expected = [("delivery", "ordered", None, event_id) for event_id in (20, 60, keyless.id)]
     assert places(lanes) == expected
     assert places(lanes, last=70) == expected[1:]
-    assert offenders(lanes)[0].what == 'A delivery with the key "somebody else\'s".'
+    assert offenders(lanes)[0].what == 'A delivery with the key "another one\'s".'
     assert offenders(lanes)[1].what == "A delivery with no key."
     assert offenders(lanes)[2].data["expected"].startswith("One with no key, as its event")
 
@@ -521,7 +521,7 @@ def test_an_unknown_topic_is_refused(events: Run, things) -> None:
     assert (answer.code, "things" in answer.err) == (2, True)
 
 
-def test_nobody_waits_for_it_and_it_waits_for_nobody(connect, things) -> None:
+def test_no_session_waits_for_it_and_it_waits_for_none(connect, things) -> None:
     """It lets go of the log before it looks at deliveries, and keeps no lock while it walks."""
     fill(things, 10)
     locks: list[int] = []
@@ -581,7 +581,7 @@ def test_a_busy_database_has_no_offenders(make_topic, make_consumer, make_queue,
     assert sum(one.events for one in found.topics) > 1_000
 
 
-def test_a_log_that_somebody_locked_is_said(things, connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_a_session_locked_is_said(things, connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proving, "TRIES", 1)
     holder = connect()
     holder.execute(f"LOCK TABLE {log_of(things)} IN ACCESS EXCLUSIVE MODE")

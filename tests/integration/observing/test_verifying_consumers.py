@@ -61,7 +61,7 @@ def places(topic: declarations.DeclaredTopic) -> list[tuple[str, str | None, int
 
 @contextmanager
 def without(table: str, *constraints: str) -> Iterator[None]:
-    """As in a database where somebody dropped them, until what was planted is gone again."""
+    """As in a database where a session dropped them, until what was planted is gone again."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"

@@ -440,7 +440,7 @@ def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatc
     "table", ["django_events_bufferedevent", "log", "django_events_delivery", "django_events_deadletter"]
 )
 def test_a_process_that_is_killed_while_it_erases_is_finished_by_another_one(planted, connect, table):
-    """It waits for somebody's lock, on one place after another, when SIGKILL comes."""
+    """It waits for a session's lock, on one place after another, when SIGKILL comes."""
     let_them_fail()
     before = places(planted)
     parameters = connection.get_connection_params()
@@ -487,7 +487,7 @@ def test_why_a_consumer_is_stopped_is_still_said(make_topic, make_queue):
     said = position.error
     assert said.startswith("Its filter fails on an event that comes behind people/0. cannot convert")
 
-    assert erase(topic, key="nobody", **ONLY_ONCE).rows == 0
+    assert erase(topic, key="stranger", **ONLY_ONCE).rows == 0
     position.refresh_from_db()
     assert position.error == said
 

@@ -1,4 +1,4 @@
-"""At somebody's word, a consumer gives up on one event or tries again now, beside workers that work."""
+"""At an operator's word, a consumer gives up on one event or tries again now, beside workers that work."""
 
 import threading
 from datetime import timedelta
@@ -268,25 +268,25 @@ def test_skip_waits_for_a_leased_partition_and_then_refuses(things, make_consume
 
 
 @pytest.mark.parametrize(("mode", "dry_run"), [("stream", True), ("stream", False), ("queue", False)])
-def test_a_log_that_somebody_has_locked_is_said(things, make_consumer, connect, monkeypatch, mode, dry_run):
+def test_a_log_that_a_session_has_locked_is_said(things, make_consumer, connect, monkeypatch, mode, dry_run):
     """As retention does for a moment, when it drops a segment."""
     reader = make_consumer(things, handler=failing(), mode=mode, start="beginning")
     fill_topic(things, "a")
-    somebody, partition_of = connect(), skipping._partition
+    other_session, partition_of = connect(), skipping._partition
     topic_id = models.Topic.objects.get(name="things").pk
 
     def then_lock(*arguments):
         partition = partition_of(*arguments)
-        somebody.execute(f"LOCK TABLE {log_table(topic_id)} IN ACCESS EXCLUSIVE MODE")
+        other_session.execute(f"LOCK TABLE {log_table(topic_id)} IN ACCESS EXCLUSIVE MODE")
         return partition
 
     if mode == "queue":
         fill_some(queue_of(reader).subscription)
     monkeypatch.setattr(skipping, "_partition", then_lock)
-    pid, role = somebody.info.backend_pid, somebody.info.user
+    pid, role = other_session.info.backend_pid, other_session.info.user
     with pytest.raises(InUse, match=rf"locked.*, by session {pid} of {role} .*idle in transaction after LOCK T"):
         skip(reader, 1, reason="a test", dry_run=dry_run, wait=timedelta(seconds=2))
-    somebody.rollback()
+    other_session.rollback()
 
 
 @pytest.mark.parametrize("mode", ["stream", "queue"])
@@ -403,7 +403,7 @@ def test_a_queue_gives_up_on_what_failed(things, make, history):
     assert [(o.outcome, o.attempts, o.worker) for o in past] == ([] if history is None else [("dead", 1, "ada")])
 
 
-def test_a_queue_gives_up_on_what_nobody_had_yet(things, make):
+def test_a_queue_gives_up_on_what_no_worker_had_yet(things, make):
     queue = make(history=timedelta(days=1))
     fill_topic(things, "a", "b", "c")
     skip(queue.subscription.consumer, 2, reason="a test")
@@ -461,16 +461,16 @@ def test_a_delivery_in_hand_is_waited_for(things, make, in_thread):
 
 def test_a_skip_that_is_refused_in_a_transaction_keeps_no_lock(things, make, connect):
     """It would be in the way of the consumer's workers until the caller's transaction ends."""
-    queue, somebody = make(), connect()
+    queue, other_session = make(), connect()
     fill_topic(things, "a")
     hand = queue.claim(1)
     with transaction.atomic():
         with pytest.raises(InUse, match="Outside of a transaction, skip waits"):
             skip(queue.subscription.consumer, 1, reason="a test")
-        somebody.execute("SELECT FROM django_events_consumer WHERE name = 'queue' FOR UPDATE NOWAIT")
-        somebody.execute("SELECT FROM django_events_position FOR UPDATE NOWAIT")
-        somebody.execute("SELECT FROM django_events_deliverylease FOR UPDATE NOWAIT")
-        somebody.rollback()
+        other_session.execute("SELECT FROM django_events_consumer WHERE name = 'queue' FOR UPDATE NOWAIT")
+        other_session.execute("SELECT FROM django_events_position FOR UPDATE NOWAIT")
+        other_session.execute("SELECT FROM django_events_deliverylease FOR UPDATE NOWAIT")
+        other_session.rollback()
     finish(hand)
 
 

@@ -1,4 +1,4 @@
-"""`capture()`: what statements do to a table is published by the table, whoever sends them."""
+"""`capture()`: what statements do to a table is published by the table, from any client."""
 
 import json
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Dedup keys: within its window an event is published once, whoever publishes it and however many do at a time."""
+"""Dedup keys: within its window an event is published once, however many publish it at a time."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -157,19 +157,19 @@ def test_who_publishes_the_same_waits_for_the_end_of_the_first(things, connect, 
     session = connect()
     session.execute("SELECT django_events_is_new('things', 'a', interval '1 day')")
     second = in_thread(publish, things, 2, dedup_key="a")
-    wait_for_somebody_who_waits(session)
+    wait_for_a_session_that_waits(session)
     getattr(session, ending)()
 
     assert second.result(timeout=30).new is (ending == "rollback")
 
 
-def wait_for_somebody_who_waits(session):
-    def somebody_waits():
+def wait_for_a_session_that_waits(session):
+    def a_session_waits():
         with connection.cursor() as cursor:
             cursor.execute("SELECT %s = ANY(pg_blocking_pids(pid)) FROM pg_stat_activity", [session.info.backend_pid])
             return any(waits for (waits,) in cursor.fetchall())
 
-    wait_until(somebody_waits, seconds=20, what="a publisher that waits")
+    wait_until(a_session_waits, seconds=20, what="a publisher that waits")
 
 
 @committing

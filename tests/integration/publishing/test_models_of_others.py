@@ -96,7 +96,7 @@ def test_users_and_their_groups_by_proxies():
     editors.delete()
     User.objects.update(username="grace")
     with suppress(User):
-        User.objects.update(username="nobody")
+        User.objects.update(username="stranger")
 
     row = {"id": ANY, "user_id": ada.pk, "group_id": ANY}
     changed = {"username": {"old": "ada", "new": "grace"}}

@@ -49,7 +49,7 @@ def nothing_left(transactional_db, make_topic):
 
 @pytest.fixture
 def blocked(connect):
-    """Nobody can write to the buffer until it is committed."""
+    """No session can write to the buffer until it is committed."""
     session = connect()
     session.execute("LOCK TABLE django_events_bufferedevent IN ACCESS EXCLUSIVE MODE")
     return session
@@ -278,7 +278,7 @@ def test_a_dedup_key_that_is_taken_makes_the_future_false(things):
 
 
 @pytest.mark.requirement("H2")
-def test_an_invalid_event_hurts_nobody_else(things):
+def test_an_invalid_event_hurts_no_other(things):
     with BufferedWriter(things, max_age=LONG) as writer:
         first = writer.publish(1)
         for wrong in ({"value": {1, 2}}, {"value": 1, "key": 7}, {"value": UNSET}, {"value": 1, "partition": 1}):
@@ -350,7 +350,7 @@ def test_an_error_of_the_database_reaches_every_event_of_the_batch_and_the_lane_
         declarations.registry.discard(other)
 
 
-def test_a_topic_that_nobody_declares_is_refused_at_once(things):
+def test_a_topic_that_no_app_declares_is_refused_at_once(things):
     with pytest.raises(UnknownName, match="Did you mean 'things'"):
         BufferedWriter("thing")
     with pytest.raises(ConnectionDoesNotExist):
@@ -704,7 +704,7 @@ def test_an_idle_lane_closes_its_connection_and_opens_another_one(things, monkey
     assert log_values(things) == list(range(4))
 
 
-def test_a_writer_that_nobody_has_any_more_writes_what_it_took_in_and_goes(things, monkeypatch):
+def test_a_writer_without_a_reference_writes_what_it_took_in_and_goes(things, monkeypatch):
     monkeypatch.setattr(lanes_module, "IDLE", 0.01)
     writer = BufferedWriter(things, max_age=SOON)
     writer.publish(1)
@@ -859,7 +859,7 @@ def test_a_handler_of_the_log_that_fails_does_not_replace_an_error_of_the_body(t
     wait_until(lambda: flushes_waiting() == 0, what="the backend to notice")
 
 
-def test_a_lost_answer_and_a_refusal_say_that_nobody_knows(things, proxy, monkeypatch):
+def test_a_lost_answer_and_a_refusal_say_that_it_is_not_known(things, proxy, monkeypatch):
     with BufferedWriter(things, max_age=SOON, max_flushes=1, using="wired") as writer:
         writer.publish("connected").result(ENOUGH)
         proxy.lose_next_answer()
@@ -879,7 +879,7 @@ def test_a_lost_answer_and_a_refusal_say_that_nobody_knows(things, proxy, monkey
             writer.flush()
     transfer_all()
     assert log_values(things) == ["connected", "committed"]
-    assert marks().delete()[0] == 1  # for as long as somebody may come back
+    assert marks().delete()[0] == 1  # for as long as a transaction may come back
 
 
 def test_an_error_without_a_meaning_is_tried_again_and_not_for_ever(things, monkeypatch):

@@ -441,7 +441,7 @@ def test_a_role_that_is_as_printed_is_no_problem_of_the_doctor(roles, readers, k
     assert [one.what for one in found if "ProgrammingError" in one.what] == []
 
 
-def test_giving_operators_the_log_again_waits_for_nobody_and_stops_nobody(roles, readers, connect):
+def test_giving_operators_the_log_again_waits_for_no_session_and_stops_none(roles, readers, connect):
     name = name_of("operator", roles)
     printed("operator", name)  # segments that came since
     connect().execute("SELECT count(*) FROM django_events_event")  # and its transaction goes on

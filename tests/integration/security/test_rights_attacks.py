@@ -536,7 +536,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def declared(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """A topic and its consumers; and none but those, so that nobody else's handlers run here."""
+    """A topic and its consumers; and none but those, so that no handlers of others run here."""
     topics, consumers = list(declarations.registry), list(declarations.consumers)
     for one in topics:
         declarations.registry.discard(one)

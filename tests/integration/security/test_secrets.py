@@ -194,8 +194,8 @@ def away():
         del connections.settings[name]
 
 
-@pytest.mark.parametrize("changed", [{"PORT": "1"}, {"USER": "nobody-of-that-name"}, {"NAME": "nothing-there"}])
-def test_a_database_that_lets_nobody_in(away, changed, make_topic):
+@pytest.mark.parametrize("changed", [{"PORT": "1"}, {"USER": "none-of-that-name"}, {"NAME": "nothing-there"}])
+def test_a_database_that_lets_no_session_in(away, changed, make_topic):
     using = away(**changed)
     topic = make_topic("things")
     for arguments in (

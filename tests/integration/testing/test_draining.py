@@ -232,7 +232,7 @@ def test_a_consumer_that_is_declared_after_publishing_gets_what_was_published(th
 
 
 @in_a_transaction
-def test_a_consumer_of_a_topic_that_nobody_declares_is_refused():
+def test_a_consumer_of_a_topic_that_no_app_declares_is_refused():
     consumer("nothing", name="look")(print)
 
     with pytest.raises(UnknownName, match=r"Consumer look is declared for topic 'nothing'"):

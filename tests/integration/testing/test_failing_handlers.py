@@ -57,7 +57,7 @@ def test_an_event_that_failed_comes_again(anywhere, things, caplog):
 
     assert drain() == 1
     assert [call.args[0].attempt for call in handler.call_args_list] == [1, 1]
-    assert not caplog.records, "nobody died, and nobody took over"
+    assert not caplog.records, "no worker died, and none took over"
 
 
 def test_an_error_of_a_batch_is_raised_by_the_first_call(anywhere, things):

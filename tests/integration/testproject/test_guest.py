@@ -1,4 +1,4 @@
-"""The login of the demo: new each time, gone afterwards, and never somebody else's."""
+"""The login of the demo: new each time, gone afterwards, and never that of another user."""
 
 from contextlib import ExitStack
 
@@ -52,7 +52,7 @@ def test_a_demo_that_ends_leaves_the_login_of_a_later_one():
     assert not User.objects.exists()
 
 
-def test_somebody_else_of_that_name_is_left_alone():
+def test_another_user_of_that_name_is_left_alone():
     User.objects.create_user("demo", password="mine", last_name="Crat")
 
     with pytest.raises(CommandError, match="has a user 'demo' already"), guest.login():

@@ -197,8 +197,8 @@ def can_connect(facts: Facts) -> bool:
 
 
 def as_ordinary_user(scratch: Path) -> dict[str, Any]:
-    """Arguments of `User` for a process of user nobody; skips where it cannot run Python."""
-    nobody: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+    """Arguments of `User` for a process of user `nobody`; skips where it cannot run Python."""
+    unprivileged: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []}
     packages = Path(psycopg.__file__).parents[1]
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     # The interpreter of a virtual environment is often below root's home; a system one will do.
@@ -211,12 +211,12 @@ def as_ordinary_user(scratch: Path) -> dict[str, Any]:
                 capture_output=True,
                 cwd="/",
                 env=environment,
-                **nobody,
+                **unprivileged,
             )
         except (OSError, subprocess.CalledProcessError):
             continue
-        return {"python": [python], "env": {"PYTHONPATH": str(packages)}, **nobody}
-    pytest.skip(f"user nobody cannot run {version} with {packages}")
+        return {"python": [python], "env": {"PYTHONPATH": str(packages)}, **unprivileged}
+    pytest.skip(f"user `nobody` cannot run {version} with {packages}")
 
 
 def test_processes_started_at_once_share_one_server(new_user: Callable[..., User], scratch: Path) -> None:
@@ -370,7 +370,7 @@ def test_a_folder_that_others_can_enter_is_refused(new_user: Callable[..., User]
 
 
 @only_as_root
-def test_a_folder_of_somebody_else_is_refused(new_user: Callable[..., User], scratch: Path) -> None:
+def test_a_folder_of_another_user_is_refused(new_user: Callable[..., User], scratch: Path) -> None:
     folder_in(scratch).mkdir(mode=0o700)
     os.chown(folder_in(scratch), 65534, 65534)
 
@@ -392,7 +392,7 @@ def test_a_server_that_cannot_start_says_why(new_user: Callable[..., User], scra
     wait_for(lambda: not list(scratch.iterdir()), f"nothing is left in {scratch}")
 
 
-def test_nobody_else_can_read_anything(new_user: Callable[..., User], scratch: Path) -> None:
+def test_no_other_user_can_read_anything(new_user: Callable[..., User], scratch: Path) -> None:
     new_user().facts()
 
     assert len(list(folder_in(scratch).rglob("*"))) > 100
@@ -463,12 +463,12 @@ def test_a_server_starts_again_after_its_postmaster_was_killed() -> None:
             assert again.execute("SELECT * FROM kept").fetchone() == (1,)
 
 
-def test_a_server_takes_another_port_when_somebody_was_faster(
+def test_a_server_takes_another_port_when_another_process_was_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     free = server_module.choose_free_port()
-    with socket.create_server(("127.0.0.1", 0)) as somebody:
-        ports = iter([somebody.getsockname()[1], free])
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports = iter([other.getsockname()[1], free])
         monkeypatch.setattr(server_module, "choose_free_port", lambda: next(ports))
         with Server() as server:
             assert server.port == free

@@ -75,7 +75,7 @@ def test_a_partition_that_was_served_here_is_claimed_without_looking(wide, make_
     assert position_of(by_partition, 1).position == position_of(together).position == 3
 
 
-def test_a_flood_into_partitions_of_this_process_keeps_nobody_waiting(wide, make_consumer):
+def test_a_flood_into_partitions_of_this_process_keeps_no_other_waiting(wide, make_consumer):
     """What is told all the time doesn't come before what is due, and doesn't put off the look that finds it."""
     reader = make_consumer(wide, handler=ignore)
     due_partitions = due_partitions_of(reader)

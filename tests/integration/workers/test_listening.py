@@ -39,7 +39,7 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture
 def other(connect: Connect) -> Other:
-    """Somebody else on the same database."""
+    """Another session on the same database."""
     return connect(autocommit=True)
 
 
@@ -268,7 +268,7 @@ def test_what_the_server_keeps_for_a_session_ends_with_it(listener, hear, other)
 
 
 def test_a_statement_that_fails_ends_the_session(listener, hear, other, caplog):
-    """Whoever asked can't know what came of it: a lock may be held or not."""
+    """The session that asked can't know what came of it: a lock may be held or not."""
     one = hear("one")
     session = listener.session
     session.ask(_made("asked", "SELECT pg_advisory_lock(%(given)s)"), given=LOCK)
@@ -282,7 +282,7 @@ def test_a_statement_that_fails_ends_the_session(listener, hear, other, caplog):
     assert "division by zero" in caplog.text
 
 
-def test_a_callback_that_fails_harms_nobody(listener, hear, other, caplog):
+def test_a_callback_that_fails_harms_no_publisher(listener, hear, other, caplog):
     def fail(payload: str) -> None:
         raise ValueError(payload)
 

@@ -277,7 +277,7 @@ def test_where_room_is_for_less_than_half_nothing_is_filled(things, make):
 
 
 @pytest.mark.requirement("P4")
-def test_a_filter_that_fails_stops_its_consumer_and_nobody_else(things, make_queue, caplog):
+def test_a_filter_that_fails_stops_its_consumer_and_no_other(things, make_queue, caplog):
     bad = make_queue(things, name="bad", where="$.at.datetime() > $.since.datetime()")
     good = [make_queue(things, name=f"good{n}", where="$.n > 1") for n in range(3)]
     fill_topic(things, {"n": 1}, {"n": 2})
@@ -312,7 +312,7 @@ def test_a_delivery_that_is_there_already_stops_its_consumer_and_not_the_transfe
 
 
 @pytest.mark.requirement("P4")
-def test_a_filter_that_is_too_deep_for_a_value_stops_nobody_else(things, make_topic, make_queue, connect):
+def test_a_filter_that_is_too_deep_for_a_value_stops_no_other_consumer(things, make_topic, make_queue, connect):
     """PostgreSQL has another kind of error for it than for a value that doesn't fit."""
     make_queue(things, where="$.** > 5")
     session = connect()
@@ -709,7 +709,7 @@ def test_a_consumer_that_gets_an_order_knows_the_keys_of_what_it_has(things, mak
     with pytest.raises(InUse, match="is handling events now, by a test"):
         make(ordered=True)
     expire(other.claim(2))
-    expire(one)  # dead: what they had is anybody's
+    expire(one)  # dead: what they had is for any worker
     consumer = make(ordered=True)
     assert {delivery.key for delivery in Delivery.objects.of(consumer)} == {"0", "1"}
     run_once(consumer, threads=3)

@@ -41,7 +41,7 @@ def running_transfer() -> Iterator[TransferWorker]:
 
 @pytest.fixture
 def bystander(connect: Connect) -> Session:
-    """Somebody who hears every notification."""
+    """A session that hears every notification."""
     session = connect(autocommit=True)
     session.execute(f"LISTEN {channel.WAKE_UP}")
     return session
@@ -164,8 +164,8 @@ def test_a_transfer_sleeps_no_longer_than_until_the_next_scheduled_event(make_wa
 @pytest.mark.requirement("X6")
 def test_publishers_notify_only_while_the_transfer_sleeps(make_wake_ups, stop, bystander, things):
     wake_ups = make_wake_ups()
-    publish(things, "nobody sleeps")
-    publish_many(things, [Draft(value="nobody sleeps")])
+    publish(things, "no transfer sleeps")
+    publish_many(things, [Draft(value="no transfer sleeps")])
     assert heard(bystander) == 0
 
     fall_asleep(wake_ups, stop)
@@ -191,7 +191,7 @@ def test_a_transfer_does_not_fall_asleep_while_a_publisher_is_at_work(make_wake_
         wake_ups.wait(stop)
     assert not wake_ups.asleep
     publish(things, "another")
-    assert heard(bystander) == 0  # it is awake, so nobody needs to ring
+    assert heard(bystander) == 0  # it is awake, so no publisher needs to ring
 
     at_work.commit()
     fall_asleep(wake_ups, stop)
@@ -270,7 +270,7 @@ def test_where_transactions_can_be_prepared_publishers_leave_it_to_polling(fault
 
 
 def test_when_the_one_that_slept_ends_the_other_transfer_looks_soon(make_wake_ups, stop, settings, things):
-    """Nobody notifies then, so it must not wait for a poll interval of an hour."""
+    """No publisher notifies then, so it must not wait for a poll interval of an hour."""
     settings.DJANGO_EVENTS = NEVER
     sleeper = make_wake_ups()
     fall_asleep(sleeper, stop)
@@ -315,7 +315,7 @@ def test_sleep_is_forgotten_with_the_connection_that_held_the_lock(make_wake_ups
 
     wait_until(lambda: wake_ups._listener.listening, what="another connection")
     assert not wake_ups.asleep
-    publish(things, "nobody sleeps")
+    publish(things, "no transfer sleeps")
     assert heard(bystander) == 0
     fall_asleep(wake_ups, stop)
     publish(things, "it sleeps")
@@ -331,7 +331,7 @@ def test_closing_lets_the_lock_go_although_the_connection_stays(make_wake_ups, s
     wake_ups.close()
 
     assert wake_ups._listener.listening
-    publish(things, "nobody sleeps")
+    publish(things, "no transfer sleeps")
     assert heard(bystander) == 0
 
 

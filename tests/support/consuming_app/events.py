@@ -1,6 +1,6 @@
 """Letters are answered, and answers read.
 
-A lease that somebody left behind would hold others up for an hour: longer than any test waits.
+A lease that a worker left behind would hold others up for an hour: longer than any test waits.
 """
 
 import os

@@ -171,7 +171,7 @@ class Command(BaseCommand):
         self.stdout.write("")
         self.stdout.write(
             f"Each order has one receipt. {dead:,} of them went to full mailboxes: tried three times each, they were\n"
-            "dead letters, kept nobody else's waiting, and were redriven when the mailboxes were empty. The longest\n"
+            "dead letters, kept no others waiting, and were redriven when the mailboxes were empty. The longest\n"
             f"took {longest.total_seconds():.1f} s, says the consumer's history."
         )
 
