@@ -1,7 +1,7 @@
-"""Told not to wait: a segment is dropped that consumers still needed, and they are moved on and told.
+"""Drop a segment that some consumers have not read (`keep_unread=False`), and move their positions past it.
 
-A consumer stands still for as long as its position moves, in the transaction that drops the events. What is in hand of
-these events is waited for: who handles them long enough keeps them for as long.
+Both happen in one transaction, during which workers leave these consumers alone. Retention waits for the events of the
+segment that a worker has in hand, so a slow handler keeps the segment for as long as it runs.
 """
 
 import logging
@@ -40,11 +40,11 @@ class LogLocked(Exception):
 
 
 class _Changed(Exception):
-    """Things are not as they were."""
+    """The log, a position or the declaration changed since retention looked: it looks again."""
 
 
 class Loss(NamedTuple):
-    """So many events of a partition of a consumer, between two ids, that it was moved over without handling them."""
+    """How many events of a partition a consumer was moved past without handling them, and between which ids."""
 
     partition: int
     first: int
@@ -53,10 +53,10 @@ class Loss(NamedTuple):
 
 
 def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequence[Need], *, deadline: float) -> bool:
-    """Drop a segment, and move those on who are behind it; False if things are not as they were, so look again.
+    """Drop a segment, and move the consumers on that need it; False if something changed, so look again.
 
-    NotNow and LogLocked say that the segment is still there. What deliveries of it were free may be gone then, which
-    their consumers are told in any case.
+    NotNow and LogLocked say that the segment is still there. Deliveries of it that no worker had may be deleted by
+    then; each such loss is recorded and signalled in any case.
     """
     ids = {need.consumer_id for need in behind}
     rows = list(models.Consumer.objects.using(using).select_related("topic").filter(pk__in=ids).order_by("pk"))
@@ -98,7 +98,7 @@ def _has_left(using: str, row: models.Consumer, old: Outlived) -> bool:
 
 
 def _still(using: str, rows: Sequence[models.Consumer], old: Outlived) -> AbstractContextManager[None]:
-    """Those who are behind, and only the one partition if it is one."""
+    """Let the consumers that need the segment stand still: in one partition, if only one of theirs needs it."""
     if not rows:
         return nullcontext()
     positions = models.Position.objects.using(using).filter(consumer__in=rows, position__lt=old.last_id)
@@ -117,7 +117,7 @@ def _remove(using: str, topic: models.Topic, old: Outlived) -> None:
 
 
 def _forget_free(using: str, row: models.Consumer, old: Outlived, deadline: float) -> None:
-    """Delete what waits for a queue consumer, in small transactions: there may be a million. Each is told."""
+    """Delete the deliveries that no worker has, in small transactions: there may be a million. Each sends a signal."""
     while True:
         stand_still = sql.shared.stand_still, {"consumer_ids": [row.pk]}
         with sql.committed(using), sql.batch(using, stand_still, **sql.UNHURRIED):
@@ -145,13 +145,13 @@ def _recorded(using: str, row: models.Consumer, losses: Iterator[Loss]) -> Itera
 
 
 def _moved(using: str, row: models.Consumer, topic: models.Topic, old: Outlived, *, still: bool) -> Iterator[Loss]:
-    """Let a consumer go on behind a segment, and write it down."""
+    """Move a consumer past a segment, and record the events that it lost."""
     moved = _moved_queue(using, row, old, still) if row.mode == "queue" else _moved_positions(using, row, topic, old)
     return _recorded(using, row, moved)
 
 
 def _moved_queue(using: str, row: models.Consumer, old: Outlived, still: bool) -> Iterator[Loss]:
-    if still:  # otherwise a claim could pass over what is deleted here, and it may be there again
+    if still:  # without standing still, a claim could pass over a delivery deleted here that a rollback brings back
         yield from _forgotten(using, row, old)
     lock(using, row)
     if not row.live and row.filled_until < old.last_id:
@@ -161,16 +161,18 @@ def _moved_queue(using: str, row: models.Consumer, old: Outlived, still: bool) -
 
 def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old: Outlived) -> Iterator[Loss]:
     for position in row.positions.using(using).filter(position__lt=old.last_id).order_by("partition"):
-        if row.mode == "spark":  # its checkpoint decides, and the query says what it lost; up to the floor it was told
+        if row.mode == "spark":  # the checkpoint decides where it reads; losses up to the floor were signalled before
             told = max(position.position, topic.head.id_floor)
             yield Loss(position.partition, told + 1, old.last_id, old.last_id - told)
             continue
         number = log_positions.number_at(using, topic, position.partition, old.last_id)
         if number <= position.number:
-            continue  # nothing there was for it
+            continue  # none of these events is in its partition
         yield Loss(position.partition, position.position + 1, old.last_id, number - position.number)
         position.position, position.number = old.last_id, number
-        if position.attempted is None or position.attempted <= old.last_id:  # what it failed at, or stopped before
+        if (
+            position.attempted is None or position.attempted <= old.last_id
+        ):  # the event that it failed at, or stopped before, is gone
             position.attempted, position.attempts, position.retry_at = None, 0, None
             position.stopped_at, position.error = None, ""
         fields = ["position", "number", "attempted", "attempts", "retry_at", "stopped_at", "error"]
@@ -178,7 +180,7 @@ def _moved_positions(using: str, row: models.Consumer, topic: models.Topic, old:
 
 
 def _tell(using: str, row: models.Consumer, loss: Loss) -> None:
-    """Say it, when it is committed."""
+    """Log a loss and send `events_expired`; to be called when it is committed."""
     logger.warning(
         "Consumer %s, partition %d: %d events, up to %s/%d, expired before they were handled.",
         row,

@@ -1,6 +1,6 @@
-"""Retention beside consumers: what no consumer needs goes, and with keep_unread=False what some have not read.
+"""Retention beside consumers: drops segments that no consumer needs, and with keep_unread=False unread ones too.
 
-    expire(using, topic)      # drops what the topic need not keep, oldest first
+    expire(using, topic)      # drops what is older or more than the topic keeps, oldest first
 
 A consumer keeps what it has not handled, paused or not, until it is unregistered; unless the topic is declared with
 keep_unread=False, see drop_unread.py.
@@ -38,9 +38,9 @@ class Expired:
 
 
 def expire(using: str, topic: models.Topic, *, seconds: float = 10.0) -> Expired:
-    """Drop the segments that the topic need not keep, each in a transaction of its own, for so long.
+    """Drop the segments that are more than the topic keeps, each in a transaction of its own, for `seconds` at most.
 
-    Repeating it goes on where it stopped. Publishing depends on none of it; the transfer leaves the topic for some
+    Repeating it goes on where it stopped. Publishing never waits for it; the transfer of this topic waits some
     milliseconds.
     """
     done, tries, deadline = Expired(), 0, time.monotonic() + seconds
@@ -80,11 +80,11 @@ def _drop_oldest(using: str, topic_id: int, done: Expired, deadline: float) -> b
             done.kept_for = behind[0].consumer
             return False
         else:
-            retention.refuse_paused(using)  # before deliveries are deleted of what isn't going to be dropped
+            retention.refuse_paused(using)  # before deliveries are deleted whose events stay
     if behind:
         try:
             if not leave_behind(using, topic, old, behind, deadline=deadline):
-                return True  # something changed meanwhile: look again
+                return True  # a position or the log changed meanwhile: look again
         except NotNow as error:
             done.waits_for = str(error)
             return False

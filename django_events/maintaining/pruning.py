@@ -1,4 +1,4 @@
-"""Rows whose time is over are deleted in small transactions: dedup keys, staged rows of Spark, histories of queues."""
+"""Delete expired rows in small transactions: dedup keys, staged rows of Spark, histories of queues."""
 
 import time
 from datetime import timedelta
@@ -12,20 +12,20 @@ STAGED_KEPT = timedelta(days=7)  # what tasks of Spark staged and no driver publ
 
 
 def forget_dedup_keys(using: str) -> int:
-    """Delete some whose window is over; returns how many: 0 when nothing is left to delete."""
+    """Delete some dedup keys whose window is over; returns how many: 0 when nothing is left to delete."""
     with sql.batch(using, (SQL.forget_expired, {"limit": AT_ONCE}), **sql.UNHURRIED) as [rows]:
         return len(rows)
 
 
 def forget_staged(using: str) -> int:
-    """Delete some of it that is too old; returns how many rows: 0 when nothing is left to delete."""
+    """Delete some staged rows that are too old; returns how many: 0 when nothing is left to delete."""
     question = (SQL.forget_staged, {"age": STAGED_KEPT, "limit": AT_ONCE})
     with sql.batch(using, question, **sql.UNHURRIED) as [rows]:
         return len(rows)
 
 
 def prune_histories(using: str, *, seconds: float) -> int:
-    """Delete what is too old of all consumers, as far as there is time; returns how many rows. Repeating it goes on."""
+    """Delete old rows of all histories, for `seconds` at most; returns how many. Repeating it goes on."""
     deadline, pruned = time.monotonic() + seconds, 0
     statement = SQL.prune_history
     queues = models.Consumer.objects.using(using).filter(mode="queue").order_by("pk")

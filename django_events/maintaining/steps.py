@@ -1,4 +1,4 @@
-"""The steps of maintenance: what has to be done in a database again and again, each in short transactions."""
+"""The steps of maintenance, which a process repeats in each database. Each step works in short transactions."""
 
 import random
 import time
@@ -19,7 +19,7 @@ from django_events.observing.samples import take
 from django_events.operating.orphans import forget_orphans
 
 MINUTE = timedelta(minutes=1)
-SECONDS = 20.0  # for which a step may go on beginning something; what is left is done the next time
+SECONDS = 20.0  # a step begins nothing more after so long; its next run does the rest
 
 Result = dict[str, Any]
 Until = Callable[[], bool]
@@ -32,9 +32,9 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something to do in each period of time, by one process. It may be repeated, and ended in the middle.
+    """Work that one process does once in each period. Repeating it, or ending it in the middle, does no harm.
 
-    It is asked with a function that says whether to stop.
+    `run` gets the database alias, and a function that says whether to stop.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Step:
 
 
 def make_segments(using: str, until: Until) -> Result:
-    """Room ahead in each topic; and a segment that has its part of what a topic keeps ends there."""
+    """Make segments ahead of need, and end a segment early that holds its share of what the topic keeps."""
     result: Result = {"made": 0, "divided": 0, "waits_for": {}}
 
     def make(topic: models.Topic) -> None:
@@ -60,7 +60,7 @@ def make_segments(using: str, until: Until) -> Result:
 
 
 def apply_retention(using: str, until: Until) -> Result:
-    """What topics need not keep is dropped, unless a consumer needs it."""
+    """Drop what is more than the topics keep, unless a consumer needs it."""
     result: Result = {"segments": 0, "events": 0, "bytes": 0, "kept_for": {}, "waits_for": {}}
 
     def drop(topic: models.Topic) -> None:
@@ -77,7 +77,7 @@ def apply_retention(using: str, until: Until) -> Result:
 
 
 def watch_dead_rows(using: str, until: Until) -> Result:
-    """Tables with more dead rows than autovacuum should leave."""
+    """Find the tables with more dead rows than autovacuum should leave."""
     return {"tables": {pile.table: pile.dead for pile in piles(using)}}
 
 
@@ -114,9 +114,9 @@ STEPS = (
 
 
 def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> list[models.Topic]:
-    """The topics that have something to do, in any order, so that each comes first some time.
+    """The topics that `look` finds work for, in a random order, so that none is always the last in time.
 
-    Where a log is locked, or dropped in this moment, the others are found all the same.
+    If one log is locked, or dropped in this moment, topics are looked at one by one, and the others are found.
     """
     with sql.batch(using, **sql.UNHURRIED):
         topics = list(models.Topic.objects.using(using).select_related("head"))
@@ -155,7 +155,7 @@ def _with_outlived(using: str, topics: Topics) -> list[models.Topic]:
 def _each(
     topics: Topics, act: Callable[[models.Topic], None], until: Until, waits_for: dict[str, str]
 ) -> dict[str, str]:
-    """Do something with each topic; what goes wrong with one, by its name, stops no other."""
+    """Call `act` for each topic. An error of one stops no other; returns the errors by topic."""
     failed = {}
     for topic in _until_late(topics, until):
         try:
@@ -177,7 +177,7 @@ def _told(result: Result, failed: dict[str, str]) -> Result:
 
 
 def _until_late(topics: Iterable[models.Topic], until: Until) -> Iterator[models.Topic]:
-    """As many of them as there is time for."""
+    """Yield topics until the step has to stop, or its time is over."""
     deadline = time.monotonic() + SECONDS
     for topic in topics:
         if until() or time.monotonic() >= deadline:
@@ -186,7 +186,7 @@ def _until_late(topics: Iterable[models.Topic], until: Until) -> Iterator[models
 
 
 def _repeat(some: Callable[[], int], until: Until) -> int:
-    """As long as there is more, and time; how much it was."""
+    """Call `some` until it returns 0, or the time is over; returns the sum."""
     deadline, done = time.monotonic() + SECONDS, 0
     while not until() and time.monotonic() < deadline and (more := some()):
         done += more

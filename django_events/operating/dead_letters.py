@@ -1,4 +1,4 @@
-"""What becomes of dead letters: handled again by their consumer, or discarded.
+"""An operator has dead letters handled again by their consumer, or discards them.
 
 redrive(DeadLetter.objects.of("billing"))
 discard(DeadLetter.objects.of("billing").filter(key="7"), reason="a test order")
@@ -27,7 +27,7 @@ NAMED = 100  # events that an intervention lists; more are only counted
 def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = False) -> int:
     """Let their consumers handle these events again, oldest first; returns how many.
 
-    In one transaction, all or none. The workers do it, where keys are in order never beside another event of
+    In one transaction, all or none. The workers handle them, where keys are in order never beside another event of
     the same key; attempts are counted anew. Refused says that an older dead letter of the
     same key has to come first, InUse names the session that keeps one locked. Repeating it before they are handled
     changes nothing.
@@ -62,7 +62,7 @@ def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_ru
 
 @contextmanager
 def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
-    """A transaction that holds these rows, in a fixed order; those that are gone already are left out."""
+    """A transaction that locks these rows, in a fixed order; rows that are gone already are left out."""
     given = [dead_letters] if isinstance(dead_letters, DeadLetter) else dead_letters
     if isinstance(given, QuerySet):
         using, ids = given.db, list(given.values_list("pk", flat=True))
@@ -73,7 +73,7 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
     with bounded(using, "One of these dead letters, or its delivery,"):
         sql.fetch(using, SQL.lock_redriven, ids=ids)
         letters = DeadLetter.objects.using(using).filter(pk__in=ids).select_related("consumer__topic")
-        # Without its payload: there may be a hundred thousand of them.
+        # Without the payloads: there may be a hundred thousand dead letters.
         letters = letters.defer("value", "body", "metadata", "error", "traceback")
         yield using, list(letters.order_by("consumer_id", "event_id").select_for_update(of=["self"]))
 
@@ -90,7 +90,7 @@ def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
 
 
 def _refuse_in_hand(using: str, letters: list[DeadLetter]) -> None:
-    """Its delivery may have been made a moment ago: by now the letters are locked, so there is no waiting for it."""
+    """InUse if a worker has the delivery of one. The letters are locked here, so waiting for it could deadlock."""
     redriven = sql.fetch(using, SQL.redriven_now, ids=[letter.pk for letter in letters])
     if in_hand := [event_id for event_id, free in redriven if not free]:
         raise InUse(
@@ -100,7 +100,7 @@ def _refuse_in_hand(using: str, letters: list[DeadLetter]) -> None:
 
 
 def _drop_deliveries(using: str, letters: list[DeadLetter]) -> None:
-    """Those of queue consumers may be on their way again."""
+    """Delete the deliveries of redriven dead letters, which queue consumers would handle again."""
     for consumer, of_consumer in groupby(letters, key=lambda letter: letter.consumer):
         if consumer.mode == "queue":
             ids = [letter.event_id for letter in of_consumer if letter.redrive_at is not None]

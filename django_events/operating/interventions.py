@@ -1,4 +1,4 @@
-"""What people, or retention, do to consumers is written down: who, when, and what changed."""
+"""The record of what operators, and retention, do to consumers: who, when, and what changed."""
 
 import getpass
 import logging

@@ -1,4 +1,4 @@
-"""What is left of queue consumers that are gone: it has no foreign key, and is deleted in small transactions."""
+"""Delete the rows of unregistered queue consumers. They have no foreign key, so this takes small transactions."""
 
 import time
 
@@ -12,7 +12,7 @@ AT_ONCE = 10_000
 def forget_orphans(using: str, *, seconds: float | None = None) -> int:
     """Delete deliveries, history and leases of consumers that are unregistered; returns how many rows.
 
-    Where the time is over before all is done, the rest goes the next time.
+    After `seconds` it stops; the next call deletes the rest.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     deleted = 0

@@ -1,4 +1,4 @@
-"""A consumer is paused, and goes on again.
+"""Pause a consumer, and let it go on again.
 
     pause("billing")
     resume("billing")

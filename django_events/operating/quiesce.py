@@ -1,4 +1,4 @@
-"""A consumer stands still while an operator changes where it is: workers leave it alone, or are waited for.
+"""Make a consumer stand still while its positions change: the operator waits for workers, and they begin nothing new.
 
 with standing_still(using, rows, partition, timedelta(seconds=10), verb="rewind"):
     ...  # no worker handles these partitions, and none begins to
@@ -31,14 +31,16 @@ class Held(InUse):
 
 
 class Patience:
-    """How long an operator waits for the events in hand, and how workers are kept from taking more meanwhile.
+    """Wait for the events in hand, and keep workers from claiming more meanwhile.
 
-    Without that, one with a backlog would take the next turn before the operator could.
+    Without that, a worker with a backlog would claim again before the operator gets the lock.
     """
 
     def __init__(self, using: str, rows: Sequence[models.Consumer], wait: timedelta, *, verb: str) -> None:
         self.using, self.rows, self.wait, self.verb = using, rows, wait, verb
-        self.alone = not connections[using].in_atomic_block  # otherwise no worker sees the hold, and waiting is in vain
+        self.alone = not connections[
+            using
+        ].in_atomic_block  # workers don't see the hold of an open transaction, so waiting would be in vain
         self._deadline, self._pause = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
         self._consumers = models.Consumer.objects.using(using).filter(pk__in=[row.pk for row in rows])
         self._holding = False
@@ -53,13 +55,13 @@ class Patience:
             self._consumers.update(held_until=None)
 
     def hold(self) -> None:
-        """Ask the workers to leave the consumers alone for some seconds."""
+        """Have the workers leave the consumers alone for some seconds."""
         if self.alone:
             self._holding = True
             self._consumers.update(held_until=ClockTimestamp() + HOLD)
 
     def wait_for(self, holder: str, *, locked: bool = False) -> None:
-        """Let the holder of a lease, or of a lock, get on; InUse when the time is over."""
+        """Sleep, so that the holder of the lease or lock can finish; Held when the time is over."""
         if time.monotonic() >= self._deadline or not self.alone:
             what = "locked" if locked else "handling events"
             how = f"still {what} after {self.wait.total_seconds():.0f} s" if self.alone else f"{what} now"
@@ -85,7 +87,7 @@ def standing_still(
 ) -> Iterator[None]:
     """A transaction in which no worker handles these partitions, and none begins to.
 
-    `with_topics`, nothing comes into their logs either, and the queues among them are given nothing.
+    With `with_topics`, no event enters their logs either, and queues are not filled.
     """
     ids = [row.pk for row in rows]
     with Patience(using, rows, wait, verb=verb) as patience:
@@ -97,11 +99,11 @@ def standing_still(
                 try:
                     with sql.committed(using), sql.batch(using), watched(using):
                         queues = [row for row in rows if row.mode == "queue"]
-                        # Before the heads: who claims in a transaction may need one of them.
+                        # Before the heads: a claim in a site's transaction may need one of them, and would deadlock.
                         sql.fetch(using, sql.shared.stand_still, consumer_ids=[row.pk for row in queues])
                         for row in rows if with_topics else []:
                             sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
-                        for row in queues:  # no worker fills it either
+                        for row in queues:  # keeps workers from filling it
                             lock(using, row)
                         sql.fetch(using, sql.shared.lock_positions, consumer_ids=ids, partition=partition)
                         leases = sql.fetch(using, sql.shared.leases, consumer_ids=ids, partition=partition)
@@ -123,7 +125,7 @@ def standing_still(
 
 
 def lock(using: str, row: models.Consumer) -> None:
-    """Have the row of a queue consumer for oneself, before its positions, its deliveries and its dead letters."""
+    """Lock the row of a queue consumer. Always before its positions, deliveries and dead letters: no deadlock."""
     fresh = models.Consumer.objects.using(using).select_for_update(no_key=True).filter(pk=row.pk).first()
     if fresh is None:
         raise gone(row)
@@ -136,7 +138,7 @@ def locked(row: models.Consumer, error: OperationalError) -> Held:
 
 
 def gone(row: models.Consumer) -> UnknownName:
-    """It was unregistered since it was looked for."""
+    """The error for a consumer that was unregistered since it was found."""
     return UnknownName(f"Consumer {row} was unregistered or registered anew in this moment. Nothing was changed.")
 
 
@@ -151,7 +153,7 @@ def refuse_queries(rows: Sequence[models.Consumer]) -> None:
 
 
 def _leases(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:
-    """Who has a lease of these positions. Those who died or froze with one are ended, so that they hold no lock."""
+    """The holders of leases on these positions. Sessions whose lease is over are ended, so that they hold no lock."""
     rows = sql.fetch(using, sql.shared.leases, consumer_ids=consumer_ids, partition=partition)
     for token, _, leased in rows:
         if not leased:

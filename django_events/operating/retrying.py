@@ -1,4 +1,4 @@
-"""What waits for its next attempt, or stopped, is tried again now.
+"""Try again now what waits for its next attempt, or stopped.
 
 retry_now("search")
 retry_now("search", event_id=1204)
@@ -46,7 +46,7 @@ def retry_now(
 
 
 def try_again(using: str, row: models.Consumer, *, event_id: int | None = None) -> dict[str, int]:
-    """Forget the attempts and the pauses of what no worker has in hand, in the caller's transaction.
+    """Reset attempts and pauses of what no worker has in hand, in the caller's transaction.
 
     Returns how many partitions those are, and how many deliveries of a queue.
     """

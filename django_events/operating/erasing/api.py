@@ -2,8 +2,8 @@
 
     erase("orders", key="customer-7", reason="asked for on 2026-11-20", dry_run=True)
 
-It goes along the path of an event: staged, scheduled, buffer, log, and then what consumers keep. What leaves one place
-while it is looked through is found in the next, so no process stands still: no head is held, and no transaction is
+The search follows the path of an event: staged, scheduled, buffer, log, and then what consumers keep. An event that
+moves on meanwhile is found in the next table, so no process has to stop: no head is locked, and no transaction is
 longer than a batch.
 """
 
@@ -27,7 +27,7 @@ from django_events.operating.orphans import forget_orphans
 
 logger = logging.getLogger("django_events.erasure")
 
-NAMED = 100  # events that the record lists; more are only counted
+NAMED = 100  # events that an intervention lists; more are only counted
 
 
 def erase(
@@ -95,14 +95,14 @@ def _digest(secret: str | bytes, topic: str, key: str) -> str:
 
 
 def _erase(erasure: Erasure) -> None:
-    """First all payloads, then all keys: those that have the key yet don't wait for those that had it."""
+    """Blank all payloads, then replace all keys, so that no payload waits until the keys before it are replaced."""
     if erasure.new_key is not None and not erasure.dry_run:
         _everywhere(replace(erasure, new_key=None, keys_follow=True))
     _everywhere(erasure)
 
 
 def _everywhere(erasure: Erasure) -> None:
-    """All places, in the order in which an event passes them."""
+    """Search all tables, in the order in which an event passes them."""
     if erasure.key is not None:
         waiting.blank(erasure)
     for ids in log.find(erasure):
@@ -115,7 +115,7 @@ def _everywhere(erasure: Erasure) -> None:
 
 
 def _begin(erasure: Erasure, by: str, reason: str) -> models.Intervention:
-    """Written down first, so that an erasure that was interrupted is on record as well."""
+    """Record the erasure before it begins, so that an interrupted one is on record too."""
     return models.Intervention.objects.using(erasure.using).create(
         by=by[:200],
         action="erase",

@@ -49,7 +49,7 @@ class Erased:
 
 @dataclass(slots=True)
 class Seen:
-    """What came up on the way."""
+    """What the search found."""
 
     anything: bool = False  # of what is to be erased
     in_hand: set[int] = field(default_factory=set)  # deliveries that workers had when their events were erased
@@ -82,26 +82,26 @@ class Erasure:
 
     @property
     def consumer_ids(self) -> list[int]:
-        """As of now: one may have come while the log was looked through."""
+        """Read anew each time: a consumer may have been registered while the log was searched."""
         return list(self.consumers.values_list("pk", flat=True))
 
     def add(self, place: str, rows: int) -> None:
-        """Rows that all have the key."""
+        """Count erased rows that all have the key."""
         if not self.keys_follow:
             setattr(self.erased, place, getattr(self.erased, place) + rows)
 
     def batches(self, ids: Sequence[int]) -> Iterator[list[int]]:
-        """As many ids at a time as one step erases."""
+        """Yield the ids in portions of what one step erases."""
         for start in range(0, len(ids), self.ERASED_AT_ONCE):
             yield list(ids[start : start + self.ERASED_AT_ONCE])
 
     def count(self, step: Callable[[], sql.Rows]) -> int:
-        """Do a step that answers with a count."""
+        """Run a step whose answer is a count."""
         [[count]] = self.patiently(step)
         return int(count)
 
     def patiently(self, step: Callable[[], sql.Rows]) -> sql.Rows:
-        """Do a step in a transaction of its own, again where another session was in the way."""
+        """Run a step in a transaction of its own, and again if another session's lock was in the way."""
         for tries in range(1, TRIES + 1):
             try:
                 with sql.batch(self.using, lock_timeout=LOCK_TIMEOUT), watched(self.using):

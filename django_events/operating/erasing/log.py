@@ -1,4 +1,4 @@
-"""Events in the log: found by their key or by their ids, and blanked, some at a time."""
+"""Find events in the log by their key or their ids, and blank them, some at a time."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -61,7 +61,7 @@ def first_id(erasure: Erasure) -> int:
 
 
 def blank(erasure: Erasure, ids: list[int]) -> None:
-    """Blank some that were found."""
+    """Blank some of the events that were found."""
     erasure.add("events", erasure.count(partial(_blank, erasure, ids)))
 
 

@@ -10,7 +10,7 @@ from django_events.statements import log_table
 
 
 def refuse(using: str, key: str | None, ids: Sequence[int], *, reason: str, forget_key: bool, dry_run: bool) -> None:
-    """What makes no sense, and a call inside of a transaction."""
+    """Refuse arguments that contradict each other, and a call inside a transaction."""
     if (key is None) == (not ids):
         raise Invalid("Say either a key or the ids of events. Nothing was changed.")
     if forget_key and key is None:
@@ -25,7 +25,7 @@ def refuse(using: str, key: str | None, ids: Sequence[int], *, reason: str, forg
 
 
 def refuse_unreadable(ids: Sequence[object], *, texts: Mapping[str, object]) -> None:
-    """What the database would stumble over half way."""
+    """Refuse values that the database would reject half way."""
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
             raise Invalid(f"{name} is {text!r}, expected a str. Nothing was changed.")
@@ -37,7 +37,7 @@ def refuse_unreadable(ids: Sequence[object], *, texts: Mapping[str, object]) -> 
 
 
 def refuse_unknown(using: str, topic: models.Topic, ids: Sequence[int]) -> None:
-    """Ids, in order, that the log has not reached."""
+    """Refuse ids that the log has not reached."""
     if not ids:
         return
     floor = models.TopicHead.objects.using(using).get(topic=topic).id_floor

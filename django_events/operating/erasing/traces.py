@@ -16,7 +16,7 @@ INSTEAD = r"\1 What the database said about it was erased."
 
 
 def of_events(erasure: Erasure, ids: list[int]) -> None:
-    """What consumers keep of these events."""
+    """Blank what consumers keep of these events."""
     using, new_key, erased, consumer_ids = erasure.using, erasure.new_key, erasure.erased, erasure.consumer_ids
 
     def in_hand() -> sql.Rows:
@@ -47,7 +47,7 @@ def of_events(erasure: Erasure, ids: list[int]) -> None:
 
 
 def of_consumers(erasure: Erasure) -> None:
-    """What they keep of events that the log has dropped, and their last errors."""
+    """Blank what consumers keep of events that the log has dropped, and their last errors."""
     letters = models.DeadLetter.objects.using(erasure.using).filter(consumer_id__in=erasure.consumer_ids)
     if erasure.key is not None:
         letters = letters.filter(key__in=[key for key in (erasure.key, erasure.new_key) if key is not None])
@@ -59,7 +59,7 @@ def of_consumers(erasure: Erasure) -> None:
         return
     found = set(letters.values_list("event_id", flat=True))
     if erasure.new_key is not None:
-        # Who fills a queue from the log may have read the key before it went: once it is done, no other will.
+        # A worker that fills a queue may have read the key from the log before it was erased. After it no other can.
         erasure.count(lambda: [(len(erasure.consumers.select_for_update(no_key=True)),)])
         keyed = models.Delivery.objects.using(erasure.using).filter(consumer_id__in=erasure.consumer_ids)
         found |= set(keyed.filter(key=erasure.key).values_list("event_id", flat=True))
@@ -94,7 +94,7 @@ def of_dedup_keys(erasure: Erasure) -> None:
 def after_those_in_hand(erasure: Erasure, wait: timedelta) -> None:
     """Workers that read an event before it was erased may still write it into a dead letter, or an error about it."""
     using, deadline = erasure.using, time.monotonic() + wait.total_seconds()
-    # Who is claiming a partition just now is waited for, so that its lease is seen.
+    # Wait for a worker that is just claiming a partition, so that its lease is seen.
     lock = sql.shared.lock_positions
     erasure.patiently(lambda: sql.fetch(using, lock, consumer_ids=erasure.consumer_ids, partition=None))
     before = _leases(erasure)

@@ -1,4 +1,4 @@
-"""Events that are not in the log yet: staged, scheduled, in the buffer."""
+"""Blank events that are not in the log yet: staged, scheduled, in the buffer."""
 
 from collections.abc import Iterator
 from functools import partial
