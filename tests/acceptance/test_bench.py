@@ -106,7 +106,7 @@ def test_beside_a_running_transfer_and_migrate(processes: Processes):
     orders = "SELECT max(e.id) FROM django_events_event e JOIN django_events_topic t ON t.id = e.topic_id"
     processes.wait_until(lambda: ask(processes, f"{orders} WHERE t.name = 'orders'") == [(1,)], what="an order")
     transfer.send_signal(signal.SIGTERM)
-    assert transfer.wait(30) == 0
+    assert transfer.wait(60) == 0
 
 
 def test_a_database_that_was_not_migrated_is_told(processes: Processes):

@@ -73,7 +73,7 @@ def test_the_demo_on_the_private_server_leaves_nothing(scratch: Path, tmp_path: 
 
     assert result.returncode == 0, result.stderr
     check_table(result.stdout)
-    wait_until(lambda: not list(scratch.iterdir()), seconds=20, what="an empty scratch folder")
+    wait_until(lambda: not list(scratch.iterdir()), what="an empty scratch folder")
 
 
 def closing_of(processes: Processes, process: subprocess.Popen[str]) -> str:
@@ -163,6 +163,6 @@ def test_ctrl_c_closes_the_demo_and_its_private_server(scratch: Path, tmp_path: 
 
         assert process.wait(60) == 0, processes.said(process)
         assert "Traceback" not in closing_of(processes, process)
-        wait_until(lambda: not list(scratch.iterdir()), seconds=20, what="an empty scratch folder")
+        wait_until(lambda: not list(scratch.iterdir()), what="an empty scratch folder")
     finally:
         processes.end()

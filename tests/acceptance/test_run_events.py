@@ -54,7 +54,7 @@ def test_transfer_and_consumers_share_one_listen_connection(processes: Processes
     processes.wait_until(lambda: len(connections(office)) == 4, what="a transfer, two threads and one that listens")
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert connections(office) == []
     assert "Events moved into the log: 2. Events handled: 2." in processes.said(worker)
 
@@ -77,7 +77,7 @@ def test_the_first_signal_finishes_what_is_in_hand(processes: Processes, office:
         worker.send_signal(number)
         wait_until_told(worker)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert office.effects("answering") == ["letters/1"]
     assert "Events moved into the log: 31. Events handled: 1." in processes.said(worker)
     assert office.leases() == 0
@@ -93,7 +93,7 @@ def test_the_second_sigint_ends_it_at_once_and_hands_back_what_is_in_hand(proces
         wait_until_told(worker)
         worker.send_signal(signal.SIGINT)
 
-        assert worker.wait(30) == 1
+        assert worker.wait(60) == 1
         assert office.leases() == 0
     assert office.effects("answering") == []
 
@@ -109,7 +109,7 @@ def test_a_part_that_fails_stops_the_others_and_says_why(processes: Processes, o
         office.change("ALTER TABLE django_events_topic RENAME COLUMN failure TO notes")  # not one topic's problem
         processes.wait_until(lambda: len(connections_of_workers(office)) == 0, what="the end of the transfer")
 
-    assert worker.wait(30) == 1
+    assert worker.wait(60) == 1
     assert "Working on 'default' failed." in processes.said(worker)
     assert "failure" in processes.said(worker)
     assert "Traceback" not in processes.said(worker)
@@ -222,7 +222,7 @@ def test_changed_code_is_loaded_again(processes: Processes, office: Office, modu
     wait_for_effects(office, "later", 2)
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert office.notes("later") == ["first", "second"]
     assert office.leases() == 0
 
@@ -237,7 +237,7 @@ def test_what_is_in_hand_is_finished_before_the_process_is_replaced(processes: P
     wait_for_effects(office, "later", 2)
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert office.notes("later") == ["first", "second"]
     assert "is taken over" not in processes.said(worker)
 
@@ -252,7 +252,7 @@ def test_what_is_not_finished_in_time_is_handed_back(processes: Processes, offic
         wait_for_effects(office, "later", 2)
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert office.effects("later") == ["letters/1", "letters/2"]
     assert office.notes("later") == ["second", "second"]
     assert office.leases() == 0
@@ -268,7 +268,7 @@ def test_it_can_be_stopped_while_it_starts(processes: Processes, module: Path):
     processes.wait_until(lambda: children(worker.pid), what="the process that works")
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_a_closed_terminal_leaves_no_lease(processes: Processes, office: Office,
         gate.wait_for_a_waiting_session()
         for pid in (worker.pid, *children(worker.pid)):
             os.kill(pid, signal.SIGHUP)
-        assert worker.wait(30) == -signal.SIGHUP
+        assert worker.wait(60) == -signal.SIGHUP
         processes.wait_until(lambda: not office.leases(), what="what is in hand to be handed back")
 
 
@@ -320,7 +320,7 @@ def test_code_that_cannot_be_run_is_waited_for(processes: Processes, office: Off
     wait_for_effects(office, "later", 2)
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert office.notes("later") == ["first", "second"]
 
 
@@ -339,7 +339,7 @@ def test_a_site_that_cannot_be_started_is_waited_for(processes: Processes, offic
     wait_for_effects(office, "later", 2)
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
 
 
 def test_a_consumer_that_is_not_registered_yet_is_waited_for(processes: Processes, office: Office, module: Path):
@@ -353,7 +353,7 @@ def test_a_consumer_that_is_not_registered_yet_is_waited_for(processes: Processe
     wait_for_effects(office, "later", 1)
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert processes.said(worker).count("Waiting for it.") == 1
 
 
@@ -363,11 +363,11 @@ def test_where_debug_is_on_it_reloads_unless_told_not_to(processes: Processes, o
     processes.wait_until(lambda: "Code that changes is loaded again." in processes.said(reloading), what="a reloader")
     once = processes.run("run_events", "later", "--once")
     reloading.send_signal(signal.SIGTERM)
-    assert reloading.wait(30) == 0
+    assert reloading.wait(60) == 0
     plain = processes.start("run_events", "later", "--no-reload")
     processes.wait_until(lambda: "Ctrl-C stops." in processes.said(plain), what="a process of its own")
     plain.send_signal(signal.SIGTERM)
 
-    assert plain.wait(30) == 0
+    assert plain.wait(60) == 0
     assert "loaded again" not in processes.said(plain)
     assert once.returncode == 0

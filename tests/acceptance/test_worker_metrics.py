@@ -60,7 +60,7 @@ def test_a_worker_serves_what_it_counts(processes: Processes, office: Office) ->
     worker = processes.start("run_events", "answering", "--no-reload", "--metrics", str(port))
 
     def page() -> str:
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
 
     processes.wait_until(lambda: "Ctrl-C stops" in processes.log_of("run_events"), what="the worker")
@@ -71,7 +71,7 @@ def test_a_worker_serves_what_it_counts(processes: Processes, office: Office) ->
     refused = processes.run("run_transfer", "--once", "--metrics", f"127.0.0.1:{port}")
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert value(told, "moved_total", topic="letters") == 20
     assert value(told, "transfer_batch_events_sum") >= 20
     assert value(told, "publish_to_log_seconds_count", topic="letters") >= 1

@@ -55,7 +55,7 @@ def test_a_server_that_crashes_keeps_every_committed_event(processes: Processes,
     processes.wait_until(lambda: buffered(processes.url) == 0, what="a transfer that came back by itself")
     assert transfer.poll() is None
     transfer.send_signal(signal.SIGTERM)
-    assert transfer.wait(30) == 0
+    assert transfer.wait(60) == 0
 
     assert check_log(processes.url, TOPICS, publishers) >= committed(publishers)
     assert "next try in" in processes.log_of("run_transfer")
@@ -73,7 +73,7 @@ def test_eight_transfer_processes_at_once(processes: Processes):
     processes.wait_until(lambda: buffered(processes.url) == 0, what="an empty buffer")
     for transfer in transfers:
         transfer.send_signal(signal.SIGTERM)
-    assert [transfer.wait(30) for transfer in transfers] == [0] * 8
+    assert [transfer.wait(60) for transfer in transfers] == [0] * 8
 
     assert check_log(processes.url, TOPICS, publishers) == committed(publishers)
 

@@ -107,7 +107,7 @@ def test_two_processes_share_the_maintenance_while_consumers_lag_and_publishing_
     )
     for transfer in transfers:
         transfer.send_signal(signal.SIGTERM)
-    assert [transfer.wait(30) for transfer in transfers] == [0, 0]
+    assert [transfer.wait(60) for transfer in transfers] == [0, 0]
 
     assert [cron.returncode for cron in crons] == [0] * 6
     committed = {value for publisher in publishers for value in publisher.values("committed")}

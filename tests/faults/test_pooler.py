@@ -24,7 +24,7 @@ def test_publishers_and_transfers_share_few_connections(processes: Processes, po
     wait_until(lambda: buffered(direct) == 0, what="an empty buffer")
     for transfer in transfers:
         transfer.send_signal(signal.SIGTERM)
-    assert [transfer.wait(30) for transfer in transfers] == [0, 0]
+    assert [transfer.wait(60) for transfer in transfers] == [0, 0]
 
     assert check_log(direct, TOPICS, publishers) == committed(publishers)
     assert "through a pooler" in processes.log_of("run_transfer")
@@ -66,7 +66,7 @@ def test_a_prepared_transaction_is_waited_for_through_a_crash_that_the_transfer_
 
     processes.wait_until(lambda: buffered(direct) == 0, seconds=30, what="the prepared event moved")
     transfer.send_signal(signal.SIGTERM)
-    assert transfer.wait(30) == 0
+    assert transfer.wait(60) == 0
     with psycopg.connect(direct) as connection:
         last = connection.execute("SELECT value FROM django_events_event ORDER BY id DESC LIMIT 1").fetchone()
     assert last == ("prepared",)

@@ -184,7 +184,7 @@ def go_on(site: Site) -> None:
         publisher.stop()
     fleet.finish()
     transfer.terminate()
-    assert transfer.wait(30) == 0, site.processes.said(transfer)
+    assert transfer.wait(60) == 0, site.processes.said(transfer)
 
     site.manage("events", "verify")
     log = site.log()

@@ -73,7 +73,7 @@ def test_a_standby_that_takes_the_place_of_the_server_loses_and_doubles_nothing(
         for worker in workers:
             assert worker.poll() is None, processes.said(worker)
             worker.terminate()
-            assert worker.wait(30) == 0
+            assert worker.wait(60) == 0
         assert check_log(url, TOPICS, publishers) >= committed()
         assert processes.run("events", "verify").returncode == 0
     finally:
@@ -127,7 +127,7 @@ def test_a_batch_waits_for_a_synchronous_standby_so_what_was_read_outlives_a_fai
             assert read(url) == [*range(1, 16)]
             assert transfer.poll() is None, processes.said(transfer)
             transfer.terminate()
-            assert transfer.wait(30) == 0
+            assert transfer.wait(60) == 0
             assert processes.run("events", "verify").returncode == 0
         finally:
             processes.end()

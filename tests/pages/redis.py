@@ -35,7 +35,7 @@ class Redis:
         }
         command = [REDIS, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(self.answers, seconds=20, what="Redis")
+        wait_until(self.answers, what="Redis")
 
     def answers(self) -> bool:
         from redis.exceptions import RedisError

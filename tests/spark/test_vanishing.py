@@ -61,7 +61,7 @@ def test_in_the_middle_of_publishing_a_batch(
     far.vanish_at(words, arrives=True)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(lost.commit, messages[0], 0)
-        assert far.vanished.wait(20)
+        assert far.vanished.wait(60)
         near.commit(messages[1], 0)
 
         move()

@@ -73,7 +73,7 @@ def pooler(processes: Processes, tmp_path: Path) -> Iterator[str]:
     process = subprocess.Popen([PGBOUNCER, "-q", str(settings)], stderr=subprocess.DEVNULL)
     url = urlunsplit(server._replace(netloc=f"{server.username}@127.0.0.1:{port}"))
     try:
-        wait_until(lambda: answers(url), seconds=20, what="pgbouncer")
+        wait_until(lambda: answers(url), what="pgbouncer")
         yield url
     finally:
         process.terminate()

@@ -27,4 +27,4 @@ def transfer(processes: Processes, ledger: Ledger) -> Iterator[None]:
     process = processes.start("run_transfer")
     yield
     process.terminate()
-    assert process.wait(30) == 0, processes.said(process)
+    assert process.wait(60) == 0, processes.said(process)

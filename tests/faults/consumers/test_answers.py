@@ -99,7 +99,7 @@ def test_a_publisher(proxy: ByteProxy, things: declarations.DeclaredTopic):
             assert sql.kind_of(error) is sql.ErrorKind.LOST, (str(cut), error)
         else:
             assert cut.at == len(ANSWER), str(cut)
-        assert proxy.done.wait(20), str(cut)
+        assert proxy.done.wait(60), str(cut)
         connections["wired"].close()
     transfer_all()
 
@@ -115,7 +115,7 @@ def test_a_buffered_writer(proxy: ByteProxy, things: declarations.DeclaredTopic,
             future = writer.publish(place)
             writer.flush()
             assert future.result(60) is True
-            assert proxy.done.wait(20), str(cut)
+            assert proxy.done.wait(60), str(cut)
     transfer_all()
 
     assert log_values(things) == [*range(len(CUTS_OF_ANSWER))]
@@ -130,7 +130,7 @@ def test_a_transfer(proxy: ByteProxy, things: declarations.DeclaredTopic):
             for place, cut in enumerate(CUTS_OF_ANSWER):
                 proxy.cut(cut, behind=MOVED)
                 publish(things, place)
-                assert proxy.done.wait(20), str(cut)
+                assert proxy.done.wait(60), str(cut)
         transfer_all()
 
     assert log_values(things) == ["reached", *range(len(CUTS_OF_ANSWER))]
@@ -171,7 +171,7 @@ def test_a_worker(
             proxy.cut(cut, behind=behind)
             publish(things, place)
             transfer_all()
-            assert proxy.done.wait(20), str(cut)
+            assert proxy.done.wait(60), str(cut)
             wait_until(lambda: written()[place:] == [str(place)], what=f"the effect of what was cut after {cut}")
         publish(things, "last")
         transfer_all()
@@ -200,7 +200,7 @@ def test_real_processes(processes: Processes, ledger: Ledger):
         assert (transfer.poll(), worker.poll()) == (None, None)
         fleet.stop()
         transfer.terminate()
-        assert transfer.wait(30) == 0
+        assert transfer.wait(60) == 0
 
     processes.url = direct.geturl()
     with psycopg.connect(processes.url) as session:

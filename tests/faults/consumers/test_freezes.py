@@ -52,9 +52,8 @@ def test_who_was_frozen_for_longer_than_its_lease_changes_nothing(processes: Pro
     check_effects(ledger, [consumer])
 
 
-@pytest.mark.quick
 @pytest.mark.requirement("X8", "S8")
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.quick), 3])
 def test_the_locks_of_a_frozen_handler_are_gone_with_its_lease(processes: Processes, ledger: Ledger, threads: int):
     """Also where all the others wait for such a lock, so that no worker is free to take the partition over."""
     fleet, others = Fleet(processes, ledger, "single"), Fleet(processes, ledger, "single", threads=threads)

@@ -26,7 +26,7 @@ def test_workers_share_few_connections_and_some_are_killed(processes: Processes,
     publisher.stop()
     fleet.finish()
     transfer.terminate()
-    assert transfer.wait(30) == 0
+    assert transfer.wait(60) == 0
 
     check_log(direct.geturl(), TOPICS, [publisher])
     check_effects(ledger, EVERY)

@@ -35,7 +35,7 @@ def test_a_worker_that_is_stopped_with_a_batch_in_hand_finishes_it(processes: Pr
     for gate in gates:
         gate.open()
 
-    assert stopped.wait(30) == 0
+    assert stopped.wait(60) == 0
     staying.finish()
     check_effects(ledger, CONSUMERS)
     check_holders(ledger)

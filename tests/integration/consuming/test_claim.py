@@ -125,7 +125,7 @@ def test_a_claim_in_a_transaction_that_goes_on_stops_no_worker(queue, in_thread)
         redrive_at=ClockTimestamp(),
     )
     with transaction.atomic(), claim("queue") as claimed:
-        assert in_thread(run_once, consumer).result(30) == 3
+        assert in_thread(run_once, consumer).result(60) == 3
         claimed.ack(*claimed)
     assert run_once(consumer) == 1
 
@@ -399,7 +399,7 @@ def test_in_a_transaction_only_what_is_there_is_claimed(things, make_queue, in_t
     with transaction.atomic(), claim("queue", 5) as claimed:
         assert not claimed
         publish_many(things, [Draft(value="c")])
-        assert in_thread(publish_and_move, things).result(30) == 1
+        assert in_thread(publish_and_move, things).result(60) == 1
     transfer_all()
 
 

@@ -152,7 +152,7 @@ def test_each_delivery_is_in_one_hand(things, make_queue, in_thread):
 
     def work(most):
         own, got = another(queue, f"worker {most}"), []
-        together.wait(30)
+        together.wait(60)
         while hand := own.claim(most):
             got += values(hand)
             finish(hand)

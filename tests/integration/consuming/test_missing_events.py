@@ -244,7 +244,7 @@ def test_an_event_that_enters_the_log_while_it_is_skipped_becomes_a_dead_letter(
     def move_between(execute, sql, params, many, context):
         answer = execute(sql, params, many, context)
         if not moved and sql.startswith("SELECT") and ("django_events_event" in sql or "django_events_delivery" in sql):
-            moved.append(in_thread(transfer_all).result(30))
+            moved.append(in_thread(transfer_all).result(60))
         return answer
 
     with connection.execute_wrapper(move_between), suppress(Refused):

@@ -566,4 +566,4 @@ def wait_for_lock(session):
             cursor.execute(asked, [pid])
             return cursor.fetchone()[0]
 
-    wait_until(waiting, seconds=20, what="a session waiting for the lock")
+    wait_until(waiting, what="a session waiting for the lock")

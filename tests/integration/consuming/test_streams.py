@@ -784,7 +784,7 @@ def test_a_broken_handler_path_stops_only_its_own_consumer(things, make_consumer
     object.__setattr__(lost, "handler", "shop.nowhere.handle")
     fill(things, 1)
     with working(reader, lost) as pool:
-        wait_until(written, seconds=20)
+        wait_until(written)
 
     assert [str(error)[:47] for error in pool.broken] == ["The handler 'shop.nowhere.handle' of consumer '"]
     assert "Consumer 'lost' is not served." in caplog.text
@@ -1023,7 +1023,7 @@ def test_fewer_are_handed_over_when_the_first_has_waited_long_enough(lanes, make
     )
     fill(lanes, 1, 2, 3, key="one")
     with working(reader):
-        wait_until(lambda: len(written()) == 3, seconds=20)
+        wait_until(lambda: len(written()) == 3)
 
     assert handler.calls == [[1, 2, 3]]
 
@@ -1098,7 +1098,7 @@ def test_an_event_of_a_small_batch_that_failed_is_tried_again_and_not_kept_waiti
         things, handler=handler, batch_size=4, min_batch=4, max_wait=timedelta(milliseconds=1), retry=AT_ONCE
     )
     fill(things, 1, 2, 3, 4)
-    wait_until(lambda: due(reader), seconds=20)
+    wait_until(lambda: due(reader))
     exhaust(reader)
 
     assert handler.calls == [[1, 2, 3, 4], [1], [2], [2], [2], [3], [4]]
@@ -1295,7 +1295,7 @@ def test_with_leases_that_are_taken_over_all_the_time_each_event_has_its_effect_
         while done < 400:
             if ended < 60 and done >= ended * 4:  # on a quiet machine they may be through before one is ended
                 ended += positions(reader).filter(token__isnull=False).update(leased_until=ClockTimestamp())
-            done = wait_until(lambda: len(written()), seconds=20)
+            done = wait_until(lambda: len(written()))
 
     assert done == 400
     for lane in range(4):

@@ -85,7 +85,7 @@ def test_several_at_once_share_the_steps(in_thread, only):
     only(lambda using, until: calls.append(using))
 
     def due():
-        ready.wait(30)
+        ready.wait(60)
         return run_due("default")
 
     outcomes = [future.result() for future in [in_thread(due) for _ in range(4)]]
@@ -98,12 +98,12 @@ def test_a_step_that_one_process_runs_now_is_not_begun_by_others(in_thread, only
 
     def run(using, until):
         began.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return {}
 
     step = only(run)
     first = in_thread(run_due, "default")
-    assert began.wait(30)
+    assert began.wait(60)
     assert [run_steps("default", [step])[0].result, run_due("default")] == [None, []]
     go_on.set()
 

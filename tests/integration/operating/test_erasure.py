@@ -286,13 +286,13 @@ def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread, 
 
     def fails_late(event):
         has_it.set()
-        may_fail.wait(20)
+        may_fail.wait(60)
         raise ValueError(event.value["name"])
 
     consumer = make_consumer(topic, handler=fails_late, retry=erasure_retry(1), transactional=False)
     rewind(consumer, to="beginning")
     with working(consumer):
-        assert has_it.wait(20)
+        assert has_it.wait(60)
         held = erase(topic, key=KEY, wait=timedelta(seconds=0.1), **ONLY_ONCE)
         with pytest.raises(SystemExit) as unfinished:
             call_command("events", "erase", "people", key=KEY, reason="asked for", wait=1, execute=True, format="json")
@@ -302,7 +302,7 @@ def test_who_has_it_in_hand_is_waited_for(make_topic, make_consumer, in_thread, 
         erasing = in_thread(erase, topic, key=KEY, wait=timedelta(seconds=20), **ONLY_ONCE)
         wait_until(lambda: Intervention.objects.filter(action="erase").count() == 3)
         may_fail.set()
-        erased = erasing.result(30)
+        erased = erasing.result(60)
         assert held.in_hand
         assert erased.in_hand == []
         assert dead_letters(consumer)
@@ -353,7 +353,7 @@ def test_nothing_escapes_between_publishers_transfers_and_workers(make_topic, ma
     finally:
         stop.set()
         for other in others:
-            other.result(30)
+            other.result(60)
     transfer_all()
     erase(topic, key=KEY, forget_key=True, **ONLY_ONCE)
 

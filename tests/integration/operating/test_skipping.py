@@ -261,7 +261,7 @@ def test_skip_waits_for_a_leased_partition_and_then_refuses(things, make_consume
     waiting = in_thread(skip, reader, 1, reason="a test")
     wait_until(lambda: models.Consumer.objects.get(name="reader").held_until is not None, what="a hold")
     lease.release()
-    assert waiting.result(30)[1] == 1
+    assert waiting.result(60)[1] == 1
     assert models.Consumer.objects.get(name="reader").held_until is None
     run_once(reader)
     assert written() == ["b"]
@@ -455,7 +455,7 @@ def test_a_delivery_in_hand_is_waited_for(things, make, in_thread):
     waiting = in_thread(skip, consumer, 1, reason="a test")
     wait_until(lambda: row_of(queue).held_until is not None, what="a hold")
     fail(hand, hand.events[0])
-    assert waiting.result(30).attempts == 1
+    assert waiting.result(60).attempts == 1
     assert row_of(queue).held_until is None
 
 
@@ -482,7 +482,7 @@ def test_a_delivery_that_was_handled_meanwhile_is_none_to_skip(things, make, in_
     wait_until(lambda: row_of(queue).held_until is not None, what="a hold")
     finish(hand)
     with pytest.raises(Refused, match="No delivery of things/1 waits"):
-        waiting.result(30)
+        waiting.result(60)
     assert dead_letters(queue.subscription.consumer) == []
 
 
@@ -599,7 +599,7 @@ def test_retry_locks_in_the_order_that_all_share(lanes, make_consumer, make_queu
             retrying_beside = in_thread(retry_without_indexes, consumer)
             wait_until(lambda: waiting_for_a_lock(connect), what="a wait for the first")
             assert len(others.select_for_update(nowait=True)) == 2
-        assert len(retrying_beside.result(30)) == 1
+        assert len(retrying_beside.result(60)) == 1
 
 
 def retry_without_indexes(consumer):
@@ -661,7 +661,7 @@ def test_a_worker_hears_of_a_retry(things, make_consumer):
 
 @pytest.mark.parametrize("kind", ["stream", "queue", "ordered"])
 def test_nothing_is_doubled_or_lost_when_many_skip_beside_workers(things, make, make_consumer, in_thread, kind):
-    events, skippers = 30, 3
+    events, skippers = 15, 3
     if kind == "stream":
         consumer = make_consumer(things, handler=failing(*range(0, events, 5)), retry=BUSY)
     else:

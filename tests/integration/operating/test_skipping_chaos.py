@@ -22,7 +22,7 @@ from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
-EVENTS, ROUNDS = 300, 40
+EVENTS, ROUNDS = 200, 25
 KEYS = ["a", "b", "c", "d", "e"]
 
 

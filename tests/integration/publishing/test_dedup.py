@@ -160,7 +160,7 @@ def test_who_publishes_the_same_waits_for_the_end_of_the_first(things, connect, 
     wait_for_a_session_that_waits(session)
     getattr(session, ending)()
 
-    assert second.result(timeout=30).new is (ending == "rollback")
+    assert second.result(timeout=60).new is (ending == "rollback")
 
 
 def wait_for_a_session_that_waits(session):
@@ -169,7 +169,7 @@ def wait_for_a_session_that_waits(session):
             cursor.execute("SELECT %s = ANY(pg_blocking_pids(pid)) FROM pg_stat_activity", [session.info.backend_pid])
             return any(waits for (waits,) in cursor.fetchall())
 
-    wait_until(a_session_waits, seconds=20, what="a publisher that waits")
+    wait_until(a_session_waits, what="a publisher that waits")
 
 
 @committing

@@ -417,7 +417,7 @@ def test_a_rewind_waits_for_what_is_in_hand(things, make, in_thread):
     waiting = in_thread(rewind, consumer, to=1)
     wait_until(lambda: Consumer.objects.get(name="queue").held_until is not None, what="a hold")
     finish(hand)
-    assert [move.after for move in waiting.result(30)] == [1]
+    assert [move.after for move in waiting.result(60)] == [1]
     run_once(consumer)
     assert sorted(written()) == ["1", "2"]
 

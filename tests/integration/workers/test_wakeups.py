@@ -278,7 +278,7 @@ def test_when_the_one_that_slept_ends_the_other_transfer_looks_soon(make_wake_up
         wait_until(lambda: other._wake_ups._listener.listening, what="the other transfer's connection")
         sleeper.close()
         publish(things, 1)
-        wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")
+        wait_until(lambda: Event.objects.of(things).count() == 1, what="the event")
 
 
 def test_events_that_had_to_be_left_are_not_slept_on(settings, connect, things):
@@ -289,7 +289,7 @@ def test_events_that_had_to_be_left_are_not_slept_on(settings, connect, things):
         publish(things, 1)
         wait_until(lambda: BufferedEvent.objects.exists(), what="the event in the buffer")
         holder.rollback()
-        wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")
+        wait_until(lambda: Event.objects.of(things).count() == 1, what="the event")
 
 
 def test_a_lost_listen_connection_misses_nothing_for_long(settings, connect, things):
@@ -301,7 +301,7 @@ def test_a_lost_listen_connection_misses_nothing_for_long(settings, connect, thi
             " AND pid <> pg_backend_pid() AND query LIKE '%pg_try_advisory%'"
         )
         publish(things, 1)
-        wait_until(lambda: Event.objects.of(things).count() == 1, seconds=30, what="the event")
+        wait_until(lambda: Event.objects.of(things).count() == 1, what="the event")
 
 
 def test_sleep_is_forgotten_with_the_connection_that_held_the_lock(make_wake_ups, stop, connect, bystander, things):
