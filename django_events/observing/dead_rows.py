@@ -1,4 +1,4 @@
-"""Dead rows: where they pile up, and who keeps them from being cleaned up. Looking reads views of the server."""
+"""Tables with many dead rows, and the sessions that keep them from being vacuumed. Reads only views of the server."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -36,11 +36,11 @@ class Pile(NamedTuple):
 
 
 def holders(using: str, *, age: timedelta, most: int) -> list[Holder]:
-    """Who has held them back for longer than an age, the longest first, slots at the end."""
+    """Those that have held back dead rows for longer than `age`, the longest first, slots at the end."""
     return [Holder._make(row) for row in sql.fetch(using, SQL.holding_back, age=age, limit=most)]
 
 
 def piles(using: str) -> list[Pile]:
-    """The tables that have too many of them, the highest first."""
+    """The tables with too many dead rows, the worst first."""
     rows = sql.fetch(using, SQL.dead_rows, least=LEAST, times=TIMES_LIVE)
     return [Pile._make(row) for row in rows]

@@ -54,15 +54,15 @@ def ok(what: str, **data: Any) -> Finding:
 
 
 def warning(what: str, remedy: str, **data: Any) -> Finding:
-    """It works, and costs something or is going to."""
+    """A warning: it works, but it costs something, or will."""
     return Finding("", "warning", Subject(), what, remedy, data)
 
 
 def error(what: str, remedy: str, **data: Any) -> Finding:
-    """Something doesn't work, or events can be lost."""
+    """An error: something doesn't work, or events can be lost."""
     return Finding("", "error", Subject(), what, remedy, data)
 
 
 def unknown(what: str, remedy: str = "", **data: Any) -> Finding:
-    """It can't be seen from here, or not by this role: `what` says why."""
+    """Unknown: this process or role can't see it, and `what` says why."""
     return Finding("", "unknown", Subject(), what, remedy, data)

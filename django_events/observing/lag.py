@@ -84,12 +84,12 @@ class Standing(NamedTuple):
 
 
 def importance(one: Standing) -> tuple[int, int, int, str, str]:
-    """To sort by: a consumer that needs an operator comes first."""
+    """A key to sort by: consumers that need an operator come first."""
     return WORST_FIRST.index(one.state), -one.dead_letters, -one.lag, one.consumer, one.topic
 
 
 class Ends(NamedTuple):
-    """Where logs end: arrays of one length."""
+    """The ends of logs, as arrays of one length."""
 
     topic_ids: list[int]
     partitions: list[int]

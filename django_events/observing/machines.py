@@ -1,4 +1,4 @@
-"""Pages that machines read, and no person: probes, and Prometheus."""
+"""Pages for machines: probes and Prometheus."""
 
 from collections.abc import Callable
 

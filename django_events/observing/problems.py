@@ -61,7 +61,7 @@ def find_problems(
 
 
 def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Finding]:
-    """What waits for a transfer, for a session that holds a lock, or for the repair of a log."""
+    """Events that wait: for a transfer, for a session that holds a lock, or for the repair of a log."""
     ids = [one.topic_id for one in waiting]
     failing = {row.pk: row for row in models.Topic.objects.using(using).filter(pk__in=ids).exclude(failure="")}
     late = [one for one in waiting if one.age > LATE and one.topic_id not in failing]
@@ -158,7 +158,7 @@ def _where_it_stopped(one: Standing) -> str:
 
 
 def _set_aside(using: str) -> Iterator[Finding]:
-    """Those that workers can't serve, because their log can't be read or their filter fails."""
+    """Consumers that workers can't serve, because their log can't be read or their filter fails."""
     rows = models.Consumer.objects.using(using).exclude(failure="").filter(paused_at=None).select_related("topic")
     for row in rows.order_by("name", "topic__name"):
         what = gettext("can't be served since %(moment)s.") % {
@@ -203,7 +203,7 @@ def _beyond(row: models.Consumer) -> str:
 
 
 def _prepared(using: str) -> Iterator[Finding]:
-    """What was prepared and forgotten, and holds rows that workers or transfers write."""
+    """Forgotten prepared transactions that lock rows which workers or transfers write."""
     for name, role, table, age, consumer, topic in sql.fetch(using, sql.shared.prepared, age=LATE):
         what = gettext("The prepared transaction %(name)s of %(role)s has held rows of %(table)s for %(time)s.") % {
             "name": repr(name),
@@ -222,7 +222,7 @@ def _prepared(using: str) -> Iterator[Finding]:
 
 
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
-    """Those that have something to do and no worker. An event that came just now is no problem yet."""
+    """Consumers with something to do and no worker. An event that came just now is no problem yet."""
     candidates = []
     failing = set(models.Consumer.objects.using(using).exclude(failure="").values_list("pk", flat=True))
     for one in standings:
@@ -311,7 +311,7 @@ def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Findi
 
 
 def _behind_retention(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
-    """Those who keep events in the log for longer than their topic does. A long lag is looked into first."""
+    """Consumers for which the log is kept longer than its topic asks. The longest lags are looked into first."""
     kept = dict(models.Topic.objects.using(using).exclude(retention=None).values_list("name", "retention"))
     behind = [one for one in standings if one.lag and one.topic in kept]
     behind = sorted(behind, key=lambda one: one.lag, reverse=True)[:LOOKED_INTO]
@@ -326,7 +326,7 @@ def _behind_retention(using: str, declared: Declared, standings: list[Standing])
 
 
 def _expired(using: str) -> Iterator[Finding]:
-    """Consumers that retention has left behind lately, as keep_unread=False allows."""
+    """Consumers that retention lately moved past events they had not handled, as keep_unread=False allows."""
     lately = models.Intervention.objects.using(using).filter(action="expire", at__gt=ClockTimestamp() - TOLD_FOR)
     by_consumer: dict[tuple[str, str], list[models.Intervention]] = {}
     for one in lately.order_by("-pk")[:LOOKED_INTO]:
@@ -342,7 +342,7 @@ def _expired(using: str) -> Iterator[Finding]:
 
 
 def _maintenance(using: str) -> Iterator[Finding]:
-    """Steps that fail, and none that were run lately; where none ever was, the site is new and not bothered."""
+    """Steps of maintenance that fail, or did not run lately. Where none ever ran, the site is new: no problem."""
     steps = list(models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"))
     for step in steps:
         if step.error and step.failing_since is not None:
@@ -410,7 +410,7 @@ def _holder(one: Holder) -> str:
 
 
 def _end_of(one: Holder) -> str:
-    """What ends it, in SQL."""
+    """The SQL that ends the session, or the prepared transaction."""
     name = quoted(one.name)
     if one.kind == "slot":
         command = f"SELECT pg_drop_replication_slot({name})"

@@ -1,4 +1,4 @@
-"""Samples for charts: how far everything was, once a minute. The transfer takes them, and keeps them for a while.
+"""Samples for charts: how far topics and consumers were, once a minute. Maintenance takes them and deletes old ones.
 
 take(using)                              # the sample of this minute, unless there is one
 totals(using, timedelta(hours=6))        # everything added up, at most some 240 points
@@ -96,12 +96,12 @@ def take(using: str) -> bool:
 
 
 def totals(using: str, period: timedelta) -> list[Total]:
-    """Everything in the last while, in order of time."""
+    """The sums over all topics and consumers in a period, in order of time."""
     return [Total._make(row) for row in sql.fetch(using, SQL.totals, period=period, step=_step(period))]
 
 
 def of_consumer(using: str, consumer_id: int, period: timedelta) -> list[OfConsumer]:
-    """A consumer on a topic in the last while, in order of time."""
+    """One consumer on a topic in a period, in order of time."""
     asked = SQL.samples_of_consumer
     rows = sql.fetch(using, asked, consumer_id=consumer_id, period=period, step=_step(period))
     return [OfConsumer._make(row) for row in rows]

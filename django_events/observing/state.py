@@ -1,4 +1,4 @@
-"""What the database knows of how everything is: the same numbers, whichever process reads them.
+"""The metrics that are read from the database: the same numbers in every process.
 
     for metric, labels, value in read("default"):
         ...
@@ -87,7 +87,7 @@ def databases() -> list[str]:
 
 
 def read_all() -> list[Measurement]:
-    """The state of every database. One that can't be read is not up, and the others are told all the same."""
+    """The metrics of every database. One that can't be read has `up` 0; the others are read all the same."""
     return [sample for using in databases() for sample in read(using)]
 
 

@@ -49,7 +49,7 @@ def rewind(
             return [move for row in rows for move, _ in _moves(using, row, to, partition)]
     moves: list[Move] = []
     with standing_still(using, rows, partition, wait, verb="rewind"):
-        for row in rows:  # in the order of their topics: heads before consumers, always the same way
+        for row in rows:  # in the order of their topics, heads before consumers: always the same order, so no deadlock
             for move, position in _moves(using, row, to, partition):
                 moves.append(move)
                 if row.mode == "queue":
@@ -112,7 +112,7 @@ def _move_of_queue(using: str, row: models.Consumer, offset: int) -> Move:
 
 
 def _given(using: str, row: models.Consumer) -> int:
-    """The id up to which a queue consumer was given its events."""
+    """The id up to which a queue consumer has got deliveries."""
     return log_positions.find(using, row.topic, "end") - 1 if row.live else row.filled_until
 
 
@@ -132,7 +132,7 @@ def _refill(using: str, row: models.Consumer, move: Move) -> None:
 
 
 def _dead_letters(using: str, position: models.Position, move: Move) -> QuerySet[models.DeadLetter]:
-    """Those whose events come again."""
+    """The dead letters whose events come again."""
     letters = models.DeadLetter.objects.using(using).filter(consumer_id=position.consumer_id, event_id__gte=move.after)
     if position.consumer.mode == "stream":
         letters = letters.filter(event_id__lt=move.before)

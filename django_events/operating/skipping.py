@@ -1,4 +1,4 @@
-"""A consumer gives up on one event, because an operator says so. The event becomes a dead letter, and nothing is lost.
+"""Have a consumer give up on one event at an operator's request. The event becomes a dead letter, so nothing is lost.
 
     skip("billing", 1042, reason="a test order, ticket 77")
 
@@ -31,7 +31,7 @@ from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
-MISSING = models.Position.ALL  # in the place of the partition of an event that is missing from the log
+MISSING = models.Position.ALL  # stands for the partition of an event that is missing from the log
 
 
 class _Skip(NamedTuple):
@@ -106,11 +106,11 @@ def _partition(using: str, row: models.Consumer, event_id: int) -> int:
 
 
 def _of_stream(asked: _Skip) -> Skipped:
-    """The position moves to the event, under the lock by which workers claim and settle."""
+    """Move the position to the event, under the lock by which workers claim and settle."""
     using, row, event_id = asked.using, asked.row, asked.event_id
     partition = asked.partition if row.partitioned else models.Position.ALL
     if not asked.dry_run:
-        _of_stream(asked._replace(dry_run=True))  # who is refused keeps no worker waiting
+        _of_stream(asked._replace(dry_run=True))  # a skip that is going to be refused keeps no worker waiting
     with _stream_standing_still(asked, partition):
         position = row.positions.using(using).filter(partition=partition).first()
         if position is None:
@@ -148,7 +148,7 @@ def _stream_standing_still(asked: _Skip, partition: int) -> Iterator[None]:
 
 @contextmanager
 def _looking(asked: _Skip) -> Iterator[None]:
-    """A transaction that waits for no lock for long."""
+    """A transaction with a short lock timeout."""
     try:
         with sql.committed(asked.using), sql.batch(asked.using), watched(asked.using):
             yield
@@ -223,7 +223,7 @@ def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
 
 
 def _of_queue(asked: _Skip) -> Skipped:
-    """The delivery goes, under the locks of who fills, claims and settles, in their order."""
+    """Delete the delivery, under the locks of the workers that fill, claim and settle, taken in the same order."""
     if asked.dry_run:
         with _looking(asked):
             delivery = asked.row.deliveries.using(asked.using).filter(event_id=asked.event_id).first()
@@ -255,7 +255,7 @@ class _InHandError(Exception):
 
 
 def _skip_delivery(asked: _Skip) -> Skipped:
-    """One try, in the caller's transaction."""
+    """Try once, in the caller's transaction."""
     using, row = asked.using, asked.row
     lock(using, row)
     list(row.positions.using(using).select_for_update(no_key=True))
@@ -281,7 +281,7 @@ def _skip_delivery(asked: _Skip) -> Skipped:
 
 
 def _end_lapsed(asked: _Skip) -> None:
-    """Who died or froze with the event in hand is ended, so that it holds no lock."""
+    """End the session of a worker that died or froze with the event in hand, so that it holds no lock."""
     held = asked.row.deliveries.using(asked.using).filter(event_id=asked.event_id, token__isnull=False)
     leases = models.DeliveryLease.objects.using(asked.using).filter(token__in=held.values("token"))
     for lease in leases.filter(leased_until__lte=ClockTimestamp()):

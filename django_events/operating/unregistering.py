@@ -1,4 +1,4 @@
-"""A consumer is forgotten, with its positions, so that the log is not kept for it.
+"""Forget a consumer and its positions, so that the log is not kept for it.
 
     unregister("billing")
 
@@ -34,7 +34,7 @@ def unregister(
         rows = registered(using, consumer, topic=topic)
         for row in rows:
             _refuse_declared(row)
-            if row.mode == "queue":  # no worker claims, and then no event comes in for it
+            if row.mode == "queue":  # first no worker claims, then no event enters its log
                 refuse_in_use(using, row)
                 sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
                 lock(using, row)

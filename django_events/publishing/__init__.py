@@ -1,1 +1,1 @@
-"""How an event gets in."""
+"""Publishing: by hand, from Django's signals, by triggers, and in batches by threads."""

@@ -71,7 +71,7 @@ def publish_many(topic: DeclaredTopic | str, drafts: Iterable[Draft], *, using: 
     if not drafts:
         return 0
     with telemetry.publishing(declared.name, events=len(drafts)), explained(using, declared):
-        # A savepoint for a few would cost more than to encode them all before the first is sent.
+        # For a few drafts, encoding all before the first is sent costs less than a savepoint.
         if len(drafts) > FEW:
             with suppress(_NotPlain), transaction.atomic(using):
                 copy(using, declared, _plain_rows(declared, drafts))
@@ -99,7 +99,7 @@ def cancel(topic: DeclaredTopic | str, ticket: int, *, using: str | None = None)
 
 
 class _NotPlain(Exception):
-    """One of many is for later, or has a dedup key: they can't be sent while they are encoded."""
+    """One of many drafts is scheduled or has a dedup key, so rows can't be sent while later ones are encoded."""
 
 
 def _plain_rows(topic: DeclaredTopic, drafts: Sequence[Draft]) -> Iterator[BufferRow]:

@@ -1,4 +1,4 @@
-"""What all events that a block of code publishes carry in their metadata. `event_context()` says it."""
+"""The metadata that `event_context()` gives to all events which a block of code publishes."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ _context: ContextVar[tuple[Mapping[str, Any], ...]] = ContextVar("django_events_
 
 
 class Lazily:
-    """A value that is asked for when it is wanted, and once, whichever thread wants it."""
+    """A value that is computed when the first thread wants it, and only once."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function: Callable[[], Any] | None = function
@@ -23,7 +23,7 @@ class Lazily:
     def get(self) -> Any:
         with self._asking:
             if (function := self._function) is not None:
-                self._function = None  # what it asks the database must not ask for it again
+                self._function = None  # a query that the function runs must not call it again
                 try:
                     self._value = function()
                 except BaseException:
@@ -34,14 +34,14 @@ class Lazily:
 
 @contextmanager
 def carrying(metadata: Mapping[str, Any]) -> Iterator[None]:
-    """Let this be in the metadata of events, beside what is there already."""
+    """Add this to the metadata of events in the block."""
     with entered(_context, metadata):
         yield
 
 
 @contextmanager
 def entered(blocks: ContextVar[tuple[T, ...]], entry: T) -> Iterator[None]:
-    """Let a block have an entry. It takes away its own only: those of generators don't end in the order they began."""
+    """Add an entry for a block, and remove that one only: blocks of generators don't end in the order they began."""
     blocks.set((*blocks.get(), entry))
     try:
         yield
@@ -54,13 +54,13 @@ def has_context() -> bool:
 
 
 def current_context() -> dict[str, Any]:
-    """What is in force here, with the values of functions."""
+    """The metadata in force here, with functions replaced by their values."""
     merged = {name: value for entry in _context.get() for name, value in entry.items()}
     return {name: value.get() if isinstance(value, Lazily) else value for name, value in merged.items()}
 
 
 def with_context(metadata: Any) -> Any:
-    """The metadata of an event that is published where there is a context."""
+    """An event's metadata with those of the context added; what the event says itself wins."""
     if not (metadata is None or isinstance(metadata, Mapping)):
         return metadata
     return {**current_context(), **(metadata or {})}

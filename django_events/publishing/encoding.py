@@ -18,11 +18,11 @@ from django_events.publishing.context import has_context, with_context
 
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
-# What every time zone and every client can say.
+# Times that every time zone and every client can express.
 EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 LONGEST_WINDOW = timedelta(days=36_500)
 
-# What Python reads with its default limits, wherever in a program that is.
+# What Python can parse with its default limits, however deep its stack is already.
 MOST_DIGITS, DEEPEST = 4_300, 500
 _DIGITS = re.compile(rf"[0-9]{{{MOST_DIGITS + 1}}}")
 _NUMBERS = re.compile(r"-?[0-9]+(?![0-9.eE])")
@@ -49,7 +49,7 @@ class BufferRow(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How large it is, at least nearly: where a text is not ASCII, its characters count as the longest."""
+        """About how many bytes it has: characters of a text that is not ASCII count as the longest."""
         texts = (self.value, self.type, self.key, self.metadata)
         return len(self.body or b"") + sum(len(t) if t.isascii() else 4 * len(t) for t in texts if t)
 
@@ -145,7 +145,7 @@ def to_json(field: str, value: Any) -> str:
 
 
 def _check_digits(field: str, text: str) -> None:
-    """A process may allow itself more digits than those that read the event."""
+    """Refuse numbers with too many digits: this process may allow more than the one that reads the event."""
     if any(_DIGITS.search(token) for token in _NUMBERS.findall(_TEXTS.sub("", text))):
         raise InvalidEvent(_too_long(field))
 
@@ -255,7 +255,7 @@ def _check_time(publish_at: Any) -> None:
 
 
 def window(dedup_key: Any, dedup_window: Any = None) -> timedelta | None:
-    """For how long a dedup key is taken, if there is one."""
+    """For how long the dedup key stays taken; None without a key."""
     if dedup_key is None:
         if dedup_window is not None:
             raise InvalidEvent("dedup_window is given without a dedup_key.")
@@ -273,5 +273,5 @@ def _kind(value: Any) -> str:
 
 
 def _kind_only(payload: Any) -> str:
-    """What a payload is, and not what is in it: errors are logged."""
+    """The type of a payload, without its content: error messages are logged."""
     return f"of type {type(payload).__name__}"

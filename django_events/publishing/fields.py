@@ -25,7 +25,7 @@ CHANGED = "changed"  # what of a value says which fields changed, from what to w
 
 _AS_POSTGRES_DOES = Context(prec=MAX_PREC, rounding=ROUND_HALF_UP)
 
-# What goes into JSON as it is.
+# Types that go into JSON unchanged.
 _PLAIN = (str, bool, int, Mapping)
 
 # How a column becomes what the function below makes of the same value; {} is the column.
@@ -37,7 +37,7 @@ _IN_SQL = {
     "GenericIPAddressField": "host({})",
     "TimeField": "to_char({}, 'HH24:MI:SS.US')",
 }
-# Those have no equality in PostgreSQL.
+# These types have no equality operator in PostgreSQL.
 _WITHOUT_EQUALITY = ("json", "xml", "point", "polygon", "path", "line")
 _TEXTS = ("varchar", "char", "text", "citext")
 _AS_THEY_ARE = ("bool", "int", "serial", "varchar", "char", "text", "uuid", "date", "jsonb", "hstore", "double", "real")
@@ -95,7 +95,7 @@ def problems_of_keys(what: str, keys: Iterable[Concrete], hidden: Iterable[Concr
 
 
 def written(field: Concrete, value: Any) -> Any:
-    """A value of a field, as an event has it."""
+    """The JSON value that an event has for a value of a field."""
     while isinstance(field, models.ForeignKey):
         field = field.target_field
     if isinstance(field, models.JSONField):  # what becomes of it in the database: keys are texts, tuples are lists
@@ -147,7 +147,7 @@ def _as_postgresql_takes(value: datetime) -> datetime:
 
 
 def in_sql(using: str, field: Concrete, column: str) -> str:
-    """An expression for what an event has of a column."""
+    """An SQL expression for the JSON value of a column."""
     while isinstance(field, models.ForeignKey):
         field = field.target_field
     template = _IN_SQL.get(field.get_internal_type())

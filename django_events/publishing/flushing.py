@@ -1,4 +1,4 @@
-"""A batch becomes one transaction, and is committed once however often it has to be tried.
+"""Write a batch in one transaction, which is committed once however often it has to be tried.
 
 flusher.begin()
 repeated = flusher.write(events, progress)   # again, until it doesn't raise
@@ -43,12 +43,12 @@ class Flusher:
         self._lost = False
 
     def begin(self) -> None:
-        """What comes is another batch."""
+        """Begin another batch."""
         self._count += 1
         self._mark = f"{self._name}/{self._count}"
 
     def write(self, events: Sequence[Encoded], progress: Callable[[bool], None]) -> set[int]:
-        """Commit the batch, unless an attempt before did; returns the places of events that were known already.
+        """Commit the batch, unless an attempt before did; returns the indexes of events whose dedup key was taken.
 
         It tells when it knows that none did, and when it is going to.
         """
@@ -62,12 +62,12 @@ class Flusher:
         return self._repeated
 
     def lose(self) -> None:
-        """Let the connection go after an error; an attempt may still be going on at its other end."""
+        """Close the connection after an error; the server may still be at work on the last attempt."""
         self._lost = True
         self.disconnect()
 
     def end(self) -> None:
-        """There is nothing more to write: forget the last batch, if the database is there."""
+        """Forget the mark of the last batch, if the connection is open: nothing more is to be written."""
         if self._last_mark is not None and connections[self.using].connection is not None:
             with suppress(DatabaseError, InterfaceError):
                 sql.fetch(self.using, SQL.forget_mark, topic=self.topic.name, mark=self._last_mark)

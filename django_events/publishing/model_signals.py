@@ -31,7 +31,7 @@ _DELETED = "_django_events_deleted"  # an attribute of an instance from pre_dele
 
 @dataclass(frozen=True)
 class Publisher:
-    """One outbox, for the rows of one table."""
+    """One outbox for the rows of one table."""
 
     outbox: OutboxOptions
     model: type[Model]
@@ -57,7 +57,7 @@ class Publisher:
         return list(concrete_fields(self.model).values()) if reads_any else [*self.payload, *self.key_fields]
 
     def event(self, event_type: str, row: Model, using: str) -> Callable[[], object]:
-        """What publishes the event about a row, as the row is now."""
+        """A function that publishes the event about a row, as the row is now."""
         value, omitted = self._value(row), list[str]()
         if self.outbox.too_large == "omit" and settings.MAX_PAYLOAD_BYTES is not None:
             value, omitted = fitting(value, most=settings.MAX_PAYLOAD_BYTES)
@@ -188,7 +188,7 @@ def _publish_saved(
 
 
 def _read_deleted(sender: type[Model], instance: Model, using: str, **kwargs: Any) -> None:
-    """While its relations are there. Of two sessions that delete the same row, one finds and locks it."""
+    """Read and lock a row before its relations are deleted. Of two sessions that delete it, only one finds it."""
     events = instance.__dict__[_DELETED] = list[Callable[[], object]]()
     for publisher in _publishers.get(sender, ()):
         if publisher.model is not sender._meta.concrete_model:
@@ -201,7 +201,7 @@ def _read_deleted(sender: type[Model], instance: Model, using: str, **kwargs: An
 
 
 def _publish_deleted(sender: type[Model], instance: Model, **kwargs: Any) -> None:
-    """After what other receivers of pre_delete published about the row. Django rolls the delete back on an error."""
+    """Publish a delete, after what receivers of pre_delete published. Django rolls the delete back on an error."""
     for publish_event in instance.__dict__.pop(_DELETED, ()):
         publish_event()
 

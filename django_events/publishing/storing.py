@@ -34,7 +34,7 @@ _UNREADABLE = "DE003"
 
 
 def publishable(using: str | None) -> str:
-    """The alias that is meant; NotInTransaction where the settings want a transaction and there is none."""
+    """The alias to publish on; NotInTransaction where the settings want a transaction and there is none."""
     using = writable(using)
     if settings.REQUIRE_TRANSACTION and connections[using].get_autocommit():
         raise NotInTransaction(
@@ -136,7 +136,7 @@ def _announce(using: str, topic: DeclaredTopic, events: Iterable[Encoded]) -> No
 
 
 def announce(using: str, topic: DeclaredTopic, types: Iterable[str]) -> None:
-    """Say it after the commit: an error that a receiver hides would be the end of the transaction."""
+    """Send the signal after the commit: a receiver that hides a database error would break the transaction."""
     if not _is_asked_for():
         return
     counts = Counter(types)
@@ -173,8 +173,8 @@ def explained(using: str, topic: DeclaredTopic) -> Iterator[None]:
 
 
 def _raise_explained(error: DatabaseError, using: str, topic: DeclaredTopic) -> NoReturn:
-    """The database has given the transaction up. Django must know, because who catches an EventsError may not expect
-    it: without the mark, leaving atomic() would look like a commit.
+    """PostgreSQL aborted the transaction. It is marked for rollback, or a caller that catches the EventsError would
+    leave atomic() as if it had committed.
     """
     cut_details(error)
     if connections[using].in_atomic_block:

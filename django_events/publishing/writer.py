@@ -26,11 +26,11 @@ from django_events.publishing.writer_threads import Item, Lane, Limits, one_line
 MAX_ITEMS = 100_000
 MAX_BYTES = 1 << 30
 MAX_FLUSHES = 64
-JOINING = 1.0  # seconds for a thread that was given up to let its connection go
+JOINING = 1.0  # seconds that an abandoned thread has to close its connection
 
 
 class Taken(Future[bool]):
-    """What was taken in can't be taken back."""
+    """The future of an event: it can't be cancelled."""
 
     def cancel(self) -> bool:
         return False
@@ -67,7 +67,7 @@ class BufferedWriter:
         open_writers.add(self)
 
     def _start_empty(self) -> None:
-        """For a fork: what is in the batches is the parent's, and so are the threads and the locks."""
+        """Start anew in a forked child: the events in the batches, the threads and the locks belong to the parent."""
         for lane in getattr(self, "_lanes", ()):
             lane.forget_wire()
         self._lock = threading.Lock()
@@ -120,9 +120,10 @@ class BufferedWriter:
                     self._taken += 1
                     return future
                 if not self._lane_of(event).filling.closed:
-                    continue  # there is another one, with room
+                    continue  # another batch was begun, which has room
                 if threading.current_thread() in [lane.thread for lane in self._lanes]:
-                    raise self._full() from lane.trouble  # a callback: while it waits, nothing makes room
+                    # A callback in a writing thread: if it waited, nothing would make room.
+                    raise self._full() from lane.trouble
                 until = until or time.monotonic() + self._max_wait
                 if (left := until - time.monotonic()) <= 0:
                     raise self._full() from lane.trouble

@@ -27,7 +27,7 @@ logger = logging.getLogger("django_events.writer")
 
 IDLE = 5.0  # seconds without an event, until the connection is closed
 PAUSES = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
-MOST_ODD = 5  # times that an error without a meaning is tried again
+MOST_ODD = 5  # times that an error of unknown meaning is tried again
 
 Item = tuple[Encoded, "Future[bool]", int]  # and its size
 
@@ -112,7 +112,7 @@ class Lane:
         return True
 
     def close_batch(self) -> None:
-        """Let the batch that fills be written now, or as soon as the one before it is."""
+        """Close the filling batch: it is written now, or as soon as the one before it is."""
         if self.filling.items:
             self.filling.closed = True
             self._hand_over()
@@ -298,7 +298,7 @@ class Lane:
                 raise GivenUp
 
     def _progress(self, committing: bool) -> None:
-        """It is known that no attempt before was committed; or this one is going to be."""
+        """Note that no earlier attempt was committed, or that this one is about to be."""
         with self._lock:
             if self.given_up:
                 raise GivenUp
@@ -308,7 +308,7 @@ class Lane:
 
 
 def is_odd(error: Exception) -> bool:
-    """Whether neither the server nor we have said what is wrong."""
+    """Whether the error has neither a code of the server nor a class that says what is wrong."""
     return sql.state(error) is None and not isinstance(error, EventsError | DataError)
 
 
@@ -327,6 +327,6 @@ def settle(future: "Future[bool]", new: bool, error: Exception | None) -> None:
 
 
 def report(level: int, message: str, *args: Any, exc_info: bool = False) -> None:
-    """Tell the log of the site. What a handler of it raises must not end the thread, or have good events refused."""
+    """Log to the site. What a log handler raises must not end the thread, nor have good events refused."""
     with suppress(BaseException):
         logger.log(level, message, *args, exc_info=exc_info, stacklevel=2)
