@@ -16,7 +16,7 @@ PARAMETER = "database"
 
 
 def home() -> str:
-    """The alias that is meant where none is said."""
+    """The alias of pages whose address names none."""
     return writable()
 
 
@@ -38,12 +38,12 @@ def checked(alias: str) -> str:
 
 
 def database_of(request: HttpRequest) -> str:
-    """The alias that a list is asked for."""
+    """The alias that a request for a list names."""
     return checked(request.GET.get(PARAMETER) or home())
 
 
 def written(pk: object, using: str) -> str:
-    """The address of a row."""
+    """A row in an address: its id, and the alias if it is not the usual one."""
     return str(pk) if using == home() else f"{pk}@{using}"
 
 
@@ -56,7 +56,7 @@ def read(address: str) -> tuple[int, str]:
 
 
 def id_of(request: HttpRequest, name: str) -> int | None:
-    """An id that a page is asked for; what is none is left out."""
+    """An id from the query of a page; None if it is no id."""
     text = request.GET.get(name, "")
     return int(text) if _is_id(text) else None
 
@@ -66,6 +66,6 @@ def _is_id(text: str) -> bool:
 
 
 def query(using: str, **chosen: object) -> str:
-    """What follows the address of a list: its database, unless it is the usual one, and what else is chosen."""
+    """The query of a list's address: its database, unless it is the usual one, and what else is chosen."""
     said = {**({PARAMETER: using} if using != home() else {}), **chosen}
     return f"?{urlencode(said)}" if said else ""

@@ -35,7 +35,7 @@ class Drawn(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """All of a picture but its markup, which is in chart.html."""
+    """A chart without its markup, which is in chart.html."""
 
     title: str
     unit: str
@@ -65,7 +65,7 @@ def chart(title: str, unit: str, lines: Sequence[Line], *, start: datetime, end:
 
 
 def rates(points: Sequence[Point]) -> list[Point]:
-    """How much a count grew, per second, between each two points. What went back, like a topic made anew, is zero."""
+    """The growth of a count per second, between neighbouring points. Zero where it fell, as for a topic made anew."""
     return [
         Point(later.at, per_second(earlier.value, later.value, later.at - earlier.at))
         for earlier, later in pairwise(points)
@@ -74,7 +74,7 @@ def rates(points: Sequence[Point]) -> list[Point]:
 
 
 def pieces(points: Sequence[Point]) -> list[list[Point]]:
-    """Points without the gaps between them."""
+    """Split the points at the gaps between them."""
     if not points:
         return []
     steps = sorted(later.at - earlier.at for earlier, later in pairwise(points))

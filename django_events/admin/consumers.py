@@ -39,7 +39,7 @@ Act = Callable[[HttpRequest, Consumer, dict[str, Any]], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """Something that may be done to a consumer, by those who have the permission of the same name."""
+    """An action on a consumer, for users with the permission of the same name."""
 
     name: str
     label: Promise
@@ -220,7 +220,7 @@ class ConsumerAdmin(Pages):
         return self.answer(request, "deliveries.html", context)
 
     def act(self, request: HttpRequest, address: str, name: str) -> HttpResponse:
-        """Ask first, show what would happen where that is not plain, and do it when it was said so."""
+        """Ask first, show what would happen where that is not plain, and act when the user confirms."""
         action = ACTIONS.get(name)
         if action is None:
             raise Http404(_("There is no action “%(name)s”.") % {"name": name})
@@ -289,7 +289,7 @@ def leases(using: str, row: Consumer) -> list[DeliveryLease]:
 
 
 def listed(using: str, row: Consumer, state: str, *, after: int) -> list[Delivery]:
-    """Some deliveries of a consumer: one more than are shown, if there are more."""
+    """Deliveries of a consumer as the page lists them, and one more if there are more."""
     with sql.by_index(using):
         return _listed(using, row, state, after)
 
@@ -307,7 +307,7 @@ def _listed(using: str, row: Consumer, state: str, after: int) -> list[Delivery]
 
 
 def _attempted(row: Consumer) -> int | None:
-    """The event at which a consumer fails: the one to offer for skipping."""
+    """The event at which a consumer fails, which the form for skipping offers."""
     failing = row.positions.using(row._state.db).filter(attempted__isnull=False).order_by("partition").first()
     return failing.attempted if failing is not None else None
 

@@ -1,4 +1,4 @@
-"""Dead letters: what consumers gave up on, why, and what becomes of it."""
+"""Dead letters: the events that consumers gave up on, why, and the actions on them."""
 
 from typing import Any, NamedTuple
 
@@ -85,13 +85,13 @@ class ErrorFilter(SimpleListFilter):
         value = self.value()
         if value is None:
             return queryset
-        if "\0" in value:  # no text of PostgreSQL has it
+        if "\0" in value:  # a NUL: no text of PostgreSQL has one
             return queryset.none()
         return queryset.annotate(error_group=ErrorGroup()).filter(error_group=value)
 
 
 class WaitingFilter(SimpleListFilter):
-    """Whether an operator asked for them to be handled again."""
+    """Dead letters that were redriven, or not."""
 
     title = gettext_lazy("redrive")
     parameter_name = "waiting"
@@ -105,7 +105,7 @@ class WaitingFilter(SimpleListFilter):
 
 
 class DeadLetterAdmin(Lists):
-    """The newest first."""
+    """The list of dead letters, the newest first, and their pages."""
 
     list_display = ("event", "consumer_name", "summary", "state", "type", "key", "attempts", "dead_at")
     list_filter = (DatabaseFilter, ConsumerFilter, WaitingFilter, ErrorFilter)
@@ -149,7 +149,7 @@ class DeadLetterAdmin(Lists):
         return super().changelist_view(request, {"title": _("Dead letters"), **(extra_context or {})})
 
     def errors(self, request: HttpRequest) -> HttpResponse:
-        """The errors by how many letters have them."""
+        """The groups of errors, the largest first."""
         using = addresses.database_of(request)
         rows = (
             DeadLetter.objects.using(using)
@@ -199,7 +199,7 @@ class DeadLetterAdmin(Lists):
         pk, using = addresses.read(address)
         letters = DeadLetter.objects.using(using).filter(pk=pk)
         if request.method != "POST":
-            _row(address)  # who posts is told by the action that it is gone
+            _row(address)  # after a POST, the action itself says that the letter is gone
         answer = getattr(self, name)(request, letters, back=self.url("change", address))
         return answer or HttpResponseRedirect(self.list_url(using))
 
@@ -237,10 +237,10 @@ class DeadLetterAdmin(Lists):
         *,
         back: str | None,
     ) -> HttpResponse | None:
-        """Ask first; do it when it was said so. The page that asks sends the choice again, not what was chosen."""
+        """Ask first, act when the user confirms. The page that asks sends the selection again, not its rows."""
         said = "decided" in request.POST
         if (newest := request.POST.get("newest", "")).isascii() and newest.isdigit() and len(newest) < 19:
-            rows = rows.filter(pk__lte=int(newest))  # not what came since the page told what is chosen
+            rows = rows.filter(pk__lte=int(newest))  # without dead letters that came since the page asked
         form = DiscardForm(request.POST if said else None) if action == "discard" else None
         if said and (form is None or form.is_valid()):
             try:

@@ -1,4 +1,4 @@
-"""What people say when they act: where to rewind, what to skip, why to discard."""
+"""The forms of actions: where to rewind, which event to skip, why to discard."""
 
 import uuid
 from typing import Any
@@ -55,12 +55,12 @@ class SkipForm(forms.Form):
 
 
 class OnceForm(forms.Form):
-    """What tells a page that was sent twice from one that was asked for again."""
+    """A token by which a form that was sent twice is told from one that was opened again."""
 
     once = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4, required=False)
 
 
 class DiscardForm(forms.Form):
-    """Why dead letters are deleted: it is what is left of them."""
+    """The reason why dead letters are deleted: only the record with it stays."""
 
     reason = forms.CharField(label=_("Reason"), max_length=500)

@@ -24,7 +24,7 @@ else:  # it takes no parameter when it runs
 
 
 class BoundedPaginator(AnyPaginator):
-    """Counts up to a bound: what is behind it is found by a filter or a search."""
+    """Counts rows up to a bound. Rows behind it are found by a filter or a search."""
 
     @cached_property
     def count(self) -> int:
@@ -42,10 +42,10 @@ class DatabaseFilter(SimpleListFilter):
         return [(alias, alias) for alias in addresses.databases() if alias != addresses.home()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset  # Lists has chosen it: searches and other filters are about that one too
+        return queryset  # Lists chose the database already, so that searches and other filters are about it too
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """There is no list of all of them: where none is chosen, it is the usual one."""
+        """Offer the usual database instead of "all": a list is of one database."""
         usual, *others = super().choices(changelist)
         yield {**usual, "display": addresses.home()}
         yield from others
@@ -64,12 +64,12 @@ class AddressedChangeList(ChangeList):
 
 
 class Lists(Pages):
-    """Rows that stand in a list of Django's own."""
+    """Models whose rows are shown in a list of Django's admin."""
 
     paginator = BoundedPaginator
     list_per_page = 100
     list_max_show_all = 0
-    show_facets = ShowFacets.NEVER  # they count everything
+    show_facets = ShowFacets.NEVER  # facets count all rows
     change_form_template = "admin/django_events/row.html"
 
     def get_urls(self) -> list[URLPattern]:

@@ -21,11 +21,11 @@ from django_events.statements import log_table
 SQL = sql.beside(__name__)
 
 SIZE = 50
-SEARCHED = 100_000  # events that are read for a filter without an index, before one has to ask for more
+SEARCHED = 100_000  # events that a page reads for a filter without an index; a link goes on from there
 
 
 class LogForm(forms.Form):
-    """What is looked for, and where."""
+    """The search form of a log: which events, and from where."""
 
     type = forms.CharField(label=_("Type"), required=False, max_length=200)
     key = forms.CharField(label=_("Key"), required=False, max_length=512, strip=False)
@@ -108,13 +108,13 @@ def events(using: str, topic: Topic) -> QuerySet[Event, dict[str, Any]]:
 
 
 def partitions(using: str, topic: Topic) -> list[tuple[int, int]]:
-    """How many events each partition had so far: the last numbers."""
+    """The last number of each partition: how many events it has had."""
     known = ends_of(using, [topic])
     return [(partition, known.get((topic.pk, partition), 0)) for partition in range(topic.partitions)]
 
 
 def ends(using: str, topic: Topic) -> tuple[int, int]:
-    """The first id that is there, and the one that comes next."""
+    """The first id in the log, and the next one to be given."""
     return log_positions.find(using, topic, "beginning"), log_positions.find(using, topic, "end")
 
 

@@ -52,7 +52,7 @@ KINDS = {
 
 
 class OverviewAdmin(Pages):
-    """One page, in the place of a list."""
+    """The overview: one page in the place of a list."""
 
     def get_urls(self) -> list[Any]:
         return [self.page("", "changelist", self.overview, "view_overview")]
@@ -124,7 +124,7 @@ class OverviewAdmin(Pages):
 
 
 def oldest_lease(using: str) -> tuple[str, datetime] | None:
-    """Who has events in hand for longest, as far as leases tell: the one that ends first, and when."""
+    """The holder of the lease that ends first, and when it ends: likely the longest at work."""
     rows = sql.fetch(using, SQL.oldest_lease)
     return (rows[0][0], rows[0][1]) if rows else None
 

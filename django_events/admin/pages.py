@@ -57,7 +57,7 @@ class Pages(ModelAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """What the admin's log says of a row, however its address is written."""
+        """The admin's log of a row, whichever way its address is written."""
         address = addresses.written(*addresses.read(unquote(object_id)))
         answer: HttpResponse = super().history_view(request, quote(address), extra_context)
         return answer
@@ -79,7 +79,8 @@ class Pages(ModelAdmin):
             return self.explained(request, lambda: view(request, *args, **kwargs))
 
         wrapped: View = never_cache(self.admin_site.admin_view(inner))
-        for alias in connections:  # a rewind waits for workers, and they couldn't see it from inside of a transaction
+        # A rewind keeps workers off by a row, which they can't see while it is in an open transaction.
+        for alias in connections:
             wrapped = transaction.non_atomic_requests(alias)(wrapped)
         return wrapped
 
@@ -112,7 +113,7 @@ class Pages(ModelAdmin):
         return TemplateResponse(request, f"admin/django_events/{template}", everything, status=status)
 
     def _sees(self, request: HttpRequest) -> dict[str, bool]:
-        """What there may be links to: a site needn't show all our models."""
+        """Which of our models this user can open: links lead to these only. A site needn't show all of them."""
         pages = {
             "topic": (Topic, "view_topic"),
             "event": (Topic, "view_event"),
@@ -154,12 +155,12 @@ def may(request: HttpRequest, *permissions: str) -> bool:
 
 
 def by(request: HttpRequest) -> str:
-    """Who acts, for the record."""
+    """The name of the user who acts, for the intervention."""
     return request.user.get_username()
 
 
 def _broken(request: HttpRequest) -> str:
-    """The database that a page is about, as far as its address tells."""
+    """The alias of the database that a page is about, as far as its address tells."""
     asked = request.resolver_match.kwargs if request.resolver_match else {}
     address = unquote(str(asked.get("address") or asked.get("object_id") or ""))
     named = address.partition("@")[2] or request.GET.get(addresses.PARAMETER, "")
@@ -167,7 +168,7 @@ def _broken(request: HttpRequest) -> str:
 
 
 def _reason(error: Exception, using: str) -> str | None:
-    """What an error of a database means to people; nothing if it is a mistake of ours."""
+    """A sentence about an error of the database; None if it is a defect of this package."""
     alias = {"alias": using}
     kind = sql.kind_of(error)
     match kind:

@@ -1,4 +1,4 @@
-"""What is shown of an event's payload: laid out by PostgreSQL, cut, and without what is to be masked."""
+"""The part of an event's payload that pages show: laid out by PostgreSQL, cut, and masked."""
 
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Model)
 
 
 class Pretty(Func):
-    """A value in lines; null where it may be larger than memory."""
+    """SQL: a value laid out in lines; null where that may be larger than memory."""
 
     function = "jsonb_pretty"
     output_field = TextField()
@@ -48,7 +48,7 @@ def at_a_glance(layout: str | None) -> str | None:
 
 
 def body_shown(body: bytes) -> str | None:
-    """Bytes as text, if they are text; nothing while something is to be masked, because it may be in them."""
+    """Bytes as text, or as hexadecimal digits. None if the site masks fields, because the bytes may have them."""
     if hides():
         return None
     try:
@@ -98,5 +98,5 @@ def of(row: Any, *, everything: bool = False) -> Payload:
 
 
 def _whole(layout: str | None) -> str:
-    """A layout, masked, or what stands in its place."""
+    """A masked layout, or the reason why there is none."""
     return UNREADABLE if layout is None else whole(layout)

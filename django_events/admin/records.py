@@ -1,4 +1,4 @@
-"""What people did by hand, what is scheduled, and how maintenance goes."""
+"""Interventions, scheduled events, and the steps of maintenance."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from django_events.models import ScheduledEvent, Topic
 
 
 class InterventionAdmin(Lists):
-    """The newest first; of consumers that are gone, too."""
+    """Interventions, the newest first, also those about consumers that are gone."""
 
     list_display = ("at", "by", "action", "consumer", "topic")
     list_filter = (DatabaseFilter, "action")
@@ -25,7 +25,7 @@ class InterventionAdmin(Lists):
 
 
 class ScheduledEventAdmin(Lists):
-    """What is due next comes first."""
+    """Scheduled events, the one that is due next first."""
 
     list_display = ("id", "topic_name", "type", "key", "publish_at", "scheduled_at")
     list_filter = (DatabaseFilter,)
@@ -56,7 +56,7 @@ class ScheduledEventAdmin(Lists):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """By the ticket as a number: the admin would compare it as text, with each of a million."""
+        """Find the ticket as a number, by index: the admin would compare it as text with every row."""
         term = search_term.strip()
         if not term:
             return queryset, False

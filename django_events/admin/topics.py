@@ -147,7 +147,7 @@ class TopicAdmin(Pages):
         return self.answer(request, "event.html", context)
 
     def again(self, request: HttpRequest, address: str, event_id: int) -> HttpResponse:
-        """Ask first, and publish a copy when it was said so."""
+        """Ask first, and publish a copy when the user confirms."""
         topic, using, _event = self._event(address, event_id)
         form = OnceForm(request.POST if request.method == "POST" else None)
         if form.is_valid():

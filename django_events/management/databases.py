@@ -14,7 +14,7 @@ from django_events.workers.loop import Exit, Unreachable
 
 
 def named(database: str | None) -> str:
-    """The alias that is meant: by default the one where events are written."""
+    """The alias that --database names; by default the one where events are written."""
     using = writable(database)
     if using not in connections:
         known = ", ".join(connections)

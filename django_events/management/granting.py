@@ -20,7 +20,7 @@ from django_events.statements import LOG, quoted, quoted_name
 SQL = sql.beside(__name__)
 
 SEQUENCE = "django_events_bufferedevent_id_seq"
-EVENT = ", ".join(BUFFERED)  # what a publisher says of an event
+EVENT = ", ".join(BUFFERED)  # the columns that a publisher fills
 
 
 class Block(NamedTuple):
@@ -137,7 +137,7 @@ def _dollars(*names: str) -> str:
 
 
 def publisher(of: Granting) -> Iterator[Block]:
-    """Who publishes puts events in, and reads none."""
+    """The rights of a publisher: it inserts events, and reads none."""
     yield _entry(of)
     yield Block("Topics are found by name.", [of.on("SELECT", _table(models.Topic))])
     yield Block(
@@ -162,7 +162,7 @@ def publisher(of: Granting) -> Iterator[Block]:
 
 
 def sink(of: Granting) -> Iterator[Block]:
-    """Spark publishes what it computed, and reads what its tasks have staged."""
+    """The rights of Spark's sink: it publishes what it computed, and reads what its tasks staged."""
     yield _entry(of)
     yield Block("Topics are found by name.", [of.on("SELECT", *map(_table, (models.Topic, models.TopicHead)))])
     yield Block(
@@ -182,7 +182,7 @@ def sink(of: Granting) -> Iterator[Block]:
 
 
 def consumer(of: Granting) -> Iterator[Block]:
-    """Who handles events reads the log and writes how far it is."""
+    """The rights of a worker: it reads the log, and writes positions and deliveries."""
     yield _entry(of)
     yield Block(
         "The log, and which topics and consumers there are.",
@@ -218,7 +218,7 @@ def consumer(of: Granting) -> Iterator[Block]:
 
 
 def operator(of: Granting) -> Iterator[Block]:
-    """Who runs the transfer and repairs: all of django_events, and nothing else of the database. It owns nothing."""
+    """The rights of the transfer and of operators: all tables of django_events, and nothing else. It owns nothing."""
     yield _entry(of)
     yield Block(
         "All tables of django_events, and the functions that publish.",
@@ -236,7 +236,7 @@ def operator(of: Granting) -> Iterator[Block]:
 
 
 def reader(of: Granting) -> Iterator[Block]:
-    """Who looks: status, peek, the admin without its actions, Spark."""
+    """The rights to look: status, peek, the admin without its actions, Spark."""
     yield _entry(of)
     yield Block("All tables of django_events, to read.", [of.on("SELECT", *_tables())])
     yield Block("The log: also of topics and segments that come later.", [of.on_log("SELECT")])
@@ -265,7 +265,7 @@ def blocks(using: str, kind: str, role: str) -> list[Block]:
 
 
 def _tables() -> list[str]:
-    """All but the log, whose tables are many."""
+    """All tables but those of the log, which are many."""
     found = {model._meta.db_table for model in apps.get_app_config("django_events").get_models()}
     return sorted(found - {LOG})
 

@@ -108,7 +108,7 @@ def _wait(ended: threading.Event) -> bool:
 
 
 def _leave_at_once(code: str | int | None) -> None:
-    """The process ends although a handler doesn't come back, in whatever thread."""
+    """End the process although a handler in some thread doesn't come back."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

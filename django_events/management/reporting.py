@@ -22,7 +22,7 @@ NARROWEST = 8
 
 @dataclass(frozen=True)
 class Report:
-    """The same twice: data with stable keys, and text; and notes, which go to standard error in either case.
+    """The answer of a command, as data with stable keys and as text, and notes, which go to standard error.
 
     A command that answers a question says by its exit code what the answer is.
     """
@@ -95,18 +95,18 @@ def cell(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """In one line, and without what would make a terminal do something."""
+    """A text in one line, without control characters that a terminal obeys."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split()))
 
 
 def printable_lines(text: str) -> str:
-    """Line by line, and without what would make a terminal do something."""
+    """A text in its lines, without control characters that a terminal obeys."""
     lines = (line.expandtabs() for line in text.splitlines())
     return "\n".join("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) for line in lines)
 
 
 def fields(pairs: Iterable[tuple[str, Any]]) -> str:
-    """One thing, a line for each of its fields."""
+    """A single row, with a line for each of its fields."""
     lines = [(name, cell(value)) for name, value in pairs]
     widest = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{widest}}  {value}".rstrip() for name, value in lines)
@@ -130,7 +130,7 @@ def _fit(widths: list[int], narrowest: Sequence[int], texts: Sequence[bool], wid
 
 
 def _width(text: str) -> int:
-    """In columns of a terminal."""
+    """How many columns of a terminal a text takes."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
 
 

@@ -83,7 +83,7 @@ def _on_this_machine(path: str, said: str) -> Path:
 
 
 def usage(message: str) -> CommandError:
-    """What was said on the command line can't be meant."""
+    """The error for arguments of the command line that can't be used."""
     return CommandError(message, returncode=Exit.USAGE)
 
 
@@ -119,7 +119,7 @@ def explained() -> Iterator[None]:
 
 
 class ProgressLine:
-    """How far a run is: rows, rate and the time that is left; a line that changes, or one now and then."""
+    """The progress of a run: rows, rate and time left, in a line that changes, or in one now and then."""
 
     EVERY = 0.5
 
@@ -155,7 +155,7 @@ class ProgressLine:
             self._out.flush()
 
     def _show(self, text: str) -> None:
-        self._out.write(text, style_func=str, ending="")  # it is no error, which standard error is coloured for
+        self._out.write(text, style_func=str, ending="")  # progress is no error, so it isn't coloured like one
 
     def _share(self) -> float:
         """How much of the part is done, by the tasks of what Spark is doing now."""

@@ -85,12 +85,12 @@ class WorkerCommand(BaseCommand):
             raise CommandError(str(error), returncode=Exit.USAGE) from error
 
     def say(self, text: str) -> None:
-        """At once, also where standard output is a file."""
+        """Print a line at once, also where standard output is a file."""
         self.stdout.write(text)
         self.stdout.flush()
 
     def say_whether_it_polls(self, using: str) -> None:
-        """Why events wait for the transfer's next look, where publishers don't wake it."""
+        """Print why events wait for the transfer's next look, where publishers don't wake it."""
         if reason := why_polling(using):
             self.say(reason)
 
@@ -142,7 +142,7 @@ def _way_out(error: OSError | UnicodeError) -> str:
 
 
 def log_rate(logger: logging.Logger, message: str, using: str) -> Callable[[int], None]:
-    """Say once in a while how much was done, and how fast."""
+    """Log once in a while how much was done, and how fast."""
     rate = RateMeter()
 
     def report(done: int) -> None:

@@ -227,7 +227,7 @@ def _told(one: Leftover) -> str:
 
 
 def _database(using: str) -> str:
-    """Which one it is, in words that leave no doubt, and without a password."""
+    """Name the database without doubt, and without its password."""
     settings = connections[using].get_connection_params()
     where = f" at {settings['host']}" if settings.get("host") else ""
     name = settings.get("dbname") or settings.get("service") or "?"
@@ -247,7 +247,7 @@ def _megabytes(size: int) -> str:
 
 
 def _say(text: str) -> None:
-    """At once, and not where the report goes."""
+    """Print a line to standard error at once; the report goes to standard output."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

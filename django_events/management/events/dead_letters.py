@@ -93,7 +93,7 @@ def _acted(name: str, addresses: list[str], number: int, execute: bool, done: st
 
 
 def _chosen(using: str, name: str, ids: Sequence[Address], *, all: bool) -> QuerySet[DeadLetter]:
-    """The dead letters that are meant, each of which is there."""
+    """The dead letters that the arguments name; refused if one of them doesn't exist."""
     rows = registered(using, name)
     if all == bool(ids):
         raise wrong_usage("Name dead letters, like orders/1042, or say --all, and not both.")

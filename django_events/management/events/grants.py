@@ -46,7 +46,7 @@ def _statements(block: Block) -> list[str]:
 
 
 def _name(text: str) -> str:
-    """PostgreSQL would cut a longer name, and the text would be about two roles."""
+    """Refuse a name that PostgreSQL would cut: the SQL would be about two roles."""
     if not text or not text.isprintable() or len(text.encode()) > LONGEST:
         raise ArgumentTypeError(f"{text!r} is no name of a role, expected up to {LONGEST} bytes in one line.")
     return text

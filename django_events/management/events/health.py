@@ -64,7 +64,7 @@ def _of_consumer(using: str, name: str, max_lag: int | None, max_age: timedelta 
 
 
 def _counted(usual: int, max_lag: int | None) -> int:
-    """How far to count: so far that a limit is seen to be exceeded."""
+    """Up to how many events to count: enough to see that a limit is exceeded."""
     return usual if max_lag is None else min(max(usual, max_lag + 1), MOST_COUNTED)
 
 

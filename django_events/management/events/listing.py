@@ -109,7 +109,7 @@ def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
 
 
 def interventions(using: str, *, name: str | None, limit: int, **options: Any) -> Report:
-    """Also of consumers that are gone."""
+    """The interventions, also those about consumers that are gone."""
     rows = models.Intervention.objects.using(using).order_by("-at", "-pk")
     if name is not None:
         rows = rows.filter(consumer=name)

@@ -96,7 +96,7 @@ def _state(one: dict[str, Any]) -> str | None:
 
 
 def _said(result: dict[str, Any] | None) -> str:
-    """What there is to say of a result: nothing of what is nothing."""
+    """A result as text, without its zeros."""
     if result is None:
         return "not run: another process is at it"
     return ", ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in result.items() if value) or "–"
