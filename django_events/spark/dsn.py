@@ -54,7 +54,7 @@ class Dsn:
 
     @property
     def role(self) -> str:
-        """As whom it says to connect."""
+        """The role that it names."""
         return str(self._parameters.get("user") or "of this process")
 
     @contextmanager
@@ -69,7 +69,7 @@ class Dsn:
             yield connection
 
     def masked(self, error: BaseException) -> str:
-        """What an error says, without what must not be shown."""
+        """The message of an error, without passwords and other secrets."""
         said = str(error).strip()
         for name in self._parameters.keys() - set(SHOWN):
             if "password" in name or "secret" in name or "key" in name:
@@ -122,7 +122,7 @@ class KeptConnection:
         self.__init__(state["dsn"])  # type: ignore[misc]  # as new
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Do something that may be done twice: once more, if the connection turns out to be lost."""
+        """Call a function that may run twice: it runs again if the connection turns out to be lost."""
         if self._connection is not None:
             try:
                 return work(self._connection)

@@ -75,7 +75,7 @@ CAUSES = [
 
 
 def told(error: BaseException) -> str:
-    """The cause of an error of Spark, as people need it."""
+    """The cause of an error of Spark as a short message."""
     if isinstance(error, ConnectionError):
         return ENDED
     text = str(error).strip()

@@ -17,7 +17,7 @@ class Reached:
 
 
 class Batches(Journal):
-    """Which batch counts as the last one, and how far it got."""
+    """The journal of a stream: its last batch, and how far that got."""
 
     def __init__(self, storage: Storage, path: str, *, run: str | None = None) -> None:
         self.count = self.rows = 0
@@ -26,7 +26,7 @@ class Batches(Journal):
         super().__init__(storage, path, "stream_events", run=run)
 
     def finish(self, attempt: str, rows: int, reached: Mapping[str, Reached]) -> None:
-        """Let this attempt be the next batch."""
+        """Record this attempt as the next batch."""
         self._last = attempt
         self.count += 1
         self.rows += rows

@@ -63,7 +63,7 @@ Tell = Callable[[int, int, Part], None]  # events done, of how many, and the par
 
 
 def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, total, part: None) -> Summary:
-    """Export what is not there yet; Refused if another run is at it."""
+    """Export the events that the folder doesn't have; Refused if another run writes to it."""
     dsn = Dsn(wanted.dsn)
     with alone(dsn, wanted.path) as lock, dsn.connected() as connection:
         journal = Parts(storage_of(spark, wanted.path), wanted.path)
@@ -118,7 +118,7 @@ def _refuse_lost(part: Part, topic: TopicLog, wanted: Export) -> None:
 
 
 def _ranges(found: list[TopicLog], wanted: Export) -> list[tuple[TopicLog, int, int]]:
-    """What is meant of each topic, as far as it is in the log."""
+    """The range of each topic to export, as far as the log has it."""
     since, until, fail = wanted.since, wanted.until, not wanted.allow_loss
     for boundary in (since, until):
         boundary.refuse_others(found)
@@ -179,7 +179,7 @@ def _part(topic: TopicLog, start: int, end: int) -> Part:
 def _write(
     spark: "SparkSession", wanted: Export, part: Part, journal: Parts, lock: FolderLock, bytes_per_row: float
 ) -> None:
-    """Write a part, and let it count if all of it is in the files."""
+    """Write a part, and record it as done if all of its events are in the files."""
     attempt = journal.attempt()
     place = journal.place_of(attempt)
     with tagged(spark) as cancel, lock.watched(cancel):

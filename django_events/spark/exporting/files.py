@@ -115,7 +115,7 @@ def folders(by: tuple[str, ...]) -> list[str]:
 
 
 def described(format: str, by: Sequence[str]) -> str:
-    """How files of a folder are, in words."""
+    """A description of the format and the layout of a folder."""
     return f"in format {format}, by {', '.join(by) or 'nothing'}"
 
 

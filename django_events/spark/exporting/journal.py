@@ -48,11 +48,11 @@ class Journal:
 
     @property
     def has_left_over(self) -> bool:
-        """Whether attempts of other runs lie about."""
+        """Whether the folder has leftovers of other runs' attempts."""
         return bool(self._storage.names(self._attempts) or self._storage.names(self._removed))
 
     def refuse_other_way(self, format: str, by: Sequence[str]) -> None:
-        """Refused if the files that are there are others: no reader could take them together."""
+        """Refused if the existing files have another format or layout: no reader could read both together."""
         if self._head and (self._head["format"], self._head["by"]) != (format, list(by)):
             raise Refused(
                 f"{self.path} tells of files {described(self._head['format'], self._head['by'])}. This run writes them "
@@ -60,7 +60,7 @@ class Journal:
             )
 
     def begin(self, format: str, by: Sequence[str]) -> None:
-        """Take the folder over: from here on no earlier run can add anything."""
+        """Take the folder over: from now on no earlier run can add a version."""
         self.run = _name(self._number + 1)
         self._head = {"writer": self._writer, "run": self.run, "format": format, "by": list(by)}
         self._save()
@@ -68,11 +68,11 @@ class Journal:
         self._tidy()
 
     def attempt(self) -> str:
-        """A folder to write into, which no other run has and no reader looks at."""
+        """A new folder to write into, which no other run has and no reader looks at."""
         return _name(_token(self.run))
 
     def place_of(self, attempt: str) -> str:
-        """Where an attempt lies until it counts."""
+        """The path of an attempt until it counts."""
         return f"{self._attempts}/{attempt}"
 
     def give_up(self, attempt: str) -> None:
@@ -80,7 +80,7 @@ class Journal:
         self._storage.drop(self.place_of(attempt), f"{self._removed}/{attempt}")
 
     def settle(self) -> None:
-        """Let readers see what counts: a run may have ended between its decision and this."""
+        """Move what counts to where readers look: an earlier run may have ended before it did."""
         if there := set(self._storage.names(self._attempts)):
             for attempt, folder in self.decided().items():
                 if attempt in there and not self._is_late(attempt):
@@ -91,15 +91,15 @@ class Journal:
         raise NotImplementedError
 
     def content(self) -> dict[str, Any]:
-        """What this journal says, besides who writes how."""
+        """The content of a version, besides its writer and format."""
         raise NotImplementedError
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Understand it again; any of KeyError, TypeError, ValueError and AttributeError if it can't be."""
+        """Read that content back; raises any of KeyError, TypeError, ValueError and AttributeError if it can't be."""
         raise NotImplementedError
 
     def damaged(self, why: str) -> Refused:
-        """What to raise for a record that no run can have written."""
+        """The error for a version that no run can have written."""
         return Refused(
             f"{self.path} is damaged, or something else wrote it: {why}. What is in the folder can't be known. Take "
             "another folder."

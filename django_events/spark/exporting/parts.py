@@ -46,12 +46,12 @@ class Parts(Journal):
         self.begin(format, by)
 
     def finish(self, part: Part, attempt: str, rows: int) -> None:
-        """Let this attempt be the part."""
+        """Record this attempt as the part."""
         self.done[part], self._attempt_of[part] = rows, attempt
         self._decide(attempt)
 
     def missing(self, topic: str, start: int, end: int) -> list[tuple[int, int]]:
-        """What of a range no run has planned yet."""
+        """The pieces of a range that no run has planned yet."""
         gaps = []
         for one in sorted((part.start, part.end) for part in self.planned if part.topic == topic):
             if start < min(one[0], end):
@@ -60,7 +60,7 @@ class Parts(Journal):
         return [*gaps, (start, end)] if start < end else gaps
 
     def refuse_other_topic(self, topic: str, incarnation: str) -> None:
-        """Refused if what is there was exported from another topic of that name."""
+        """Refused if the files were exported from another topic of that name."""
         if any(part.topic == topic and part.incarnation != incarnation for part in self.planned):
             raise Refused(
                 f"Topic {topic!r} was made anew since it was exported, and its ids began again. Export to "

@@ -38,10 +38,10 @@ OF_TASKS = ("_temporary", "__")  # what Spark's committers call the folders that
 
 
 class Storage(Protocol):
-    """What is needed of a file system. Paths are as Spark has them."""
+    """What an export needs of a file system. Paths are as Spark has them."""
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing if there is none."""
+        """The names in a folder; none if it doesn't exist."""
 
     def read(self, file: str) -> str:
         """The text of a file."""
@@ -76,7 +76,7 @@ def storage_of(spark: "SparkSession", path: str) -> Storage:
 
 
 class OfDisk:
-    """A disk that this process sees."""
+    """Storage on a disk that this process sees."""
 
     def names(self, folder: str) -> list[str]:
         try:
