@@ -34,6 +34,8 @@ class Refused(EventsError):
 class InUse(Refused):
     """A worker, another command or a lock is in the way. The same request may succeed when that is over."""
 
+    reason = ""  # how a consumer is held, and by whom, where that is what is in the way
+
 
 class Invalid(Refused, ValueError):
     """An argument, an option, a declaration or a setting can't be used. The message says what was expected."""

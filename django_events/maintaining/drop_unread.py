@@ -15,10 +15,11 @@ from django.db import OperationalError
 
 from django_events import models, sql
 from django_events.consuming import log_positions
+from django_events.exceptions import InUse
 from django_events.log import retention
 from django_events.log.retention import Need, Outlived
 from django_events.operating.interventions import record
-from django_events.operating.quiesce import Held, lock, standing_still
+from django_events.operating.quiesce import lock, standing_still
 from django_events.signals import events_expired
 from django_events.sql.blocking import blocker_of, watched
 
@@ -80,8 +81,8 @@ def leave_behind(using: str, topic: models.Topic, old: Outlived, behind: Sequenc
             _remove(using, now, old)
     except _Changed:  # with what was moved rolled back
         return False
-    except Held as held:
-        raise NotNow(f"consumer {movable[0]}, which {held.reason}") from held
+    except InUse as error:
+        raise NotNow(f"consumer {movable[0]}, which {error.reason}") from error
     for row, loss in moved:
         _tell(using, row, loss)
     return True

@@ -22,14 +22,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 HOLD = timedelta(seconds=5)
 
 
-class Held(InUse):
-    """A worker, or another session, keeps a consumer for longer than an operator waits."""
-
-    def __init__(self, row: models.Consumer, reason: str, way: str) -> None:
-        super().__init__(f"Consumer {row} {reason}. Nothing was changed. {way}")
-        self.reason = reason
-
-
 class Patience:
     """Wait for the events in hand, and keep workers from claiming more meanwhile.
 
@@ -61,7 +53,7 @@ class Patience:
             self._consumers.update(held_until=ClockTimestamp() + HOLD)
 
     def wait_for(self, holder: str, *, locked: bool = False) -> None:
-        """Sleep, so that the holder of the lease or lock can finish; Held when the time is over."""
+        """Sleep, so that the holder of the lease or lock can finish; InUse when the time is over."""
         if time.monotonic() >= self._deadline or not self.alone:
             what = "locked" if locked else "handling events"
             how = f"still {what} after {self.wait.total_seconds():.0f} s" if self.alone else f"{what} now"
@@ -70,7 +62,7 @@ class Patience:
                 if self.alone
                 else f"Outside of a transaction, {self.verb} waits for it to finish."
             )
-            raise Held(self.rows[0], f"is {how}, by {holder}", way)
+            raise _held(self.rows[0], f"is {how}, by {holder}", way)
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
@@ -132,9 +124,15 @@ def lock(using: str, row: models.Consumer) -> None:
     row.live, row.filled_until = fresh.live, fresh.filled_until
 
 
-def locked(row: models.Consumer, error: OperationalError) -> Held:
+def locked(row: models.Consumer, error: OperationalError) -> InUse:
     """The lock of a session that has no lease is in the way."""
-    return Held(row, f"is locked, by {blocker_of(error)}", "Try again.")
+    return _held(row, f"is locked, by {blocker_of(error)}", "Try again.")
+
+
+def _held(row: models.Consumer, reason: str, way: str) -> InUse:
+    error = InUse(f"Consumer {row} {reason}. Nothing was changed. {way}")
+    error.reason = reason
+    return error
 
 
 def gone(row: models.Consumer) -> UnknownName:
