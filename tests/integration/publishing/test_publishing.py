@@ -613,10 +613,10 @@ def test_a_declared_topic_that_was_not_migrated_says_what_to_do(undiscovered):
 
 @rolled_back
 def test_a_database_without_the_tables_says_what_to_do(things):
+    with connection.cursor() as cursor:  # before the savepoint, with which the setting would end
+        cursor.execute("CREATE SCHEMA empty; SET LOCAL search_path TO empty")
     for attempt in (lambda: publish(things, 1), lambda: publish_many(things, [Draft(value=1)])):
         with pytest.raises(NotReady) as caught, transaction.atomic():
-            with connection.cursor() as cursor:
-                cursor.execute("CREATE SCHEMA empty; SET LOCAL search_path TO empty")
             attempt()
         # Before version 18 a server doesn't tell the search_path by itself, nor when asked in an aborted transaction.
         path = ", as far as the search_path of this connection leads (empty). Correct it, or run"
