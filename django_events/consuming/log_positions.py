@@ -60,12 +60,14 @@ def number_at(using: str, topic: models.Topic, partition: int, position: int) ->
     behind = SQL.next_number.on(log=log_table(topic.pk), partition=partition, after=position)
     if rows := sql.fetch(using, behind):  # retention's floor is one less, unless the beginning was removed by hand
         return int(rows[0][0]) - 1
+    topic.head.refresh_from_db(using=using)
     floors = topic.head.number_floors
     return int(floors[partition]) if partition < len(floors) and position >= topic.head.id_floor else 0
 
 
 def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
     """The first id that is there, and the one that comes next."""
+    topic.head.refresh_from_db(using=using)  # retention may have raised it while the caller waited for its lock
     log, floor = log_table(topic.pk), topic.head.id_floor
     [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
     [[last]] = sql.fetch(using, sql.shared.last_id.on(log=log, topic_id=topic.pk, floor=floor))

@@ -9,6 +9,8 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, models, publish_many
+from django_events.consuming import log_positions
+from django_events.consuming.registered import registered
 from django_events.exceptions import EventExpired, Refused
 from django_events.log import retention, segments
 from django_events.log.inventory import sizes
@@ -445,6 +447,20 @@ def test_rewinding_to_what_expired_is_refused_and_to_the_beginning_is_not(make_t
     rewind(reader, to="beginning")
 
     assert (position_of(reader).position, lag(reader)) == (100, 50)
+
+
+def test_a_consumer_that_was_found_before_the_log_expired_is_put_behind_it(make_topic, make_consumer):
+    """As rewind does, which may wait for its locks in between."""
+    topic = make_topic(segment_size=100, retention=DAY, keep_unread=False, partitions=4)
+    reader = make_consumer(topic, handler=print)
+    publish_many(topic, [Draft(value=n, partition=n % 3) for n in range(150)])
+    transfer_all()
+    [row] = registered("default", reader)
+    age(topic, 150)
+    assert expire_topic(topic)[:2] == (2, 150)
+
+    assert log_positions.find("default", row.topic, "beginning") == 151
+    assert [log_positions.number_at("default", row.topic, one, 150) for one in range(4)] == [50, 50, 50, 0]
 
 
 def test_a_consumer_that_begins_at_the_beginning_begins_behind_what_expired(make_topic, make_consumer):
