@@ -13,8 +13,10 @@ from psycopg.conninfo import make_conninfo
 from django_events import Draft, publish_many
 from django_events.exceptions import NotReady
 from django_events.log.transfer import Transfer
+from django_events.models.buffer import BufferedEvent
 from django_events.spark.session import session
 from tests.support.fix_topics import TopicFactory
+from tests.support.processes import wait_until
 
 PASSWORD = "s3cret-of-the-tests"
 # Of a Java that works for seconds: what it would gain by compiling better is less than what that costs.
@@ -80,10 +82,16 @@ def log(make_topic: TopicFactory) -> Callable[..., Any]:
 
 
 def move() -> None:
-    """Everything that is published into the log."""
+    """Everything that is published into the log, also what waits for sessions that are about to end."""
     transfer = Transfer("default")
-    while transfer.move() or transfer.left:
-        pass
+
+    def is_empty() -> bool:
+        while transfer.move() or transfer.left:
+            pass
+        transfer.setbacks.raise_first()
+        return not BufferedEvent.objects.exists()
+
+    wait_until(is_empty, what="the transfer of all events")
 
 
 @pytest.fixture
