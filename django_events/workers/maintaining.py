@@ -40,13 +40,13 @@ class StepRun(NamedTuple):
     error: str = ""
 
 
-def run_due(using: str, *, until: Callable[[], bool] = lambda: False) -> list[StepRun]:
-    """Run the steps that are due and that no other process runs, until `until` is true between two of them."""
-    names, periods = [step.name for step in STEPS], [step.every for step in STEPS]
+def run_due(using: str, steps: Sequence[Step] = STEPS, *, until: Callable[[], bool] = lambda: False) -> list[StepRun]:
+    """Run those of these steps that are due and that no other process runs, until `until` is true between two."""
+    names, periods = [step.name for step in steps], [step.every for step in steps]
     asked: sql.Question = SQL.due_steps, {"names": names, "periods": periods}
     with sql.batch(using, asked, **sql.UNHURRIED) as [rows]:
         due = {name for (name,) in rows}
-    return list(_run([step for step in STEPS if step.name in due], using, until=until, as_scheduled=True))
+    return list(_run([step for step in steps if step.name in due], using, until=until, as_scheduled=True))
 
 
 def run_steps(using: str, steps: Sequence[Step] = STEPS) -> list[StepRun]:

@@ -35,16 +35,8 @@ MINUTE = timedelta(minutes=1)
 NAMES = [step.name for step in STEPS]
 
 
-@pytest.fixture
-def only(monkeypatch):
-    """Replace the steps by one of the test's own."""
-
-    def replace(run, *, name="test", every=MINUTE):
-        step = Step(name=name, help="", run=run, every=every)
-        monkeypatch.setattr(maintaining, "STEPS", (step,))
-        return step
-
-    return replace
+def step_of(run, *, name="test", every=MINUTE):
+    return Step(name=name, help="", run=run, every=every)
 
 
 def later(by):
@@ -80,20 +72,20 @@ def test_each_step_is_run_once_in_its_period():
     assert ran(run_due("default")) == NAMES
 
 
-def test_several_at_once_share_the_steps(in_thread, only):
+def test_several_at_once_share_the_steps(in_thread):
     calls, ready = [], threading.Barrier(4)
-    only(lambda using, until: calls.append(using))
+    step = step_of(lambda using, until: calls.append(using))
 
     def due():
         ready.wait(60)
-        return run_due("default")
+        return run_due("default", [step])
 
     outcomes = [future.result() for future in [in_thread(due) for _ in range(4)]]
     assert calls == ["default"]
     assert sorted(len(outcome) for outcome in outcomes) == [0, 0, 0, 1]
 
 
-def test_a_step_that_one_process_runs_now_is_not_begun_by_others(in_thread, only):
+def test_a_step_that_one_process_runs_now_is_not_begun_by_others(in_thread):
     began, go_on = threading.Event(), threading.Event()
 
     def run(using, until):
@@ -101,30 +93,30 @@ def test_a_step_that_one_process_runs_now_is_not_begun_by_others(in_thread, only
         assert go_on.wait(60)
         return {}
 
-    step = only(run)
-    first = in_thread(run_due, "default")
+    step = step_of(run)
+    first = in_thread(run_due, "default", [step])
     assert began.wait(60)
-    assert [run_steps("default", [step])[0].result, run_due("default")] == [None, []]
+    assert [run_steps("default", [step])[0].result, run_due("default", [step])] == [None, []]
     go_on.set()
 
     assert ran(first.result()) == ["test"]
 
 
-def test_a_step_whose_runner_died_is_begun_anew_when_its_time_is_over(only):
-    step = only(lambda using, until: {"done": 1})
+def test_a_step_whose_runner_died_is_begun_anew_when_its_time_is_over():
+    step = step_of(lambda using, until: {"done": 1})
     assert maintaining._begin("default", step, as_scheduled=True) is not None  # and then it is killed
     later(2 * MINUTE)
-    assert run_due("default") == []
+    assert run_due("default", [step]) == []
     later(LEASE)
 
-    assert ran(run_due("default")) == ["test"]
+    assert ran(run_due("default", [step])) == ["test"]
 
 
-def test_a_runner_that_froze_overwrites_nothing(only):
-    step = only(lambda using, until: {"done": 1})
+def test_a_runner_that_froze_overwrites_nothing():
+    step = step_of(lambda using, until: {"done": 1})
     begun = maintaining._begin("default", step, as_scheduled=True)
     later(LEASE + MINUTE)
-    run_due("default")
+    run_due("default", [step])
     maintaining._end("default", begun, maintaining.StepRun("test", 0.0, {"done": "frozen"}))
 
     assert MaintenanceStep.objects.get().result == {"done": 1}
@@ -133,11 +125,10 @@ def test_a_runner_that_froze_overwrites_nothing(only):
 # What goes wrong
 
 
-def test_a_step_that_fails_is_written_down_and_the_others_are_run(monkeypatch, caplog):
+def test_a_step_that_fails_is_written_down_and_the_others_are_run(caplog):
     bad = Step(name="bad", help="", run=lambda using, until: 1 / 0)
     good = Step(name="good", help="", run=lambda using, until: {"done": 2})
-    monkeypatch.setattr(maintaining, "STEPS", (bad, good))
-    outcomes = run_due("default")
+    outcomes = run_due("default", [bad, good])
 
     assert [(one.step, one.result, one.error) for one in outcomes] == [
         ("bad", None, "division by zero"),
@@ -147,15 +138,14 @@ def test_a_step_that_fails_is_written_down_and_the_others_are_run(monkeypatch, c
     assert (row.error, row.leased_until, row.failing_since) == ("division by zero", None, row.started_at)
     assert "The step 'bad' of maintenance of 'default' failed" in caplog.text
     assert maintenance_problems()[0].startswith("the step bad fails since")
-    monkeypatch.setattr(maintaining, "STEPS", (Step(name="bad", help="", run=lambda using, until: {"done": 3}),))
     later(MINUTE)
-    run_due("default")
+    run_due("default", [step_of(lambda using, until: {"done": 3}, name="bad")])
     row.refresh_from_db()
     assert (row.error, row.failing_since, row.result) == ("", None, {"done": 3})
     assert maintenance_problems() == []
 
 
-def test_a_statement_that_takes_too_long_is_given_up(only, monkeypatch, connect):
+def test_a_statement_that_takes_too_long_is_given_up(monkeypatch, connect):
     from django_events import sql
 
     monkeypatch.setitem(sql.UNHURRIED, "statement_timeout", "50ms")
@@ -350,23 +340,23 @@ def test_a_step_has_so_much_time(monkeypatch):
     assert steps._repeat(lambda: 5, lambda: False) == 0
 
 
-def test_a_process_that_is_told_to_stop_begins_no_other_step(monkeypatch):
+def test_a_process_that_is_told_to_stop_begins_no_other_step():
     begun = []
 
     def run(using, until):
         begun.append(until())
         return {}
 
-    monkeypatch.setattr(maintaining, "STEPS", tuple(Step(name=name, help="", run=run) for name in "abc"))
-    assert ran(run_due("default", until=lambda: bool(begun))) == ["a"]
+    given = [step_of(run, name=name) for name in "abc"]
+    assert ran(run_due("default", given, until=lambda: bool(begun))) == ["a"]
     assert begun == [False]
 
 
-def test_ctrl_c_gives_the_step_back(only):
+def test_ctrl_c_gives_the_step_back():
     def interrupted(using, until):
         raise KeyboardInterrupt
 
-    step = only(interrupted)
+    step = step_of(interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_steps("default", [step])
     row = MaintenanceStep.objects.get()
