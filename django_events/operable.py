@@ -1,7 +1,8 @@
-"""What an operator does to a consumer, as methods of its declaration.
+"""What an operator does to a consumer or a topic, as methods of its declaration.
 
 billing.rewind(to=1042)
 billing.pause(by="ada")
+orders.remove(force=True, dry_run=True)
 
 Each calls the function of the same name in `django_events.operations`.
 """
@@ -10,7 +11,7 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
-from django_events.outcomes import Move, Retried, Skipped
+from django_events.outcomes import Move, RemovedTopic, Retried, Skipped
 
 WAIT = timedelta(seconds=10)
 
@@ -31,6 +32,24 @@ OneTopic = TopicLike | str | None  # one of its topics, or all
 def _operations() -> Any:
     """Declarations are read before Django is set up, so the room above is entered with the call."""
     return import_module("django_events.operations")
+
+
+class Removable:
+    """The verb that a declared topic has."""
+
+    def remove(
+        self,
+        *,
+        force: bool = False,
+        by: str | None = None,
+        wait: timedelta = timedelta(minutes=1),
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> RemovedTopic:
+        """Remove this topic with all its events; see `operations.remove_topic`."""
+        options = {"force": force, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
+        removed: RemovedTopic = _operations().remove_topic(self, **options)
+        return removed
 
 
 class Operable:

@@ -48,3 +48,19 @@ class Skipped(NamedTuple):
     partition: int
     attempts: int
     error: str
+
+
+class RemovedTopic(NamedTuple):
+    """A topic that was removed, or would be: its events in the log and in the buffer, and what else goes with it.
+
+    It is not finished while a lock keeps some of its tables; maintenance drops those.
+    """
+
+    topic: str
+    events: int
+    buffered: int
+    scheduled: int
+    dedup_keys: int
+    consumers: tuple[str, ...]
+    dead_letters: int
+    finished: bool

@@ -11,19 +11,22 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.utils import OperationalError, ProgrammingError
+from django.db.utils import ProgrammingError
 
 from django_events import declarations, models, sql
 from django_events.consuming import registration
 from django_events.exceptions import InUse, Refused
 from django_events.log import dropping, topics
+from django_events.log.topics import changing_topics
 from django_events.operating.orphans import forget_orphans
 
 SQL = sql.beside(__name__)
 
+PATIENCE = timedelta(minutes=1)
 NAME = re.compile(r"events-bench\.[0-9a-f]{12}")
 PLACE = "manage.py events bench"  # where it is declared, as far as messages say it
 
@@ -85,20 +88,17 @@ def drop_leftover(using: str, topic: models.Topic) -> bool:
 
 
 def drop(using: str, topic: models.Topic) -> None:
-    """Drop a ground: its consumers with their deliveries, then the topic. Repeating it does what is left."""
-    with sql.committed(using):
+    """Drop a ground: its consumers with their deliveries, and the topic. InUse if its log is locked for too long."""
+    with sql.committed(using), changing_topics(using):
         sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)  # no delivery comes in meanwhile
         models.Consumer.objects.using(using).filter(topic=topic).delete()
+        dropping.forget(using, topic)
     forget_orphans(using)
-    try:
-        dropping.drop(using, topic)
-    except OperationalError as error:
-        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
-            raise
+    if dropping.drop_forgotten(using, wait=PATIENCE):
         raise InUse(
-            f"Topic {topic} is still there: its log is locked, as by a report or a dump that takes long. The next "
-            "events bench drops it."
-        ) from error
+            f"Topic {topic} is gone, but its log is locked, as by a report or a dump that takes long. Maintenance "
+            "drops it."
+        )
 
 
 def _why_kept(using: str, topic: models.Topic, *, held: bool = False) -> str:

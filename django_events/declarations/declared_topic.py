@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from django_events.declarations.limits import MAX_PARTITIONS, MIN_SEGMENT_SIZE, NAME, NAME_RULE, check_number
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
+from django_events.operable import Removable
 
 
 def _publishing() -> Any:
@@ -16,7 +17,7 @@ def _publishing() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeclaredTopic:
+class DeclaredTopic(Removable):
     """A named log, as an app declares it. Its row in the database is `models.Topic`."""
 
     name: str

@@ -1,68 +1,103 @@
-"""Dropping a topic: its log, what is in the buffer, its rows. For topics that no app declares.
+"""Dropping topics: their rows first, in one transaction, then their tables and all that waits to be published in them.
 
-drop(using, topic)  # of its consumers nothing must be left
+    with changing_topics(using):
+        forget(using, topic)   # from now on the topic is gone, whatever happens
+    drop_forgotten(using)      # if it is interrupted, maintenance goes on
+
+Until its log is dropped, a mark in the log's comment says that it is to be. It goes as the last one, so what is left of
+a topic is always found by it. Without the mark, a log that lost its row waits for its topic to be declared again.
 """
 
 import time
+from collections.abc import Callable
+from datetime import timedelta
 
 from django.db import OperationalError
+from django.db.models import Model
 
 from django_events import models, sql
 from django_events.log import segments
-from django_events.log.topics import changing_topics
-from django_events.statements import log_table
+from django_events.statements import literal, log_table
 
 SQL = sql.beside(__name__)
 
 LOCK_TIMEOUT = "100ms"  # a waiting lock request blocks every later one
-PATIENCE = 60.0  # seconds
 PAUSE = 0.2
-BUFFERED_AT_ONCE = 10_000
+AT_ONCE = 10_000
+WAITING = (models.BufferedEvent, models.ScheduledEvent, models.StagedEvent, models.DedupKey)
 
 
-def drop(using: str, topic: models.Topic) -> None:
-    """Drop a topic with all its events. In small transactions; after a crash in between, repeating it does the rest.
+def forget(using: str, topic: models.Topic) -> None:
+    """Delete the rows of a topic, and mark its log. For a transaction that is `changing_topics`.
 
-    A transaction that drops many tables runs out of lock memory. Where a lock is not to be had at once it is asked for
-    again, for a minute, so that no session waits long behind it; then the error says so.
+    Of its consumers nothing must be left. A publisher that looks for the topic from now on doesn't find it.
     """
-    for segment in segments.segments(using, topic.pk):
-        _drop_table(using, segment.table)
-    _empty_buffer(using, topic.pk)
-    until = time.monotonic() + PATIENCE
-    while not _drop_rest(using, topic, sure=time.monotonic() > until):
-        time.sleep(PAUSE)
-    _empty_buffer(using, topic.pk)  # of a publisher that had found the topic
+    sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
+    if sql.fetch(using, SQL.has_log, table=log_table(topic.pk))[0][0]:
+        sql.run(using, SQL.mark_log.on(log=log_table(topic.pk), mark=literal(f"dropped: {topic.name}")))
+    models.TopicHead.objects.using(using).filter(pk=topic.pk).delete()
+    models.Topic.objects.using(using).filter(pk=topic.pk).delete()
 
 
-def _drop_rest(using: str, topic: models.Topic, *, sure: bool) -> bool:
-    """The log's table and the rows, or nothing; returns whether they are gone."""
-    try:
-        with changing_topics(using), sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-            sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
-            sql.run(using, SQL.drop_table.on(table=log_table(topic.pk)))
-            models.TopicHead.objects.using(using).filter(pk=topic.pk).delete()
-            models.Topic.objects.using(using).filter(pk=topic.pk).delete()
-    except OperationalError as error:
-        if sure or not sql.kind_of(error).passes_here:
-            raise
-        return False
-    return True
+def forgotten(using: str) -> list[int]:
+    """The ids of the topics whose logs are still to be dropped."""
+    return [topic_id for (topic_id,) in sql.fetch(using, SQL.forgotten)]
 
 
-def _drop_table(using: str, table: str) -> None:
-    until = time.monotonic() + PATIENCE
+def drop_forgotten(using: str, *, wait: timedelta = timedelta(0), until: Callable[[], bool] = lambda: False) -> int:
+    """Drop the logs of topics that are forgotten, and what waits in them; returns how many are left.
+
+    In small transactions, because one that drops many tables runs out of lock memory. Where a lock is not to be had at
+    once it is asked for again as long as it may `wait`, so that no session waits long behind it.
+    """
+    deadline = time.monotonic() + wait.total_seconds()
+    topic_ids = forgotten(using)
+    for number, topic_id in enumerate(topic_ids):
+        if until():
+            return len(topic_ids) - number
+        try:
+            _drop(using, topic_id, deadline)
+        except OperationalError as error:
+            if not sql.kind_of(error).passes_here:
+                raise
+    return len(forgotten(using))
+
+
+def drop_stranded(using: str) -> int:
+    """Delete events in the buffer whose topic has neither a row nor a log; returns how many.
+
+    A publisher may have found the topic before it was forgotten, and committed afterwards.
+    """
+    deleted = 0
+    for (topic_id,) in sql.fetch(using, SQL.stranded):
+        deleted += _empty(using, models.BufferedEvent, topic_id)
+    return deleted
+
+
+def _drop(using: str, topic_id: int, deadline: float) -> None:
+    """The log's table goes last: its mark tells that there is something left to do."""
+    for segment in segments.segments(using, topic_id):
+        _drop_table(using, segment.table, deadline)
+    for model in WAITING:
+        _empty(using, model, topic_id)
+    _drop_table(using, log_table(topic_id), deadline)
+
+
+def _drop_table(using: str, table: str, deadline: float) -> None:
     while True:
         try:
             with sql.batch(using, lock_timeout=LOCK_TIMEOUT):
                 sql.run(using, SQL.drop_table.on(table=table))
                 return
         except OperationalError as error:
-            if time.monotonic() > until or not sql.kind_of(error).passes_here:
+            if time.monotonic() > deadline or not sql.kind_of(error).passes_here:
                 raise
             time.sleep(PAUSE)
 
 
-def _empty_buffer(using: str, topic_id: int) -> None:
-    while sql.fetch(using, SQL.drop_buffered, topic_id=topic_id, most=BUFFERED_AT_ONCE)[0][0]:
-        pass
+def _empty(using: str, model: type[Model], topic_id: int) -> int:
+    deleted = 0
+    statement = SQL.drop_waiting.on(table=model._meta.db_table)
+    while gone := sql.fetch(using, statement, topic_id=topic_id, most=AT_ONCE)[0][0]:
+        deleted += gone
+    return deleted

@@ -1,3 +1,34 @@
+-- name: has_log
+-- Whether a log is there.
+--
+-- Parameters: table.
+-- Relies on: the catalog's own indexes.
+SELECT to_regclass(%(table)s) IS NOT NULL
+
+
+-- name: mark_log
+-- Mark the log of a topic that is forgotten: it is to be dropped.
+--
+-- Literals: mark, which no name of a topic can be. Identifiers: log.
+COMMENT ON TABLE {log} IS {mark}
+
+
+-- name: forgotten
+-- The topics that are forgotten, whose logs are still there.
+--
+-- Answers with the ids that they had.
+-- Relies on: the catalog's own indexes, the primary key of django_events_topic.
+SELECT log.topic_id
+FROM (
+    SELECT (regexp_match(c.relname, '_(\d+)$'))[1]::int AS topic_id, obj_description(c.oid, 'pg_class') AS mark
+    FROM pg_inherits AS link
+    JOIN pg_class AS c ON c.oid = link.inhrelid
+    WHERE link.inhparent = to_regclass('django_events_event')
+) AS log
+WHERE log.mark LIKE 'dropped: %%' AND NOT EXISTS (SELECT FROM django_events_topic AS t WHERE t.id = log.topic_id)
+ORDER BY log.topic_id
+
+
 -- name: drop_table
 -- Drop the log of a topic, or one segment of it.
 --
@@ -6,22 +37,37 @@
 DROP TABLE IF EXISTS {table}
 
 
--- name: drop_buffered
--- Delete some of the events of one topic from the buffer; answers with how many.
+-- name: drop_waiting
+-- Delete some rows of what waits in a topic; answers with how many.
 --
--- Parameters: topic_id, most.
--- Relies on: the primary key of the buffer (topic_id, id).
+-- Parameters: topic_id, most. Identifiers: table.
+-- Relies on: the primary key of the buffer (topic_id, id); the other tables are read whole.
 WITH gone AS (
-    DELETE FROM django_events_bufferedevent AS b
-    WHERE b.topic_id = %(topic_id)s
-        AND b.id = ANY(
-            ARRAY(
-                SELECT o.id FROM django_events_bufferedevent AS o
-                WHERE o.topic_id = %(topic_id)s
-                ORDER BY o.id
-                LIMIT %(most)s
-            )
-        )
-    RETURNING b.id
+    DELETE FROM {table} AS w
+    WHERE w.ctid = ANY(
+        ARRAY(SELECT o.ctid FROM {table} AS o WHERE o.topic_id = %(topic_id)s LIMIT %(most)s)
+    )
+    RETURNING w.topic_id
 )
 SELECT count(*) FROM gone
+
+
+-- name: stranded
+-- The topics that events in the buffer are of, and that have neither a row nor a log: those events can't go anywhere.
+--
+-- Answers with the ids that the topics had.
+-- Relies on: the primary key of the buffer (topic_id, id), the primary key of django_events_topic.
+WITH RECURSIVE owner AS (
+    (SELECT b.topic_id AS id FROM django_events_bufferedevent AS b ORDER BY b.topic_id LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT b.topic_id FROM django_events_bufferedevent AS b WHERE b.topic_id > owner.id ORDER BY b.topic_id LIMIT 1
+    )
+    FROM owner
+    WHERE owner.id IS NOT NULL
+)
+SELECT owner.id
+FROM owner
+WHERE owner.id IS NOT NULL
+    AND NOT EXISTS (SELECT FROM django_events_topic AS t WHERE t.id = owner.id)
+    AND to_regclass(format('django_events_event_%%s', owner.id)) IS NULL

@@ -11,6 +11,7 @@ from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.log import retention, segments
+from django_events.log.dropping import drop_forgotten, drop_stranded
 from django_events.log.inventory import logs
 from django_events.maintaining.expiring import a_lock, expire
 from django_events.maintaining.pruning import forget_dedup_keys, forget_staged, prune_histories
@@ -81,6 +82,13 @@ def watch_dead_rows(using: str, until: Until) -> Result:
     return {"tables": {pile.table: pile.dead for pile in piles(using)}}
 
 
+def delete_leftovers(using: str, until: Until) -> Result:
+    """Delete what a consumer or a topic left that was removed, as far as its tables are not locked."""
+    deleted = forget_orphans(using, seconds=SECONDS) + drop_stranded(using)
+    left = drop_forgotten(using, until=until)
+    return {"deleted": deleted, **({"waiting": left} if left else {})}
+
+
 STEPS = (
     Step(name="segments", help="Segments are made ahead of need.", run=make_segments),
     Step(name="retention", help="What topics need not keep is dropped.", run=apply_retention),
@@ -104,8 +112,8 @@ STEPS = (
     ),
     Step(
         name="orphans",
-        help="What is left of unregistered consumers is deleted.",
-        run=lambda using, until: {"deleted": forget_orphans(using, seconds=SECONDS)},
+        help="What is left of unregistered consumers and removed topics is deleted.",
+        run=lambda using, until: delete_leftovers(using, until),
         every=10 * MINUTE,
     ),
     Step(name="bloat", help="Tables that are not vacuumed are found.", run=watch_dead_rows, every=10 * MINUTE),

@@ -1145,6 +1145,7 @@ class Migration(OnPostgreSQL):
                             ("unregister", "unregister"),
                             ("expire", "expire"),
                             ("erase", "erase"),
+                            ("remove", "remove"),
                         ],
                         max_length=20,
                         verbose_name="action",

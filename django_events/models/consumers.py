@@ -231,7 +231,7 @@ class DeadLetter(models.Model):
 class Intervention(models.Model):
     """What was done by hand, like a rewind of a consumer, or by retention: kept when the consumer is gone.
 
-    An erasure is of a topic, and has no consumer.
+    An erasure, or a removal, is of a topic, and has no consumer.
     """
 
     at = models.DateTimeField(_("at"), db_default=ClockTimestamp(), editable=False)
@@ -250,6 +250,7 @@ class Intervention(models.Model):
             ("unregister", _("unregister")),
             ("expire", _("expire")),
             ("erase", _("erase")),
+            ("remove", _("remove")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63, blank=True)

@@ -1,4 +1,4 @@
-"""The record of what operators, and retention, do to consumers: who, when, and what changed."""
+"""The record of what operators, and retention, do to consumers and topics: who, when, and what changed."""
 
 import getpass
 import logging
@@ -14,11 +14,26 @@ logger = logging.getLogger("django_events.consumer")
 def record(using: str, row: models.Consumer, action: str, *, by: str | None, **details: Any) -> models.Intervention:
     """Write an intervention down, in the caller's transaction, and tell the workers to look."""
     who = by or this_user()
-    intervention = models.Intervention.objects.using(using).create(
-        by=who[:200], action=action, consumer=row.name, topic=row.topic.name, details=details
-    )
-    sql.fetch(using, sql.shared.notify, channel=channel.LOG, payload=str(row.topic_id))
     logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "")
+    return _recorded(using, row.topic, action, by=who, consumer=row.name, details=details)
+
+
+def record_of_topic(
+    using: str, row: models.Topic, action: str, *, by: str | None, **details: Any
+) -> models.Intervention:
+    """The same of a topic."""
+    who = by or this_user()
+    logger.info("Topic %s: %s by %s. %s", row, action, who, details or "")
+    return _recorded(using, row, action, by=who, consumer="", details=details)
+
+
+def _recorded(
+    using: str, topic: models.Topic, action: str, *, by: str, consumer: str, details: dict[str, Any]
+) -> models.Intervention:
+    intervention = models.Intervention.objects.using(using).create(
+        by=by[:200], action=action, consumer=consumer, topic=topic.name, details=details
+    )
+    sql.fetch(using, sql.shared.notify, channel=channel.LOG, payload=str(topic.pk))
     return intervention
 
 

@@ -34,12 +34,7 @@ def unregister(
         rows = registered(using, consumer, topic=topic)
         for row in rows:
             _refuse_declared(row)
-            if row.mode == "queue":  # first no worker claims, then no event enters its log
-                refuse_in_use(using, row)
-                sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
-                lock(using, row)
-            list(row.positions.using(using).select_for_update())
-            refuse_in_use(using, row)
+            hold(using, row)
             if dead := row.dead_letters.using(using).count():
                 raise Refused(
                     f"Consumer {row} has {dead} dead letters, which would be lost. Nothing was changed. "
@@ -47,12 +42,27 @@ def unregister(
                 )
         if not dry_run:
             for row in rows:
-                reached = {str(p.partition): p.position for p in row.positions.using(using)}
-                record(using, row, "unregister", by=by, positions=reached)
-                row.delete(using=using)
+                forget(using, row, by=by)
     if not dry_run:
         forget_orphans(using)
     return [row.topic.name for row in rows]
+
+
+def hold(using: str, row: models.Consumer) -> None:
+    """Let no worker begin anything for this consumer until the transaction ends; InUse if one has a lease."""
+    if row.mode == "queue":  # first no worker claims, then no event enters its log
+        refuse_in_use(using, row)
+        sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
+        lock(using, row)
+    list(row.positions.using(using).select_for_update())
+    refuse_in_use(using, row)
+
+
+def forget(using: str, row: models.Consumer, *, by: str | None) -> None:
+    """Delete a consumer that is held, and put on record how far it was. Its deliveries are orphans then."""
+    reached = {str(p.partition): p.position for p in row.positions.using(using)}
+    record(using, row, "unregister", by=by, positions=reached)
+    row.delete(using=using)
 
 
 def _refuse_declared(row: models.Consumer) -> None:

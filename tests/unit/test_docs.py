@@ -172,7 +172,7 @@ TESTING = {name: getattr(testing, name) for name in testing.__all__}
 SIGNATURES = [
     (name, value)
     for name, value in {**PUBLIC, **BY_HAND, **VERBS, **TESTING}.items()
-    if name not in ("Claimed", "EventsError", "Move", "ReceivedEvent", "Retried", "Skipped", "UNSET")
+    if name not in ("Claimed", "EventsError", "Move", "ReceivedEvent", "RemovedTopic", "Retried", "Skipped", "UNSET")
 ]
 COLUMNS = [
     (getattr(models, name)._meta.db_table, field.column)

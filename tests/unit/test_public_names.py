@@ -73,9 +73,9 @@ def test_every_public_name_is_what_it_says():
 
 OPERATIONS = {
     *("discard", "erase", "lag", "pause", "publish_again"),
-    *("redrive", "resume", "retry_now", "rewind", "skip", "unregister"),
+    *("redrive", "resume", "retry_now", "remove_topic", "rewind", "skip", "unregister"),
 }
-OUTCOMES = {"Move", "Retried", "Skipped"}
+OUTCOMES = {"Move", "RemovedTopic", "Retried", "Skipped"}
 OF_A_CONSUMER = ("lag", "pause", "resume", "retry_now", "rewind", "skip", "unregister")
 
 
@@ -111,6 +111,21 @@ def test_a_declaration_has_the_verb_with_the_same_arguments_and_result(name, mon
     options = {one.name: object() for one in of_method.values() if one.kind is one.KEYWORD_ONLY}
     getattr(billing, name)(*given, **options)
     assert asked == [((billing, *given), options)]
+
+
+def test_a_declared_topic_is_removed_with_the_same_arguments_and_result(monkeypatch):
+    from django_events import operations
+    from django_events.declarations import DeclaredTopic
+
+    of_function, of_method = (inspect.signature(one) for one in (operations.remove_topic, DeclaredTopic.remove))
+    assert [*of_method.parameters.values()][1:] == [*of_function.parameters.values()][1:]
+    assert of_method.return_annotation == of_function.return_annotation
+    asked = []
+    monkeypatch.setattr(operations, "remove_topic", lambda *given, **options: asked.append((given, options)))
+    orders = DeclaredTopic(name="orders")
+    options = {one.name: object() for one in of_method.parameters.values() if one.kind is one.KEYWORD_ONLY}
+    orders.remove(**options)
+    assert asked == [((orders,), options)]
 
 
 def test_async_twins_take_the_same_arguments():

@@ -36,7 +36,7 @@ CHANGES = {
     "BEGIN",
     "DEALLOCATE",
 }
-KINDS = {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE", *CHANGES}
+KINDS = {"COMMENT", "SELECT", "WITH", "INSERT", "UPDATE", "DELETE", *CHANGES}
 JSONPATH = re.compile(r"'strict [^']*'")
 READS = re.compile(r"\b(?:FROM|JOIN|USING)\s+(django_events_\w+|pg_\w+|\{log\})(?!\w*\()")
 TITLES = "Parameters|Identifiers|Literals|Parts|Relies on"

@@ -12,6 +12,7 @@ from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TO
 from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
+from django_events.management.events.removing import REMOVE_TOPIC
 from django_events.management.events.scheduling import CANCEL, SCHEDULED
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
@@ -37,6 +38,7 @@ ALL = (
     REDRIVE,
     DISCARD,
     ERASE,
+    REMOVE_TOPIC,
     INTERVENTIONS,
     MAINTAIN,
     BENCH,

@@ -1,5 +1,5 @@
 -- name: verify_logs
--- Topics without a log or without a head, and logs without a topic.
+-- Topics without a log or without a head, and logs without a topic, but for those that are to be dropped.
 --
 -- Answers with the fault, and the topic's id and name.
 -- Relies on: the catalog's own indexes, the primary keys of django_events_topic and django_events_topichead.
@@ -17,7 +17,10 @@ SELECT 'head', t.id, t.name
 FROM django_events_topic AS t
 WHERE NOT EXISTS (SELECT FROM django_events_topichead AS h WHERE h.topic_id = t.id)
 UNION ALL
-SELECT 'topic', log.topic_id, log.name FROM log WHERE log.topic_id NOT IN (SELECT t.id FROM django_events_topic AS t)
+SELECT 'topic', log.topic_id, log.name
+FROM log
+WHERE log.topic_id NOT IN (SELECT t.id FROM django_events_topic AS t)
+    AND coalesce(log.name, '') NOT LIKE 'dropped: %%'
 ORDER BY 2
 
 
