@@ -6,7 +6,9 @@ transfer asleep and wakes it, or keeps it from falling asleep until its events a
 transfer that is woken once keeps the lock. One that finds events again and again releases it, so that publishers under
 load notify nothing. The server releases the lock of a transfer that dies.
 
-Where there is no LISTEN connection, or it goes through a pooler, polling finds the events as well.
+Where publishers don't notify, because transactions can be prepared on the server, and where there is no LISTEN
+connection, or it goes through a pooler, polling finds the events: a millisecond after some were found, then after twice
+as long each time, up to a poll interval.
 """
 
 import threading
@@ -29,9 +31,13 @@ SOON = 1.0  # where a wake-up may be missed, look at least so often, in seconds
 
 NO_WAKE_UPS = (
     "Transactions can be prepared on this server (max_prepared_transactions is {most}), so publishers wake no transfer:"
-    " it looks every {poll:g} s. Where no transaction that publishes is prepared, set DJANGO_EVENTS['WAKE_UPS'] = True."
+    " it looks after milliseconds while events come, and every {poll:g} s while none do. Where no transaction that"
+    " publishes is prepared, set DJANGO_EVENTS['WAKE_UPS'] = True."
 )
-SWITCHED_OFF = "DJANGO_EVENTS['WAKE_UPS'] is False, so publishers wake no transfer: it looks every {poll:g} s."
+SWITCHED_OFF = (
+    "DJANGO_EVENTS['WAKE_UPS'] is False, so publishers wake no transfer: it looks after milliseconds while events come,"
+    " and every {poll:g} s while none do."
+)
 
 
 def why_polling(using: str) -> str | None:
@@ -109,10 +115,12 @@ class WakeUps:
     def _wait(self, stop: Stop, limit: float) -> None:
         session = self._listener.session
         if session is None:
-            self._wakeup.wait(stop, min(self.poll if self._listener.pooled else min(self.poll, SOON), limit))
+            longest = self.poll if self._listener.pooled else min(self.poll, SOON)
+            self._wakeup.wait(stop, min(self._next_pause(longest), limit))
         elif self._locked is session:
             # Only events that were inserted without notifying are left to be found by polling.
-            if self._wakeup.wait(stop, min(max(self.poll, SOON) if self._all_notify else self.poll, limit)):
+            longest = max(self.poll, SOON) if self._all_notify else self._next_pause(self.poll)
+            if self._wakeup.wait(stop, min(longest, limit)):
                 return
         elif (prepared := session.ask(SQL.lock_to_sleep, lock=channel.ASLEEP)) is not None:
             self._locked = session  # now publishers notify; events published before are found by looking once more
@@ -122,9 +130,14 @@ class WakeUps:
             self._wakeup.wait(stop, min(self.poll, SOON, limit))
         else:
             # An open publisher doesn't notify, so look again soon, and less often the longer it takes.
-            stop.wait(min(self._pause, self.poll, limit))
-            self._pause = min(self._pause * 2, SOON)
+            stop.wait(min(self._next_pause(min(self.poll, SOON)), limit))
         self._look_everywhere = True
+
+    def _next_pause(self, longest: float) -> float:
+        """The pause until the next look, twice as long as the one before since there was something to do."""
+        pause = min(self._pause, longest)
+        self._pause = pause * 2
+        return pause
 
     def _another_sleeps(self, session: ListenSession) -> bool:
         """Whether another transfer has the lock: only a transfer takes it exclusively, publishers share it."""

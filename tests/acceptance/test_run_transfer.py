@@ -104,7 +104,7 @@ def test_the_second_signal_ends_it_and_loses_nothing(processes: Processes):
 
 def test_where_publishers_wake_no_transfer_the_transfer_and_the_bench_say_so(processes: Processes):
     """The server of these tests allows prepared transactions, so an event waits for the transfer's next look."""
-    polling = "(max_prepared_transactions is 20), so publishers wake no transfer: it looks every 0.5 s."
+    polling = "(max_prepared_transactions is 20), so publishers wake no transfer: it looks after milliseconds while"
     transfer = processes.start("run_transfer")
     processes.wait_until(lambda: polling in processes.said(transfer), what="why it polls")
     transfer.send_signal(signal.SIGTERM)

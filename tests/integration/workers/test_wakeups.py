@@ -66,6 +66,19 @@ def test_every_event_arrives_by_wake_ups_alone(settings, things):
 
 
 @pytest.mark.requirement("X6")
+def test_where_publishers_notify_nothing_events_that_follow_each_other_are_found_soon(settings, things):
+    """The poll interval is an hour: each event arrives because the one before it has just been moved."""
+    settings.DJANGO_EVENTS = {**NEVER, "WAKE_UPS": False}
+    publish(things, 0)
+    with running_transfer() as worker:
+        for i in range(1, 31):
+            wait_until(lambda: not BufferedEvent.objects.exists(), what=f"event {i - 1} in the log")
+            publish(things, i)
+        wait_until(lambda: Event.objects.of(things).count() == 31, what="all events in the log")
+        wait_until(lambda: worker._wake_ups._pause > 0.1, what="longer and longer pauses while none comes")
+
+
+@pytest.mark.requirement("X6")
 def test_topics_that_publishers_name_are_moved_without_looking_at_others(settings, make_topic, monkeypatch):
     settings.DJANGO_EVENTS = NEVER
     topics, looks = [make_topic(f"things.{n}") for n in range(3)], []
