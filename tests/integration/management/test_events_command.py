@@ -1266,6 +1266,7 @@ SUBCOMMANDS = {
     "redrive": ["billing", "--all"],
     "discard": ["billing", "--all", "--reason", "x"],
     "erase": ["things", "--key", "7", "--reason", "a test"],
+    "remove-topic": ["orders"],
     "interventions": [],
     "maintain": [],
     "bench": [],

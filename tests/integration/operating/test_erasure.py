@@ -33,7 +33,9 @@ KEY = "ada@example.com"
 ONLY_ONCE = {"reason": "asked for"}
 
 
-@pytest.fixture(params=[False, True], ids=["without timeline", "with timeline"])
+@pytest.fixture(
+    params=[pytest.param(False, marks=pytest.mark.long, id="without timeline"), pytest.param(True, id="with timeline")]
+)
 def timeline(request):
     return request.param
 
