@@ -1,5 +1,6 @@
 """What the verbs of an operator return: plain tuples, so that declarations can name them without Django."""
 
+from datetime import datetime
 from typing import NamedTuple
 
 
@@ -64,3 +65,21 @@ class RemovedTopic(NamedTuple):
     consumers: tuple[str, ...]
     dead_letters: int
     finished: bool
+
+
+class Fate(NamedTuple):
+    """What one consumer has done with one event so far. The state is one of those in docs/how-to/use-the-admin.md.
+
+    Since when it is so, and until when: when it is tried again, or the lease of its holder ends.
+    """
+
+    consumer_id: int
+    consumer: str
+    mode: str
+    state: str
+    attempts: int
+    since: datetime | None
+    until: datetime | None
+    holder: str
+    error: str
+    dead_letter_id: int | None

@@ -18,9 +18,9 @@ from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.exceptions import EventsError
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
+from django_events.observing.fates import fates
 from django_events.observing.lag import importance, standings
 from django_events.observing.samples import Pace
-from django_events.observing.statuses import statuses
 from django_events.operations import publish_again
 
 LISTED = 100
@@ -128,7 +128,7 @@ class TopicAdmin(Pages):
     def event(self, request: HttpRequest, address: str, event_id: int) -> HttpResponse:
         topic, using, event = self._event(address, event_id)
         earlier, later = log.neighbours(using, topic, event)
-        found = statuses(using, topic, event_id)
+        found = fates(using, topic, event_id)
         everything = "all" in request.GET
         context = {
             "title": f"{topic.name}/{event.id}",
@@ -137,8 +137,8 @@ class TopicAdmin(Pages):
             "topic": topic,
             "event": event,
             "payload": payloads.of(event, everything=everything),
-            "statuses": [(one, *STATES[one.state]) for one in (found if everything else found[:LISTED])],
-            "more_statuses": 0 if everything else max(len(found) - LISTED, 0),
+            "fates": [(one, *STATES[one.state]) for one in (found if everything else found[:LISTED])],
+            "more_fates": 0 if everything else max(len(found) - LISTED, 0),
             "earlier": earlier,
             "later": later,
             "searched": None if topic.timeline else log.SEARCHED,

@@ -1,5 +1,7 @@
 """The log: events in the order of their commits, and the questions one asks of it."""
 
+from importlib import import_module
+
 import pgtrigger.apps  # lets Meta take triggers, wherever it stands in INSTALLED_APPS
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -9,6 +11,7 @@ from django_events.exceptions import EventExpired
 from django_events.models.functions import TopicId
 from django_events.models.topic_queries import TopicQuerySet
 from django_events.models.topics import Topic, TopicHead
+from django_events.outcomes import Fate
 
 SQL = sql.beside(__name__)
 
@@ -67,6 +70,12 @@ class Event(models.Model):
     logged_at = models.DateTimeField(_("logged at"))
 
     objects = EventQuerySet.as_manager()
+
+    def fate(self) -> list[Fate]:
+        """What became of this event: a `Fate` for each consumer of its topic, by name."""
+        # The room above reads it, so it is entered with the call.
+        found: list[Fate] = import_module("django_events.observing.fates").fates(self._state.db, self.topic, self.id)
+        return found
 
     @property
     def erased(self) -> bool:

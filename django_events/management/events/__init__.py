@@ -6,6 +6,7 @@ from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, 
 from django_events.management.events.doctor import DOCTOR
 from django_events.management.events.erasing import ERASE
 from django_events.management.events.failing import RETRY, SKIP
+from django_events.management.events.fates import FATE
 from django_events.management.events.grants import GRANTS
 from django_events.management.events.health import HEALTH
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
@@ -25,6 +26,7 @@ ALL = (
     TOPICS,
     CONSUMERS,
     PEEK,
+    FATE,
     PUBLISH,
     SCHEDULED,
     CANCEL,

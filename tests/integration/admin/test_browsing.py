@@ -9,7 +9,7 @@ from django_events import Backoff, Draft, Ignore
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
 from django_events.models import Consumer, DeadLetter, Topic
-from django_events.observing.statuses import statuses
+from django_events.observing.fates import fates
 from django_events.operations import rewind
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
@@ -148,7 +148,7 @@ def test_the_neighbours_of_a_key(olga, make_topic):
 
 
 def status_of(topic, event_id):
-    return {one.consumer: one.state for one in statuses("default", topic_of(topic), event_id)}
+    return {one.consumer: one.state for one in fates("default", topic_of(topic), event_id)}
 
 
 def test_the_status_of_an_event_with_each_consumer(olga, things, make_consumer):

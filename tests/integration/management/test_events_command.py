@@ -1253,6 +1253,7 @@ SUBCOMMANDS = {
     "topics": [],
     "consumers": [],
     "peek": ["orders"],
+    "fate": ["orders/1"],
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1"],

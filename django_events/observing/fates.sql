@@ -36,7 +36,7 @@
 )
 
 
--- name: statuses
+-- name: fates
 -- What each consumer of a topic has done with one event so far.
 --
 -- A stream's position says that an event was passed; a queue has a delivery while it isn't, and its history says what
@@ -44,7 +44,8 @@
 -- events that are older than the consumer.
 -- Parameters: topic_id, event_id. Identifiers: log. Parts: meets (whether the event `e` is for the consumer `c`; null: unknown).
 -- Relies on: the primary keys of the log and of django_events_delivery, django_events_position (consumer_id,
--- partition), django_events_deadletter (consumer_id, event_id), the primary key of django_events_pastdelivery.
+-- partition), django_events_deadletter (consumer_id, event_id), the primary keys of django_events_pastdelivery and
+-- django_events_deliverylease.
 SELECT
     c.id, c.name, c.mode,
     CASE
@@ -69,8 +70,17 @@ SELECT
         ELSE 'handled'
     END AS state,
     coalesce(d.attempts, dead.attempts, past.attempts, CASE WHEN p.attempted = e.id THEN p.attempts END, 0) AS attempts,
-    coalesce(dead.dead_at, past.processed_at, d.received_at) AS since,
-    coalesce(d.visible_at, CASE WHEN p.attempted = e.id THEN p.retry_at END) AS until,
+    CASE
+        WHEN d.token IS NOT NULL THEN d.last_at
+        ELSE coalesce(dead.dead_at, past.processed_at, d.received_at)
+    END AS since,
+    CASE
+        WHEN d.token IS NOT NULL THEN lease.leased_until
+        WHEN d.event_id IS NOT NULL THEN d.visible_at
+        WHEN p.attempted = e.id AND p.token IS NOT NULL THEN p.leased_until
+        WHEN p.attempted = e.id THEN p.retry_at
+    END AS until,
+    coalesce(lease.holder, CASE WHEN p.attempted = e.id AND p.token IS NOT NULL THEN p.holder END, '') AS holder,
     coalesce(dead.error, nullif(d.error, ''), CASE WHEN p.attempted = e.id THEN p.error END, '') AS error,
     dead.id AS dead_letter_id
 FROM {log} AS e
@@ -79,6 +89,7 @@ CROSS JOIN LATERAL (
 ) AS c
 LEFT JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition IN (-1, e.partition)
 LEFT JOIN django_events_delivery AS d ON d.consumer_id = c.id AND d.event_id = e.id
+LEFT JOIN django_events_deliverylease AS lease ON lease.token = d.token
 LEFT JOIN django_events_deadletter AS dead ON dead.consumer_id = c.id AND dead.event_id = e.id
 LEFT JOIN LATERAL (
     SELECT h.outcome, h.processed_at, h.attempts
