@@ -9,7 +9,7 @@ def bill(event: ReceivedEvent) -> None:
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -24,18 +24,26 @@ LONGEST_PAUSE = timedelta(days=3_650)
 class Backoff:
     """How often an event is attempted, and how long to wait in between: twice as long each time, up to a cap.
 
-    Each pause is shortened by chance, by a quarter at most, so that what failed together is not
-    tried together.
+    Or as long as `pauses` says, one after the other; the last one comes again. Each pause is shortened by chance, by a
+    quarter at most, so that what failed together is not tried together.
     """
 
     attempts: int = 8
     base: timedelta = timedelta(seconds=1)
     cap: timedelta = timedelta(minutes=10)
+    pauses: Sequence[timedelta] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pauses, list):
+            object.__setattr__(self, "pauses", tuple(self.pauses))
 
     def pause(self, attempt: int) -> timedelta:
         """How long to wait after this attempt failed; the first one is 1."""
-        doubled = self.base.total_seconds() * 2.0 ** min(attempt - 1, 100)
-        seconds = min(doubled, self.cap.total_seconds())
+        if self.pauses:
+            seconds = self.pauses[min(attempt, len(self.pauses)) - 1].total_seconds()
+        else:
+            doubled = self.base.total_seconds() * 2.0 ** min(attempt - 1, 100)
+            seconds = min(doubled, self.cap.total_seconds())
         return timedelta(seconds=seconds * random.uniform(0.75, 1))  # noqa: S311  # jitter
 
     def problems(self) -> Iterator[str]:
@@ -46,6 +54,11 @@ class Backoff:
             value: Any = getattr(self, option)
             if not _is_pause(value):
                 yield f"Backoff has {option}={value!r}, expected a timedelta from zero to ten years."
+        pauses: Any = self.pauses
+        if not isinstance(pauses, tuple) or not all(map(_is_pause, pauses)):
+            yield f"Backoff has pauses={pauses!r}, expected a list of timedeltas from zero to ten years."
+        elif pauses and (self.base, self.cap) != (Backoff.base, Backoff.cap):
+            yield "Backoff has pauses, and base or cap too: pauses say how long each one is."
 
 
 class RetryLater(Exception):

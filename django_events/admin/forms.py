@@ -60,6 +60,26 @@ class OnceForm(forms.Form):
     once = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4, required=False)
 
 
+class RemoveForm(forms.Form):
+    """The name of the topic once more, so that no other one is removed by a slip."""
+
+    name = forms.CharField(label=_("Name of the topic"), max_length=63)
+    force = forms.BooleanField(
+        label=_("Although it is declared, or consumers read it"),
+        required=False,
+        help_text=_("They are forgotten too, with their dead letters."),
+    )
+
+    def __init__(self, *args: Any, topic: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._topic = topic
+
+    def clean_name(self) -> str:
+        if self.cleaned_data["name"] != self._topic:
+            raise forms.ValidationError(_("This is not its name: %(topic)s"), params={"topic": self._topic})
+        return self._topic
+
+
 class DiscardForm(forms.Form):
     """The reason why dead letters are deleted: only the record with it stays."""
 

@@ -1,5 +1,6 @@
 """Topics: what they are made of, their logs to browse, and each event with what became of it."""
 
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,18 +13,20 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_events.admin import addresses, log, payloads
-from django_events.admin.forms import OnceForm
-from django_events.admin.pages import Pages, may
+from django_events.admin.forms import OnceForm, RemoveForm
+from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.exceptions import EventsError
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
+from django_events.observing import counted
 from django_events.observing.fates import fates
 from django_events.observing.lag import importance, standings
 from django_events.observing.samples import Pace
-from django_events.operations import publish_again
+from django_events.operations import RemovedTopic, publish_again, remove_topic
 
 LISTED = 100
+PATIENCE = timedelta(seconds=5)  # for locked tables, while a user waits for the page
 # How a status is called, and the class of its colour.
 STATES = {
     "handled": (gettext_lazy("handled"), "handled"),
@@ -50,6 +53,7 @@ class TopicAdmin(Pages):
             self.page("", "changelist", self.topics, "view_topic"),
             self.page("<str:address>/change/", "change", self.topic, "view_topic"),
             self.page("<str:address>/log/", "log", self.log, "view_event"),
+            self.page("<str:address>/remove/", "remove", self.remove, "view_topic", "remove_topic", post=True),
             self.page(event, "event", self.event, "view_event"),
             self.page(event + "again/", "again", self.again, "view_event", "republish_event", post=True),
             *super().get_urls(),
@@ -92,8 +96,38 @@ class TopicAdmin(Pages):
             "segments": extents(using, topic),
             "page": page,
             "consumers": consumer_rows(using, list(page.object_list), pace),
+            "may_remove": may(request, "remove_topic"),
         }
         return self.answer(request, "topic.html", context)
+
+    def remove(self, request: HttpRequest, address: str) -> HttpResponse:
+        """Show what goes, and remove the topic when the user has typed its name."""
+        topic, using = _row(address)
+        form = RemoveForm(request.POST if request.method == "POST" else None, topic=topic.name)
+        if form.is_valid():
+            try:
+                removed = remove_topic(
+                    topic.name, force=form.cleaned_data["force"], by=by(request), wait=PATIENCE, using=using
+                )
+            except EventsError as error:
+                messages.error(request, str(error))
+                return HttpResponseRedirect(self.url("remove", address))
+            said = _("Topic %(topic)s is removed.") % {"topic": topic.name}
+            self.note(request, topic, said)
+            messages.success(request, said)
+            if not removed.finished:
+                messages.warning(request, _("Some of its tables are locked by other sessions: maintenance drops them."))
+            return HttpResponseRedirect(self.list_url(using))
+        context = {
+            "title": _("Remove topic %(topic)s?") % {"topic": topic.name},
+            "trail": [(topic.name, self.url("change", address))],
+            "using": using,
+            "explanation": _goes(remove_topic(topic.name, force=True, dry_run=True, using=using)),
+            "button": _("Remove"),
+            "form": form,
+            "back": self.url("change", address),
+        }
+        return self.answer(request, "confirm.html", context)
 
     def log(self, request: HttpRequest, address: str) -> HttpResponse:
         topic, using = _row(address)
@@ -185,6 +219,19 @@ class TopicAdmin(Pages):
         if event is None:
             raise Http404(_gone(topic, event_id))
         return topic, using, event
+
+
+def _goes(removed: RemovedTopic) -> str:
+    return _(
+        "For good: %(events)s in the log, %(buffered)s in the buffer and %(scheduled)s scheduled; %(dead_letters)s of "
+        "its consumers: %(consumers)s. Publishing to it fails from then on."
+    ) % {
+        "events": counted.events(removed.events),
+        "buffered": counted.events(removed.buffered),
+        "scheduled": counted.events(removed.scheduled),
+        "dead_letters": counted.dead_letters(removed.dead_letters),
+        "consumers": ", ".join(removed.consumers) or "–",
+    }
 
 
 def _gone(topic: Topic, event_id: int) -> str:

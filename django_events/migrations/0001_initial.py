@@ -516,6 +516,7 @@ class Migration(OnPostgreSQL):
             options={
                 "db_table": "django_events_topic",
                 "default_permissions": ("view",),
+                "permissions": [("remove_topic", "Can remove topics")],
                 "verbose_name": "topic",
                 "verbose_name_plural": "topics",
             },

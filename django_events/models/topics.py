@@ -40,6 +40,7 @@ class Topic(models.Model):
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
         default_permissions = ("view",)
+        permissions = [("remove_topic", "Can remove topics")]
 
     def __str__(self) -> str:
         return self.name

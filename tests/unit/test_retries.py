@@ -44,6 +44,31 @@ def test_a_pause_never_gets_much_shorter_with_another_attempt(base, attempt):
     assert backoff.pause(attempt + 1) >= backoff.pause(attempt) * 0.75 - timedelta(microseconds=1)
 
 
+@pytest.mark.requirement("E10")
+@pytest.mark.parametrize(("attempt", "seconds"), [(1, 5), (2, 300), (3, 3_600), (4, 3_600), (10**6, 3_600)])
+def test_each_pause_may_be_said_and_the_last_one_comes_again(attempt, seconds):
+    backoff = Backoff(pauses=[timedelta(seconds=5), timedelta(minutes=5), timedelta(hours=1)])
+    pauses = {backoff.pause(attempt) for _ in range(50)}
+
+    assert not list(backoff.problems())
+    assert all(0.75 * seconds <= pause.total_seconds() <= seconds for pause in pauses)
+    assert len(pauses) > 1, "what failed together would be tried together"
+    assert hash(backoff) == hash(Backoff(pauses=(timedelta(seconds=5), timedelta(minutes=5), timedelta(hours=1))))
+
+
+@pytest.mark.parametrize("pauses", [[timedelta(-1)], [5], "1s", SECOND, None, {1: SECOND}])
+def test_pauses_that_can_not_be_used(pauses):
+    [problem] = Backoff(pauses=pauses).problems()
+    assert problem.startswith("Backoff has pauses=")
+    assert problem.endswith("expected a list of timedeltas from zero to ten years.")
+
+
+def test_pauses_and_a_base_are_two_answers_to_one_question():
+    assert list(Backoff(pauses=[SECOND], cap=SECOND).problems()) == [
+        "Backoff has pauses, and base or cap too: pauses say how long each one is."
+    ]
+
+
 def test_without_a_pause_it_is_tried_again_at_once():
     assert Backoff(base=timedelta(0)).pause(1_000) == timedelta(0)
     assert Backoff(cap=timedelta(0)).pause(1_000) == timedelta(0)

@@ -32,6 +32,7 @@ VIEWS = {
 }
 ACTIONS = {
     "publish again": ["view_event", "republish_event"],
+    "remove": ["view_topic", "remove_topic"],
     "pause": ["view_consumer", "pause_consumer"],
     "resume": ["view_consumer", "resume_consumer"],
     "retry_now": ["view_consumer", "retry_now_consumer"],
@@ -65,6 +66,7 @@ def addresses(lanes, make_consumer):
         "topics": root + "topic/",
         "topic": address("topic", topic),
         "topic history": address("topic", topic, "history"),
+        "remove": address("topic", topic, "remove"),
         "log": address("topic", topic, "log"),
         "event": address("topic", topic, "log/1"),
         "publish again": address("topic", topic, "log/1/again"),

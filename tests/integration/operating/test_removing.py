@@ -7,8 +7,12 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.test import Client
 from django.utils import timezone
 
 from django_events import Backoff, Draft, declarations, publish, publish_many
@@ -324,3 +328,49 @@ def test_the_command_shows_first_what_it_would_do(make_topic, capsys):
         "dead_letters": 0,
         "finished": True,
     }
+
+
+# The admin
+
+
+@pytest.fixture
+def olga():
+    """Who may do everything in the admin; what she leaves there is deleted."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("olga"))
+    yield client
+    for model in (LogEntry, Session, User):
+        model.objects.all().delete()
+
+
+def test_the_admin_says_what_goes_and_asks_for_its_name(make_topic, olga):
+    before = tables()
+    row = fill(make_topic(segment_size=100))
+    page = f"/admin/django_events/topic/{row.pk}/"
+    assert f'href="{page}remove/"' in olga.get(f"{page}change/").content.decode()
+    asked = olga.get(f"{page}remove/").content.decode()
+    assert (
+        "250 events in the log, 8 events in the buffer and 1 event scheduled; 0 dead letters of its consumers" in asked
+    )
+    assert "This is not its name: things" in olga.post(f"{page}remove/", {"name": "thing"}).content.decode()
+    assert Topic.objects.filter(name="things").exists()
+
+    answer = olga.post(f"{page}remove/", {"name": "things"}, follow=True)
+    assert answer.redirect_chain == [("/admin/django_events/topic/", 302)]
+    assert "Topic things is removed." in answer.content.decode()
+    assert Intervention.objects.get().by == "olga"
+    assert LogEntry.objects.get().get_change_message() == "Topic things is removed."
+    assert_nothing_is_left(row, before)
+
+
+def test_the_admin_says_why_it_is_refused(make_topic, make_consumer, olga):
+    topic = make_topic()
+    make_consumer(topic, handler=print)
+    page = f"/admin/django_events/topic/{Topic.objects.get(name='things').pk}/remove/"
+    answer = olga.post(page, {"name": "things"}, follow=True).content.decode()
+    assert "so the next migrate would make it again, empty. Nothing was changed." in answer
+    assert "reader" in answer
+    assert Topic.objects.filter(name="things").exists()
+
+    olga.post(page, {"name": "things", "force": "on"})
+    assert not Topic.objects.filter(name="things").exists()
