@@ -40,7 +40,6 @@ def asked(user=None, request_id=None):
     return describe_events(view)(request)
 
 
-@pytest.mark.requirement("P9")
 def test_an_event_says_who_and_which_request(things, ada):
     assert asked(ada, "req-1").content == b"done"
     publish(things, "of no request")
