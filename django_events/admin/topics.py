@@ -51,6 +51,8 @@ class TopicAdmin(Pages):
         event = "<str:address>/log/<int:event_id>/"
         return [
             self.page("", "changelist", self.topics, "view_topic"),
+            self.page("go/<str:name>/", "go", self.go, "view_topic"),
+            self.page("go/<str:name>/<int:event_id>/", "go", self.go, "view_topic"),
             self.page("<str:address>/change/", "change", self.topic, "view_topic"),
             self.page("<str:address>/log/", "log", self.log, "view_event"),
             self.page("<str:address>/remove/", "remove", self.remove, "view_topic", "remove_topic", post=True),
@@ -77,6 +79,16 @@ class TopicAdmin(Pages):
             "topics": page.object_list,
         }
         return self.answer(request, "topics.html", context)
+
+    def go(self, request: HttpRequest, name: str, event_id: int | None = None) -> HttpResponse:
+        """A topic or an event by the name that messages call it: `go/orders/1042/`."""
+        using = addresses.database_of(request)
+        topic = Topic.objects.using(using).filter(name=name).first()
+        if topic is None:
+            raise Http404(_("There is no such topic."))
+        address = addresses.written(topic.pk, using)
+        page = self.url("change", address) if event_id is None else self.url("event", address, event_id)
+        return HttpResponseRedirect(page)
 
     def topic(self, request: HttpRequest, address: str) -> HttpResponse:
         topic, using = _row(address)

@@ -125,6 +125,7 @@ def test_every_page_fits_on_every_screen(site, olga, request):
     pages = {
         "topics": f"{root}topic/",
         "topic": f"{root}topic/{consumer.topic_id}/change/",
+        "remove": f"{root}topic/{consumer.topic_id}/remove/",
         "log": f"{root}topic/{consumer.topic_id}/log/",
         "event": f"{root}topic/{consumer.topic_id}/log/40/",
         "again": f"{root}topic/{consumer.topic_id}/log/40/again/",

@@ -251,3 +251,16 @@ def test_a_topic_says_what_it_keeps(olga, make_topic):
     assert "<dt>Events kept</dt><dd>5,000</dd>" in page
     assert "<dt>Size kept</dt><dd>3.2 GB</dd>" in page
     assert "<dt>What is unread</dt><dd>expires too</dd>" in page
+
+
+def test_a_topic_and_an_event_are_found_by_name(things, olga):
+    things.publish(1)
+    transfer_all()
+    topic = topic_of(things)
+    go = "/admin/django_events/topic/go"
+
+    assert olga.get(f"{go}/things/").url == address("topic", topic)
+    assert olga.get(f"{go}/things/1/").url == address("topic", topic, "log/1")
+    assert olga.get(f"{go}/things/1/", follow=True).status_code == 200
+    assert olga.get(f"{go}/thing/1/").status_code == 404
+    assert olga.get(f"{go}/things/2/", follow=True).status_code == 404
