@@ -7,11 +7,12 @@ orders.remove(force=True, dry_run=True)
 Each calls the function of the same name in `django_events.operations`.
 """
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
-from django_events.outcomes import Move, RemovedTopic, Retried, Skipped
+from django_events.outcomes import Move, RemovedTopic, Replayed, Retried, Skipped
 
 WAIT = timedelta(seconds=10)
 
@@ -113,6 +114,27 @@ class Operable:
         options = {"reason": reason, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
         skipped: Skipped = _operations().skip(self, event_id, topic=topic, **options)
         return skipped
+
+    def replay(
+        self,
+        *,
+        topic: OneTopic = None,
+        ids: Iterable[int] | None = None,
+        first: int | None = None,
+        last: int | None = None,
+        types: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        where: str | None = None,
+        reason: str,
+        by: str | None = None,
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> Replayed:
+        """Let this consumer handle chosen events again; see `operations.replay`."""
+        chosen = {"ids": ids, "first": first, "last": last, "types": types, "keys": keys, "where": where}
+        options = {"reason": reason, "by": by, "dry_run": dry_run, "using": using}
+        replayed: Replayed = _operations().replay(self, topic=topic, **chosen, **options)
+        return replayed
 
     def unregister(
         self,

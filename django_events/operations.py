@@ -10,16 +10,18 @@ from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
 from django_events.operating.pausing import pause, resume
 from django_events.operating.removing import remove_topic
+from django_events.operating.replaying import replay
 from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from django_events.operating.unregistering import unregister
-from django_events.outcomes import Move, RemovedTopic, Retried, Skipped
+from django_events.outcomes import Move, RemovedTopic, Replayed, Retried, Skipped
 from django_events.publishing.republish import publish_again
 
 __all__ = [
     "Move",
     "RemovedTopic",
+    "Replayed",
     "Retried",
     "Skipped",
     "discard",
@@ -29,6 +31,7 @@ __all__ = [
     "publish_again",
     "redrive",
     "remove_topic",
+    "replay",
     "resume",
     "retry_now",
     "rewind",

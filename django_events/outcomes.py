@@ -51,6 +51,20 @@ class Skipped(NamedTuple):
     error: str
 
 
+class Replayed(NamedTuple):
+    """How many chosen events of a topic a consumer handles again, or would.
+
+    Others of those chosen are not handled yet (`pending`), not meant for it (`filtered`), or are to be handled again
+    already (`waiting`).
+    """
+
+    topic: str
+    events: int
+    pending: int
+    filtered: int
+    waiting: int
+
+
 class RemovedTopic(NamedTuple):
     """A topic that was removed, or would be: its events in the log and in the buffer, and what else goes with it.
 

@@ -1142,6 +1142,7 @@ class Migration(OnPostgreSQL):
                             ("skip", "skip"),
                             ("rewind", "rewind"),
                             ("redrive", "redrive"),
+                            ("replay", "replay"),
                             ("discard", "discard"),
                             ("unregister", "unregister"),
                             ("expire", "expire"),

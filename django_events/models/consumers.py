@@ -246,6 +246,7 @@ class Intervention(models.Model):
             ("skip", _("skip")),
             ("rewind", _("rewind")),
             ("redrive", _("redrive")),
+            ("replay", _("replay")),
             ("discard", _("discard")),
             ("unregister", _("unregister")),
             ("expire", _("expire")),

@@ -21,6 +21,7 @@ from django_events.operating.locks import bounded
 SQL = sql.beside(__name__)
 
 Letters = DeadLetter | Iterable[DeadLetter]
+COPY = ("value", "body", "metadata", "error", "traceback")
 NAMED = 100  # events that an intervention lists; more are only counted
 
 
@@ -33,7 +34,7 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
     changes nothing.
     """
     with _locked(dead_letters) as (using, letters):
-        _refuse_before_older(using, letters)
+        refuse_before_older(using, [letter.pk for letter in letters])
         if not dry_run:
             ids = [letter.pk for letter in letters]
             DeadLetter.objects.using(using).filter(pk__in=ids, redrive_at__isnull=True).update(
@@ -74,14 +75,14 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
         sql.fetch(using, SQL.lock_redriven, ids=ids)
         letters = DeadLetter.objects.using(using).filter(pk__in=ids).select_related("consumer__topic")
         # Without the payloads: there may be a hundred thousand dead letters.
-        letters = letters.defer("value", "body", "metadata", "error", "traceback")
+        letters = letters.defer(*COPY)
         yield using, list(letters.order_by("consumer_id", "event_id").select_for_update(of=["self"]))
 
 
-def _refuse_before_older(using: str, letters: list[DeadLetter]) -> None:
-    ids = [letter.pk for letter in letters]
+def refuse_before_older(using: str, ids: list[int]) -> None:
+    """Refused if one of these would be handled again, and an older one of the same key would not."""
     for letter_id, older_id in sql.fetch(using, SQL.older_dead_letter, ids=ids):
-        letter = next(letter for letter in letters if letter.pk == letter_id)
+        letter = DeadLetter.objects.using(using).select_related("consumer__topic").defer(*COPY).get(pk=letter_id)
         raise Refused(
             f"The dead letter {letter} of consumer {letter.consumer.name!r} can't be handled before "
             f"{letter.consumer.topic}/{older_id}, which is older and has the same key {letter.key!r}. "

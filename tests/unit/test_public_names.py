@@ -73,10 +73,10 @@ def test_every_public_name_is_what_it_says():
 
 OPERATIONS = {
     *("discard", "erase", "lag", "pause", "publish_again"),
-    *("redrive", "resume", "retry_now", "remove_topic", "rewind", "skip", "unregister"),
+    *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "skip", "unregister"),
 }
-OUTCOMES = {"Move", "RemovedTopic", "Retried", "Skipped"}
-OF_A_CONSUMER = ("lag", "pause", "resume", "retry_now", "rewind", "skip", "unregister")
+OUTCOMES = {"Move", "RemovedTopic", "Replayed", "Retried", "Skipped"}
+OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
 
 
 def test_operations_have_every_verb_and_nothing_else():

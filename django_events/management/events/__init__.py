@@ -14,6 +14,7 @@ from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.removing import REMOVE_TOPIC
+from django_events.management.events.replaying import REPLAY
 from django_events.management.events.scheduling import CANCEL, SCHEDULED
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
@@ -35,6 +36,7 @@ ALL = (
     RETRY,
     SKIP,
     REWIND,
+    REPLAY,
     UNREGISTER,
     DEAD_LETTERS,
     REDRIVE,

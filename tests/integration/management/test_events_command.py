@@ -1262,6 +1262,7 @@ SUBCOMMANDS = {
     "retry-now": ["billing"],
     "skip": ["billing", "1", "--reason", "x"],
     "rewind": ["billing", "--to", "end"],
+    "replay": ["billing", "--ids", "1", "--reason", "x"],
     "unregister": ["billing"],
     "dead-letters": [],
     "redrive": ["billing", "--all"],
