@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from django_events import sql
 from django_events.admin import addresses
-from django_events.admin.forms import RewindForm, SkipForm
+from django_events.admin.forms import ReplayForm, RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError
@@ -26,7 +26,7 @@ from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, 
 from django_events.observing import counted
 from django_events.observing.lag import importance, progress, standings
 from django_events.observing.samples import Pace
-from django_events.operations import pause, resume, retry_now, rewind, skip
+from django_events.operations import pause, replay, resume, retry_now, rewind, skip
 
 SQL = sql.beside(__name__)
 
@@ -78,6 +78,27 @@ def _skip(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     return _("Event %(address)s is a dead letter of %(consumer)s now: it can be redriven.") % {
         "address": f"{row.topic}/{said['event']}",
         "consumer": row,
+    }
+
+
+def _replay(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
+    done = replay(
+        row.name,
+        topic=row.topic.name,
+        first=said["first"],
+        last=said["last"],
+        types=[said["type"]] if said["type"] else None,
+        keys=[said["key"]] if said["key"] else None,
+        reason=said["reason"],
+        by=by(request),
+        using=row._state.db,
+    )
+    if not done.events:
+        return ""
+    return _("Consumer %(consumer)s handles %(again)s again. Of those chosen, %(left_out)s are left out.") % {
+        "consumer": row,
+        "again": counted.events(done.events),
+        "left_out": counted.events(done.pending + done.filtered + done.waiting),
     }
 
 
@@ -136,6 +157,16 @@ ACTIONS = {
             ),
             act=_skip,
             form=SkipForm,
+        ),
+        Action(
+            name="replay",
+            label=gettext_lazy("Replay events"),
+            explanation=gettext_lazy(
+                "The consumer handles chosen events again, beside what comes. Each waits as a dead letter for its turn."
+                " Events that it has not handled yet, or that are not meant for it, are left out."
+            ),
+            act=_replay,
+            form=ReplayForm,
         ),
         Action(
             name="rewind",
@@ -228,8 +259,9 @@ class ConsumerAdmin(Pages):
             raise PermissionDenied
         row, using = _row(address)
         back = self.url("change", address)
-        asked = request.POST if request.method == "POST" else (request.GET or None)
-        form = action.form(asked, initial={"event": _attempted(row)}) if action.form is not forms.Form else None
+        asked = request.POST if request.method == "POST" else (action.previewed and request.GET) or None
+        initial = {"event": _attempted(row), **request.GET.dict()}
+        form = action.form(asked, initial=initial) if action.form is not forms.Form else None
         moves = None
         if form is not None and asked is not None and not form.is_valid():
             pass

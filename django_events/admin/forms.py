@@ -54,6 +54,18 @@ class SkipForm(forms.Form):
     reason = forms.CharField(label=_("Reason"), max_length=500)
 
 
+class ReplayForm(forms.Form):
+    """Which events a consumer handles again, and why."""
+
+    first = forms.IntegerField(label=_("From the id"), min_value=1, max_value=LARGEST_ID)
+    last = forms.IntegerField(label=_("To the id"), min_value=1, max_value=LARGEST_ID)
+    type = forms.CharField(
+        label=_("Type"), max_length=200, required=False, help_text=_("A pattern like order.*; empty: all.")
+    )
+    key = forms.CharField(label=_("Key"), max_length=512, required=False, help_text=_("Empty: all."))
+    reason = forms.CharField(label=_("Reason"), max_length=500)
+
+
 class OnceForm(forms.Form):
     """A token by which a form that was sent twice is told from one that was opened again."""
 

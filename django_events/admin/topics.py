@@ -189,6 +189,7 @@ class TopicAdmin(Pages):
             "later": later,
             "searched": None if topic.timeline else log.SEARCHED,
             "may_publish": may(request, "republish_event"),
+            "may_replay": may(request, "view_consumer", "replay_consumer"),
         }
         return self.answer(request, "event.html", context)
 

@@ -930,6 +930,7 @@ class Migration(OnPostgreSQL):
                     ("resume_consumer", "Can resume a consumer"),
                     ("rewind_consumer", "Can rewind a consumer"),
                     ("skip_consumer", "Can let a consumer skip an event"),
+                    ("replay_consumer", "Can let a consumer handle events again"),
                     ("retry_now_consumer", "Can let a consumer retry now"),
                 ],
                 "verbose_name": "consumer",

@@ -133,6 +133,7 @@ def test_every_page_fits_on_every_screen(site, olga, request):
         "consumer": f"{root}consumer/{consumer.pk}/change/",
         "deliveries": f"{root}consumer/{consumer.pk}/deliveries/",
         "rewind": f"{root}consumer/{consumer.pk}/act/rewind/?to=id&id=30",
+        "replay": f"{root}consumer/{consumer.pk}/act/replay/?first=40&last=40",
         "dead-letters": f"{root}deadletter/",
         "errors": f"{root}deadletter/errors/",
         "dead-letter": f"{root}deadletter/{letter.pk}/change/",

@@ -1,5 +1,6 @@
 """What people do in the admin: it happens, it is written down, and what can't be done says why."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -413,3 +414,28 @@ def test_garbage_in_forms_does_no_harm(olga, things, make_consumer, broken):
         assert olga.get(log + query, follow=True).status_code == 200, query
     assert olga.get("/admin/django_events/consumer/", {"q": "a.b-c.d", "p": "x"}).context["page"].paginator.count == 1
     assert not Intervention.objects.exists()
+
+
+def test_an_event_is_replayed_from_its_page(olga, things, make_consumer):
+    seen = []
+    reader = make_consumer(things, handler=lambda event: seen.append(event.value))
+    for n in (1, 2, 3):
+        things.publish(n)
+    drain()
+    row = consumer_of(reader)
+    page = olga.get(address("topic", topic_of(things), "log/2")).content.decode()
+    [link] = re.findall(r'href="([^"]*act/replay/[^"]*)"', page)
+    asked = olga.get(link.replace("&amp;", "&")).content.decode()
+    assert 'name="first" value="2"' in asked and 'name="last" value="2"' in asked
+    assert "This field is required" not in asked
+    chosen = {"first": "2", "last": "2", "type": "", "key": ""}
+    assert "This field is required" in olga.post(address("consumer", row, "act/replay"), chosen).content.decode()
+    answer = olga.post(address("consumer", row, "act/replay"), {**chosen, "reason": "Tuesday"}, follow=True)
+    assert "handles 1 event again. Of those chosen, 0 events are left out." in answer.content.decode()
+    drain()
+
+    assert seen == [1, 2, 3, 2]
+    assert Intervention.objects.get(action="replay").by == "olga"
+    nothing = {**chosen, "first": "9", "last": "9", "reason": "Tuesday"}
+    answer = olga.post(address("consumer", row, "act/replay"), nothing, follow=True)
+    assert "there was nothing to do" in answer.content.decode()

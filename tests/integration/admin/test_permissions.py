@@ -37,6 +37,7 @@ ACTIONS = {
     "resume": ["view_consumer", "resume_consumer"],
     "retry_now": ["view_consumer", "retry_now_consumer"],
     "skip": ["view_consumer", "skip_consumer"],
+    "replay": ["view_consumer", "replay_consumer"],
     "rewind": ["view_consumer", "rewind_consumer"],
     "redrive": ["view_deadletter", "redrive_deadletter"],
     "discard": ["view_deadletter", "discard_deadletter"],
@@ -82,7 +83,7 @@ def addresses(lanes, make_consumer):
         "interventions": root + "intervention/",
         **{
             name: address("consumer", consumer, f"act/{name}")
-            for name in ("pause", "resume", "retry_now", "skip", "rewind")
+            for name in ("pause", "resume", "retry_now", "skip", "replay", "rewind")
         },
         **{name: address("deadletter", letter, f"act/{name}") for name in ("redrive", "discard")},
     }
