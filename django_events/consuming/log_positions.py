@@ -8,6 +8,7 @@ from datetime import datetime
 
 from django_events import declarations, models, sql
 from django_events.exceptions import Invalid, Refused
+from django_events.models.times import first_since
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -21,7 +22,7 @@ def find(using: str, topic: models.Topic, to: declarations.Start) -> int:
     if to == "end":
         return end
     if isinstance(to, datetime):
-        return _first_since(using, topic, to, first, end)
+        return first_since(using, topic.pk, to, first=first, end=end)
     if isinstance(to, bool) or not isinstance(to, int):
         raise Invalid(
             f"{to!r} is no position in a log, expected 'beginning', 'end', a datetime, or the id of an event."
@@ -72,18 +73,3 @@ def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
     [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
     [[last]] = sql.fetch(using, sql.shared.last_id.on(log=log, topic_id=topic.pk, floor=floor))
     return (floor + 1 if first is None else first), last + 1
-
-
-def _first_since(using: str, topic: models.Topic, moment: datetime, first: int, end: int) -> int:
-    """Times never decrease along ids, so halving finds the first event at or after a moment."""
-    if moment.tzinfo is None:
-        raise Invalid(f"{moment!r} has no time zone, so it is not clear which moment is meant.")
-    log = log_table(topic.pk)
-    while first < end:
-        middle = (first + end) // 2
-        [[before]] = sql.fetch(using, sql.shared.logged_before.on(log=log, topic_id=topic.pk, id=middle), moment=moment)
-        if before:
-            first = middle + 1
-        else:
-            end = middle
-    return first

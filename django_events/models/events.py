@@ -1,5 +1,6 @@
 """The log: events in the order of their commits, and the questions one asks of it."""
 
+from datetime import datetime
 from importlib import import_module
 
 import pgtrigger.apps  # lets Meta take triggers, wherever it stands in INSTALLED_APPS
@@ -9,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from django_events import declarations, sql
 from django_events.exceptions import EventExpired
 from django_events.models.functions import TopicId
+from django_events.models.times import first_since, refuse_naive
 from django_events.models.topic_queries import TopicQuerySet
 from django_events.models.topics import Topic, TopicHead
 from django_events.outcomes import Fate
@@ -36,6 +38,29 @@ class EventQuerySet(TopicQuerySet["Event"]):
     def since(self, topic: declarations.DeclaredTopic | str, id: int = 0) -> "EventQuerySet":
         """What comes after an id, oldest first. Slice it: a log can be long."""
         return self.of(topic).filter(id__gt=id).order_by("id")
+
+    def between(
+        self, topic: declarations.DeclaredTopic | str, start: datetime | None = None, end: datetime | None = None
+    ) -> "EventQuerySet":
+        """What was logged at `start` or later and before `end`, oldest first. Their ids are found now, by halving."""
+        events = self.of(topic).order_by("id")
+        first, last = (events.order_by(order).values_list("topic_id", "id").first() for order in ("id", "-id"))
+        for moment in (start, end):
+            if moment is not None:
+                refuse_naive(moment)
+        if start is not None:
+            events = events.filter(logged_at__gte=start)
+        if end is not None:
+            events = events.filter(logged_at__lt=end)
+        if first is None or last is None:
+            return events
+        topic_id, oldest = first
+        ids = {"first": oldest, "end": last[1] + 1}
+        if start is not None:
+            events = events.filter(id__gte=first_since(self.db, topic_id, start, **ids))
+        if end is not None and (before := first_since(self.db, topic_id, end, **ids)) <= last[1]:
+            events = events.filter(id__lt=before)  # else events that are to come may belong to it
+        return events
 
     def timeline(self, topic: declarations.DeclaredTopic | str, key: str) -> "EventQuerySet":
         """The events of one key, oldest first; fast where the topic is declared with timeline=True."""

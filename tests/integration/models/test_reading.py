@@ -1,14 +1,18 @@
 """Reading the log: an address, what came after, a key's timeline, the newest."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 from django.db.models import Count, Max, Subquery
 from django.test import override_settings
+from django.utils import timezone
 
 from django_events import Draft, declarations, publish, publish_many
-from django_events.exceptions import UnknownName
+from django_events.exceptions import Invalid, UnknownName
 from django_events.models import Event, Topic
+from django_events.statements import log_table
 from tests.support.fix_topics import drop_topics, transfer_all
 
 pytestmark = pytest.mark.django_db
@@ -133,6 +137,89 @@ def test_an_empty_log_has_nothing_to_show(things):
 
 
 # Timeline
+
+
+# Between times
+
+
+@pytest.fixture
+def hourly(make_topic):
+    """Events 1 to 300, one an hour, the first at midnight; three at a time where it is noon."""
+    topic = make_topic("hourly", segment_size=100)
+    publish_many(topic, [Draft(value=n) for n in range(1, 301)])
+    transfer_all()
+    with connection.cursor() as cursor:
+        log = log_table(Topic.objects.get(name="hourly").pk)
+        cursor.execute(f"UPDATE {log} SET logged_at = %s + (id - 1) * interval '1 hour'", [MIDNIGHT])
+        cursor.execute(f"UPDATE {log} SET logged_at = %s WHERE id IN (12, 13, 14)", [MIDNIGHT + 12 * HOUR])
+    return topic
+
+
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+MOMENT = timedelta(microseconds=1)
+
+
+@pytest.mark.requirement("H4")
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last"),
+    [
+        (None, None, 1, 300),
+        (0 * HOUR, None, 1, 300),
+        (-HOUR, HOUR, 1, 1),
+        (HOUR, 3 * HOUR, 2, 3),
+        (HOUR + MOMENT, 3 * HOUR + MOMENT, 3, 4),
+        (12 * HOUR, 12 * HOUR + MOMENT, 12, 14),
+        (12 * HOUR + MOMENT, None, 15, 300),
+        (None, 12 * HOUR, 1, 11),
+        (None, 99 * HOUR, 1, 99),
+        (98 * HOUR, 202 * HOUR, 99, 202),
+        (299 * HOUR, None, 300, 300),
+        (299 * HOUR + MOMENT, None, 301, 300),
+        (None, 0 * HOUR, 1, 0),
+        (5 * HOUR, 4 * HOUR, 1, 0),
+    ],
+)
+def test_what_was_logged_between_two_times(hourly, start, end, first, last):
+    times = (None if one is None else MIDNIGHT + one for one in (start, end))
+    assert values(Event.objects.between(hourly, *times)) == list(range(first, last + 1))
+
+
+def test_what_comes_later_belongs_to_a_time_that_is_open(hourly):
+    began = timezone.now()
+    today, before, later = (
+        Event.objects.between(hourly, began),
+        Event.objects.between(hourly, MIDNIGHT + 299 * HOUR, began),
+        Event.objects.between(hourly, MIDNIGHT + 299 * HOUR, began + 10_000 * HOUR),
+    )
+    publish(hourly, "new")
+    transfer_all()
+
+    assert (values(today), values(before), values(later)) == (["new"], [300], [300, "new"])
+
+
+@pytest.mark.requirement("H6")
+def test_only_the_segments_of_that_time_are_read(hourly):
+    log = log_table(Topic.objects.get(name="hourly").pk)
+    plan = Event.objects.between(hourly, MIDNIGHT + 120 * HOUR, MIDNIGHT + 130 * HOUR).explain()
+
+    assert f"{log}_101" in plan
+    assert f"{log}_1_" not in plan and f"{log}_201" not in plan
+
+
+def test_a_time_is_found_in_a_log_that_begins_later(hourly):
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {log_table(Topic.objects.get(name='hourly').pk)}_1")
+    assert values(Event.objects.between(hourly, MIDNIGHT, MIDNIGHT + 102 * HOUR)) == [101, 102]
+
+
+def test_a_time_without_a_zone_is_refused(hourly, things):
+    for topic in (hourly, things):
+        with pytest.raises(Invalid, match="has no time zone"):
+            Event.objects.between(topic, MIDNIGHT.replace(tzinfo=None))
+    assert values(Event.objects.between(things, MIDNIGHT)) == []
+    with pytest.raises(UnknownName):
+        Event.objects.between("unknown", MIDNIGHT)
 
 
 def test_the_timeline_of_a_key_is_its_events_in_order(orders):
