@@ -1,14 +1,23 @@
 """`manage.py events peek`: look at events. No consumer notices."""
 
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from django_events.log.inventory import existing
 from django_events.management.events.payloads import content, payload, payload_data, shown
-from django_events.management.events.subcommand import Subcommand, at_least_one, refused, whole_number, wrong_usage
+from django_events.management.events.subcommand import (
+    Subcommand,
+    at_least_one,
+    refused,
+    whole_number,
+    wrong_usage,
+    zoned_time,
+)
 from django_events.management.reporting import Report, fields, table
 from django_events.models import Event, Topic
+from django_events.models.events import EventQuerySet
 
 SEARCHED = 100_000  # events; a log can be long, and without a timeline a key is found by reading
 
@@ -20,34 +29,44 @@ def peek(
     limit: int,
     since: int | None,
     at: int | None,
+    start: datetime | None,
+    end: datetime | None,
     partition: int | None,
     key: str | None,
     **options: Any,
 ) -> Report:
     row = existing(using, topic)
     if at is not None:
-        if (since, partition, key) != (None, None, None):
+        if (since, start, end, partition, key) != (None,) * 5:
             raise wrong_usage("--at names one event, so it goes with no other choice.")
         return _one(using, topic, at)
     if partition is not None and not 0 <= partition < row.partitions:
         raise wrong_usage(f"Topic {topic} has no partition {partition}, expected 0 to {row.partitions - 1}.")
     notes = []
-    events = Event.objects.using(using).of(topic)
-    if since is not None:
-        events = events.filter(id__gt=since)
-    events = events.order_by("-id" if since is None else "id")
+    events = Event.objects.using(using).of(topic).order_by("-id")
+    if start is not None or end is not None:
+        if since is not None:
+            raise wrong_usage("--since is an id, and --from and --to are times: say one of them.")
+        events = Event.objects.using(using).between(topic, start, end)
+    elif since is not None:
+        events = Event.objects.using(using).since(topic, since)
     if partition is not None:
         events = events.filter(partition=partition)
     if key is not None:
         events = events.filter(key=key)
         if not row.timeline:
-            first, last = _searched(using, topic, since)
+            begins = since if start is None and end is None else _id_before(events)
+            first, last = _searched(using, topic, begins)
             events = events.filter(id__gte=first, id__lte=last)
             notes.append(f"Topic {topic} has no timeline, so the key was looked for in {first:,} to {last:,} only.")
     found = list(shown(events)[:limit])
     columns = ["id", "partition", "key", "type", "logged at", "value"]
     cells = [(e.id, e.partition, e.key, e.type, e.logged_at, content(e)) for e in found]
     return Report([event_data(row, e) for e in found], table(columns, cells) if cells else "No events.", notes)
+
+
+def _id_before(events: EventQuerySet) -> int:
+    return next((e.id for e in events.only("id")[:1]), 1) - 1
 
 
 def _searched(using: str, topic: str, since: int | None) -> tuple[int, int]:
@@ -92,6 +111,8 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="The topic.")
     parser.add_argument("--limit", type=at_least_one, default=10, help="How many events; 10 by default.")
     parser.add_argument("--since", type=whole_number, help="What comes after this id, oldest first.")
+    parser.add_argument("--from", type=zoned_time, dest="start", metavar="TIME", help="What was logged then or later.")
+    parser.add_argument("--to", type=zoned_time, dest="end", metavar="TIME", help="What was logged before.")
     parser.add_argument("--at", type=whole_number, help="One event, all of it.")
     parser.add_argument("--partition", type=int, help="Only this partition.")
     parser.add_argument("--key", help="Only events of this key.")

@@ -447,6 +447,24 @@ def test_peek_since_an_id_is_oldest_first(events: Run, things) -> None:
     assert events("peek", "things", "--since", 5, "--format", "json").data == []
 
 
+@pytest.mark.requirement("H4")
+def test_peek_between_two_times_is_oldest_first(events: Run, things) -> None:
+    publish_many(things, [Draft(value=n, key=str(n % 2)) for n in range(1, 6)])
+    transfer_all()
+    with connection.cursor() as cursor:
+        log = log_table(Topic.objects.get(name="things").pk)
+        cursor.execute(f"UPDATE {log} SET logged_at = '2026-01-01 00:00Z'::timestamptz + id * interval '1 hour'")
+    asked = ["peek", "things", "--from", "2026-01-01T02:00:00Z"]
+
+    assert [row["id"] for row in events(*asked, "--format", "json").data] == [2, 3, 4, 5]
+    assert [row["id"] for row in events(*asked, "--to", "2026-01-01T05:00+01:00", "--format", "json").data] == [2, 3]
+    found = events(*asked, "--key", "1", "--format", "json")
+    assert [row["id"] for row in found.data] == [3, 5]
+    assert events("peek", "things", "--to", "2026-01-01T00:00Z").out == "No events.\n"
+    assert events(*asked, "--since", 1).code == 2
+    assert "has no time zone" in events("peek", "things", "--from", "2026-01-01").err
+
+
 def test_peek_at_one_event(events: Run, lanes) -> None:
     publish(lanes, {"total": 120}, type="order.placed", key="7", metadata={"by": "a test"})
     transfer_all()
