@@ -29,6 +29,7 @@ class ErrorKind(Enum):
     FUNCTION_GONE = "a function or a schema doesn't exist"
     ROWS_HIDDEN = "row-level security would hide rows from this role"
     FORBIDDEN = "the role lacks a right"
+    DUPLICATE = "a row with this key exists"
     DATA = "a value can't be used: a filter fails on an event, for example"
     TOO_LARGE = "a value or a statement is larger than PostgreSQL can take"
     INTERNAL = "an internal error: also PostgreSQL's answer to bytes of more than it can write as text"
@@ -93,6 +94,7 @@ _BY_STATE = {
     "53200": ErrorKind.OUT_OF_MEMORY,
     "53100": ErrorKind.DISK_FULL,
     "25006": ErrorKind.READ_ONLY,
+    "23505": ErrorKind.DUPLICATE,
     "42P07": ErrorKind.TABLE_EXISTS,
     "42P01": ErrorKind.TABLE_GONE,
     "42883": ErrorKind.FUNCTION_GONE,

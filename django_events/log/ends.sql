@@ -38,3 +38,18 @@ CROSS JOIN LATERAL (
     ORDER BY e.id DESC
     LIMIT 1
 ) AS last
+
+
+-- name: unchanged
+-- Which of these topics are as a transfer knows them: not made anew, of as many partitions, and with nothing dropped
+-- behind the last event that it knows.
+--
+-- Another transfer may have written behind that event nevertheless, as the primary key of the log will say.
+-- Parameters: arrays of one length: topic_ids, incarnations, partitions, last_ids.
+-- Relies on: the primary keys of django_events_topic and django_events_topichead.
+SELECT known.topic_id
+FROM unnest(%(topic_ids)s::int[], %(incarnations)s::uuid[], %(partitions)s::int[], %(last_ids)s::bigint[])
+    AS known (topic_id, incarnation, partitions, last_id)
+JOIN django_events_topic AS t
+    ON t.id = known.topic_id AND t.incarnation = known.incarnation AND t.partitions = known.partitions
+JOIN django_events_topichead AS head ON head.topic_id = known.topic_id AND head.id_floor <= known.last_id

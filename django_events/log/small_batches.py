@@ -66,7 +66,7 @@ class SmallBatches:
                 raise
             known.segment = None
             return SmallBatch([])
-        return SmallBatch([Moved(*row[:4]) for row in rows], max((row[4] for row in rows), default=0))
+        return SmallBatch([Moved(*row[:5]) for row in rows], max((row[5] for row in rows), default=0))
 
     def _segment(self, topic_id: int, known: Known) -> segments.Segment | None:
         """The segment in which the log ends, if it has room for a batch."""

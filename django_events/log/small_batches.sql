@@ -72,6 +72,7 @@ counted AS (
     SELECT
         topic_id, placed_in AS partition, count(*) AS events,
         extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited,
+        max(logged_at) AS logged_at,
         max(id) AS upper
     FROM moved
     GROUP BY topic_id, placed_in
@@ -80,7 +81,7 @@ list AS (
     SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
 )
 SELECT
-    topic_id, partition, events, waited, upper,
+    topic_id, partition, events, waited, logged_at::text, upper,
     (
         SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s::int THEN of_partitions ELSE '' END)
         FROM list

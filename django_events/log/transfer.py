@@ -22,6 +22,8 @@ How a batch goes, and what follows when it fails:
                           of the server:    raise it
                           of a log:         _quarantined: stop the queue consumers whose filter fails, and move again
                           with others:      _take each topic by itself
+                          a duplicate:      another transfer wrote behind an end that was trusted: _take all again,
+                                            and read the ends
                           no memory:        raise it
                           a lock:           _wait_for_lock: from now on the topic goes alone
                           no segment:       _place_again: make it
@@ -54,6 +56,9 @@ logger = logging.getLogger("django_events.transfer")
 SQL = sql.beside(__name__)
 
 MOST_UNPLACED = 5
+TRUSTED_AT_ONCE = (
+    4 * TOPICS_AT_ONCE
+)  # whose logs aren't read: then each costs a few locks, however many segments it has
 FEW_TOPICS = 4  # a batch each; more of them are moved sooner by one that is for all
 ASKED_AFTER = 1.0  # seconds: a batch of another transfer takes well under that
 
@@ -108,6 +113,7 @@ class Transfer:
         ids of commits that a crash of the server lost come again."""
         self._known: dict[int, Known] = {}
         self._ends = LogEnds(self.using, self._known)
+        self._trusted_at_once = TRUSTED_AT_ONCE
         self._fingerprint: str | None = None
         self.schedule.forget()
         self._final = FinalTickets(self.using)
@@ -125,6 +131,7 @@ class Transfer:
         moved, self.left = 0, False
         if self._final.crashed:
             self.forget()
+        self._ends.trusting = not connections[self.using].in_atomic_block
         for _ in range(2):
             try:
                 for events in self._moves():
@@ -203,12 +210,17 @@ class Transfer:
     def _fits_one_batch(self, pending: list[Pending]) -> bool:
         return (
             (len(pending) == 1 or all(p.complete for p in pending))
-            and len(pending) <= TOPICS_AT_ONCE
+            and len(pending) <= self._at_once(pending)
             and all(
                 not self._goes_alone(p) and self._known[p.topic_id].last_id + p.events <= self._known[p.topic_id].room
                 for p in pending
             )
         )
+
+    def _at_once(self, pending: list[Pending]) -> int:
+        """How many topics a batch may have: the server's table of locks has room for so many."""
+        trusts_all = len(self._ends.trusted([p.topic_id for p in pending])) == len(pending)
+        return self._trusted_at_once if trusts_all else TOPICS_AT_ONCE
 
     def _goes_alone(self, pending: Pending) -> bool:
         """Whether a topic would hold others up, as far as is known."""
@@ -224,9 +236,10 @@ class Transfer:
         alone = [p for p in pending if self._goes_alone(p)]
         pending = [p for p in pending if not self._goes_alone(p)]
         batch: list[Pending] = []
+        at_once = self._at_once(pending)
         for p in pending:
             if p.complete or len(pending) == 1:
-                if len(batch) == TOPICS_AT_ONCE:
+                if len(batch) == at_once:
                     yield Turn(final, batch)
                     batch = []
                 batch.append(p)
@@ -234,7 +247,7 @@ class Transfer:
             if flooded.complete or len(pending) == 1:
                 continue
             now_final, seen = self._look(only=flooded.topic_id)
-            if sum(p.events for p in batch + seen) > self.batch_size or len(batch) >= TOPICS_AT_ONCE:
+            if sum(p.events for p in batch + seen) > self.batch_size or len(batch) >= at_once:
                 yield Turn(final, batch)
                 final, batch = now_final, []
             batch += seen
@@ -293,6 +306,10 @@ class Transfer:
         kind = sql.kind_of(error)
         if kind.of_server:
             raise error
+        if kind is sql.ErrorKind.DUPLICATE and self._ends.doubt(p.topic_id for p in turn.pending):
+            return self._take(turn)
+        if kind is sql.ErrorKind.OUT_OF_MEMORY:
+            self._trusted_at_once = TOPICS_AT_ONCE
         if kind.of_log and self._quarantined(turn.pending):
             self.left = True
             return 0
@@ -350,6 +367,7 @@ class Transfer:
     def _leave(self, pending: Pending) -> None:
         """It is another transfer's turn, or so it seems; if that lasts, it is asked whose."""
         self.left = True
+        self._ends.doubt([pending.topic_id])
         known, now = self._known[pending.topic_id], time.monotonic()
         known.left_at = known.left_at or now
         if pending.topic_id in self.setbacks or (not known.asked and now - known.left_at > ASKED_AFTER):
@@ -402,15 +420,8 @@ class Transfer:
         return enough
 
     def _move_locked(self, pending: list[Pending]) -> list[Moved]:
-        """The batch, in the caller's transaction. The end of the log is read after the lock, in a later snapshot."""
-        lock = sql.shared.lock_heads, {"topic_ids": [p.topic_id for p in pending]}
-        if self._blocked.isdisjoint(p.topic_id for p in pending):
-            heads, ends = sql.fetch_each(self.using, lock, self._ends.question(p.topic_id for p in pending))
-        else:  # reading such a log may have to wait: not for nothing
-            [heads] = sql.fetch_each(self.using, lock)
-            [ends] = sql.fetch_each(self.using, self._ends.question(row[0] for row in heads)) if heads else [[]]
-        locked = {topic_id for (topic_id,) in heads}
-        log_ends = {end.topic_id: end for end in self._ends.read(row for row in ends if row[0] in locked)}
+        """The batch, in the caller's transaction."""
+        log_ends = {end.topic_id: end for end in self._locked_ends([p.topic_id for p in pending])}
         ours = [p for p in pending if p.topic_id in log_ends and self._fits(p, log_ends[p.topic_id])]
         if not ours:
             return []
@@ -435,7 +446,27 @@ class Transfer:
             channel=channel.LOG,
             longest=channel.LONGEST_PAYLOAD,
         )
-        return [Moved(*row[:4]) for row in rows]
+        return [Moved(*row[:5]) for row in rows]
+
+    def _locked_ends(self, topic_ids: list[int]) -> list[LogEnd]:
+        """Where the logs end of those topics that could be locked: read after the lock, in a later snapshot."""
+        lock = sql.shared.lock_heads, {"topic_ids": topic_ids}
+        trusted = self._ends.trusted(topic_ids)
+        if not trusted and self._blocked.isdisjoint(topic_ids) and len(topic_ids) <= TOPICS_AT_ONCE:
+            heads, ends = sql.fetch_each(self.using, lock, self._ends.question(topic_ids))
+            locked = {topic_id for (topic_id,) in heads}
+            return list(self._ends.read(row for row in ends if row[0] in locked))
+        # Most ends need not be read, or reading one may have to wait, or they are very many.
+        heads, unchanged = sql.fetch_each(self.using, lock, self._ends.unchanged(trusted))
+        as_known = {topic_id for (topic_id,) in unchanged}
+        remembered = [topic_id for (topic_id,) in heads if topic_id in as_known]
+        to_read = [topic_id for (topic_id,) in heads if topic_id not in as_known]
+        found = list(self._ends.remembered(remembered))
+        for start in range(0, len(to_read), TOPICS_AT_ONCE):
+            with sql.unlocked(self.using):
+                [ends] = sql.fetch_each(self.using, self._ends.question(to_read[start : start + TOPICS_AT_ONCE]))
+                found += self._ends.read(ends)
+        return found
 
     def _fits(self, pending: Pending, end: LogEnd) -> bool:
         """Whether there is still room: another transfer may have moved on since this one looked."""
@@ -447,6 +478,7 @@ class Transfer:
         for row in moved:
             known = self._known[row.topic_id]
             known.last_id += row.events
+            known.logged_at = row.logged_at
             known.numbers[row.partition] = known.numbers.get(row.partition, 0) + row.events
             served.add(row.topic_id)
         self._blocked -= served

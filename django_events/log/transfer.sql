@@ -122,7 +122,8 @@ logged AS (
 counted AS (
     SELECT
         topic_id, placed_in AS partition, count(*) AS events,
-        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited
+        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited,
+        max(logged_at) AS logged_at
     FROM moved
     GROUP BY topic_id, placed_in
 ),
@@ -160,7 +161,8 @@ logged AS (
 counted AS (
     SELECT
         topic_id, 0 AS partition, count(*) AS events,
-        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited
+        extract(epoch FROM max(logged_at) - min(published_at))::float8 AS waited,
+        max(logged_at) AS logged_at
     FROM moved
     GROUP BY topic_id
 ),
@@ -196,7 +198,7 @@ list AS (
     SELECT string_agg(topic_id || ':' || partition, ',') AS of_partitions FROM counted
 )
 SELECT
-    topic_id, partition, events, waited,
+    topic_id, partition, events, waited, logged_at::text,
     (
         SELECT pg_notify(%(channel)s, CASE WHEN length(of_partitions) <= %(longest)s THEN of_partitions ELSE '' END)
         FROM list

@@ -19,6 +19,7 @@ STATES = [
     ("40P01", ErrorKind.CONFLICT),
     ("57014", ErrorKind.CANCELED),
     ("53200", ErrorKind.OUT_OF_MEMORY),
+    ("23505", ErrorKind.DUPLICATE),
     ("53100", ErrorKind.DISK_FULL),
     ("25006", ErrorKind.READ_ONLY),
     ("42P01", ErrorKind.TABLE_GONE),

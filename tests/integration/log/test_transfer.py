@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from django_events import Draft, publish, publish_many, sql
 from django_events.log import channel, inventory, retention, transfer
+from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.log.segments import segments
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
@@ -692,6 +693,7 @@ def locks() -> int:
 def test_very_many_topics_share_batches_of_some(make_topic, monkeypatch):
     """Each topic costs some entries of the server's table of locks, until the batch ends."""
     monkeypatch.setattr(transfer, "TOPICS_AT_ONCE", 3)
+    monkeypatch.setattr(transfer, "TRUSTED_AT_ONCE", 3)
     topics = [make_topic(f"many{n}") for n in range(8)]
     sizes = []
     move = Transfer._move_locked
@@ -730,7 +732,9 @@ def test_what_the_servers_table_of_locks_has_no_room_for_is_moved_one_by_one(mak
     monkeypatch.setattr(Transfer, "_move_locked", crowded)
     for topic in topics:
         publish(topic, 1)
-    assert Transfer("default").move() == 4
+    worker = Transfer("default")
+    assert worker.move() == 4
+    assert worker._trusted_at_once == TOPICS_AT_ONCE
 
 
 def test_a_look_at_many_logs_leaves_no_locks_to_the_transaction_that_looks(make_topic, make_consumer, monkeypatch):
