@@ -42,8 +42,8 @@ class TransferWorker:
         self._in_a_row = self._in_a_row + 1 if moved else 0
         if self._in_a_row >= (BUSY_SMALL if enough else BUSY):
             self._wake_ups.busy()
-        elif moved:
-            self._wake_ups.heard()
+        elif moved and not enough:
+            self._wake_ups.found()
         return moved
 
     @property

@@ -8,10 +8,11 @@ load notify nothing. The server releases the lock of a transfer that dies.
 
 Where publishers don't notify, because transactions can be prepared on the server, and where there is no LISTEN
 connection, or it goes through a pooler, polling finds the events: a millisecond after some were found, then after twice
-as long each time, up to a poll interval.
+as long each time, up to a poll interval. Wake-ups by others don't put that off.
 """
 
 import threading
+import time
 from contextlib import suppress
 from math import inf
 
@@ -41,7 +42,7 @@ SWITCHED_OFF = (
 
 
 def why_polling(using: str) -> str | None:
-    """Why publishers wake no transfer of this database, so that latency is half a poll interval; None if they do."""
+    """Why publishers wake no transfer of this database, so that events wait for its next look; None if they do."""
     poll = settings.POLL_INTERVAL.total_seconds()
     if settings.WAKE_UPS is not None:
         return None if settings.WAKE_UPS else SWITCHED_OFF.format(poll=poll)
@@ -62,6 +63,7 @@ class WakeUps:
         self._naming = threading.Lock()
         self._named: set[int] = set()
         self._look_everywhere = True
+        self._look_by: float | None = None  # when it looks at all topics, however often it is woken before
         listener.on(channel.WAKE_UP, self._rung)
 
     @property
@@ -85,7 +87,10 @@ class WakeUps:
         with self._naming:
             named, self._named = self._named, set()
             everywhere, self._look_everywhere = self._look_everywhere, False
-        return None if everywhere or not self.asleep else named
+        if everywhere or not self.asleep:
+            self._look_by = None
+            return None
+        return named
 
     def look_again(self) -> None:
         """Any topic may have events, whatever publishers name."""
@@ -99,13 +104,13 @@ class WakeUps:
                 self._look_everywhere = True
         self._wakeup.set()
 
-    def heard(self) -> None:
-        """There was something to do, and the transfer will look again."""
+    def found(self) -> None:
+        """Events were found by looking at all topics: look again soon, because no publisher may tell of the next."""
         self._pause = SHORTEST_PAUSE
 
     def busy(self) -> None:
         """There was something to do more than once in a row: publishers need not notify for now."""
-        self.heard()
+        self.found()
         self._unlock()
 
     def close(self) -> None:
@@ -119,8 +124,11 @@ class WakeUps:
             self._wakeup.wait(stop, min(self._next_pause(longest), limit))
         elif self._locked is session:
             # Only events that were inserted without notifying are left to be found by polling.
-            longest = max(self.poll, SOON) if self._all_notify else self._next_pause(self.poll)
-            if self._wakeup.wait(stop, min(longest, limit)):
+            if self._look_by is None:
+                longest = max(self.poll, SOON) if self._all_notify else self._next_pause(self.poll)
+                self._look_by = time.monotonic() + longest
+            remaining = self._look_by - time.monotonic()
+            if remaining > 0 and self._wakeup.wait(stop, min(remaining, limit)):
                 return
         elif (prepared := session.ask(SQL.lock_to_sleep, lock=channel.ASLEEP)) is not None:
             self._locked = session  # now publishers notify; events published before are found by looking once more

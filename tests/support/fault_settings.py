@@ -22,5 +22,7 @@ if "ASIDE_PORT" in os.environ:
 DJANGO_EVENTS: dict[str, object] = {}
 if "VANISHED_AFTER" in os.environ:
     DJANGO_EVENTS["VANISHED_AFTER"] = timedelta(seconds=float(os.environ["VANISHED_AFTER"]))
+if "POLL_INTERVAL" in os.environ:
+    DJANGO_EVENTS["POLL_INTERVAL"] = timedelta(seconds=float(os.environ["POLL_INTERVAL"]))
 if "SLEEPS" in os.environ:  # its server allows prepared transactions, so it would poll by itself
     DJANGO_EVENTS["WAKE_UPS"] = True

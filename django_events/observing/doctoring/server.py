@@ -93,7 +93,11 @@ def limits(database: Database) -> Iterator[Finding]:
         remedy = "ALTER ROLE … SET idle_in_transaction_session_timeout = '5min'"
         answers.append(warning(what, remedy, forgotten=forgotten))
     if values.get("max_prepared_transactions", "0") != "0" and settings.WAKE_UPS is None:
-        what = "Transactions can be prepared, so publishers wake no transfer: it looks now and then."
+        every = settings.POLL_INTERVAL.total_seconds()
+        what = (
+            "Transactions can be prepared, so publishers wake no transfer: it looks milliseconds after it found events,"
+            f" and every {every:g} s while none come."
+        )
         remedy = "Where no transaction that publishes is prepared: DJANGO_EVENTS['WAKE_UPS'] = True"
         answers.append(warning(what, remedy, max_prepared_transactions=int(values["max_prepared_transactions"])))
     vanished = settings.VANISHED_AFTER

@@ -1,13 +1,54 @@
-"""Handlers that prepare the transaction that they run in: a failed event, and no worker waits for it."""
+"""Transactions that are prepared: by publishers, which is allowed, and by handlers, whose event fails."""
 
 import json
 
 import psycopg
 import pytest
 
+from django_events.log import channel
 from tests.faults.consumers.fleet import Fleet
 from tests.faults.consumers.ledger import Ledger
 from tests.support.processes import Processes
+
+ASLEEP = (
+    "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"
+    " AND (classid::bigint << 32) + objid::bigint = %s"
+)
+
+
+@pytest.mark.requirement("E4", "X6")
+@pytest.mark.quick
+def test_a_transaction_that_published_is_prepared_while_the_transfer_sleeps(processes: Processes, ledger: Ledger):
+    """Its events are handled after COMMIT PREPARED, although the poll interval is an hour.
+
+    No publisher wakes this transfer: it looks after longer and longer pauses since it found events. It wakes the
+    consumer by a NOTIFY of its own.
+    """
+    processes.variables["POLL_INTERVAL"] = "3600"
+    transfer = processes.start("run_transfer")
+    fleet = Fleet(processes, ledger, "once_only")
+    fleet.start()
+    ledger.publish("stock", "before")
+    processes.wait_until(lambda: handled(ledger) == ["before"], what="the event before")
+    processes.wait_until(lambda: ledger.ask(ASLEEP, channel.ASLEEP), what="a transfer that sleeps")
+    with psycopg.connect(processes.url) as publisher:
+        publisher.execute("SELECT django_events_publish('stock', '\"prepared\"')")
+        publisher.execute("PREPARE TRANSACTION 'published'")
+    try:
+        ledger.publish("stock", "meanwhile")
+        processes.wait_until(lambda: handled(ledger) == ["before", "meanwhile"], what="the event of another")
+    finally:
+        ledger.tell("COMMIT PREPARED 'published'")
+
+    processes.wait_until(lambda: handled(ledger) == ["before", "meanwhile", "prepared"], what="the prepared event")
+    fleet.stop()
+    transfer.terminate()
+    assert transfer.wait(60) == 0, processes.said(transfer)
+
+
+def handled(ledger: Ledger) -> list[object]:
+    rows = ledger.ask("SELECT value FROM fault_app_effect WHERE consumer = 'once_only' ORDER BY event_id")
+    return [value for (value,) in rows]
 
 
 @pytest.mark.requirement("X8", "P9")

@@ -616,7 +616,10 @@ def test_a_server_of_its_own_that_is_set_wrong_in_all_ways():
         assert ("error", "full_page_writes is off: a crash of the machine can destroy the database.") in whats
         assert ("error", "autovacuum is off, so no dead row is ever removed.") in whats
         assert ("error", "The database is encoded in SQL_ASCII, which lacks characters that JSON has.") in whats
-        no_wake_ups = "Transactions can be prepared, so publishers wake no transfer: it looks now and then."
+        no_wake_ups = (
+            "Transactions can be prepared, so publishers wake no transfer: it looks milliseconds after it found events,"
+            " and every 0.5 s while none come."
+        )
         assert ("warning", no_wake_ups) in whats
         assert findings["migrations"][0].what == "Not applied: 0001_initial, 0002_drop_logs."
         assert findings["migrations"][0].remedy == "manage.py migrate --database other"

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import connections, transaction
 
-from django_events import Draft, publish, publish_many
+from django_events import DeclaredTopic, Draft, publish, publish_many
 from django_events.log import channel
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event
@@ -21,7 +21,7 @@ from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
 from django_events.workers.wakeup_flag import WakeupFlag
-from django_events.workers.wakeups import WakeUps, why_polling
+from django_events.workers.wakeups import SHORTEST_PAUSE, WakeUps, why_polling
 from tests.support.fix_database import Connect, Session
 from tests.support.processes import wait_until
 
@@ -115,6 +115,53 @@ def test_a_notice_that_names_no_topic_has_all_looked_at(settings, connect, thing
 
 
 @pytest.mark.requirement("X6")
+@pytest.mark.parametrize("all_notify", [True, False])
+def test_wake_ups_put_no_look_off_that_finds_what_was_inserted_without(
+    settings, make_topic, make_wake_ups, stop, all_notify: bool
+):
+    """Each wake-up began the wait anew, so in a flow of them an event that woke no transfer was never found."""
+    settings.DJANGO_EVENTS = {"WAKE_UPS": None if all_notify else False}
+    wake_ups, busy = make_wake_ups(poll=0.5), make_topic("busy")
+    fall_asleep(wake_ups, stop)
+    assert wake_ups.take() is None  # the look that follows on falling asleep
+
+    def is_looked_for() -> bool:
+        publish_by_sql(busy)
+        wake_ups.wait(stop)
+        return wake_ups.take() is None
+
+    wait_until(is_looked_for, seconds=20, what="a look at all topics between wake-ups")
+
+
+def test_only_events_that_were_looked_for_shorten_the_pause(settings, stop, things):
+    """Of those that a publisher woke the transfer for, none says that others come without."""
+    settings.DJANGO_EVENTS = {"WAKE_UPS": False}
+    with closing(Listener("default")) as listener, closing(TransferWorker("default", listener)) as worker:
+        wake_ups = worker._wake_ups
+        connections["default"].close()  # small batches need the connection that the worker made
+        worker.connect()
+        publish(things, 0)
+        assert worker.work(stop) == 1  # now it knows the topic
+        fall_asleep(wake_ups, stop)
+        assert worker.work(stop) == 0  # the look that follows on falling asleep
+        wake_ups._pause = 0.4
+        publish_by_sql(things)
+        wait_until(lambda: wake_ups._named, what="the wake-up")
+        assert worker.work(stop) == 1
+        assert wake_ups._pause == 0.4
+        publish(things, 2)
+        wake_ups.look_again()
+        assert worker.work(stop) == 1
+        assert wake_ups._pause == SHORTEST_PAUSE
+
+
+def publish_by_sql(topic: DeclaredTopic) -> None:
+    """SQL publishers notify on this server, whatever the site's WAKE_UPS."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT django_events_publish(%s, '1')", [topic.name])
+
+
+@pytest.mark.requirement("X6")
 def test_no_wake_up_is_lost_between_many_publishers(settings, lanes):
     settings.DJANGO_EVENTS = NEVER
 
@@ -188,7 +235,6 @@ def test_publishers_notify_only_while_the_transfer_sleeps(make_wake_ups, stop, b
     assert heard(bystander) == 1
 
     wake_ups.wait(stop)
-    wake_ups.heard()
     publish(things, "it was woken for a moment")
     assert heard(bystander) == 1
     wake_ups.busy()
