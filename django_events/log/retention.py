@@ -9,7 +9,7 @@ segment ends early when a tenth of what is kept is in it.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -163,12 +163,11 @@ def remove(using: str, topic: models.Topic, old: Outlived) -> None:
     )
 
 
-def divisible(using: str, in_logs: Sequence[Log]) -> list[Log]:
+def divisible(using: str, in_logs: Sequence[Log], existing: Mapping[int, Sequence[Segment]]) -> list[Log]:
     """Those whose last segment has its part of what the topic keeps, and should end there.
 
-    In some statements for all of them.
+    In some statements for all of them. `existing` are the segments of their topics.
     """
-    existing = segments.of_topics(using, [log.topic.pk for log in in_logs])
     last = {}
     for log in in_logs:
         parts = [one for one in existing[log.topic.pk] if one.first <= log.last_id]
@@ -191,7 +190,7 @@ def divide(using: str, topic: models.Topic) -> bool:
 
     For `writing` the topic.
     """
-    found = divisible(using, logs(using, [topic]))
+    found = divisible(using, logs(using, [topic]), segments.of_topics(using, [topic.pk]))
     for log in found:
         segments.cut(using, topic, last_id=log.last_id)
     return bool(found)

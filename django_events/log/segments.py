@@ -42,7 +42,7 @@ def of_topics(using: str, topic_ids: Collection[int]) -> dict[int, list[Segment]
 
 def rooms(using: str, topic_ids: Collection[int]) -> dict[int, int]:
     """`room` of many topics in one look."""
-    return {topic_id: _room(existing) for topic_id, existing in of_topics(using, topic_ids).items()}
+    return {topic_id: room_in(existing) for topic_id, existing in of_topics(using, topic_ids).items()}
 
 
 def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
@@ -57,7 +57,7 @@ def room(using: str, topic_id: int, *, reserve: bool = False) -> int:
         if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         return 0
-    return _room(existing, reserve=reserve)
+    return room_in(existing, reserve=reserve)
 
 
 def holding(using: str, topic_id: int, event_id: int) -> Segment | None:
@@ -72,7 +72,8 @@ def holding(using: str, topic_id: int, event_id: int) -> Segment | None:
     return next((one for one in existing if one.first <= event_id < one.end), None)
 
 
-def _room(existing: list[Segment], *, reserve: bool = False) -> int:
+def room_in(existing: list[Segment], *, reserve: bool = False) -> int:
+    """`room` of a topic with these segments."""
     if not existing:
         return 0
     return existing[-1].end - 1 if reserve else existing[-1].first - 1

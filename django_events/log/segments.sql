@@ -1,18 +1,23 @@
 -- name: segments
 -- The attached segments of topics' logs with their bounds, in order.
 --
--- One that is dropped in this moment may still be in the catalog, and has no bounds any more.
+-- One that is dropped in this moment may still be in the catalog, and has no bounds any more. Their text is
+-- FOR VALUES FROM ('1') TO ('101'), taken apart without a regular expression, which took four times as long as the rest.
 -- Parameters: logs (names of tables).
 -- Relies on: the catalog's own indexes.
-SELECT log.name, segment.relname, bounds.parts[1]::bigint AS first, bounds.parts[2]::bigint AS "end"
+SELECT log.name, segment.relname, bounds.first, bounds."end"
 FROM unnest(%(logs)s::text[]) AS log (name)
 JOIN pg_inherits AS link ON link.inhparent = to_regclass(log.name) AND NOT link.inhdetachpending
 JOIN pg_class AS segment ON segment.oid = link.inhrelid
 CROSS JOIN LATERAL (
-    SELECT regexp_match(pg_get_expr(segment.relpartbound, segment.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)') AS parts
+    SELECT
+        nullif(split_part(bound.expression, '''', 2), '')::bigint AS first,
+        nullif(split_part(bound.expression, '''', 4), '')::bigint AS "end"
+    FROM pg_get_expr(segment.relpartbound, segment.oid) AS bound (expression)
+    WHERE bound.expression LIKE 'FOR VALUES FROM (%%'
 ) AS bounds
-WHERE bounds.parts IS NOT NULL
-ORDER BY log.name, first
+WHERE bounds.first IS NOT NULL AND bounds."end" IS NOT NULL
+ORDER BY log.name, bounds.first
 
 
 -- name: create_log

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import DatabaseError
 
@@ -25,6 +25,7 @@ SECONDS = 20.0  # a step begins nothing more after so long; its next run does th
 Result = dict[str, Any]
 Until = Callable[[], bool]
 Topics = Sequence[models.Topic]
+Found = TypeVar("Found")
 
 
 class StepFailed(Exception):
@@ -55,8 +56,9 @@ def make_segments(using: str, until: Until) -> Result:
         with retention.writing(using, topic.pk) as now:
             result["divided"] += now is not None and retention.divide(using, now)
 
-    failed = _each(_found(using, _without_room), make, until, result["waits_for"])
-    failed |= _each(_found(using, _divisible), divide, until, result["waits_for"])
+    found = _found(using, _wanting)
+    failed = _each([topic for want, topic in found if want == "room"], make, until, result["waits_for"])
+    failed |= _each([topic for want, topic in found if want == "end"], divide, until, result["waits_for"])
     return _told(result, failed)
 
 
@@ -121,7 +123,7 @@ STEPS = (
 )
 
 
-def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> list[models.Topic]:
+def _found(using: str, look: Callable[[str, Topics], list[Found]]) -> list[Found]:
     """The topics that `look` finds work for, in a random order, so that none is always the last in time.
 
     If one log is locked, or dropped in this moment, topics are looked at one by one, and the others are found.
@@ -135,7 +137,7 @@ def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> lis
     except DatabaseError as error:
         if sql.kind_of(error) is sql.ErrorKind.LOST:
             raise
-    found = []
+    found: list[Found] = []
     for topic in _until_late(topics, lambda: False):
         try:
             with sql.batch(using, **sql.UNHURRIED):
@@ -146,13 +148,13 @@ def _found(using: str, look: Callable[[str, Topics], list[models.Topic]]) -> lis
     return found
 
 
-def _without_room(using: str, topics: Topics) -> list[models.Topic]:
-    rooms = segments.rooms(using, [topic.pk for topic in topics])
-    return [log.topic for log in logs(using, topics) if rooms[log.topic.pk] <= log.last_id]
-
-
-def _divisible(using: str, topics: Topics) -> list[models.Topic]:
-    return [log.topic for log in retention.divisible(using, logs(using, topics))]
+def _wanting(using: str, topics: Topics) -> list[tuple[str, models.Topic]]:
+    """The topics that want room for their next event, and those whose last segment should end."""
+    in_logs = logs(using, topics)
+    existing = segments.of_topics(using, [topic.pk for topic in topics])
+    full = [log.topic for log in in_logs if segments.room_in(existing[log.topic.pk]) <= log.last_id]
+    divisible = retention.divisible(using, in_logs, existing)
+    return [*(("room", topic) for topic in full), *(("end", log.topic) for log in divisible)]
 
 
 def _with_outlived(using: str, topics: Topics) -> list[models.Topic]:

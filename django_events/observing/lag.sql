@@ -177,7 +177,10 @@ ORDER BY c.name, t.name
 --
 -- Literals: topic_id. Identifiers: log.
 -- Relies on: the primary key of the log.
-SELECT {topic_id} AS topic_id, -1 AS partition, max(e.id) AS ends_at FROM {log} AS e WHERE e.topic_id = {topic_id}
+SELECT
+    {topic_id} AS topic_id,
+    -1 AS partition,
+    (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT 1) AS ends_at
 
 
 -- name: kinds_of_consumers

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from django_events import Draft, publish, publish_many, sql
 from django_events.log import channel, inventory, retention, transfer
 from django_events.log.inventory import TOPICS_AT_ONCE
-from django_events.log.segments import segments
+from django_events.log.segments import of_topics, segments
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
 from django_events.observing import lag
@@ -750,6 +750,6 @@ def test_a_look_at_many_logs_leaves_no_locks_to_the_transaction_that_looks(make_
         rows = list(Topic.objects.select_related("head"))
         assert len(inventory.logs("default", rows)) == len(rows)
         retention.outlived_of("default", rows)
-        retention.divisible("default", inventory.logs("default", rows))
+        retention.divisible("default", inventory.logs("default", rows), of_topics("default", [row.pk for row in rows]))
         assert standings("default")
         assert locks() == 0
