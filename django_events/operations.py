@@ -6,6 +6,7 @@ Those that act on one consumer are methods of its declaration too: `billing.rewi
 """
 
 from django_events.observing.lag import lag
+from django_events.observing.matches import matches
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
 from django_events.operating.pausing import pause, resume
@@ -15,10 +16,11 @@ from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from django_events.operating.unregistering import unregister
-from django_events.outcomes import Move, RemovedTopic, Replayed, Retried, Skipped
+from django_events.outcomes import Matched, Move, RemovedTopic, Replayed, Retried, Skipped
 from django_events.publishing.republish import publish_again
 
 __all__ = [
+    "Matched",
     "Move",
     "RemovedTopic",
     "Replayed",
@@ -27,6 +29,7 @@ __all__ = [
     "discard",
     "erase",
     "lag",
+    "matches",
     "pause",
     "publish_again",
     "redrive",

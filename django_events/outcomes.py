@@ -97,3 +97,12 @@ class Fate(NamedTuple):
     holder: str
     error: str
     dead_letter_id: int | None
+
+
+class Matched(NamedTuple):
+    """Of a type, how many events were looked at, how many a filter matches, and the ids of the newest that it does."""
+
+    type: str
+    events: int
+    matching: int
+    newest: list[int]

@@ -72,10 +72,10 @@ def test_every_public_name_is_what_it_says():
 
 
 OPERATIONS = {
-    *("discard", "erase", "lag", "pause", "publish_again"),
+    *("discard", "erase", "lag", "matches", "pause", "publish_again"),
     *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "skip", "unregister"),
 }
-OUTCOMES = {"Move", "RemovedTopic", "Replayed", "Retried", "Skipped"}
+OUTCOMES = {"Matched", "Move", "RemovedTopic", "Replayed", "Retried", "Skipped"}
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
 
 

@@ -11,6 +11,7 @@ from django_events.management.events.grants import GRANTS
 from django_events.management.events.health import HEALTH
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.maintaining import MAINTAIN
+from django_events.management.events.matching import MATCH
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.removing import REMOVE_TOPIC
@@ -28,6 +29,7 @@ ALL = (
     CONSUMERS,
     PEEK,
     FATE,
+    MATCH,
     PUBLISH,
     SCHEDULED,
     CANCEL,

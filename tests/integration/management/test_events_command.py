@@ -1272,6 +1272,7 @@ SUBCOMMANDS = {
     "consumers": [],
     "peek": ["orders"],
     "fate": ["orders/1"],
+    "match": ["billing"],
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1"],

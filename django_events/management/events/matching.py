@@ -1,0 +1,64 @@
+"""`manage.py events match`: what a filter matches, of a consumer or one that is tried out."""
+
+import time
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from django_events.consuming.registered import registered
+from django_events.management.events.subcommand import Subcommand, at_least_one, wrong_usage
+from django_events.management.reporting import Report, table
+from django_events.observing.matches import matches
+
+
+def match(
+    using: str,
+    *,
+    name: str | None,
+    topic: str | None,
+    types: list[str] | None,
+    keys: list[str] | None,
+    where: str | None,
+    last: int,
+    **options: Any,
+) -> Report:
+    if (name is None) == ((topic, types, keys, where) == (topic, None, None, None)):
+        raise wrong_usage("Say a consumer, or --topic with a filter to try: --type, --key, --where.")
+    if name is None and topic is None:
+        raise wrong_usage("Say the --topic whose events the filter is tried on.")
+    chosen = [(topic, types, keys, where)]
+    if name is not None:
+        chosen = [(row.topic.name, row.types, row.keys, row.where) for row in registered(using, name, topic=topic)]
+    data, texts = [], []
+    for of_topic, of_types, of_keys, predicate in chosen:
+        began = time.monotonic()
+        found = matches(str(of_topic), types=of_types, keys=of_keys, where=predicate, last=last, using=using)
+        took = time.monotonic() - began
+        looked, matching = sum(one.events for one in found), sum(one.matching for one in found)
+        data.append(
+            {
+                "topic": of_topic,
+                "looked_at": looked,
+                "matching": matching,
+                "seconds": round(took, 4),
+                "types": [one._asdict() for one in found],
+            }
+        )
+        cells = [(one.type, one.events, one.matching, ", ".join(map(str, one.newest))) for one in found]
+        told = (
+            f"{matching:,} of the newest {looked:,} events of topic {of_topic} match. It took {took * 1_000:,.0f} ms."
+        )
+        texts.append(f"{table(['type', 'events', 'matching', 'newest'], cells)}\n\n{told}" if cells else told)
+    return Report(data, "\n\n".join(texts))
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="The consumer whose filter is looked at.")
+    parser.add_argument("--topic", help="Only this one of its topics; or the topic that a filter is tried on.")
+    parser.add_argument("--type", action="append", dest="types", help="A type, or pattern, to try; may be repeated.")
+    parser.add_argument("--key", action="append", dest="keys", help="A key, or pattern, to try; may be repeated.")
+    parser.add_argument("--where", help="A jsonpath predicate to try.")
+    parser.add_argument("--last", type=at_least_one, default=10_000, help="How many of the newest events; 10,000.")
+
+
+MATCH = Subcommand(name="match", help="What a filter matches of the newest events.", report=match, arguments=_arguments)

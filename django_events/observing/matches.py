@@ -1,0 +1,54 @@
+"""What a filter matches of the newest events of a topic, before a consumer has it.
+
+matches("orders", types=["order.*"], where="$.total > 100")  # [Matched("order.paid", events=812, matching=77, …), …]
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.db import DatabaseError
+
+from django_events import declarations, models, sql
+from django_events.exceptions import Invalid
+from django_events.log.inventory import existing
+from django_events.matching import condition
+from django_events.outcomes import Matched
+from django_events.statements import log_table
+
+SQL = sql.beside(__name__)
+
+
+class _Filter(NamedTuple):
+    """What `consumer()` takes to say which events are for it."""
+
+    types: Sequence[str] | None
+    keys: Sequence[str] | None
+    where: str | None
+
+
+def matches(
+    topic: declarations.DeclaredTopic | str,
+    *,
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    last: int = 10_000,
+    using: str | None = None,
+) -> list[Matched]:
+    """How many of the newest `last` events of a topic a filter matches, by type, those with most matches first.
+
+    It reads, and nothing else. Invalid for a predicate that PostgreSQL doesn't take, or that fails on one of them.
+    """
+    using = using or models.Event.objects.db
+    row = existing(using, topic)
+    statement = SQL.matches.on(
+        log=log_table(row.pk), topic_id=row.pk, last=last, match=condition(_Filter(types, keys, where))
+    )
+    try:
+        with sql.committed(using):
+            return [Matched(*row) for row in sql.fetch(using, statement)]
+    except DatabaseError as error:
+        if where is None or not (sql.kind_of(error).of_data or sql.kind_of(error) is sql.ErrorKind.OTHER):
+            raise
+        problem = sql.said(error).splitlines()[0]
+        raise Invalid(f"where={where!r} can't be used on these events of topic {row}: {problem}.") from error
