@@ -173,18 +173,7 @@ OUTCOMES = {"Matched", "Move", "RemovedTopic", "Replayed", "Retried", "Skipped"}
 SIGNATURES = [
     (name, value)
     for name, value in {**PUBLIC, **BY_HAND, **VERBS, **TESTING}.items()
-    if name
-    not in (
-        "Claimed",
-        "EventsError",
-        "Move",
-        "ReceivedEvent",
-        "RemovedTopic",
-        "Replayed",
-        "Retried",
-        "Skipped",
-        "UNSET",
-    )
+    if name not in {"Claimed", "EventsError", "ReceivedEvent", "UNSET", *OUTCOMES}
 ]
 COLUMNS = [
     (getattr(models, name)._meta.db_table, field.column)
