@@ -10,7 +10,6 @@ from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_events.admin import addresses, log, payloads
 from django_events.admin.forms import OnceForm, RemoveForm
@@ -20,27 +19,27 @@ from django_events.exceptions import EventsError
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
 from django_events.observing import counted
-from django_events.observing.fates import fates
+from django_events.observing.fates import STATES, fates
 from django_events.observing.lag import importance, standings
 from django_events.observing.samples import Pace
 from django_events.operations import RemovedTopic, publish_again, remove_topic
 
 LISTED = 100
 PATIENCE = timedelta(seconds=5)  # for locked tables, while a user waits for the page
-# How a status is called, and the class of its colour.
-STATES = {
-    "handled": (gettext_lazy("handled"), "handled"),
-    "passed": (gettext_lazy("passed: it is older than the consumer"), "filtered"),
-    "filtered out": (gettext_lazy("filtered out"), "filtered"),
-    "pending": (gettext_lazy("pending"), "pending"),
-    "delayed": (gettext_lazy("delayed"), "pending"),
-    "leased": (gettext_lazy("in hand"), "leased"),
-    "retrying": (gettext_lazy("retrying"), "retrying"),
-    "stopped": (gettext_lazy("stopped"), "stopped"),
-    "dead": (gettext_lazy("dead letter"), "dead"),
-    "redriven": (gettext_lazy("waits to be handled again"), "redriven"),
-    "ignored": (gettext_lazy("ignored"), "filtered"),
-    "unknown": (gettext_lazy("unknown: a filter fails on it"), "stopped"),
+# The classes of the colours of fates.
+COLOURS = {
+    "handled": "handled",
+    "passed": "filtered",
+    "filtered out": "filtered",
+    "pending": "pending",
+    "delayed": "pending",
+    "leased": "leased",
+    "retrying": "retrying",
+    "stopped": "stopped",
+    "dead": "dead",
+    "redriven": "redriven",
+    "ignored": "filtered",
+    "unknown": "stopped",
 }
 
 
@@ -183,7 +182,9 @@ class TopicAdmin(Pages):
             "topic": topic,
             "event": event,
             "payload": payloads.of(event, everything=everything),
-            "fates": [(one, *STATES[one.state]) for one in (found if everything else found[:LISTED])],
+            "fates": [
+                (one, STATES[one.state], COLOURS[one.state]) for one in (found if everything else found[:LISTED])
+            ],
             "more_fates": 0 if everything else max(len(found) - LISTED, 0),
             "earlier": earlier,
             "later": later,

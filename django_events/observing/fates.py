@@ -1,12 +1,29 @@
 """What each consumer of a topic has done with one event so far."""
 
 from django.db import DatabaseError
+from django.utils.translation import gettext_lazy
 
 from django_events import models, sql
 from django_events.outcomes import Fate
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
+
+# What people read for a state.
+STATES = {
+    "handled": gettext_lazy("handled"),
+    "passed": gettext_lazy("passed: it is older than the consumer"),
+    "filtered out": gettext_lazy("filtered out"),
+    "pending": gettext_lazy("pending"),
+    "delayed": gettext_lazy("delayed"),
+    "leased": gettext_lazy("in hand"),
+    "retrying": gettext_lazy("retrying"),
+    "stopped": gettext_lazy("stopped"),
+    "dead": gettext_lazy("dead letter"),
+    "redriven": gettext_lazy("waits to be handled again"),
+    "ignored": gettext_lazy("ignored"),
+    "unknown": gettext_lazy("unknown: a filter fails on it"),
+}
 
 
 def fates(using: str, topic: models.Topic, event_id: int) -> list[Fate]:

@@ -7,6 +7,7 @@ from django.core.management.base import CommandParser
 from django_events.management.events.subcommand import Address, Subcommand, address, refused, wrong_usage
 from django_events.management.reporting import Report, fields, table
 from django_events.models import Event
+from django_events.observing.fates import STATES
 
 PAYLOAD = ("value", "body", "metadata")
 
@@ -30,7 +31,8 @@ def fate(using: str, *, event: Address, **options: Any) -> Report:
     data = {**facts, "consumers": [one._asdict() for one in fates]}
     columns = ["consumer", "state", "attempts", "since", "until", "holder", "error"]
     cells = [
-        (one.consumer, one.state, one.attempts, one.since, one.until, one.holder, _line(one.error)) for one in fates
+        (one.consumer, STATES[one.state], one.attempts, one.since, one.until, one.holder, _line(one.error))
+        for one in fates
     ]
     told = table(columns, cells) if cells else f"No consumer reads topic {event.topic}."
     return Report(data, f"{fields((name.replace('_', ' '), value) for name, value in facts.items())}\n\n{told}")

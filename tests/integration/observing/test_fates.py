@@ -118,7 +118,7 @@ def test_the_command_says_it_consumer_by_consumer(make_topic, make_consumer, cap
     call_command("events", "fate", "things/1")
     printed = capsys.readouterr().out
     [line] = [line.split() for line in printed.splitlines() if line.startswith("gives_up")]
-    assert line[:3] == ["gives_up", "dead", "1"]
+    assert line[:4] == ["gives_up", "dead", "letter", "1"]
     assert "ValueError: no 1" in printed
     assert "secret" not in printed
     call_command("events", "fate", "things/1", "--format", "json")
