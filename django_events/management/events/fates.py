@@ -31,7 +31,7 @@ def fate(using: str, *, event: Address, **options: Any) -> Report:
     data = {**facts, "consumers": [one._asdict() for one in fates]}
     columns = ["consumer", "state", "attempts", "since", "until", "holder", "error"]
     cells = [
-        (one.consumer, STATES[one.state], one.attempts, one.since, one.until, one.holder, _line(one.error))
+        (one.consumer, str(STATES[one.state]), one.attempts, one.since, one.until, one.holder, _line(one.error))
         for one in fates
     ]
     told = table(columns, cells) if cells else f"No consumer reads topic {event.topic}."
