@@ -52,7 +52,7 @@ def test_a_commit_that_is_cut_publishes_once(
             writer.commit([replace(message, query="q")], n)
         else:
             writer.commit([message])
-        assert proxy.done.is_set(), str(cut)
+        assert proxy.done.wait(60), str(cut)
 
     move()
     assert [event.value for event in Event.objects.since(topic)] == list(range(len(cuts)))
