@@ -27,15 +27,12 @@ from django_events.log.setbacks import Failing
 from django_events.sql.prepared import SharedSession
 from django_events.workers.due_partitions import Due, DuePartitions
 from django_events.workers.lease_renewal import LeaseRenewal
-from django_events.workers.listening import Listener
+from django_events.workers.listening import LISTENING_POLL, Listener
 from django_events.workers.loop import connect_for_work, run
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
 
 logger = logging.getLogger("django_events.consumer")
-
-# Seconds between two looks while the LISTEN connection is up: notifications of the transfer tell of all new events.
-LISTENING_POLL = 5.0
 
 
 class ConsumerWorker:

@@ -7,7 +7,7 @@ waiting. A partition without events is never served.
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, NoReturn
@@ -24,7 +24,7 @@ SQL = sql.beside(__name__)
 
 MOST_LOOKED_AT = 5_000
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
-SUBSCRIPTIONS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
+LOGS_AT_ONCE, SUBSCRIPTIONS_AT_ONCE = 50, 200  # a statement about very many logs would lock very many tables at once
 
 Row = tuple[int, float, object, int]
 
@@ -342,8 +342,8 @@ class DuePartitions:
     def _fetch(self, subscriptions: list[Subscription]) -> list[Row]:
         subscriptions = [s for s in subscriptions if not all(self.setbacks.rest(one) for one, _ in s.positions)]
         rows: list[Row] = []
-        for start in range(0, len(subscriptions), SUBSCRIPTIONS_AT_ONCE):
-            rows += self._fetch_some(subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE])
+        for some in _portions(subscriptions):
+            rows += self._fetch_some(some)
         for subscription in subscriptions:
             if self.setbacks.concerns(subscription):
                 self._end_setbacks(subscription, {position_id for position_id, *_ in rows})
@@ -386,3 +386,17 @@ class DuePartitions:
     def _statement(self, of: Subscription) -> sql.Statement:
         [position_id, _], *_ = of.positions
         return self._states[position_id].statement(self._min_positions.get(of.consumer_id, 0), patient=self.patient)
+
+
+def _portions(subscriptions: Iterable[Subscription]) -> Iterator[list[Subscription]]:
+    """Subscriptions in portions that one statement may ask about."""
+    some: list[Subscription] = []
+    logs: set[int] = set()
+    for one in subscriptions:
+        if len(some) == SUBSCRIPTIONS_AT_ONCE or len(logs | {one.topic_id}) > LOGS_AT_ONCE:
+            yield some
+            some, logs = [], set()
+        some.append(one)
+        logs.add(one.topic_id)
+    if some:
+        yield some

@@ -27,6 +27,7 @@ from django_events.workers.wakeup_flag import WakeupFlag
 logger = logging.getLogger("django_events.wakeups")
 SQL = beside(__name__)
 
+LISTENING_POLL = 5.0  # seconds between two looks of an idle worker or transfer that would be told of all that is new
 CONNECT_TIMEOUT = 5  # seconds, unless the site's OPTIONS say otherwise: closing waits for an attempt to end
 
 Connection = psycopg.Connection[Any]

@@ -9,7 +9,7 @@ from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
-from django_events.workers.wakeups import WakeUps
+from django_events.workers.wakeups import SOON, WakeUps
 
 # So many batches one after the other, large or small, and publishers need not notify: there is something to do anyway.
 BUSY, BUSY_SMALL = 2, 5
@@ -57,7 +57,10 @@ class TransferWorker:
 
     def wait(self, stop: Stop) -> None:
         # A transfer of a single topic doesn't publish scheduled events, so it doesn't wake up for them.
-        self._wake_ups.wait(stop, at_most=self._transfer.schedule.pause if self._transfer.only is None else None)
+        due = self._transfer.schedule.pause if self._transfer.only is None else None
+        if self.setbacks:
+            due = SOON if due is None else min(due, SOON)
+        self._wake_ups.wait(stop, at_most=due)
 
     def reset(self) -> None:
         """Start with a full look: what was learnt on the lost connection may not hold any more."""

@@ -21,7 +21,7 @@ import psycopg
 from django_events import sql
 from django_events.conf import settings
 from django_events.log import channel
-from django_events.workers.listening import Listener, ListenSession
+from django_events.workers.listening import LISTENING_POLL, Listener, ListenSession
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
 
@@ -90,6 +90,11 @@ class WakeUps:
         if everywhere or not self.asleep:
             self._look_by = None
             return None
+        if named and self._all_notify:
+            # What a publisher did besides, as scheduling an event, is not in what it names.
+            self._pause = SHORTEST_PAUSE
+            if self._look_by is not None:
+                self._look_by = min(self._look_by, time.monotonic() + max(self.poll, SOON))
         return named
 
     def look_again(self) -> None:
@@ -125,8 +130,10 @@ class WakeUps:
         elif self._locked is session:
             # Only events that were inserted without notifying are left to be found by polling.
             if self._look_by is None:
-                longest = max(self.poll, SOON) if self._all_notify else self._next_pause(self.poll)
-                self._look_by = time.monotonic() + longest
+                pause = self._next_pause(LISTENING_POLL if self._all_notify else self.poll)
+                if self._all_notify:
+                    pause = max(pause, self.poll, SOON)
+                self._look_by = time.monotonic() + pause
             remaining = self._look_by - time.monotonic()
             if remaining > 0 and self._wakeup.wait(stop, min(remaining, limit)):
                 return

@@ -220,7 +220,7 @@ def idle(effort: Effort) -> Iterator[Row]:
         what=f"{what}: transactions",
         unit="tx/s",
         measured=(transactions - 1) / seconds,  # one is the first look at the counters
-        goal=at_most(2, "measured"),
+        goal=at_most(1, "measured"),
     )
     yield Row(what=f"{what}: rows written, but by maintenance", unit="rows", measured=rows, goal=at_most(0, "measured"))
     yield Row(what=f"{what}: rows that maintenance wrote", unit="rows/min", measured=maintained * 60 / seconds)

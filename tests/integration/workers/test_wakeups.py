@@ -1,6 +1,7 @@
 """Wake-ups: milliseconds when quiet, no NOTIFY when busy, and polling wherever they can't be had."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
@@ -9,14 +10,16 @@ from importlib import import_module
 import psycopg
 import pytest
 from django.db import connections, transaction
+from django.utils import timezone
 
 from django_events import DeclaredTopic, Draft, publish, publish_many
 from django_events.log import channel
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event
 from django_events.statements import _made
+from django_events.workers import wakeups
 from django_events.workers.background import in_background
-from django_events.workers.listening import Listener
+from django_events.workers.listening import LISTENING_POLL, Listener
 from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from django_events.workers.transferring import TransferWorker
@@ -131,6 +134,33 @@ def test_wake_ups_put_no_look_off_that_finds_what_was_inserted_without(
         return wake_ups.take() is None
 
     wait_until(is_looked_for, seconds=20, what="a look at all topics between wake-ups")
+
+
+def test_while_it_is_quiet_a_transfer_looks_less_and_less_often(make_wake_ups, stop, monkeypatch, things):
+    monkeypatch.setattr(wakeups, "SOON", 0.01)
+    wake_ups = make_wake_ups(poll=0.01)
+    fall_asleep(wake_ups, stop)
+    for _ in range(30):
+        assert wake_ups.take() is None
+        wake_ups.wait(stop, at_most=0.0)
+
+    assert wake_ups._pause > LISTENING_POLL
+    assert wake_ups._look_by - time.monotonic() > 0.5
+
+
+def test_what_a_publisher_scheduled_beside_the_topic_that_it_named_is_found(settings, monkeypatch, things):
+    """The small batch of what it published now leaves the schedule to a look, which has been far away until then."""
+    monkeypatch.setattr(wakeups, "LISTENING_POLL", 3600.0)
+    with running_transfer() as worker:
+        publish(things, 0)
+        wait_until(lambda: Event.objects.count() == 1, what="the first event")
+        wait_until(lambda: worker._wake_ups.asleep, what="a transfer that sleeps")
+        worker._wake_ups._pause = 3600.0
+        wait_until(lambda: (worker._wake_ups._look_by or 0) > time.monotonic() + 60, what="a long sleep")
+        with transaction.atomic():
+            publish(things, 1)
+            publish(things, 2, publish_at=timezone.now() + timedelta(seconds=0.1))
+        wait_until(lambda: Event.objects.count() == 3, what="the scheduled event")
 
 
 def test_only_events_that_were_looked_for_shorten_the_pause(settings, stop, things):
