@@ -8,7 +8,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations, sql
-from django_events.exceptions import EventExpired
+from django_events.exceptions import EventExpired, Invalid
 from django_events.models.functions import TopicId
 from django_events.models.times import first_since, refuse_naive
 from django_events.models.topic_queries import TopicQuerySet
@@ -62,9 +62,17 @@ class EventQuerySet(TopicQuerySet["Event"]):
             events = events.filter(id__lt=before)  # else events that are to come may belong to it
         return events
 
-    def timeline(self, topic: declarations.DeclaredTopic | str, key: str) -> "EventQuerySet":
-        """The events of one key, oldest first; fast where the topic is declared with timeline=True."""
-        return self.of(topic).filter(key=key).order_by("id")
+    def timeline(
+        self, topic: declarations.DeclaredTopic | str, key: str | None = None, *, key_prefix: str | None = None
+    ) -> "EventQuerySet":
+        """The events of one key, or of all that begin so, oldest first; fast where the topic is declared with
+        timeline=True."""
+        if (key is None) == (key_prefix is None):
+            raise Invalid("A timeline is that of a key or of a key_prefix: name one of them.")
+        if key_prefix == "":
+            raise Invalid("key_prefix is empty: all keys begin so. For the whole topic there is since().")
+        chosen = {"key": key} if key_prefix is None else {"key__startswith": key_prefix}
+        return self.of(topic).filter(**chosen).order_by("id")
 
     def peek(self, topic: declarations.DeclaredTopic | str, *, limit: int = 10) -> "EventQuerySet":
         """The newest events, newest first. Looking moves no consumer."""

@@ -150,8 +150,9 @@ def test_the_numbers_of_partitions_are_read_by_their_index(large):
         (lambda: Event.objects.since("large", 38_500)[:100], 1),
         (lambda: Event.objects.peek("large", limit=20), 20),
         (lambda: Event.objects.timeline("large", "17"), 20),
+        (lambda: Event.objects.timeline("large", key_prefix="17"), 20),
     ],
-    ids=["at", "since", "peek", "timeline"],
+    ids=["at", "since", "peek", "timeline", "prefix"],
 )
 @pytest.mark.requirement("D1")
 def test_readers_open_the_segments_they_need_by_index(large, ask, segments):
@@ -164,6 +165,16 @@ def test_readers_open_the_segments_they_need_by_index(large, ask, segments):
     filled = {(how, table) for how, table in scans(plan) if int(table.removeprefix(prefix)) < 40_000}
     assert len({table for _, table in filled}) == segments
     assert all("Index" in how or how == "Bitmap Heap Scan" for how, _ in filled)
+
+
+@pytest.mark.requirement("H1")
+@pytest.mark.parametrize("chosen", [{"key": "17"}, {"key_prefix": "17"}], ids=["key", "prefix"])
+def test_a_timeline_is_found_by_its_index_whatever_the_collation(large, chosen):
+    plan = nodes(json.loads(Event.objects.timeline("large", **chosen).explain(format="json"))[0]["Plan"])
+
+    conditions = [node["Index Cond"] for node in plan if "Index Cond" in node]
+    assert len(conditions) >= 20
+    assert all("key" in condition for condition in conditions)
 
 
 @pytest.mark.requirement("D1")

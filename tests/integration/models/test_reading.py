@@ -238,6 +238,30 @@ def test_a_timeline_is_there_without_its_index_too(things):
     assert values(Event.objects.timeline(things, "")) == [2]
 
 
+WITHIN = ["tenant-7/", "tenant-7/a", "tenant-7/%", "tenant-7/_/ü", "tenant-7/\\"]
+BESIDE = ["tenant-7", "tenant-70", "tenant_7/a", "TENANT-7/a", "tenant-7\\/a", "a tenant-7/a", "日本", "%", "_"]
+
+
+@pytest.mark.requirement("H1")
+@pytest.mark.parametrize("timeline", [True, False])
+def test_the_timeline_of_a_prefix_has_no_event_of_another_tenant(make_topic, timeline: bool):
+    topic = make_topic("tenants", timeline=timeline)
+    publish_many(topic, [Draft(value=key, key=key) for _ in range(2) for key in [*BESIDE, *WITHIN]])
+    publish(topic, "no key")
+    transfer_all()
+
+    assert values(Event.objects.timeline(topic, key_prefix="tenant-7/")) == WITHIN * 2
+    for prefix in ["%", "_", "tenant-7\\", "日", "tenant-7/_"]:
+        found = values(Event.objects.timeline(topic, key_prefix=prefix))
+        assert found == [key for key in [*BESIDE, *WITHIN] if key.startswith(prefix)] * 2
+
+
+def test_a_timeline_is_that_of_a_key_or_of_a_prefix(orders):
+    for named in ({}, {"key": "1", "key_prefix": "1"}, {"key_prefix": ""}):
+        with pytest.raises(Invalid, match="key_prefix"):
+            Event.objects.timeline(orders, **named)
+
+
 @pytest.mark.parametrize("key", ["O'Brien", "' OR true --", "%s", "%(topic)s", "\\", 'a"b', "日本"])
 def test_a_key_is_never_sql(orders, key):
     publish(orders, "mine", key=key)
