@@ -72,10 +72,10 @@ CREATE INDEX IF NOT EXISTS {index} ON {log} (partition, id)
 
 
 -- name: index_timeline
--- The index by which the events of one key are read, or of all keys that begin alike, whatever the database's collation.
+-- The index by which the events of one key are read, or of all keys that begin alike (keys have the collation C).
 --
 -- Identifiers: log, index.
-CREATE INDEX IF NOT EXISTS {index} ON {log} (key text_pattern_ops, id)
+CREATE INDEX IF NOT EXISTS {index} ON {log} (key, id)
 
 
 -- name: cut_segment

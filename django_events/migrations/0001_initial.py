@@ -570,7 +570,7 @@ class Migration(OnPostgreSQL):
                 ("id", models.BigIntegerField(editable=False, verbose_name="ticket")),
                 ("partition", models.IntegerField(blank=True, null=True, verbose_name="partition")),
                 ("type", models.CharField(blank=True, db_default="", max_length=200, verbose_name="type")),
-                ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                ("key", models.CharField(blank=True, db_collation="C", max_length=512, null=True, verbose_name="key")),
                 ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
                 ("body", models.BinaryField(null=True, verbose_name="body")),
                 (
@@ -604,7 +604,7 @@ class Migration(OnPostgreSQL):
                         "topic_id", "key", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("key", models.CharField(max_length=512, verbose_name="dedup key")),
+                ("key", models.CharField(db_collation="C", max_length=512, verbose_name="dedup key")),
                 ("expires_at", models.DateTimeField(verbose_name="expires at")),
                 (
                     "topic",
@@ -666,7 +666,7 @@ class Migration(OnPostgreSQL):
             fields=[
                 ("partition", models.IntegerField(blank=True, null=True, verbose_name="partition")),
                 ("type", models.CharField(blank=True, db_default="", max_length=200, verbose_name="type")),
-                ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                ("key", models.CharField(blank=True, db_collation="C", max_length=512, null=True, verbose_name="key")),
                 ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
                 ("body", models.BinaryField(null=True, verbose_name="body")),
                 (
@@ -712,7 +712,7 @@ class Migration(OnPostgreSQL):
             fields=[
                 ("partition", models.IntegerField(blank=True, null=True, verbose_name="partition")),
                 ("type", models.CharField(blank=True, db_default="", max_length=200, verbose_name="type")),
-                ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                ("key", models.CharField(blank=True, db_collation="C", max_length=512, null=True, verbose_name="key")),
                 ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
                 ("body", models.BinaryField(null=True, verbose_name="body")),
                 (
@@ -779,7 +779,7 @@ class Migration(OnPostgreSQL):
                         ("partition", models.IntegerField(verbose_name="partition")),
                         ("number", models.BigIntegerField(verbose_name="number")),
                         ("type", models.CharField(blank=True, max_length=200, verbose_name="type")),
-                        ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                        ("key", models.CharField(blank=True, db_collation="C", max_length=512, null=True, verbose_name="key")),
                         ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
                         ("body", models.BinaryField(null=True, verbose_name="body")),
                         ("metadata", models.JSONField(blank=True, verbose_name="metadata")),
@@ -962,6 +962,7 @@ class Migration(OnPostgreSQL):
                     "key",
                     models.CharField(
                         blank=True,
+                        db_collation="C",
                         help_text="Only where the consumer handles keys in order.",
                         max_length=512,
                         null=True,
@@ -1075,7 +1076,7 @@ class Migration(OnPostgreSQL):
                 ("partition", models.IntegerField(verbose_name="partition")),
                 ("number", models.BigIntegerField(verbose_name="number")),
                 ("type", models.CharField(blank=True, max_length=200, verbose_name="type")),
-                ("key", models.CharField(blank=True, max_length=512, null=True, verbose_name="key")),
+                ("key", models.CharField(blank=True, db_collation="C", max_length=512, null=True, verbose_name="key")),
                 ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
                 ("body", models.BinaryField(null=True, verbose_name="body")),
                 ("metadata", models.JSONField(blank=True, verbose_name="metadata")),

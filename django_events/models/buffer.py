@@ -24,7 +24,7 @@ class EventColumns(models.Model):
     )
     partition = models.IntegerField(_("partition"), null=True, blank=True)
     type = models.CharField(_("type"), max_length=200, blank=True, db_default="")
-    key = models.CharField(_("key"), max_length=512, null=True, blank=True)
+    key = models.CharField(_("key"), max_length=512, null=True, blank=True, db_collation="C")
     value = models.JSONField(_("value"), null=True, blank=True)
     body = models.BinaryField(_("body"), null=True)
     metadata = models.JSONField(_("metadata"), blank=True, db_default=models.Value({}, models.JSONField()))
@@ -98,7 +98,7 @@ class DedupKey(models.Model):
         db_index=False,
         verbose_name=_("topic"),
     )
-    key = models.CharField(_("dedup key"), max_length=512)
+    key = models.CharField(_("dedup key"), max_length=512, db_collation="C")
     expires_at = models.DateTimeField(_("expires at"))
 
     class Meta:

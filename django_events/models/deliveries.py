@@ -59,7 +59,12 @@ class Delivery(models.Model):
     )
     event_id = models.BigIntegerField(_("event"))
     key = models.CharField(
-        _("key"), max_length=512, null=True, blank=True, help_text=_("Only where the consumer handles keys in order.")
+        _("key"),
+        max_length=512,
+        null=True,
+        blank=True,
+        db_collation="C",
+        help_text=_("Only where the consumer handles keys in order."),
     )
     received_at = models.DateTimeField(_("received at"))
     visible_at = models.DateTimeField(

@@ -95,7 +95,7 @@ class Event(models.Model):
     partition = models.IntegerField(_("partition"))
     number = models.BigIntegerField(_("number"))
     type = models.CharField(_("type"), max_length=200, blank=True)
-    key = models.CharField(_("key"), max_length=512, null=True, blank=True)
+    key = models.CharField(_("key"), max_length=512, null=True, blank=True, db_collation="C")
     value = models.JSONField(_("value"), null=True, blank=True)
     body = models.BinaryField(_("body"), null=True)
     metadata = models.JSONField(_("metadata"), blank=True)
