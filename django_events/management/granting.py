@@ -13,12 +13,13 @@ from django.db.models import Model
 
 from django_events import models, sql
 from django_events.event_columns import BUFFERED
-from django_events.exceptions import NotReady
+from django_events.exceptions import Invalid, NotReady
 from django_events.sql.search_path import tables_missing
 from django_events.statements import LOG, quoted, quoted_name
 
 SQL = sql.beside(__name__)
 
+BESIDES = ("pg_signal_backend", "pg_read_all_stats")  # roles that operators get; readers get the last
 SEQUENCE = "django_events_bufferedevent_id_seq"
 EVENT = ", ".join(BUFFERED)  # the columns that a publisher fills
 
@@ -68,6 +69,15 @@ class Granting:
     def revoke(self, rights: str, things: str, *roles: str) -> str:
         return SQL.revoke.written(rights=rights, things=things, roles=", ".join(roles))
 
+    def revoke_log(self) -> str:
+        log, role = self._log, quoted(self.role)
+        return SQL.revoke_log.written(log=log, role=role, quote=_dollars(log, role))
+
+    def proof_of_nothing(self) -> str:
+        """A REVOKE of what another role gave does nothing: this ends in an error then."""
+        role, schema = quoted(self.role), quoted(self.schema)
+        return SQL.prove_revoked.written(role=role, schema=schema, quote=_dollars(role, schema))
+
     def schemas(self) -> list[str]:
         """Where names are looked up: the schema of the tables, and all of the search_path."""
         return [quoted_name(name) for name in dict.fromkeys([self.schema, *self.path])]
@@ -90,6 +100,9 @@ class Granting:
 
     def membership(self, role: str, *, to: str) -> str:
         return SQL.grant_role.written(role=quoted_name(role), to=quoted_name(to))
+
+    def end_membership(self, role: str) -> str:
+        return SQL.revoke_role.written(role=quoted_name(role), of=quoted_name(self.role))
 
     def on_functions(self, functions: list[str]) -> str:
         return self.grant("EXECUTE", _functions(functions))
@@ -231,7 +244,7 @@ def operator(of: Granting) -> Iterator[Block]:
     )
     yield Block(
         "A worker that froze with a lease is ended, so that its locks go; and old snapshots are looked for.",
-        [of.membership("pg_signal_backend", to=of.role), of.membership("pg_read_all_stats", to=of.role)],
+        [of.membership(other, to=of.role) for other in BESIDES],
     )
 
 
@@ -262,6 +275,38 @@ def blocks(using: str, kind: str, role: str) -> list[Block]:
         raise NotReady(tables_missing(using))
     of = Granting(role, *rows[0])
     return [*ROLES[kind](of), _closed(of)]
+
+
+def revoking(using: str, role: str) -> list[Block]:
+    """What to run so that a role can do nothing more with events, whatever kinds of processes it was for."""
+    rows = sql.fetch(using, SQL.home)
+    if not rows:
+        raise NotReady(tables_missing(using))
+    of = Granting(role, *rows[0])
+    if role == of.owner:
+        raise Invalid(f"{role!r} owns the tables of events. An owner has its rights by that, and no REVOKE takes them.")
+    name, schema = quoted_name(role), quoted_name(of.schema)
+    tables = ",\n    ".join(f"{schema}.{quoted_name(table)}" for table in _tables())
+    functions = _functions([*of.functions, *of.look_ups, *of.segment_functions])
+    return [
+        Block(
+            "All tables of django_events, with their columns.",
+            [of.revoke("ALL", tables, name), of.revoke("ALL", f"SEQUENCE {schema}.{quoted_name(SEQUENCE)}", name)],
+        ),
+        Block("The log: the root, each topic's own table, and their segments.", [of.revoke_log()]),
+        Block(
+            "The functions that publish, and those that make and drop segments.", [of.revoke("ALL", functions, name)]
+        ),
+        Block(
+            "What operators and readers have besides. Leave this out if the role watches the server for others.",
+            [of.end_membership(other) for other in BESIDES],
+        ),
+        Block(
+            "If a right is left, because another role gave it, all of this ends in an error. The rights on the schema\n"
+            "and the database stay as they are: others' tables may need them.",
+            [of.proof_of_nothing()],
+        ),
+    ]
 
 
 def _tables() -> list[str]:

@@ -50,6 +50,59 @@ END
 REVOKE {rights} ON {things} FROM {roles}
 
 
+-- name: revoke_log
+-- Take all rights on the log from a role: on the root, each topic's own table, and their segments.
+--
+-- Parts: log (a name with its schema, as a literal), role (a literal), quote (a dollar quote).
+-- Relies on: the catalog's own indexes.
+DO {quote}
+DECLARE
+    log regclass;
+BEGIN
+    FOR log IN SELECT relid FROM pg_partition_tree({log}::regclass) LOOP
+        EXECUTE format('REVOKE ALL ON %%s FROM %%I', log, {role});
+    END LOOP;
+END
+{quote}
+
+
+-- name: prove_revoked
+-- End in an error if the role has a right of its own on any of our tables, columns, sequences or functions.
+--
+-- Parts: role, schema (literals), quote (a dollar quote).
+-- Relies on: the catalog's own indexes.
+DO {quote}
+DECLARE
+    kept text;
+BEGIN
+    SELECT string_agg(DISTINCT format('%%s on %%s, given by %%I', acl.privilege_type, own.name, pg_get_userbyid(acl.grantor)), '; ')
+    INTO kept
+    FROM (
+        SELECT c.relname AS name, c.relnamespace AS home, c.relacl AS acl FROM pg_class AS c
+        UNION ALL
+        SELECT c.relname, c.relnamespace, a.attacl FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid
+        UNION ALL
+        SELECT p.proname, p.pronamespace, p.proacl FROM pg_proc AS p
+    ) AS own
+    CROSS JOIN aclexplode(own.acl) AS acl
+    WHERE own.home = (SELECT oid FROM pg_namespace WHERE nspname = {schema})
+        AND own.name LIKE 'django\_events\_%%'
+        AND acl.grantee = (SELECT oid FROM pg_roles WHERE rolname = {role});
+    IF kept IS NOT NULL THEN
+        RAISE EXCEPTION 'Nothing was revoked, because a right would be left: %%.', kept
+            USING HINT = 'The role that gave it takes it back, or a superuser who says REVOKE … GRANTED BY that role.';
+    END IF;
+END
+{quote}
+
+
+-- name: revoke_role
+-- End that a role is a member of another.
+--
+-- Parts: role, of.
+REVOKE {role} FROM {of}
+
+
 -- name: prove_rights
 -- End in an error if the role, or PUBLIC, may do what would let its code be run by others.
 --

@@ -779,7 +779,12 @@ class Migration(OnPostgreSQL):
                         ("partition", models.IntegerField(verbose_name="partition")),
                         ("number", models.BigIntegerField(verbose_name="number")),
                         ("type", models.CharField(blank=True, max_length=200, verbose_name="type")),
-                        ("key", models.CharField(blank=True, db_collation="C", max_length=512, null=True, verbose_name="key")),
+                        (
+                            "key",
+                            models.CharField(
+                                blank=True, db_collation="C", max_length=512, null=True, verbose_name="key"
+                            ),
+                        ),
                         ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
                         ("body", models.BinaryField(null=True, verbose_name="body")),
                         ("metadata", models.JSONField(blank=True, verbose_name="metadata")),

@@ -6,10 +6,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events.management.events.subcommand import Subcommand
-from django_events.management.granting import ROLES, Block, blocks
+from django_events.management.granting import ROLES, Block, blocks, revoking
 from django_events.management.reporting import Report, printable
 
 LONGEST = 63
+TAKEN = """\
+-- All rights on events in the database {database} are taken from the role {role}, for whatever process it had them.
+-- Read it, and run it as the owner of the tables or a superuser. What it is to keep is given again: events grants."""
 FIRST = """\
 -- Rights for {kind}s of django_events in the database {database}, given to the role {role}.
 -- Read it, and run it as a role that may: the owner of the tables who may make roles, or a superuser.
@@ -22,18 +25,21 @@ NOTES = {
     "reader": "It can read every payload. A streaming query of Spark that has a name needs the role of consumers too.",
 }
 
+GONE = "Sessions lose the rights at the commit. To remove the role as well: DROP OWNED BY and DROP ROLE."
 
-def grants(using: str, *, role: str, to: str | None, **options: Any) -> Report:
+
+def grants(using: str, *, role: str, to: str | None, revoke: bool = False, **options: Any) -> Report:
     name = to or f"django_events_{role}"
-    found = blocks(using, role, name)
+    found = revoking(using, name) if revoke else blocks(using, role, name)
     data = {
         "role": role,
         "to": name,
+        "revoke": revoke,
         "blocks": [{"purpose": one.purpose, "statements": _statements(one)} for one in found],
     }
-    first = FIRST.format(kind=role, database=using, role=printable(name))
+    first = (TAKEN if revoke else FIRST).format(kind=role, database=using, role=printable(name))
     begin, end = "BEGIN;\nSET LOCAL lock_timeout = '2s';", "COMMIT;"
-    return Report(data, "\n\n".join([first, begin, *map(_text, found), end]), [NOTES[role]])
+    return Report(data, "\n\n".join([first, begin, *map(_text, found), end]), [GONE if revoke else NOTES[role]])
 
 
 def _text(block: Block) -> str:
@@ -56,6 +62,9 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--role", required=True, choices=list(ROLES), help="What the process does.")
     parser.add_argument(
         "--to", type=_name, metavar="NAME", help="The role of the database; by default django_events_ROLE."
+    )
+    parser.add_argument(
+        "--revoke", action="store_true", help="Print what takes all rights on events from that role instead."
     )
 
 

@@ -83,9 +83,9 @@ def drop(name):
                 cursor.execute(compose.SQL(line).format(compose.Identifier(name)))
 
 
-def printed(kind, name):
+def printed(kind, name, **options):
     """Run what is printed, as psql would."""
-    text = command.grants("default", role=kind, to=name).text
+    text = command.grants("default", role=kind, to=name, **options).text
     connection.ensure_connection()
     with psycopg.ClientCursor(connection.connection) as cursor:
         cursor.execute(text)
@@ -404,6 +404,65 @@ def test_readers_see_everything_and_change_nothing(readers, roles):
             called("events", *arguments, using=alias)
     tables = ("event", "bufferedevent", "position", "deadletter", "intervention")
     assert_refused(alias, *(f"DELETE FROM django_events_{table}" for table in tables), "SELECT FROM auth_user")
+
+
+def rights_of(role):
+    """Every right that a role has by itself on our tables, columns, sequences and functions, and its memberships."""
+    [[oid]] = execute(
+        "default", compose.SQL("SELECT oid FROM pg_roles WHERE rolname = {}").format(compose.Literal(role))
+    )
+    return execute(
+        "default",
+        "SELECT c.relname, acl.privilege_type FROM pg_class AS c CROSS JOIN aclexplode(c.relacl) AS acl"
+        f" WHERE acl.grantee = {oid} AND c.relname LIKE 'django%'"
+        " UNION ALL SELECT a.attname, acl.privilege_type FROM pg_attribute AS a CROSS JOIN aclexplode(a.attacl) AS acl"
+        f" WHERE acl.grantee = {oid}"
+        " UNION ALL SELECT p.proname, acl.privilege_type FROM pg_proc AS p CROSS JOIN aclexplode(p.proacl) AS acl"
+        f" WHERE acl.grantee = {oid}"
+        f" UNION ALL SELECT roleid::regrole::name, 'member' FROM pg_auth_members WHERE member = {oid}",
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_given_is_taken_back(roles, readers, kind):
+    name = name_of(kind, roles)
+    assert rights_of(name)
+    before = execute("default", "SELECT count(*) FROM django_events_event")
+    for _ in range(2):  # it may be run again
+        printed("reader", name, revoke=True)
+
+    assert not rights_of(name)
+    assert_refused(roles[kind], "SELECT FROM django_events_topic", "SELECT FROM django_events_event")
+    assert execute("default", "SELECT count(*) FROM django_events_event") == before
+    printed(kind, name)
+    execute(roles[kind], "SELECT FROM django_events_topic")
+
+
+def test_a_right_that_another_role_gave_is_said_and_nothing_is_taken(roles, readers):
+    operator, reader = (compose.Identifier(name_of(kind, roles)) for kind in ("operator", "reader"))
+    run(
+        compose.SQL("GRANT SELECT ON django_events_topic TO {} WITH GRANT OPTION").format(operator),
+        compose.SQL("REVOKE SELECT ON django_events_topic FROM {}").format(reader),
+    )
+    execute(
+        roles["operator"],
+        compose.SQL("SET LOCAL ROLE {}").format(operator)
+        + compose.SQL("; ")
+        + compose.SQL("GRANT SELECT ON django_events_topic TO {}").format(reader),
+    )
+    with pytest.raises(
+        psycopg.Error, match=r"Nothing was revoked, .*SELECT on django_events_topic, given by .*operator"
+    ):
+        printed("reader", name_of("reader", roles), revoke=True)
+    connection.close()
+
+    execute(roles["reader"], "SELECT FROM django_events_consumer")
+
+
+def test_the_owner_of_the_tables_has_nothing_to_be_taken():
+    [[owner]] = execute("default", "SELECT tableowner FROM pg_tables WHERE tablename = 'django_events_topic'")
+    with pytest.raises(CommandError, match="owns the tables of events"):
+        call_command("events", "grants", "--role", "reader", "--to", owner, "--revoke")
 
 
 @pytest.mark.parametrize("kind", KINDS)
