@@ -7,6 +7,7 @@ Those that act on one consumer are methods of its declaration too: `billing.rewi
 
 from django_events.observing.lag import lag
 from django_events.observing.matches import matches
+from django_events.observing.searching import search
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
 from django_events.operating.pausing import pause, resume
@@ -16,7 +17,7 @@ from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from django_events.operating.unregistering import unregister
-from django_events.outcomes import Matched, Move, RemovedTopic, Replayed, Retried, Skipped
+from django_events.outcomes import Matched, Move, RemovedTopic, Replayed, Retried, Searched, Skipped
 from django_events.publishing.republish import publish_again
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "RemovedTopic",
     "Replayed",
     "Retried",
+    "Searched",
     "Skipped",
     "discard",
     "erase",
@@ -38,6 +40,7 @@ __all__ = [
     "resume",
     "retry_now",
     "rewind",
+    "search",
     "skip",
     "unregister",
 ]

@@ -106,3 +106,11 @@ class Matched(NamedTuple):
     events: int
     matching: int
     newest: list[int]
+
+
+class Searched(NamedTuple):
+    """The ids that were found, newest first, and the first and the last id that were looked at."""
+
+    ids: list[int]
+    oldest: int
+    newest: int

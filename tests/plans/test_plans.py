@@ -10,7 +10,8 @@ from django_events import Draft, publish_many, sql
 from django_events.log.ends import SQL as ENDS_SQL
 from django_events.log.transfer import SQL as TRANSFER_SQL
 from django_events.models import Event, Topic
-from django_events.statements import log_table
+from django_events.observing.searching import SQL as SEARCH_SQL
+from django_events.statements import as_text, log_table
 from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -175,6 +176,31 @@ def test_a_timeline_is_found_by_its_index_whatever_the_collation(large, chosen):
     conditions = [node["Index Cond"] for node in plan if "Index Cond" in node]
     assert len(conditions) >= 20
     assert all("key" in condition for condition in conditions)
+
+
+@pytest.mark.requirement("H4")
+@pytest.mark.parametrize("key", [None, "17"])
+def test_a_portion_of_a_search_opens_its_own_segments(large, key):
+    plan = explain(
+        SEARCH_SQL.containing.on(
+            log=log_table(large),
+            topic_id=large,
+            lower=21_500,
+            upper=22_500,
+            value=as_text("e", "value", small=64),
+            metadata=as_text("e", "metadata", small=64),
+        ),
+        type=None,
+        key=key,
+        key_prefix=None,
+        patterns=["%a%"],
+        bytes=b"a",
+        most=20,
+    )
+
+    read = {(how, table) for how, table in scans(plan) if table.startswith("django_events_event")}
+    assert {table for _, table in read} == {f"{log_table(large)}_20001", f"{log_table(large)}_22001"}
+    assert all("Index" in how or how == "Bitmap Heap Scan" for how, _ in read)
 
 
 @pytest.mark.requirement("D1")

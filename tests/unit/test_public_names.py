@@ -73,9 +73,9 @@ def test_every_public_name_is_what_it_says():
 
 OPERATIONS = {
     *("discard", "erase", "lag", "matches", "pause", "publish_again"),
-    *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "skip", "unregister"),
+    *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "search", "skip", "unregister"),
 }
-OUTCOMES = {"Matched", "Move", "RemovedTopic", "Replayed", "Retried", "Skipped"}
+OUTCOMES = {"Matched", "Move", "RemovedTopic", "Replayed", "Retried", "Searched", "Skipped"}
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
 
 

@@ -17,6 +17,7 @@ from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.removing import REMOVE_TOPIC
 from django_events.management.events.replaying import REPLAY
 from django_events.management.events.scheduling import CANCEL, SCHEDULED
+from django_events.management.events.searching import SEARCH
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
 
@@ -30,6 +31,7 @@ ALL = (
     PEEK,
     FATE,
     MATCH,
+    SEARCH,
     PUBLISH,
     SCHEDULED,
     CANCEL,

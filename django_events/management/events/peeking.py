@@ -60,9 +60,14 @@ def peek(
             events = events.filter(id__gte=first, id__lte=last)
             notes.append(f"Topic {topic} has no timeline, so the key was looked for in {first:,} to {last:,} only.")
     found = list(shown(events)[:limit])
+    return Report([event_data(row, e) for e in found], listed(found), notes)
+
+
+def listed(found: list[Event]) -> str:
+    """Events, a line each."""
     columns = ["id", "partition", "key", "type", "logged at", "value"]
     cells = [(e.id, e.partition, e.key, e.type, e.logged_at, content(e)) for e in found]
-    return Report([event_data(row, e) for e in found], table(columns, cells) if cells else "No events.", notes)
+    return table(columns, cells) if cells else "No events."
 
 
 def _id_before(events: EventQuerySet) -> int:

@@ -1273,6 +1273,7 @@ SUBCOMMANDS = {
     "peek": ["orders"],
     "fate": ["orders/1"],
     "match": ["billing"],
+    "search": ["orders", "a text"],
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1"],
