@@ -16,12 +16,19 @@ from django_events.consuming import log_positions
 from django_events.models import Event, Topic
 from django_events.models.functions import Stored
 from django_events.observing.lag import ends_of
+from django_events.observing.searching import search
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
 SIZE = 50
 SEARCHED = 100_000  # events that a page reads for a filter without an index; a link goes on from there
+READ = 20_000  # the same for a text, for which payloads are read
+
+
+def _moment(label: Any) -> forms.DateTimeField:
+    picker = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    return forms.DateTimeField(label=label, required=False, widget=picker)
 
 
 class LogForm(forms.Form):
@@ -30,12 +37,11 @@ class LogForm(forms.Form):
     type = forms.CharField(label=_("Type"), required=False, max_length=200)
     key = forms.CharField(label=_("Key"), required=False, max_length=512, strip=False)
     partition = forms.IntegerField(label=_("Partition"), required=False, min_value=0)
+    text = forms.CharField(label=_("Text"), required=False, max_length=1_000, strip=False)
+    start = _moment(_("Logged since"))
+    end = _moment(_("Logged before"))
     id = forms.IntegerField(label=_("Go to id"), required=False, min_value=1, max_value=2**63 - 2)
-    time = forms.DateTimeField(
-        label=_("Go to time"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-    )
+    time = _moment(_("Go to time"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,14 +59,16 @@ def page(
     topic: Topic,
     *,
     filters: dict[str, Any],
+    start: datetime | None = None,
+    end: datetime | None = None,
     before: int | None = None,
     after: int | None = None,
 ) -> LogPage:
-    """The newest events, or those before an id, or the first after one."""
-    first, end = ends(using, topic)
+    """The newest events of a time, or those before an id, or the first after one."""
+    first, beyond = _ids_of(using, topic, start, end)
     up = after is not None
     lower = max(after if after is not None else 0, first - 1)
-    upper = min(before if before is not None else end, end)
+    upper = min(before if before is not None else beyond, beyond)
     whole = _by_index(topic, filters)
     if not whole and up:
         upper = min(upper, lower + SEARCHED + 1)
@@ -91,10 +99,32 @@ def page(
         older = oldest if more else lower + 1
     return LogPage(
         events=found,
-        newer=newer if newer is not None and newer < end - 1 else None,
+        newer=newer if newer is not None and newer < beyond - 1 else None,
         older=older if older is not None and older > first else None,
         searched=None if whole or more else (lower + 1, upper - 1),
     )
+
+
+def containing(
+    using: str,
+    topic: Topic,
+    text: str,
+    *,
+    filters: dict[str, Any],
+    start: datetime | None = None,
+    end: datetime | None = None,
+    before: int | None = None,
+) -> LogPage:
+    """The newest events of a time that contain a text, or those before an id."""
+    first, _beyond = _ids_of(using, topic, start, end)
+    found = search(topic.name, text, **filters, start=start, end=end, before=before, limit=SIZE, last=READ, using=using)
+    with sql.by_index(using):
+        rows = list(events(using, topic).filter(id__in=found.ids).order_by("-id"))
+    for event in rows:
+        event["glance"] = at_a_glance(event["layout"])
+    older = found.oldest if found.oldest > first else None
+    searched = (found.oldest, found.newest) if found.oldest <= found.newest else None
+    return LogPage(events=rows, newer=None, older=older, searched=searched)
 
 
 def events(using: str, topic: Topic) -> QuerySet[Event, dict[str, Any]]:
@@ -120,9 +150,20 @@ def ends(using: str, topic: Topic) -> tuple[int, int]:
 
 def id_at(using: str, topic: Topic, moment: datetime) -> int:
     """The first event that was logged at a time or after it."""
-    if timezone.is_naive(moment):
-        moment = timezone.make_aware(moment)
-    return log_positions.find(using, topic, moment)
+    return log_positions.find(using, topic, _aware(moment))
+
+
+def _aware(moment: datetime) -> datetime:
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+
+
+def _ids_of(using: str, topic: Topic, start: datetime | None, end: datetime | None) -> tuple[int, int]:
+    """The first id of a time, and the first one behind it."""
+    first, beyond = ends(using, topic)
+    return (
+        first if start is None else id_at(using, topic, start),
+        beyond if end is None else id_at(using, topic, end),
+    )
 
 
 def neighbours(using: str, topic: Topic, event: Event) -> tuple[int | None, int | None]:

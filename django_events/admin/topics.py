@@ -144,20 +144,23 @@ class TopicAdmin(Pages):
         topic, using = _row(address)
         form = log.LogForm(request.GET)
         found = None
-        filters: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         if form.is_valid():
             said = form.cleaned_data
             filters = {name: said[name] for name in ("type", "key", "partition") if said[name] not in ("", None)}
+            within = {name: said[name] for name in ("start", "end") if said[name] is not None}
+            kept = {**filters, **{name: request.GET[name] for name in within}}
+            before = addresses.id_of(request, "before")
+            if said["text"]:
+                kept["text"] = said["text"]
             if said["id"] is not None or said["time"] is not None:
                 at = said["id"] if said["id"] is not None else log.id_at(using, topic, said["time"])
-                return HttpResponseRedirect(f"?{urlencode({**filters, 'before': at + 1, 'at': at})}")
-            found = log.page(
-                using,
-                topic,
-                filters=filters,
-                before=addresses.id_of(request, "before"),
-                after=addresses.id_of(request, "after"),
-            )
+                return HttpResponseRedirect(f"?{urlencode({**kept, 'before': at + 1, 'at': at})}")
+            if said["text"]:
+                found = log.containing(using, topic, said["text"], filters=filters, **within, before=before)
+            else:
+                after = addresses.id_of(request, "after")
+                found = log.page(using, topic, filters=filters, **within, before=before, after=after)
         context = {
             "title": _("Log of %(topic)s") % {"topic": topic.name},
             "trail": [(topic.name, self.url("change", address))],
@@ -166,7 +169,7 @@ class TopicAdmin(Pages):
             "form": form,
             "found": found,
             "at": addresses.id_of(request, "at"),
-            "kept": urlencode(filters),
+            "kept": urlencode(kept),
         }
         return self.answer(request, "log.html", context)
 

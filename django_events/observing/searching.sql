@@ -3,7 +3,8 @@
 --
 -- The columns with an index come first, so that no payload is made into text for nothing.
 -- Literals: topic_id, lower, upper (the ids looked at). Identifiers: log. Parts: value, metadata (as text).
--- Parameters: type, key, key_prefix (null for any), patterns (for ILIKE), bytes (null where no body is looked at), most.
+-- Parameters: type, key, key_prefix, partition (null for any), patterns (for ILIKE), bytes (null where no body is looked
+-- at), most.
 -- Relies on: the primary key of the log.
 SELECT found.id, found.value, found.metadata
 FROM (
@@ -12,6 +13,7 @@ FROM (
     WHERE e.topic_id = {topic_id}
         AND e.id >= {lower}
         AND e.id < {upper}
+        AND (%(partition)s::int IS NULL OR e.partition = %(partition)s)
         AND (%(type)s::text IS NULL OR e.type = %(type)s)
         AND (%(key)s::text IS NULL OR e.key = %(key)s)
         AND (%(key_prefix)s::text IS NULL OR starts_with(e.key, %(key_prefix)s))

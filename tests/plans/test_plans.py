@@ -193,6 +193,7 @@ def test_a_portion_of_a_search_opens_its_own_segments(large, key):
         type=None,
         key=key,
         key_prefix=None,
+        partition=None,
         patterns=["%a%"],
         bytes=b"a",
         most=20,

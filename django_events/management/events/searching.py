@@ -14,7 +14,7 @@ from django_events.observing.searching import search as find
 
 
 def search(using: str, *, topic: str, text: str, **options: Any) -> Report:
-    choices = ("type", "key", "key_prefix", "start", "end", "before", "limit", "last")
+    choices = ("type", "key", "key_prefix", "partition", "start", "end", "before", "limit", "last")
     found = find(topic, text, **{name: options[name] for name in choices}, using=using)
     row = existing(using, topic)
     events = list(shown(Event.objects.using(using).of(topic).filter(id__in=found.ids).order_by("-id")))
@@ -33,6 +33,7 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--type", help="Only events of this type.")
     parser.add_argument("--key", help="Only events of this key.")
     parser.add_argument("--key-prefix", metavar="PREFIX", help="Only events whose key begins so.")
+    parser.add_argument("--partition", type=int, help="Only events of this partition.")
     parser.add_argument("--from", type=zoned_time, dest="start", metavar="TIME", help="What was logged then or later.")
     parser.add_argument("--to", type=zoned_time, dest="end", metavar="TIME", help="What was logged before.")
     parser.add_argument("--before", type=at_least_one, metavar="ID", help="Go on with what is older than this id.")

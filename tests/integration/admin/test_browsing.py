@@ -8,7 +8,7 @@ import pytest
 from django_events import Backoff, Draft, Ignore
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
-from django_events.models import Consumer, DeadLetter, Topic
+from django_events.models import Consumer, DeadLetter, Event, Topic
 from django_events.observing.fates import fates
 from django_events.operations import rewind
 from django_events.testing import drain
@@ -89,6 +89,39 @@ def test_one_goes_to_an_id_and_to_a_time(olga, long_log):
     assert ids(browse(olga, long_log, "?id=4200"))[0] == 100
     assert ids(browse(olga, long_log, "?time=2001-01-01T10:00:00")) == [1]
     assert ids(browse(olga, long_log, "?time=2101-01-01T10:00"))[0] == 100
+
+
+@pytest.mark.requirement("H4")
+def test_a_log_is_searched_for_a_text_page_by_page(olga, long_log, monkeypatch):
+    monkeypatch.setattr(log_pages, "READ", 15)
+    expected = [n for n in range(100, 0, -1) if "7" in str(n)]
+
+    answer, seen = browse(olga, long_log, "?text=7"), []
+    assert "Oldest" not in answer.content.decode()
+    while answer:
+        seen += ids(answer)
+        answer = follow(olga, long_log, answer, "Older")
+    assert seen == expected
+    assert ids(browse(olga, long_log, "?text=7&type=even&partition=1")) == ids(
+        browse(olga, long_log, "?type=even&partition=1&text=7&before=101")
+    )
+    assert ids(browse(olga, long_log, "?text=%25")) == []
+
+
+@pytest.mark.requirement("H4")
+@pytest.mark.parametrize("text", ["", "&text=7"])
+def test_a_log_is_shown_of_a_time(olga, long_log, text):
+    answer = browse(olga, long_log, f"?start=2001-01-01T10:00:00&end=2101-01-01T10:00{text}")
+    assert ids(answer) == ids(browse(olga, long_log, f"?{text}"))
+    older = follow(olga, long_log, answer, "Older")
+    assert "start=2001-01-01T10%3A00%3A00" in older.request["QUERY_STRING"]
+    assert ids(older)[0] < ids(answer)[-1]
+    for nothing in ("start=2101-01-01T10:00", "end=2001-01-01T10:00", "start=2101-01-01T10:00&end=2001-01-01T10:00"):
+        answer = browse(olga, long_log, f"?{nothing}{text}")
+        assert ids(answer) == []
+        assert follow(olga, long_log, answer, "Older") is None
+    moment = Event.objects.at(long_log, 50).logged_at.isoformat()
+    assert browse(olga, long_log, f"?start={moment[:19]}{text}").status_code == 200
 
 
 @pytest.mark.parametrize(
