@@ -58,7 +58,7 @@ setup(
         ]
     },
     zip_safe=False,
-    install_requires=["Django>=5.2", "django-pgtrigger>=4.15", "psycopg>=3.2"],
+    install_requires=["Django>=5.2", "cronsim>=2.6", "django-pgtrigger>=4.15", "psycopg>=3.2"],
     extras_require={
         "spark": SPARK,
         "metrics": METRICS,

@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
-from django_events.declarations import consumers, registry
+from django_events.declarations import clocks, consumers, registry
 from django_events.exceptions import HandlerNotFound, Invalid, did_you_mean
 from django_events.models.buffer import writable
 from django_events.phrases import moment
@@ -63,6 +63,14 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
         except HandlerNotFound as error:  # a warning: it stops this consumer, and must not stop the others
             hint = "It will not be served; the other consumers will."
             yield checks.Warning(str(error), hint=hint, id="django_events.W002")
+
+
+@register(Tags.compatibility)
+def check_clocks(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    return [
+        Error(problem, hint=f"It is declared at {clock.declared_at}.", id="django_events.E014")
+        for clock, problem in clocks.problems()
+    ]
 
 
 @register(Tags.models)
@@ -248,6 +256,7 @@ OF_SITE = (
     check_settings,
     check_topics,
     check_consumers,
+    check_clocks,
     check_outboxes,
     check_captures,
     check_databases_of_models,

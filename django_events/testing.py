@@ -127,7 +127,8 @@ def drain(
     says that after several of them more than `limit` events came of others. A handler's error is raised, with a
     note that names the event; nothing of that event is settled, so it comes again. With `raise_errors=False` it
     is retried or becomes a dead letter, as its consumer says. RetryLater and Ignore are a handler's decisions, and
-    followed. A retry that waits is not due. Scheduled events are published `ahead` of their time by as much.
+    followed. A retry that waits is not due. Scheduled events are published `ahead` of their time by as much, and so are
+    all ticks of clocks.
 
     Inside a transaction it works in that one and commits nothing; in autocommit in transactions of its own.
     """
@@ -175,16 +176,18 @@ def deliver(
 
 @contextmanager
 def isolate_declarations() -> Iterator[None]:
-    """Forget at the end which topics and consumers were declared in the block. It decorates a test, too.
+    """Forget at the end which topics, consumers and clocks were declared in the block. It decorates a test, too.
 
     `drain()` makes what was declared since the last `migrate`, in the test's transaction.
     """
     topics, consumers = list(declarations.registry), list(declarations.consumers)
+    clocks = list(declarations.clocks)
     try:
         yield
     finally:
         _restore(declarations.registry, topics)
         _restore(declarations.consumers, consumers)
+        _restore(declarations.clocks, clocks)
 
 
 def _restore(registry: declarations.Registry[T], before: list[T]) -> None:

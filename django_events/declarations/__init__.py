@@ -9,6 +9,8 @@
 `manage.py migrate` makes the rows and tables; `manage.py check` finds wrong declarations.
 """
 
+from django_events.declarations.declared_clock import DeclaredClock as DeclaredClock
+from django_events.declarations.declared_clock import Missed as Missed
 from django_events.declarations.declared_consumer import BatchHandler as BatchHandler
 from django_events.declarations.declared_consumer import DeclaredConsumer as DeclaredConsumer
 from django_events.declarations.declared_consumer import EventHandler as EventHandler
@@ -24,10 +26,12 @@ from django_events.declarations.limits import MAX_BATCH as MAX_BATCH
 from django_events.declarations.limits import MAX_PARTITIONS as MAX_PARTITIONS
 from django_events.declarations.limits import SHORTEST_LEASE as SHORTEST_LEASE
 from django_events.declarations.limits import texts as texts
+from django_events.declarations.registries import ClockRegistry as ClockRegistry
 from django_events.declarations.registries import ConsumerRegistry as ConsumerRegistry
 from django_events.declarations.registries import Declared as Declared
 from django_events.declarations.registries import Registry as Registry
 from django_events.declarations.registries import TopicRegistry as TopicRegistry
+from django_events.declarations.registries import clocks as clocks
 from django_events.declarations.registries import consumers as consumers
 from django_events.declarations.registries import registry as registry
 from django_events.drafts import EventFields as EventFields

@@ -1,14 +1,18 @@
 """A topic as an app declares it, which also publishes to it."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from django_events.declarations.limits import MAX_PARTITIONS, MIN_SEGMENT_SIZE, NAME, NAME_RULE, check_number
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
 from django_events.operable import Removable
+
+if TYPE_CHECKING:
+    from django_events.declarations.declared_clock import DeclaredClock, Missed
 
 
 def _publishing() -> Any:
@@ -47,6 +51,41 @@ class DeclaredTopic(Removable):
         """Publish many events here at once; see `django_events.publish_many`."""
         published: int = _publishing().publish_many(self, drafts, using=using)
         return published
+
+    def every(
+        self,
+        cron: str,
+        *,
+        type: str,
+        tz: str = "UTC",
+        key: str | None = None,
+        value: Any = None,
+        missed: "Missed" = "latest",
+        name: str | None = None,
+    ) -> "DeclaredClock":
+        """Declare a clock: an event here at each time that a cron expression names in a time zone.
+
+        `manage.py migrate` makes its row, and the transfer publishes each tick exactly once, in the order of the ticks.
+        Its metadata say which: `clock` and `tick`. After an outage, `missed` says which of the ticks that passed
+        are published: the latest one, all (the newest 1,000), or with "skip" none that is a minute late.
+        """
+        from django_events.declarations.declared_clock import DeclaredClock
+        from django_events.declarations.registries import clocks
+
+        caller = sys._getframe(1)
+        declared = DeclaredClock(
+            name=f"{self.name}.{type}" if name is None else name,
+            topic=self.name,
+            cron=cron,
+            tz=tz,
+            type=type,
+            key=key,
+            value=value,
+            missed=missed,
+            declared_at=f"{caller.f_code.co_filename}:{caller.f_lineno}",
+        )
+        clocks.add(declared)
+        return declared
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each reason why this can't be a topic."""

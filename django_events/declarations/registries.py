@@ -1,15 +1,16 @@
-"""The topics and consumers that this process has declared, by name."""
+"""The topics, consumers and clocks that this process has declared, by name."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from django_events.declarations.declared_clock import DeclaredClock
 from django_events.declarations.declared_consumer import DeclaredConsumer
 from django_events.declarations.declared_topic import DeclaredTopic
 from django_events.exceptions import Invalid, UnknownName, did_you_mean
 
 
 class Declared(Protocol):
-    """What topics and consumers have in common."""
+    """What topics, consumers and clocks have in common."""
 
     @property
     def name(self) -> str: ...
@@ -87,5 +88,11 @@ class ConsumerRegistry(Registry[DeclaredConsumer]):
     example = "@consumer(…, name={!r})"
 
 
+class ClockRegistry(Registry[DeclaredClock]):
+    kind = "clock"
+    example = "topic(…).every(…, name={!r})"
+
+
 registry = TopicRegistry()
 consumers = ConsumerRegistry()
+clocks = ClockRegistry()

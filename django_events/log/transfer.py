@@ -42,6 +42,7 @@ from django.db import DatabaseError, connections
 from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.log import channel, segments
+from django_events.log.clock import DueTicks
 from django_events.log.ends import Known, LogEnd, LogEnds, Moved, Outdated
 from django_events.log.holders import holders
 from django_events.log.inventory import TOPICS_AT_ONCE
@@ -95,7 +96,7 @@ class Transfer:
         ahead: timedelta = timedelta(0),
         only: int | None = None,
     ) -> None:
-        """`ahead` is how much earlier than due scheduled events are published: for tests.
+        """`ahead` is how much earlier than due scheduled events and ticks are published: for tests.
 
         With the id of a topic in `only`, all others are left to other transfers, and so is what is scheduled.
         """
@@ -103,6 +104,7 @@ class Transfer:
         self.only = only
         self.batch_size = batch_size or settings.TRANSFER_BATCH_SIZE
         self.schedule = Schedule(using, ahead=ahead)
+        self.ticks = DueTicks(using, ahead=ahead)
         self.left = False
         self.setbacks = TopicSetbacks(using)
         self.session: PreparedSession | None = None  # where statements may be prepared
@@ -116,6 +118,7 @@ class Transfer:
         self._trusted_at_once = TRUSTED_AT_ONCE
         self._fingerprint: str | None = None
         self.schedule.forget()
+        self.ticks.forget()
         self._final = FinalTickets(self.using)
         self._blocked: set[int] = set()
         self._began = 0.0
@@ -154,7 +157,7 @@ class Transfer:
         moved = 0
         if self.session is None or not self.session.is_good or self._fingerprint is None:
             return moved, False
-        if self._final.crashed or self.schedule.is_due or len(topic_ids) > FEW_TOPICS:
+        if self._final.crashed or self.schedule.is_due or self.ticks.is_due or len(topic_ids) > FEW_TOPICS:
             return moved, False
         small = SmallBatches(self.session, self._known)
         filenode = self._fingerprint.split()[1]
@@ -177,7 +180,7 @@ class Transfer:
     def _moves(self) -> Iterator[int]:
         """Look, and move the events that wait, batch by batch."""
         seen, moved = self._look_and_move()
-        if self.only is None and self.schedule.is_due and self.schedule.publish(limit=self.batch_size):
+        if self.only is None and self._publishes_due():
             yield moved or 0
             seen, moved = self._look_and_move()
         if moved is not None:
@@ -185,6 +188,12 @@ class Transfer:
             return
         for turn in self._turns(seen):
             yield self._take(turn)
+
+    def _publishes_due(self) -> bool:
+        """Put what is scheduled for now into the buffer, and the ticks of clocks; returns whether there was any."""
+        published = self.schedule.publish(limit=self.batch_size) if self.schedule.is_due else 0
+        ticked = self.ticks.publish() if self.ticks.is_due else 0
+        return bool(published or ticked)
 
     def _look_and_move(self) -> tuple[Turn, int | None]:
         """The usual case, in one transaction: what waits fits into one batch, and there is room for it.
@@ -266,6 +275,7 @@ class Transfer:
             "only": self.only if only is None else only,
             "batch_size": self.batch_size,
             "scheduled_from": self.schedule.asked(),
+            "clocks": self.ticks.names(),
         }
 
     def _answered(self, rows: sql.Rows, *, only: int | None = None) -> Turn:
@@ -275,8 +285,9 @@ class Transfer:
             self.setbacks.forget()
             raise Outdated
         self._fingerprint = fingerprint
-        self.schedule.answered(rows[0][-1])
-        pending = [Pending(*row[1:-1]) for row in rows if row[1] is not None]
+        self.schedule.answered(rows[0][-2])
+        self.ticks.answered(rows[0][-1])
+        pending = [Pending(*row[1:-2]) for row in rows if row[1] is not None]
         for p in pending:
             self._known.setdefault(p.topic_id, Known(p.topic))
         if only is None:

@@ -751,6 +751,49 @@ class Migration(OnPostgreSQL):
                 "indexes": [models.Index(fields=["publish_at", "id"], name="django_events_scheduled_due")],
             },
         ),
+        migrations.CreateModel(
+            name="Clock",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=300, unique=True, verbose_name="name")),
+                ("cron", models.CharField(help_text="A cron expression.", max_length=200, verbose_name="times")),
+                ("tz", models.CharField(max_length=100, verbose_name="time zone")),
+                ("type", models.CharField(max_length=200, verbose_name="type")),
+                ("key", models.CharField(blank=True, db_collation="C", max_length=512, null=True, verbose_name="key")),
+                ("value", models.JSONField(blank=True, null=True, verbose_name="value")),
+                (
+                    "missed",
+                    models.CharField(
+                        choices=[("latest", "latest"), ("all", "all"), ("skip", "skip")],
+                        max_length=6,
+                        verbose_name="missed ticks",
+                    ),
+                ),
+                ("next_at", models.DateTimeField(verbose_name="next tick")),
+                ("last_at", models.DateTimeField(blank=True, null=True, verbose_name="last tick")),
+                ("paused_at", models.DateTimeField(blank=True, null=True, verbose_name="paused at")),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="clocks",
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "django_events_clock",
+                "default_permissions": ("view",),
+                "permissions": [
+                    ("pause_clock", "Can pause a clock"),
+                    ("resume_clock", "Can resume a clock"),
+                    ("run_clock", "Can let a clock tick now"),
+                ],
+                "verbose_name": "clock",
+                "verbose_name_plural": "clocks",
+            },
+        ),
         migrations.RunSQL(TUNE_COMING_AND_GOING, migrations.RunSQL.noop),
         migrations.SeparateDatabaseAndState(
             database_operations=[migrations.RunSQL(CREATE_LOG, "DROP TABLE django_events_event")],

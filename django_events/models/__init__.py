@@ -1,6 +1,7 @@
 """The tables: what one row of each is."""
 
 from django_events.models.buffer import BufferedEvent, DedupKey, ScheduledEvent
+from django_events.models.clocks import Clock
 from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
 from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
@@ -11,6 +12,7 @@ from django_events.models.topics import Topic, TopicHead
 
 __all__ = [
     "BufferedEvent",
+    "Clock",
     "Consumer",
     "DeadLetter",
     "DedupKey",

@@ -56,11 +56,11 @@ class TransferWorker:
         return self._transfer.setbacks
 
     def wait(self, stop: Stop) -> None:
-        # A transfer of a single topic doesn't publish scheduled events, so it doesn't wake up for them.
-        due = self._transfer.schedule.pause if self._transfer.only is None else None
-        if self.setbacks:
-            due = SOON if due is None else min(due, SOON)
-        self._wake_ups.wait(stop, at_most=due)
+        dues: list[float | None] = [SOON] if self.setbacks else []
+        # A transfer of a single topic publishes neither scheduled events nor ticks, so it doesn't wake up for them.
+        if self._transfer.only is None:
+            dues += [self._transfer.schedule.pause, self._transfer.ticks.pause]
+        self._wake_ups.wait(stop, at_most=min((due for due in dues if due is not None), default=None))
 
     def reset(self) -> None:
         """Start with a full look: what was learnt on the lost connection may not hold any more."""

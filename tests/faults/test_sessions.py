@@ -149,6 +149,7 @@ def pages_of_a_look(worker: Transfer) -> int:
                 "only": None,
                 "batch_size": 1_000,
                 "scheduled_from": worker.schedule.asked(),
+                "clocks": [],
             },
         )
         [[plan]] = cursor.fetchall()

@@ -26,6 +26,7 @@ FROM (
         ('transfer', 'django_events_bufferedevent', 'SELECT', NULL),
         ('transfer', 'django_events_bufferedevent', 'DELETE', NULL),
         ('transfer', 'django_events_scheduledevent', 'DELETE', NULL),
+        ('transfer', 'django_events_clock', 'UPDATE', NULL),
         ('transfer', 'django_events_topichead', 'UPDATE', NULL),
         ('transfer', 'django_events_event', 'SELECT', NULL),
         ('transfer', 'django_events_event', 'INSERT', NULL),

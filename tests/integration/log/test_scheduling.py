@@ -298,7 +298,13 @@ def test_looking_for_the_next_one_and_taking_what_is_due_read_the_index(things):
         cursor.execute("ANALYZE django_events_scheduledevent")
     with sql.batch("default"):
         looking = explain(
-            TRANSFER_SQL.pending, topic_ids=[], marks=[], only=None, batch_size=10, scheduled_from="-infinity"
+            TRANSFER_SQL.pending,
+            topic_ids=[],
+            marks=[],
+            only=None,
+            batch_size=10,
+            scheduled_from="-infinity",
+            clocks=[],
         )
         taking = explain(
             SCHEDULE_SQL.publish_due,
