@@ -215,24 +215,28 @@ def _statements(topic: models.Topic) -> list[sql.Statement]:
     return [last, lanes]
 
 
-def oldest_waits(using: str, consumer_ids: Sequence[int]) -> dict[int, timedelta]:
+def oldest_waits(using: str, consumer_ids: Sequence[int], *, due: bool = False) -> dict[int, timedelta]:
     """For how long the oldest event waits that each of these consumers has not passed yet; of those that have one.
 
-    One look by index for each of their partitions, in a statement for many topics.
+    Of a queue that is the oldest that isn't settled, in hand or waiting too; with `due` the oldest that a worker
+    could handle now. One look by index for each of their partitions, in a statement for many topics.
     """
     kinds = sql.fetch(using, SQL.kinds_of_consumers, consumer_ids=list(consumer_ids))
-    statements = [_oldest(list(consumer_ids), *kind) for kind in kinds]
+    statements = [_oldest(list(consumer_ids), *kind, due=due) for kind in kinds]
     waits: dict[int, timedelta] = {}
     for start in range(0, len(statements), TOPICS_AT_ONCE):
         found = _ask_logs(using, statements[start : start + TOPICS_AT_ONCE], by_index=True)
-        waits |= {consumer_id: age for consumer_id, age in found if age is not None}
+        waits |= {consumer_id: max(age, timedelta(0)) for consumer_id, age in found if age is not None}
     return waits
 
 
-def _oldest(consumer_ids: list[int], topic_id: int, partitions: int, mode: str, partitioned: bool) -> sql.Statement:
+def _oldest(
+    consumer_ids: list[int], topic_id: int, partitions: int, mode: str, partitioned: bool, *, due: bool
+) -> sql.Statement:
     log = log_table(topic_id)
     if mode == "queue":
-        return SQL.oldest_pending.on(consumer_ids=sql.literal(consumer_ids), topic_id=topic_id, log=log)
+        oldest = SQL.oldest_due if due else SQL.oldest_unsettled
+        return oldest.on(consumer_ids=sql.literal(consumer_ids), topic_id=topic_id, log=log)
     whole = not partitioned or partitions == 1
     return SQL.oldest_unpassed.on(
         consumer_ids=sql.literal(consumer_ids),

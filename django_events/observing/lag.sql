@@ -195,13 +195,44 @@ WHERE c.id = ANY(%(consumer_ids)s::int[])
 ORDER BY c.topic_id, c.mode, c.partitioned
 
 
--- name: oldest_pending
--- How long the oldest delivery waits that queue consumers of a topic could have handled, or the oldest event in the log that it
--- has no delivery of yet; null if there is neither.
+-- name: oldest_unsettled
+-- For how long queue consumers of a topic have had their oldest delivery that isn't settled, whatever became of it so far, or the
+-- oldest event is in the log that they have no delivery of yet; null if there is neither.
+--
+-- A delay that the consumer asks for is no waiting: the time may be in the future.
+-- Literals: consumer_ids (an array), topic_id. Identifiers: log.
+-- Relies on: django_events_position (consumer_id, partition), the primary keys of django_events_delivery and of the log.
+SELECT
+    c.id AS consumer_id,
+    clock_timestamp() - coalesce(c.delay, interval '0') - coalesce(
+        (
+            SELECT d.received_at
+            FROM django_events_delivery AS d
+            WHERE d.consumer_id = c.id AND d.event_id > p.position
+            ORDER BY d.event_id
+            LIMIT 1
+        ),
+        (
+            SELECT e.logged_at
+            FROM {log} AS e
+            WHERE NOT c.live AND e.topic_id = {topic_id} AND e.id > c.filled_until
+            ORDER BY e.id
+            LIMIT 1
+        )
+    )
+FROM django_events_consumer AS c
+JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
+WHERE c.id = ANY({consumer_ids}::int[]) AND c.topic_id = {topic_id} AND c.mode = 'queue'
+
+
+-- name: oldest_due
+-- For how long the oldest delivery waits that queue consumers of a topic could handle now, or the oldest event in the log that it
+-- has no delivery of yet; null if there is neither. What is in the hands of a worker whose lease is over could be handled.
 --
 -- It is looked for among the oldest thousand: where all of those are in hand or wait for a time, a million may be.
 -- Literals: consumer_ids (an array), topic_id. Identifiers: log.
--- Relies on: django_events_position (consumer_id, partition), the primary keys of django_events_delivery and of the log.
+-- Relies on: django_events_position (consumer_id, partition), the primary keys of django_events_delivery,
+-- django_events_deliverylease and of the log.
 SELECT
     c.id AS consumer_id,
     clock_timestamp() - coalesce(
@@ -214,7 +245,15 @@ SELECT
                 ORDER BY d.event_id
                 LIMIT 1000
             ) AS d
-            WHERE d.token IS NULL AND d.visible_at IS NULL
+            WHERE (d.visible_at IS NULL OR d.visible_at <= clock_timestamp())
+                AND (
+                    d.token IS NULL
+                    OR NOT EXISTS (
+                        SELECT
+                        FROM django_events_deliverylease AS l
+                        WHERE l.token = d.token AND l.leased_until > clock_timestamp()
+                    )
+                )
             ORDER BY d.event_id
             LIMIT 1
         ),

@@ -234,7 +234,7 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
             continue
         candidates.append(one)
     candidates = candidates[:LOOKED_INTO]
-    waits = oldest_waits(using, [one.consumer_id for one in candidates])
+    waits = oldest_waits(using, [one.consumer_id for one in candidates], due=True)
     for one in candidates:
         age = waits.get(one.consumer_id)
         patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)

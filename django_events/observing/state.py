@@ -54,7 +54,10 @@ OVERDUE = _metric(
 )
 LAG = _metric("consumer_lag_events", "Events that were not passed yet; of a queue, counted.", labels=OF_CONSUMER)
 BEHIND = _metric(
-    "consumer_lag", "For how long the oldest of them is in the log; 0 without one.", labels=OF_CONSUMER, unit="seconds"
+    "consumer_lag",
+    "For how long the oldest of them waits, in hand or for a retry too; 0 without one.",
+    labels=OF_CONSUMER,
+    unit="seconds",
 )
 HANDLED = _metric("consumer_handled", "Events that were handled.", labels=OF_CONSUMER, kind="counter")
 FAILED = _metric("consumer_failed", "Attempts that failed.", labels=OF_CONSUMER, kind="counter")
