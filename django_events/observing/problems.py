@@ -21,7 +21,10 @@ from django_events.observing.lag import Standing, oldest_waits
 from django_events.phrases import duration, moment
 from django_events.statements import log_table, quoted
 
+SQL = sql.beside(__name__)
+
 LATE = timedelta(seconds=10)
+HUNG = timedelta(minutes=10)  # in hand; of a consumer with a time-out, as much longer than that
 UNSERVED = timedelta(seconds=60)
 HELD = timedelta(hours=1)  # an old snapshot
 UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
@@ -30,7 +33,7 @@ UNMAINTAINED = timedelta(minutes=15)
 LOOKED_INTO = 20  # consumers; where so many have a problem, one more tells nothing new
 
 # In these kinds events don't move, or can be lost; the others are warnings.
-ERRORS = {"transfer", "stopped", "set aside", "prepared", "unserved", "snapshot", "bloat", "not registered"}
+ERRORS = {"transfer", "stopped", "set aside", "prepared", "unserved", "hung", "snapshot", "bloat", "not registered"}
 
 Declared = set[tuple[str, str]]
 
@@ -47,6 +50,7 @@ def find_problems(
         *_set_aside(using),
         *_prepared(using),
         *_unserved(using, declared, standings),
+        *_hung(using),
         *_retrying(standings),
         *_dead(standings),
         *_held_back(using),
@@ -244,6 +248,25 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
                 "time": duration(age),
             }
             yield _of_all(one, "unserved", what, _is_running(f"run_consumer {one.consumer}"))
+
+
+def _hung(using: str) -> Iterator[Finding]:
+    """What workers have in hand for very long, although they live: a handler that doesn't come back."""
+    timeouts = {one.name: one.timeout or timedelta(0) for one in declarations.consumers}
+    now = sql.now(using)
+    for consumer, topic, partition, event_id, holder, since in sql.fetch(
+        using, SQL.in_hand, age=HUNG, most=LOOKED_INTO
+    ):
+        if now - since <= HUNG + timeouts.get(consumer, timedelta(0)):
+            continue
+        what = gettext("%(holder)s has had %(event)s in hand for %(time)s: its handler has not come back.") % {
+            "holder": holder,
+            "event": f"{topic}/{event_id}",
+            "time": duration(now - since),
+        }
+        remedy = gettext("See what that process does, and end it: others go on. By itself: consumer(…, timeout=…)")
+        of_partition = None if partition == models.Position.ALL else partition
+        yield _problem("hung", consumer, topic, of_partition, what, remedy)
 
 
 def _retrying(standings: list[Standing]) -> Iterator[Finding]:
