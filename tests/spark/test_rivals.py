@@ -275,4 +275,5 @@ def test_tasks_write_into_places_of_their_own_whatever_the_site_says(spark: Any,
     finally:
         spark.conf.unset("mapreduce.fileoutputcommitter.algorithm.version")
 
-    assert list((tmp_path / "out").iterdir()) == []
+    # A task that still runs when the job is given up makes its own place anew: readers pass over that.
+    assert {one.name for one in (tmp_path / "out").iterdir()} <= {"_temporary"}
