@@ -1,4 +1,4 @@
-"""What an operator does to a consumer or a topic, as methods of its declaration.
+"""What an operator does to a consumer, a topic or a clock, as methods of its declaration.
 
 billing.rewind(to=1042)
 billing.pause(by="ada")
@@ -51,6 +51,25 @@ class Removable:
         options = {"force": force, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
         removed: RemovedTopic = _operations().remove_topic(self, **options)
         return removed
+
+
+class Pausable:
+    """The verbs that a declared clock has."""
+
+    def pause(self, *, by: str | None = None, using: str | None = None) -> bool:
+        """Let this clock publish nothing more; see `operations.pause_clock`."""
+        paused: bool = _operations().pause_clock(self, by=by, using=using)
+        return paused
+
+    def resume(self, *, by: str | None = None, using: str | None = None) -> bool:
+        """Let this clock go on with the next tick to come; see `operations.resume_clock`."""
+        resumed: bool = _operations().resume_clock(self, by=by, using=using)
+        return resumed
+
+    def run(self, *, by: str | None = None, using: str | None = None) -> datetime:
+        """Publish an event of this clock now; see `operations.run_clock`."""
+        tick: datetime = _operations().run_clock(self, by=by, using=using)
+        return tick
 
 
 class Operable:

@@ -8,6 +8,7 @@ Those that act on one consumer are methods of its declaration too: `billing.rewi
 from django_events.observing.lag import lag
 from django_events.observing.matches import matches
 from django_events.observing.searching import search
+from django_events.operating.clocks import pause_clock, resume_clock, run_clock
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
 from django_events.operating.pausing import pause, resume
@@ -33,13 +34,16 @@ __all__ = [
     "lag",
     "matches",
     "pause",
+    "pause_clock",
     "publish_again",
     "redrive",
     "remove_topic",
     "replay",
     "resume",
+    "resume_clock",
     "retry_now",
     "rewind",
+    "run_clock",
     "search",
     "skip",
     "unregister",

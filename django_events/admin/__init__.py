@@ -6,7 +6,7 @@ from django_events import models
 from django_events.admin.consumers import ConsumerAdmin
 from django_events.admin.dead_letters import DeadLetterAdmin
 from django_events.admin.overview import OverviewAdmin
-from django_events.admin.records import InterventionAdmin, MaintenanceStepAdmin, ScheduledEventAdmin
+from django_events.admin.records import ClockAdmin, InterventionAdmin, MaintenanceStepAdmin, ScheduledEventAdmin
 from django_events.admin.topics import TopicAdmin
 
 admin.site.register(models.Overview, OverviewAdmin)
@@ -14,5 +14,6 @@ admin.site.register(models.Topic, TopicAdmin)
 admin.site.register(models.Consumer, ConsumerAdmin)
 admin.site.register(models.DeadLetter, DeadLetterAdmin)
 admin.site.register(models.ScheduledEvent, ScheduledEventAdmin)
+admin.site.register(models.Clock, ClockAdmin)
 admin.site.register(models.Intervention, InterventionAdmin)
 admin.site.register(models.MaintenanceStep, MaintenanceStepAdmin)

@@ -1,16 +1,19 @@
-"""Interventions, scheduled events, and the steps of maintenance."""
+"""Interventions, scheduled events, clocks, and the steps of maintenance."""
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from django_events.admin.lists import DatabaseFilter, Lists
 from django_events.admin.pages import may
-from django_events.models import ScheduledEvent, Topic
+from django_events.exceptions import EventsError
+from django_events.models import Clock, ScheduledEvent, Topic
+from django_events.operating.clocks import pause_clock, resume_clock, run_clock
 
 
 class InterventionAdmin(Lists):
@@ -65,6 +68,57 @@ class ScheduledEventAdmin(Lists):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).defer("value", "body", "metadata")
+
+
+class ClockAdmin(Lists):
+    """Clocks, the one that ticks next first."""
+
+    list_display = ("name", "topic_name", "cron", "tz", "type", "next_at", "last_at", "paused_at")
+    list_filter = (DatabaseFilter,)
+    list_select_related = ("topic",)
+    ordering = ("next_at", "id")
+    fields = ("name", "topic_name", "cron", "tz", "type", "key", "missed", "next_at", "last_at", "paused_at")
+    sortable_by = ()
+    actions = ("pause", "resume", "run")
+
+    @admin.display(description=_("topic"))
+    def topic_name(self, row: Clock) -> str:
+        return row.topic.name
+
+    @admin.action(description=_("Pause the selected clocks"), permissions=["pause"])
+    def pause(self, request: HttpRequest, rows: QuerySet[Clock]) -> None:
+        self._each(request, rows, pause_clock, gettext("Clock %(name)s is paused."))
+
+    @admin.action(description=_("Let the selected clocks go on"), permissions=["resume"])
+    def resume(self, request: HttpRequest, rows: QuerySet[Clock]) -> None:
+        self._each(request, rows, resume_clock, gettext("Clock %(name)s goes on."))
+
+    @admin.action(description=_("Let the selected clocks tick now"), permissions=["run"])
+    def run(self, request: HttpRequest, rows: QuerySet[Clock]) -> None:
+        self._each(request, rows, run_clock, gettext("Clock %(name)s ticks now."))
+
+    def _each(self, request: HttpRequest, rows: QuerySet[Clock], act: Callable[..., object], said: str) -> None:
+        for row in rows:
+            try:
+                changed = act(row.name, by=str(request.user), using=rows.db)
+            except EventsError as error:
+                messages.error(request, str(error))
+                continue
+            if changed:
+                self.note(request, row, said % {"name": row.name})
+                messages.success(request, said % {"name": row.name})
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return may(request, "pause_clock")
+
+    def has_resume_permission(self, request: HttpRequest) -> bool:
+        return may(request, "resume_clock")
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        return may(request, "run_clock")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).defer("value")
 
 
 class MaintenanceStepAdmin(Lists):

@@ -6,13 +6,14 @@ from typing import Any, Literal, get_args
 
 from django_events.declarations.cron import is_zone, wrong_cron
 from django_events.declarations.limits import is_storable
+from django_events.operable import Pausable
 
 Missed = Literal["latest", "all", "skip"]
 LONGEST_NAME = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeclaredClock:
+class DeclaredClock(Pausable):
     """Publishes an event of one type at the times of a cron expression. Its row in the database is `models.Clock`."""
 
     name: str

@@ -10,6 +10,7 @@ One transaction locks the clock's row, inserts the events and moves its next tic
 whichever transfers try, die or wake up.
 """
 
+import logging
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from django_events import declarations, sql
 from django_events.declarations.cron import newest_ticks, ticks_after
 
+logger = logging.getLogger("django_events.transfer")
 SQL = sql.beside(__name__)
 
 MOST_MISSED = 1_000  # ticks, the newest ones
@@ -31,6 +33,7 @@ class DueTicks:
     def __init__(self, using: str, *, ahead: timedelta = timedelta(0)) -> None:
         self.using = using
         self._ahead = ahead
+        self._broken: set[str] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -39,7 +42,7 @@ class DueTicks:
 
     def names(self) -> list[str]:
         """The clocks that this process declares: others are not its business."""
-        return [clock.name for clock in declarations.clocks]
+        return [clock.name for clock in declarations.clocks if clock.name not in self._broken]
 
     def answered(self, seconds: float | None) -> None:
         """Note in how many seconds the next tick is due; None if there is none."""
@@ -74,11 +77,16 @@ class DueTicks:
         with sql.batch(self.using, question) as [rows]:
             if not rows:
                 return False
-            [(clock_id, cron, tz, missed, *times)] = rows
+            [(clock_id, name, cron, tz, missed, *times)] = rows
             first, now = (datetime.fromtimestamp(seconds, UTC) for seconds in times)
             of_all = missed == "all" or bool(self._ahead)
-            following = next(ticks_after(cron, tz, now), None)
-            ticks = newest_ticks(cron, tz, first, now, most=MOST_MISSED if of_all else 1)
+            try:
+                following = next(ticks_after(cron, tz, now), None)
+                ticks = newest_ticks(cron, tz, first, now, most=MOST_MISSED if of_all else 1)
+            except (ArithmeticError, LookupError, OSError, RuntimeError, ValueError):  # a zone that isn't known here
+                logger.exception("Clock %s can't tick in this process: its times can't be computed.", name)
+                self._broken.add(name)
+                return True
             if missed == "skip" and not self._ahead:
                 ticks = [tick for tick in ticks if now - tick.astimezone(UTC) < LATE]
             publish_ticks(self.using, clock_id, ticks)

@@ -5,7 +5,7 @@
 -- Parameters: names (of the clocks that this process declares), ahead (how much earlier than due).
 -- Relies on: nothing: there are few clocks.
 SELECT
-    c.id, c.cron, c.tz, c.missed,
+    c.id, c.name, c.cron, c.tz, c.missed,
     extract(epoch FROM c.next_at)::float8,
     extract(epoch FROM statement_timestamp() + %(ahead)s::interval)::float8
 FROM django_events_clock AS c

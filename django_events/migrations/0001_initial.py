@@ -1198,6 +1198,7 @@ class Migration(OnPostgreSQL):
                             ("expire", "expire"),
                             ("erase", "erase"),
                             ("remove", "remove"),
+                            ("run", "run"),
                         ],
                         max_length=20,
                         verbose_name="action",

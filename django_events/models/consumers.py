@@ -253,6 +253,7 @@ class Intervention(models.Model):
             ("expire", _("expire")),
             ("erase", _("erase")),
             ("remove", _("remove")),
+            ("run", _("run")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63, blank=True)

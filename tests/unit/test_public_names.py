@@ -73,6 +73,7 @@ def test_every_public_name_is_what_it_says():
 
 OPERATIONS = {
     *("discard", "erase", "lag", "matches", "pause", "publish_again"),
+    *("pause_clock", "resume_clock", "run_clock"),
     *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "search", "skip", "unregister"),
 }
 OUTCOMES = {"Matched", "Move", "RemovedTopic", "Replayed", "Retried", "Searched", "Skipped"}
@@ -111,6 +112,26 @@ def test_a_declaration_has_the_verb_with_the_same_arguments_and_result(name, mon
     options = {one.name: object() for one in of_method.values() if one.kind is one.KEYWORD_ONLY}
     getattr(billing, name)(*given, **options)
     assert asked == [((billing, *given), options)]
+
+
+@pytest.mark.parametrize(
+    ("method", "verb"), [("pause", "pause_clock"), ("resume", "resume_clock"), ("run", "run_clock")]
+)
+def test_a_declared_clock_has_the_verb_with_the_same_arguments_and_result(method, verb, monkeypatch):
+    from django_events import operations
+    from django_events.declarations import DeclaredClock
+
+    of_function, of_method = (
+        inspect.signature(one) for one in (getattr(operations, verb), getattr(DeclaredClock, method))
+    )
+    assert [*of_method.parameters.values()][1:] == [*of_function.parameters.values()][1:]
+    assert of_method.return_annotation == of_function.return_annotation
+
+    asked = []
+    monkeypatch.setattr(operations, verb, lambda *given, **options: asked.append((given, options)))
+    clock = DeclaredClock(name="c", topic="t", cron="0 3 * * *", type="nightly")
+    getattr(clock, method)(by="ada", using="default")
+    assert asked == [((clock,), {"by": "ada", "using": "default"})]
 
 
 def test_a_declared_topic_is_removed_with_the_same_arguments_and_result(monkeypatch):

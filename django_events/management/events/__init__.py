@@ -2,6 +2,7 @@
 
 from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGISTER
 from django_events.management.events.benching import BENCH
+from django_events.management.events.clocks import CLOCK
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
 from django_events.management.events.doctor import DOCTOR
 from django_events.management.events.erasing import ERASE
@@ -35,6 +36,7 @@ ALL = (
     PUBLISH,
     SCHEDULED,
     CANCEL,
+    CLOCK,
     PAUSE,
     RESUME,
     RETRY,

@@ -8,8 +8,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import override_settings
 from django.utils import timezone
 
-from django_events import Backoff, publish
-from django_events.models import BufferedEvent, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
+from django_events import Backoff, declarations, publish
+from django_events.models import BufferedEvent, Clock, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
+from django_events.publishing.clocks import sync as sync_clocks
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
 from tests.support.fix_consumers import position_of
@@ -341,6 +342,38 @@ def test_scheduled_events_are_cancelled(olga, things):
     assert said(answer) == ["1 scheduled event cancelled."]
     assert ScheduledEvent.objects.count() == 1
     assert "cancelled" in log_entry().get_change_message()
+
+
+@pytest.mark.requirement("X14")
+def test_clocks_are_paused_go_on_and_tick_now(olga, sign_in, things):
+    declared = things.every("0 3 * * *", type="nightly")
+    try:
+        sync_clocks("default")
+    finally:
+        declarations.clocks.discard(declared)
+    clock, page = Clock.objects.get(), "/admin/django_events/clock/"
+    assert "things.nightly" in olga.get(page).content.decode()
+    assert olga.get(address("clock", clock)).status_code == 200
+
+    def act(action, client=olga):
+        return client.post(page, {"action": action, "_selected_action": [clock.pk]}, follow=True)
+
+    act("pause", sign_in("view_clock", "run_clock", name="ada"))
+    clock.refresh_from_db()
+    assert clock.paused_at is None
+    assert said(act("pause")) == ["Clock things.nightly is paused."]
+    assert said(act("pause")) == []
+    clock.refresh_from_db()
+    assert clock.paused_at is not None
+    assert said(act("resume")) == ["Clock things.nightly goes on."]
+    assert said(act("run")) == ["Clock things.nightly ticks now."]
+    assert BufferedEvent.objects.count() == 1
+    assert [(one.action, one.by) for one in Intervention.objects.order_by("pk")] == [
+        ("pause", "olga"),
+        ("resume", "olga"),
+        ("run", "olga"),
+    ]
+    assert "ticks now" in log_entry().get_change_message()
 
 
 def test_what_is_gone_between_a_page_and_its_button(olga, dead):

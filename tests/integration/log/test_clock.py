@@ -6,15 +6,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
-from django_events import declarations
-from django_events.exceptions import Invalid, UnknownName
+from django_events import declarations, sql
+from django_events.exceptions import InUse, Invalid, UnknownName
 from django_events.log.clock import MOST_MISSED
 from django_events.log.clock import SQL as CLOCK_SQL
 from django_events.log.transfer import Transfer
-from django_events.models import Clock, Event
+from django_events.models import Clock, Event, Intervention, Topic
+from django_events.operations import pause_clock
 from django_events.publishing.clocks import sync
 from django_events.testing import drain
 from tests.support.fix_database import Connect
@@ -185,10 +186,6 @@ def test_two_transfers_at_once_publish_a_tick_once(make_clock, in_thread):
 @committing
 def test_killed_in_the_transaction_of_the_tick_it_is_published_by_the_next(make_clock, connect: Connect, monkeypatch):
     """Its session is ended after the events are in the buffer, before the commit."""
-    from django.db import OperationalError
-
-    from django_events import sql
-
     make_clock()
     tick = let_tick()
     killer, fetch = connect(autocommit=True), sql.fetch
@@ -256,8 +253,6 @@ def test_a_changed_expression_or_zone_begins_with_the_next_tick_to_come(make_clo
 @pytest.mark.requirement("X14")
 @rolled_back
 def test_a_removed_topic_takes_its_clocks_along(things, make_clock):
-    from django_events.models import Topic
-
     make_clock()
     let_tick()
     Topic.objects.filter(name=things.name).delete()
@@ -312,3 +307,76 @@ def test_a_clock_of_an_unknown_topic_is_refused(undiscovered):
             sync("default")
     finally:
         declarations.clocks.discard(clock)
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_a_paused_clock_publishes_nothing_and_goes_on_with_the_next_tick_to_come(make_clock):
+    clock = make_clock(missed="all")
+    assert clock.pause(by="ada")
+    assert not clock.pause()
+    let_tick()
+    assert transfer_all() == 0
+
+    assert clock.resume(by="ada")
+    assert not clock.resume()
+    assert row().next_at > timezone.now()
+    assert transfer_all() == 0
+    let_tick()
+    assert transfer_all() == 1
+    done = Intervention.objects.order_by("pk").values_list("action", "by", "topic", "details")
+    assert list(done) == [(action, "ada", "things", {"clock": clock.name}) for action in ("pause", "resume")]
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_run_now_publishes_one_event_more_also_of_a_paused_clock(make_clock):
+    clock = make_clock(tz="Europe/Berlin")
+    clock.pause()
+    before = row().next_at
+    said = [clock.run(by="ada") for _ in range(2)]
+    assert transfer_all() == 2
+    assert ticks() == said
+    assert (row().next_at, row().last_at) == (before, None)
+
+
+@pytest.mark.requirement("X14")
+@committing
+def test_two_operators_at_once_pause_it_once_and_run_it_twice(make_clock, in_thread):
+    clock = make_clock()
+    for _ in range(3):
+        assert sorted(one.result() for one in [in_thread(clock.pause) for _ in range(2)]) == [False, True]
+        assert sorted(one.result() for one in [in_thread(clock.resume) for _ in range(2)]) == [False, True]
+    for one in [in_thread(clock.run) for _ in range(2)]:
+        one.result()
+    transfer_all()
+    assert len(ticks()) == 2
+
+
+@committing
+def test_an_operator_is_told_which_session_has_the_clock_locked(make_clock, connect: Connect, monkeypatch):
+    monkeypatch.setattr("django_events.operating.locks.LOCK_TIMEOUT", "100ms")
+    clock = make_clock()
+    connect().execute("SELECT FROM django_events_clock FOR UPDATE")
+    for act in (clock.pause, clock.resume, clock.run):
+        with pytest.raises(InUse, match=f"Clock {clock} is locked, by "):
+            act()
+
+
+@rolled_back
+def test_an_unknown_clock_is_named_with_the_likely_one(make_clock):
+    make_clock()
+    with pytest.raises(UnknownName, match=r"Did you mean 'things.nightly'"):
+        pause_clock("things.nightl")
+
+
+@rolled_back
+def test_where_a_time_zone_is_unknown_other_clocks_tick(things, make_clock, caplog):
+    make_clock(type="broken")
+    Clock.objects.update(tz="Europe/Atlantis")
+    make_clock(type="good")
+    let_tick()
+    Clock.objects.filter(type="broken").update(tz="Europe/Atlantis")
+    assert transfer_all() == 1
+    assert "Clock things.broken can't tick in this process" in caplog.text
+    assert [event.type for event in Event.objects.since(things)] == ["good"]

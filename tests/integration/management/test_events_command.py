@@ -29,6 +29,7 @@ from django_events.models import (
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import problems
 from django_events.operating.pausing import pause
+from django_events.publishing.clocks import sync as sync_clocks
 from django_events.statements import log_table
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, reached, run_once, serve_due
 from tests.support.fix_topics import transfer_all
@@ -1211,7 +1212,7 @@ def test_without_a_subcommand_the_help_is_printed(events: Run) -> None:
     [
         (["statsu"], "There is no subcommand 'statsu'. Did you mean 'status'?"),
         (["--no-color", "deadletters"], "Did you mean 'dead-letters'?"),
-        (["xyz"], "Known are: bench, cancel, consumers, dead-letters"),
+        (["xyz"], "Known are: bench, cancel, clock, consumers, dead-letters"),
     ],
 )
 def test_an_unknown_subcommand_is_wrong_usage(events: Run, arguments: list[str], said: str) -> None:
@@ -1277,6 +1278,7 @@ SUBCOMMANDS = {
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1"],
+    "clock": [],
     "pause": ["billing"],
     "resume": ["billing"],
     "retry-now": ["billing"],
@@ -1336,3 +1338,35 @@ def test_an_unknown_database_is_wrong_usage(events: Run) -> None:
 
     assert (answer.code, answer.out) == (2, "")
     assert "There is no database 'elsewhere'. Known are: default" in answer.err
+
+
+@pytest.mark.requirement("X14")
+def test_clock_lists_pauses_resumes_and_runs(events: Run, things) -> None:
+    assert events("clock").out == "No clocks.\n"
+    clock = things.every("0 3 * * *", type="nightly")
+    try:
+        sync_clocks("default")
+        [row] = events("clock", "--format", "json").data
+        assert (row["clock"], row["cron"], row["declared"], row["paused_at"]) == (clock.name, "0 3 * * *", True, None)
+        assert "things.nightly" in events("clock").out
+
+        assert events("clock", "pause", clock.name).out == "Clock things.nightly is paused.\n"
+        assert "was paused already" in events("clock", "pause", clock.name).out
+        assert events("clock", "--format", "json").data[0]["next_at"] is None
+        assert events("clock", "resume", clock.name).out == "Clock things.nightly goes on.\n"
+        assert events("clock", "resume", clock.name, "--format", "json").data == {"clock": clock.name, "changed": False}
+        assert "ticks now" in events("clock", "run", clock.name, "--by", "ada").out
+        assert Intervention.objects.filter(action="run", by="ada").count() == 1
+    finally:
+        declarations.clocks.discard(clock)
+
+
+@pytest.mark.parametrize("arguments", [["pause"], ["list", "things.nightly"], ["stop", "things.nightly"]])
+def test_clock_with_wrong_usage(events: Run, arguments: list[str]) -> None:
+    assert events("clock", *arguments).code == 2
+
+
+def test_clock_of_an_unknown_name(events: Run, things) -> None:
+    answer = events("clock", "pause", "things.nightly")
+    assert answer.code == 2
+    assert "has no clock 'things.nightly'" in answer.err
