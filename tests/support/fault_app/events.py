@@ -48,3 +48,6 @@ doomed_batched = consumer(orders, name="doomed_batched", batch_size=20, **DOOMED
 doomed_outside = consumer(orders, name="doomed_outside", transactional=False, **DOOMED)(handlers.deliver)
 doomed_queued = consumer(orders, name="doomed_queued", mode="queue", ordered=True, **DOOMED)(handlers.write)
 doomed_bare = consumer(stock, name="doomed_bare", **DOOMED)(handlers.write_bare)
+
+# Ticks only where a test moves its row: otherwise on the first of January.
+yearly = echoes.every("0 0 1 1 *", type="tick")
