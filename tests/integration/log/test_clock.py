@@ -14,8 +14,8 @@ from django_events.exceptions import InUse, Invalid, UnknownName
 from django_events.log.clock import MOST_MISSED
 from django_events.log.clock import SQL as CLOCK_SQL
 from django_events.log.transfer import Transfer
-from django_events.models import Clock, Event, Intervention, Topic
-from django_events.operations import pause_clock
+from django_events.models import BufferedEvent, Clock, Event, Intervention, Topic
+from django_events.operations import pause_clock, remove_topic
 from django_events.publishing.clocks import sync
 from django_events.testing import drain
 from tests.support.fix_database import Connect
@@ -258,6 +258,21 @@ def test_a_removed_topic_takes_its_clocks_along(things, make_clock):
     Topic.objects.filter(name=things.name).delete()
     assert not Clock.objects.exists()
     assert transfer_all() == 0
+
+
+@pytest.mark.requirement("X14")
+@committing
+def test_a_topic_that_is_removed_while_its_clock_ticks_leaves_no_event(things, make_clock, in_thread):
+    clock = make_clock("* * * * *", missed="all")
+    let_tick(timedelta(minutes=30))
+    moving, removing = in_thread(Transfer("default").move), in_thread(lambda: remove_topic(things, force=True))
+    assert removing.result().topic == things.name
+    moving.result()
+    transfer_all()
+    assert not Clock.objects.exists()
+    assert not BufferedEvent.objects.exists()
+    with pytest.raises(UnknownName):
+        clock.run()
 
 
 @pytest.mark.requirement("X14")
