@@ -38,6 +38,7 @@ KINDS = {
     "set aside": gettext_lazy("set aside"),
     "prepared": gettext_lazy("prepared transaction"),
     "unserved": gettext_lazy("unserved"),
+    "hung": gettext_lazy("hung"),
     "retrying": gettext_lazy("retrying"),
     "dead letters": gettext_lazy("dead letters"),
     "not registered": gettext_lazy("not registered"),

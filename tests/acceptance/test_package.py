@@ -95,7 +95,12 @@ def test_it_says_what_it_is_and_needs(wheel, names):
     assert metadata["License-Expression"] == "BSD-3-Clause" or metadata["License"] == "BSD-3-Clause"
     assert metadata["Requires-Python"] == ">=3.11"
     required = [need.split(";")[0] for need in metadata.get_all("Requires-Dist") if "extra ==" not in need]
-    assert {need.rstrip("0123456789.").rstrip(">=") for need in required} == {"Django", "django-pgtrigger", "psycopg"}
+    assert {need.rstrip("0123456789.").rstrip(">=") for need in required} == {
+        "Django",
+        "cronsim",
+        "django-pgtrigger",
+        "psycopg",
+    }
     assert set(metadata.get_all("Provides-Extra")) == {
         "bench",
         "demo",
