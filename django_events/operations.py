@@ -8,6 +8,7 @@ Those that act on one consumer are methods of its declaration too: `billing.rewi
 from django_events.observing.lag import lag
 from django_events.observing.matches import matches
 from django_events.observing.searching import search
+from django_events.operating.cancelling import cancel_scheduled
 from django_events.operating.clocks import pause_clock, resume_clock, run_clock
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
@@ -29,6 +30,7 @@ __all__ = [
     "Retried",
     "Searched",
     "Skipped",
+    "cancel_scheduled",
     "discard",
     "erase",
     "lag",

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin import SimpleListFilter
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Exists, Func, Max, Min, OuterRef, QuerySet, TextField
 from django.db.models.functions import Left
@@ -15,7 +14,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_events.admin import addresses, payloads
 from django_events.admin.forms import DiscardForm
-from django_events.admin.lists import COUNTED, DatabaseFilter, Lists
+from django_events.admin.lists import NAMED, DatabaseFilter, Lists
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
@@ -23,7 +22,6 @@ from django_events.observing import counted
 from django_events.operations import discard, redrive
 
 GROUPS = 200
-NAMED = 20  # dead letters that are named before something is done with them
 
 
 class ErrorGroup(Func):
@@ -238,9 +236,7 @@ class DeadLetterAdmin(Lists):
         back: str | None,
     ) -> HttpResponse | None:
         """Ask first, act when the user confirms. The page that asks sends the selection again, not its rows."""
-        said = "decided" in request.POST
-        if (newest := request.POST.get("newest", "")).isascii() and newest.isdigit() and len(newest) < 19:
-            rows = rows.filter(pk__lte=int(newest))  # without dead letters that came since the page asked
+        rows, said = self.chosen(request, rows), self.is_decided(request)
         form = DiscardForm(request.POST if said else None) if action == "discard" else None
         if said and (form is None or form.is_valid()):
             try:
@@ -249,28 +245,19 @@ class DeadLetterAdmin(Lists):
                 messages.error(request, str(error))
                 return HttpResponseRedirect(back) if back else None
             return None
-        number = rows.order_by()[: COUNTED + 1].count()  # a group of errors is found by looking at each of its rows
-        uncounted, number = number > COUNTED, min(number, COUNTED)
-        newest = DeadLetter.objects.using(rows.db).aggregate(newest=Max("pk"))["newest"]
-        context = {
-            "title": _("%(action)s: %(letters)s")
-            % {"action": label, "letters": counted.dead_letters(number, more=uncounted)},
-            "trail": [],
-            "using": rows.db,
-            "explanation": explanation,
-            "button": label,
-            "form": form,
-            "letters": rows.select_related("consumer__topic").order_by("consumer_id", "event_id")[:NAMED],
-            "more": max(number - NAMED, 0),
-            "uncounted": uncounted,
-            "action": action,
-            "newest": newest,
-            "chosen": request.POST.getlist(ACTION_CHECKBOX_NAME),
-            "across": request.POST.get("select_across", "0"),
-            "from_list": back is None,
-            "back": back or request.get_full_path(),
-        }
-        return self.answer(request, "decide.html", context)
+        number, more = self.number_of(rows)  # a group of errors is found by looking at each of its rows
+        letters = {"action": label, "letters": counted.dead_letters(number, more=more)}
+        return self.ask(
+            request,
+            rows,
+            action=action,
+            button=label,
+            title=_("%(action)s: %(letters)s") % letters,
+            explanation=explanation,
+            form=form,
+            listed=[_line(row) for row in rows.order_by("consumer_id", "event_id")[:NAMED]],
+            back=back,
+        )
 
     def _do(self, request: HttpRequest, rows: QuerySet[DeadLetter], action: str, *, reason: str) -> None:
         letters = dict(rows.order_by().values_list("consumer_id").annotate(Count("pk")))
@@ -292,6 +279,10 @@ def _done(action: str, number: int, reason: str) -> str:
         )
         return said % {"count": number}
     return _("%(letters)s discarded: %(reason)s") % {"letters": counted.dead_letters(number), "reason": reason}
+
+
+def _line(row: DeadLetter) -> str:
+    return f"{row.consumer}: {row.consumer.topic.name}/{row.event_id}, {row.error:.120}"
 
 
 def _row(address: str) -> DeadLetter:

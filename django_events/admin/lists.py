@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib.admin import ShowFacets, SimpleListFilter
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
-from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.db.models import Max, Model, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
@@ -17,6 +19,7 @@ from django_events.admin import addresses
 from django_events.admin.pages import Pages
 
 COUNTED = 10_000
+NAMED = 20  # rows that are named before something is done with them
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
 else:  # it takes no parameter when it runs
@@ -99,3 +102,51 @@ class Lists(Pages):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         pk, using = addresses.read(object_id)
         return super().get_queryset(request).using(using).filter(pk=pk).first()
+
+    def chosen(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """The rows that an action is about, without those that came since the page asked."""
+        newest = request.POST.get("newest", "")
+        known = newest.isascii() and newest.isdigit() and len(newest) < 19
+        return rows.filter(pk__lte=int(newest)) if known else rows
+
+    def is_decided(self, request: HttpRequest) -> bool:
+        return "decided" in request.POST
+
+    def number_of(self, rows: QuerySet[Any]) -> tuple[int, bool]:
+        """How many there are, and whether there are more than are counted."""
+        number = rows.order_by()[: COUNTED + 1].count()
+        return min(number, COUNTED), number > COUNTED
+
+    def ask(
+        self,
+        request: HttpRequest,
+        rows: QuerySet[Any],
+        *,
+        action: str,
+        button: str,
+        title: str,
+        explanation: str,
+        form: forms.Form | None,
+        listed: list[str],
+        back: str | None = None,
+    ) -> HttpResponse:
+        """The page that asks before an action on many rows. It sends the selection again, not its rows."""
+        number, uncounted = self.number_of(rows)
+        context = {
+            "title": title,
+            "trail": [],
+            "using": rows.db,
+            "explanation": explanation,
+            "button": button,
+            "form": form,
+            "listed": listed,
+            "more": max(number - NAMED, 0),
+            "uncounted": uncounted,
+            "action": action,
+            "newest": rows.model.objects.using(rows.db).aggregate(newest=Max("pk"))["newest"],
+            "chosen": request.POST.getlist(ACTION_CHECKBOX_NAME),
+            "across": request.POST.get("select_across", "0"),
+            "from_list": back is None,
+            "back": back or request.get_full_path(),
+        }
+        return self.answer(request, "decide.html", context)

@@ -4,16 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_events.admin.lists import DatabaseFilter, Lists
-from django_events.admin.pages import may
+from django_events.admin.forms import DiscardForm
+from django_events.admin.lists import NAMED, DatabaseFilter, Lists
+from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Clock, ScheduledEvent, Topic
+from django_events.observing import counted
+from django_events.operating.cancelling import cancel_scheduled
 from django_events.operating.clocks import pause_clock, resume_clock, run_clock
+from django_events.phrases import moment
 
 
 class InterventionAdmin(Lists):
@@ -44,14 +48,36 @@ class ScheduledEventAdmin(Lists):
         return row.topic.name
 
     @admin.action(description=_("Cancel the selected scheduled events"), permissions=["cancel"])
-    def cancel(self, request: HttpRequest, rows: QuerySet[ScheduledEvent]) -> None:
-        total = 0
-        for topic in Topic.objects.using(rows.db).filter(pk__in=rows.order_by().values("topic_id")):
-            done, _of = rows.filter(topic=topic).delete()
-            if done:
-                self.note(request, topic, _said(done))
-            total += done
-        (messages.success if total else messages.warning)(request, _said(total))
+    def cancel(self, request: HttpRequest, rows: QuerySet[ScheduledEvent]) -> HttpResponse | None:
+        """Ask first, and cancel when the user confirms."""
+        rows, decided = self.chosen(request, rows), self.is_decided(request)
+        form = DiscardForm(request.POST if decided else None)
+        if decided and form.is_valid():
+            self._cancel(request, rows, form.cleaned_data["reason"])
+            return None
+        number, more = self.number_of(rows)
+        return self.ask(
+            request,
+            rows,
+            action="cancel",
+            button=gettext("Cancel them"),
+            title=gettext("Cancel: %(events)s") % {"events": counted.events(number, more=more)},
+            explanation=gettext("They are deleted, and never published. What is left is the record with your reason."),
+            form=form,
+            listed=[_line(row) for row in rows[:NAMED]],
+        )
+
+    def _cancel(self, request: HttpRequest, rows: QuerySet[ScheduledEvent], reason: str) -> None:
+        of_topics = dict(rows.order_by().values_list("topic_id").annotate(Count("pk")))
+        topics = Topic.objects.using(rows.db).in_bulk(of_topics)
+        try:
+            done = cancel_scheduled(rows, reason=reason, by=by(request))
+        except EventsError as error:
+            messages.error(request, str(error))
+            return
+        for topic_id, number in of_topics.items():
+            self.note(request, topics[topic_id], f"{_said(number)} {reason}")
+        (messages.success if done else messages.warning)(request, _said(done))
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return may(request, "cancel_scheduledevent")
@@ -129,6 +155,10 @@ class MaintenanceStepAdmin(Lists):
     ordering = ("name",)
     fields = ("name", "started_at", "finished_at", "leased_until", "holder", "result", "error", "failing_since")
     sortable_by = ()
+
+
+def _line(row: ScheduledEvent) -> str:
+    return " ".join(filter(None, [f"{row.topic}:", row.type, row.key or "", moment(row.publish_at)]))
 
 
 def _said(done: int) -> str:

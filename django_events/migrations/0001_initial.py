@@ -1199,6 +1199,7 @@ class Migration(OnPostgreSQL):
                             ("erase", "erase"),
                             ("remove", "remove"),
                             ("run", "run"),
+                            ("cancel", "cancel"),
                         ],
                         max_length=20,
                         verbose_name="action",

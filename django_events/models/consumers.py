@@ -254,6 +254,7 @@ class Intervention(models.Model):
             ("erase", _("erase")),
             ("remove", _("remove")),
             ("run", _("run")),
+            ("cancel", _("cancel")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63, blank=True)

@@ -72,7 +72,7 @@ def test_every_public_name_is_what_it_says():
 
 
 OPERATIONS = {
-    *("discard", "erase", "lag", "matches", "pause", "publish_again"),
+    *("cancel_scheduled", "discard", "erase", "lag", "matches", "pause", "publish_again"),
     *("pause_clock", "resume_clock", "run_clock"),
     *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "search", "skip", "unregister"),
 }

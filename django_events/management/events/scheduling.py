@@ -3,19 +3,23 @@
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db.models import QuerySet
 
 from django_events.log.inventory import existing
 from django_events.management.events.payloads import content, payload_data, shown
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
+    add_by,
     add_execute,
     at_least_one,
     refused,
     whole_number,
+    wrong_usage,
 )
 from django_events.management.reporting import Report, table
 from django_events.models import ScheduledEvent
+from django_events.operating.cancelling import cancel_scheduled
 from django_events.phrases import count
 from django_events.publishing.encoding import EARLIEST, LATEST
 
@@ -31,8 +35,28 @@ def scheduled(using: str, *, topic: str | None, key: str | None, limit: int, **o
     return _report(list(shown(rows)[:limit]))
 
 
-def cancel(using: str, *, topic: str, tickets: list[int], execute: bool, **options: Any) -> Report:
-    rows = ScheduledEvent.objects.using(using).filter(topic=existing(using, topic), pk__in=tickets)
+def cancel(
+    using: str,
+    *,
+    topic: str,
+    tickets: list[int],
+    key: str | None,
+    type: str | None,
+    reason: str,
+    by: str | None,
+    execute: bool,
+    **options: Any,
+) -> Report:
+    if not reason.strip():
+        raise wrong_usage("--reason is empty. Say why: it is what is left of the scheduled events.")
+    if bool(tickets) == ((key, type) != (None, None)):
+        raise wrong_usage("Name tickets, or say which events by --key and --type, and not both.")
+    chosen = {"pk__in": tickets} if tickets else {"key": key, "type": type}
+    rows = ScheduledEvent.objects.using(using).filter(
+        topic=existing(using, topic), **{name: value for name, value in chosen.items() if value is not None}
+    )
+    if not tickets:
+        return _cancelled_of_a_kind(rows, reason=reason, by=by, execute=execute)
     found = list(shown(rows.select_related("topic").order_by("publish_at", "id")))
     if missing := sorted(set(tickets) - {row.pk for row in found}):
         named = ", ".join(f"{ticket:,}" for ticket in missing)
@@ -43,11 +67,23 @@ def cancel(using: str, *, topic: str, tickets: list[int], execute: bool, **optio
     report = _report(found)
     if not execute:
         return Report({"executed": False, "events": report.data}, f"{report.text}\n\n{DRY_RUN}")
-    cancelled, _ = rows.delete()
+    cancelled = cancel_scheduled(rows, reason=reason, by=by)
     told = f"{count(cancelled, 'event')} cancelled."
     if cancelled < len(found):
         told += f" Published in the meantime: {len(found) - cancelled:,}."
     return Report({"executed": True, "cancelled": cancelled, "events": report.data}, f"{report.text}\n\n{told}")
+
+
+def _cancelled_of_a_kind(rows: QuerySet[ScheduledEvent], *, reason: str, by: str | None, execute: bool) -> Report:
+    """Of very many events no payload is shown."""
+    number = cancel_scheduled(rows, reason=reason, by=by, dry_run=not execute)
+    data = {"executed": execute, "cancelled" if execute else "would_cancel": number}
+    told = (
+        f"{count(number, 'event')} cancelled."
+        if execute
+        else f"{count(number, 'event')} would be cancelled.\n\n{DRY_RUN}"
+    )
+    return Report(data, told)
 
 
 def _report(rows: list[ScheduledEvent]) -> Report:
@@ -79,7 +115,11 @@ def _arguments_of_scheduled(parser: CommandParser) -> None:
 
 def _arguments_of_cancel(parser: CommandParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="The topic.")
-    parser.add_argument("tickets", nargs="+", metavar="TICKET", type=whole_number, help="The tickets of the events.")
+    parser.add_argument("tickets", nargs="*", metavar="TICKET", type=whole_number, help="The tickets of the events.")
+    parser.add_argument("--key", help="All events of this key instead.")
+    parser.add_argument("--type", help="All events of this type instead, or of the key and the type.")
+    parser.add_argument("--reason", required=True, help="Why, for the record.")
+    add_by(parser)
     add_execute(parser)
 
 

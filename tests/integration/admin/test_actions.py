@@ -237,7 +237,7 @@ def test_redrive_all(olga, dead, broken):
 
 
 def test_the_question_about_many_dead_letters_counts_no_further_than_the_list(olga, dead, monkeypatch):
-    monkeypatch.setattr("django_events.admin.dead_letters.COUNTED", 2)
+    monkeypatch.setattr("django_events.admin.lists.COUNTED", 2)
     first = DeadLetter.objects.earliest("pk").pk
     chosen = {"action": "redrive", "_selected_action": [first], "select_across": "1"}
     page = olga.post("/admin/django_events/deadletter/", chosen).content.decode()
@@ -335,13 +335,30 @@ def test_scheduled_events_are_cancelled(olga, things):
     for _ in range(2):
         things.publish({}, publish_at=timezone.now() + timedelta(days=1))
     row = ScheduledEvent.objects.first()
+    page, chosen = "/admin/django_events/scheduledevent/", {"action": "cancel", "_selected_action": [row.pk]}
 
-    answer = olga.post(
-        "/admin/django_events/scheduledevent/", {"action": "cancel", "_selected_action": [row.pk]}, follow=True
-    )
+    asked = olga.post(page, chosen).content.decode()
+    assert "Cancel: 1 event" in asked
+    assert "never published" in asked
+    olga.post(page, {**chosen, "decided": "yes", "reason": ""})
+    assert ScheduledEvent.objects.count() == 2
+    answer = olga.post(page, {**chosen, "decided": "yes", "reason": "a test"}, follow=True)
     assert said(answer) == ["1 scheduled event cancelled."]
     assert ScheduledEvent.objects.count() == 1
     assert "cancelled" in log_entry().get_change_message()
+    done = Intervention.objects.get()
+    assert (done.action, done.by, done.topic, done.details["tickets"]) == ("cancel", "olga", things.name, [row.pk])
+
+
+def test_scheduled_events_that_came_since_the_page_asked_are_kept(olga, things):
+    things.publish({}, publish_at=timezone.now() + timedelta(days=1))
+    page = "/admin/django_events/scheduledevent/"
+    chosen = {"action": "cancel", "_selected_action": [ScheduledEvent.objects.get().pk], "select_across": "1"}
+    newest = olga.post(page, chosen).context["newest"]
+    things.publish({}, publish_at=timezone.now() + timedelta(days=1))
+
+    olga.post(page, {**chosen, "decided": "yes", "reason": "a test", "newest": newest})
+    assert ScheduledEvent.objects.count() == 1
 
 
 @pytest.mark.requirement("X14")
@@ -412,12 +429,12 @@ def test_each_topic_s_history_has_its_own_count(olga, make_topic):
         for _ in range(events):
             make_topic(name).publish({}, publish_at=tomorrow) if _ == 0 else publish(name, {}, publish_at=tomorrow)
     ids = list(ScheduledEvent.objects.values_list("pk", flat=True))
-    chosen = {"action": "cancel", "_selected_action": ids}
+    chosen = {"action": "cancel", "_selected_action": ids, "decided": "yes", "reason": "x"}
     assert said(olga.post("/admin/django_events/scheduledevent/", chosen, follow=True)) == [
         "3 scheduled events cancelled."
     ]
     noted = sorted(entry.get_change_message() for entry in LogEntry.objects.all())
-    assert noted == ["1 scheduled event cancelled.", "2 scheduled events cancelled."]
+    assert noted == ["1 scheduled event cancelled. x", "2 scheduled events cancelled. x"]
 
 
 @pytest.mark.parametrize(

@@ -159,10 +159,10 @@ def test_actions_are_done_where_they_were_asked_for(olga, twins):
     olga.post(listed, {**chosen, "action": "redrive"})
     assert twins.counts("archive")[-1] == 1
     olga.post(listed, {**chosen, "action": "discard", "reason": "old"})
-    scheduled = {"action": "cancel", "_selected_action": twins.scheduled.pk}
+    scheduled = {"action": "cancel", "_selected_action": twins.scheduled.pk, "decided": "yes", "reason": "old"}
     olga.post(f"{ROOT}scheduledevent/?database=archive", scheduled)
 
-    assert twins.counts("archive") == [1, 0, 0, 5, 0, 0]
+    assert twins.counts("archive") == [1, 0, 0, 6, 0, 0]
     assert twins.counts("default") == before
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {f"{pk}@archive", f"{twins.topic.pk}@archive"}
     for entry in LogEntry.objects.all():

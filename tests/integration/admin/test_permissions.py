@@ -203,6 +203,7 @@ def test_what_one_may_not_do_a_list_doesn_t_do_either(addresses, sign_in, action
         letter.refresh_from_db()
         assert letter.redrive_at is None
     scheduled = {"action": "cancel", "_selected_action": ScheduledEvent.objects.get().pk, "select_across": across}
+    scheduled |= {"decided": "yes", "reason": "x"}
     for permission in ("view_scheduledevent", "cancel_scheduledevent"):
         sign_in(permission, name=permission).post(addresses["scheduled events"], scheduled)
     assert ScheduledEvent.objects.exists()

@@ -638,18 +638,52 @@ def test_scheduled_and_cancel(events: Run, things, lanes) -> None:
     assert [row["value"] for row in events("scheduled", "--limit", "1", "--format", "json").data] in ([0], ["other"])
     assert len(events("scheduled", "--format", "json").data) == 4
 
-    dry, wrong = events("cancel", "things", tickets[0]), events("cancel", "lanes", tickets[0], "--execute")
+    why = ("--reason", "a test", "--by", "ada")
+    dry, wrong = (
+        events("cancel", "things", tickets[0], *why),
+        events("cancel", "lanes", tickets[0], "--execute", *why),
+    )
     assert dry.out.endswith("Nothing was changed. To do it, say the same with --execute.\n")
     assert (wrong.code, wrong.out) == (1, "")
     assert f"Topic lanes has no scheduled event with the ticket {tickets[0]:,}" in wrong.err
     assert ScheduledEvent.objects.count() == 4
-    done = events("cancel", "things", tickets[0], tickets[2], "--execute")
+    done = events("cancel", "things", tickets[0], tickets[2], "--execute", *why)
     assert done.out.endswith("2 events cancelled.\n")
-    again = events("cancel", "things", tickets[0], "--execute", "--format", "json")
+    [record] = Intervention.objects.all()
+    assert (record.action, record.by, record.details) == (
+        "cancel",
+        "ada",
+        {"count": 2, "tickets": [tickets[0], tickets[2]], "reason": "a test"},
+    )
+    again = events("cancel", "things", tickets[0], "--execute", "--format", "json", *why)
     assert (again.code, again.out) == (1, "")
     assert events("scheduled", "things", "--format", "json").data[0]["ticket"] == tickets[1]
     assert events("scheduled", "nothing").code == 2
-    assert events("cancel", "nothing", "1").code == 2
+    assert events("cancel", "nothing", "1", *why).code == 2
+    assert "--reason is empty" in events("cancel", "things", "1", "--reason", " ").err
+    assert "and not both" in events("cancel", "things", *why).err
+    assert "and not both" in events("cancel", "things", "1", "--key", "1", *why).err
+
+
+@pytest.mark.requirement("P2")
+def test_scheduled_events_of_a_key_or_a_type_are_cancelled(events: Run, things, lanes) -> None:
+    at = datetime(2999, 1, 1, tzinfo=UTC)
+    for topic in (things, lanes):
+        for n in range(6):
+            publish(topic, n, type=("bill", "note")[n % 2], key=str(n % 3), publish_at=at)
+    why = ("--reason", "a customer who left")
+
+    assert events("cancel", "things", "--key", "1", *why).out.startswith("2 events would be cancelled.")
+    assert ScheduledEvent.objects.count() == 12
+    assert events("cancel", "things", "--key", "1", "--type", "note", "--execute", *why).out == "1 event cancelled.\n"
+    assert events("cancel", "things", "--key", "1", "--execute", *why, "--format", "json").data == {
+        "executed": True,
+        "cancelled": 1,
+    }
+    assert events("cancel", "things", "--type", "bill", "--execute", *why).out == "2 events cancelled.\n"
+    assert events("cancel", "things", "--type", "bill", "--execute", *why).out == "0 events cancelled.\n"
+    assert ScheduledEvent.objects.filter(topic__name="lanes").count() == 6
+    assert [one.details["count"] for one in Intervention.objects.order_by("id")] == [1, 1, 2]
 
 
 def test_times_that_no_program_reads_do_not_hide_the_others(events: Run, things) -> None:
@@ -1277,7 +1311,7 @@ SUBCOMMANDS = {
     "search": ["orders", "a text"],
     "publish": ["orders", "1"],
     "scheduled": [],
-    "cancel": ["orders", "1"],
+    "cancel": ["orders", "1", "--reason", "a test"],
     "clock": [],
     "pause": ["billing"],
     "resume": ["billing"],
