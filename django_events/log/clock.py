@@ -1,8 +1,8 @@
 """Clocks: at the times of a declared clock, the transfer puts an event into the buffer.
 
 ticks = DueTicks(using)
-rows = sql.fetch(using, SQL.pending, clocks=ticks.names(), …)
-ticks.answered(seconds until the next tick, or None)
+with sql.batch(using, …, *ticks.questions()) as [rows, *answers]:
+    ticks.answered(*answers)
 if ticks.is_due:
     ticks.publish()
 
@@ -25,6 +25,7 @@ MOST_MISSED = 1_000  # ticks, the newest ones
 LATE = timedelta(minutes=1)  # from then on missed="skip" leaves a tick out
 HAIR = 0.001  # seconds
 REST = 1.0  # seconds, where another session has locked what is due
+ASKED_EVERY = 1.0  # seconds: what is known of the next tick is that old at most; a clock paused meanwhile doesn't tick
 
 
 class DueTicks:
@@ -38,17 +39,24 @@ class DueTicks:
 
     def forget(self) -> None:
         self._due_at: float | None = None
-        self._rests_until = 0.0
+        self._rests_until = self._ask_at = 0.0
 
     def names(self) -> list[str]:
         """The clocks that this process declares: others are not its business."""
         return [clock.name for clock in declarations.clocks if clock.name not in self._broken]
 
-    def answered(self, seconds: float | None) -> None:
-        """Note in how many seconds the next tick is due; None if there is none."""
-        now = time.monotonic()
-        due_at = None if seconds is None else now + seconds - self._ahead.total_seconds() + HAIR
-        self._due_at = None if due_at is None else max(due_at, self._rests_until)
+    def questions(self) -> list[sql.Question]:
+        """What to ask along with a look: nothing where no clock is declared, or where the answer is still young."""
+        names = self.names()
+        return [(SQL.next_tick, {"names": names})] if names and time.monotonic() >= self._ask_at else []
+
+    def answered(self, *answers: sql.Rows) -> None:
+        """Note when the next tick is due, if that was asked."""
+        for [(seconds,)] in answers:
+            now = time.monotonic()
+            self._ask_at = now + ASKED_EVERY
+            due_at = None if seconds is None else now + seconds - self._ahead.total_seconds() + HAIR
+            self._due_at = None if due_at is None else max(due_at, self._rests_until)
 
     @property
     def is_due(self) -> bool:
@@ -65,7 +73,7 @@ class DueTicks:
         A row that another session has locked is left: there is a rest before the database is asked again.
         """
         ticked = 0
-        self._due_at = None
+        self._due_at, self._ask_at = None, 0.0
         while self._tick():
             ticked += 1
         if not ticked:

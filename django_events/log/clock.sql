@@ -1,3 +1,13 @@
+-- name: next_tick
+-- In how many seconds the next tick is due, or null if none is to come.
+--
+-- Parameters: names (of the clocks that this process declares).
+-- Relies on: nothing: there are few clocks.
+SELECT (extract(epoch FROM min(c.next_at)) - extract(epoch FROM statement_timestamp()))::float8
+FROM django_events_clock AS c
+WHERE c.name = ANY(%(names)s::text[]) AND c.paused_at IS NULL
+
+
 -- name: take_due
 -- Lock the clock whose tick has been due for the longest, and say what it is to publish and what time it is.
 --

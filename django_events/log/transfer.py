@@ -203,8 +203,9 @@ class Transfer:
         seen: Turn | None = None
         self._began = time.monotonic()
         try:
-            with sql.batch(self.using, self._question()) as [rows]:
+            with sql.batch(self.using, self._question(), *self.ticks.questions()) as [rows, *next_tick]:
                 seen = self._answered(rows)
+                self.ticks.answered(*next_tick)
                 if not seen.pending:
                     return seen, 0
                 if not self._fits_one_batch(seen.pending):
@@ -275,7 +276,6 @@ class Transfer:
             "only": self.only if only is None else only,
             "batch_size": self.batch_size,
             "scheduled_from": self.schedule.asked(),
-            "clocks": self.ticks.names(),
         }
 
     def _answered(self, rows: sql.Rows, *, only: int | None = None) -> Turn:
@@ -285,9 +285,8 @@ class Transfer:
             self.setbacks.forget()
             raise Outdated
         self._fingerprint = fingerprint
-        self.schedule.answered(rows[0][-2])
-        self.ticks.answered(rows[0][-1])
-        pending = [Pending(*row[1:-2]) for row in rows if row[1] is not None]
+        self.schedule.answered(rows[0][-1])
+        pending = [Pending(*row[1:-1]) for row in rows if row[1] is not None]
         for p in pending:
             self._known.setdefault(p.topic_id, Known(p.topic))
         if only is None:

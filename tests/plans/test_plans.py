@@ -78,7 +78,6 @@ def test_looking_for_pending_events_reads_the_index_of_the_buffer(large, statist
             only=None,
             batch_size=5_000,
             scheduled_from="-infinity",
-            clocks=[],
         )
 
     limited = [node["Plans"][0] for node in plan if node["Node Type"] == "Limit"]
