@@ -6,6 +6,7 @@ from datetime import timedelta
 from enum import Enum
 
 from django_events import declarations, sql
+from django_events.consuming.fingerprints import fingerprint
 from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.unread import UnreadEvent
 from django_events.event_columns import COPIED
@@ -67,6 +68,10 @@ class Failure:
         """`ValueError: no such order`, in text that a database takes."""
         return summary_of(self.error)
 
+    def fingerprint(self, consumer: declarations.DeclaredConsumer) -> str:
+        """What tells this failure of the consumer from others, in text that a database takes."""
+        return storable(fingerprint(self.error, self.summary, within=consumer.package))
+
     @property
     def traceback(self) -> str:
         """The last part of the traceback, in text that a database takes."""
@@ -123,6 +128,7 @@ def bury(subscription: Subscription, failure: Failure) -> None:
         attempts=failure.event.attempt,
         error=failure.summary,
         traceback=failure.traceback,
+        fingerprint=failure.fingerprint(subscription.consumer),
         **{**stored, "metadata": "{}" if stored["metadata"] is None else stored["metadata"]},
     )
 
@@ -137,5 +143,6 @@ def _bury_unread(of: Subscription, failure: Failure) -> bool:
         attempts=failure.event.attempt,
         error=failure.summary,
         traceback=failure.traceback,
+        fingerprint=failure.fingerprint(of.consumer),
     )
     return bool(rows)

@@ -73,6 +73,7 @@ class Redrive:
                 attempts=failure.attempts,
                 error=failure.summary,
                 traceback=failure.traceback,
+                fingerprint=failure.fingerprint(self.subscription.consumer),
             )
         if not rows:
             raise self._discarded()

@@ -25,11 +25,11 @@ DELETE FROM django_events_deadletter WHERE id = %(dead_letter_id)s RETURNING id
 -- name: settle_redrive
 -- Write down that a dead letter failed once more, to be tried again after a pause, or to stay dead.
 --
--- Parameters: dead_letter_id, pause (an interval, or null), attempts, error, traceback.
+-- Parameters: dead_letter_id, pause (an interval, or null), attempts, error, traceback, fingerprint.
 -- Relies on: the primary key of django_events_deadletter.
 UPDATE django_events_deadletter
 SET redrive_at = clock_timestamp() + %(pause)s::interval, attempts = %(attempts)s, error = %(error)s, traceback = %(traceback)s,
-    dead_at = CASE WHEN %(pause)s::interval IS NULL THEN clock_timestamp() ELSE dead_at END
+    fingerprint = %(fingerprint)s, dead_at = CASE WHEN %(pause)s::interval IS NULL THEN clock_timestamp() ELSE dead_at END
 WHERE id = %(dead_letter_id)s
 RETURNING id
 

@@ -1,5 +1,6 @@
 """A consumer as an app declares it: its options, what is wrong with them, and its handler."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -68,6 +69,13 @@ class DeclaredConsumer(Operable):
     def filtered(self) -> bool:
         """Whether there may be events in its topics that are not for it."""
         return (self.types, self.keys, self.where) != (None, None, None)
+
+    @property
+    def package(self) -> str:
+        """The package of the app that has the handler."""
+        handler = self.handler
+        path = handler if isinstance(handler, str) else getattr(inspect.unwrap(handler), "__module__", None) or ""
+        return path.partition(".")[0]
 
     def load(self) -> Handler:
         """The handler itself; one that is named by its path is imported now."""

@@ -1133,6 +1133,7 @@ class Migration(OnPostgreSQL):
                 ("attempts", models.IntegerField(verbose_name="attempts")),
                 ("error", models.TextField(verbose_name="error")),
                 ("traceback", models.TextField(blank=True, verbose_name="traceback")),
+                ("fingerprint", models.TextField(blank=True, db_default="", verbose_name="fingerprint")),
                 (
                     "dead_at",
                     models.DateTimeField(

@@ -1,5 +1,6 @@
 """Consumers, how far they are, what they gave up on, and what people did about it."""
 
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -167,6 +168,28 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
             letters = letters.filter(consumer__topic__name=str(topic))
         return letters.order_by("consumer__topic__name", "event_id")
 
+    def matching(
+        self,
+        *,
+        error: str | None = None,
+        type: str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> "DeadLetterQuerySet":
+        """Those whose error or fingerprint contains a text, of a type, of a key, dead since then, or before then."""
+        chosen = {"type": type, "key": key, "dead_at__gte": since, "dead_at__lt": until}
+        rows = self.filter(**{name: value for name, value in chosen.items() if value is not None})
+        if error is None:
+            return rows
+        return rows.filter(models.Q(error__contains=error) | models.Q(fingerprint__contains=error))
+
+    def by_error(self) -> "models.QuerySet[DeadLetter, Any]":
+        """The fingerprints of each consumer, with `letters` (how many), `oldest` and `newest`; most letters first."""
+        rows = self.order_by().values("consumer_id", "consumer__name", "consumer__topic__name", "fingerprint")
+        counted = rows.annotate(letters=models.Count("pk"), oldest=models.Min("dead_at"), newest=models.Max("dead_at"))
+        return counted.order_by("-letters", "consumer_id", "fingerprint")
+
     def waiting(self) -> "DeadLetterQuerySet":
         """Those that are to be handled again, and were not yet."""
         return self.filter(redrive_at__isnull=False)
@@ -191,6 +214,7 @@ class DeadLetter(models.Model):
     attempts = models.IntegerField(_("attempts"))
     error = models.TextField(_("error"))
     traceback = models.TextField(_("traceback"), blank=True)
+    fingerprint = models.TextField(_("fingerprint"), db_default="", blank=True)
     dead_at = models.DateTimeField(_("dead since"), db_default=ClockTimestamp(), editable=False)
     redrive_at = models.DateTimeField(
         _("redrive at"), null=True, blank=True, help_text=_("The consumer handles it again at this time.")

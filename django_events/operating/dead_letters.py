@@ -21,7 +21,7 @@ from django_events.operating.locks import bounded
 SQL = sql.beside(__name__)
 
 Letters = DeadLetter | Iterable[DeadLetter]
-COPY = ("value", "body", "metadata", "error", "traceback")
+COPY = ("value", "body", "metadata", "error", "traceback", "fingerprint")
 NAMED = 100  # events that an intervention lists; more are only counted
 
 
@@ -76,7 +76,16 @@ def _locked(dead_letters: Letters) -> Iterator[tuple[str, list[DeadLetter]]]:
         letters = DeadLetter.objects.using(using).filter(pk__in=ids).select_related("consumer__topic")
         # Without the payloads: there may be a hundred thousand dead letters.
         letters = letters.defer(*COPY)
-        yield using, list(letters.order_by("consumer_id", "event_id").select_for_update(of=["self"]))
+        found = list(letters.order_by("consumer_id", "event_id").select_for_update(of=["self"]))
+        yield using, _still(given, found)
+
+
+def _still(given: Iterable[DeadLetter], found: list[DeadLetter]) -> list[DeadLetter]:
+    """Those of the locked rows that a QuerySet is still about: one may have died again of another error meanwhile."""
+    if not isinstance(given, QuerySet) or given.query.is_sliced or given.query.combinator:
+        return found
+    ids = set(given.order_by().filter(pk__in=[letter.pk for letter in found]).values_list("pk", flat=True))
+    return [letter for letter in found if letter.pk in ids]
 
 
 def refuse_before_older(using: str, ids: list[int]) -> None:

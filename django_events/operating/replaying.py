@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from django_events import declarations, models, sql
 from django_events.consuming.failures import storable
+from django_events.consuming.fingerprints import alike
 from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import Invalid, Refused
 from django_events.matching import condition
@@ -148,4 +149,4 @@ def _again(row: models.Consumer, chosen: _Chosen, found: sql.Rows) -> list[int]:
 
 def _copy(using: str, row: models.Consumer, ids: list[int], error: str) -> sql.Rows:
     statement = SQL.replay.on(log=log_table(row.topic_id), topic_id=row.topic_id, ids=sql.literal(ids))
-    return sql.fetch(using, statement, consumer_id=row.pk, error=error)
+    return sql.fetch(using, statement, consumer_id=row.pk, error=error, fingerprint=alike(error))

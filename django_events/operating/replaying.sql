@@ -62,13 +62,13 @@ e.id <= {last}
 -- Copy events of the log into the dead letters of a consumer, to be handled again; a dead letter that is there is
 -- redriven.
 --
--- Literals: topic_id, ids. Identifiers: log. Parameters: consumer_id, error. Answers with the ids of the dead letters.
+-- Literals: topic_id, ids. Identifiers: log. Parameters: consumer_id, error, fingerprint. Answers with the ids of the dead letters.
 -- Relies on: the primary key of the log, django_events_deadletter (consumer_id, event_id).
 INSERT INTO django_events_deadletter AS letter (
-    consumer_id, event_id, {copied_columns}, attempts, error, traceback, redrive_at
+    consumer_id, event_id, {copied_columns}, attempts, error, traceback, fingerprint, redrive_at
 )
 SELECT
-    %(consumer_id)s, {event_columns of e}, 0, %(error)s, '', clock_timestamp()
+    %(consumer_id)s, {event_columns of e}, 0, %(error)s, '', %(fingerprint)s, clock_timestamp()
 FROM {log} AS e
 WHERE e.topic_id = {topic_id} AND e.id = ANY({ids}::bigint[])
 ON CONFLICT (consumer_id, event_id) DO UPDATE

@@ -17,6 +17,7 @@ from django.db.models import F
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
 from django_events.consuming.failures import LONGEST_ERROR, storable
+from django_events.consuming.fingerprints import alike
 from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import Invalid, Refused
@@ -326,13 +327,15 @@ def _refuse_dead_letter(asked: _Skip) -> None:
 
 def _bury(asked: _Skip, skipped: Skipped) -> None:
     """Copy the event into the dead letters. Refused where the log has it no more, or has it after all."""
+    error = storable(f"Skipped by {asked.who}: {asked.reason}")[:LONGEST_ERROR]
     rows = sql.fetch(
         asked.using,
         SQL.bury_from_log.on(log=asked.log, topic_id=asked.row.topic_id, event_id=asked.event_id),
         consumer_id=asked.row.pk,
         attempts=skipped.attempts,
-        error=storable(f"Skipped by {asked.who}: {asked.reason}")[:LONGEST_ERROR],
+        error=error,
         traceback=skipped.error,
+        fingerprint=alike(error),
     )
     if rows and asked.partition == MISSING:
         raise Refused(f"Event {asked.address} is in the log again. Nothing was changed. Try again.")

@@ -46,14 +46,14 @@ SELECT count(*) FROM gone
 -- name: bury_from_log
 -- Copy an event of the log into the dead letters of a consumer, inside the server: it may be too large for any client.
 --
--- Literals: topic_id, event_id. Identifiers: log. Parameters: consumer_id, attempts, error, traceback.
+-- Literals: topic_id, event_id. Identifiers: log. Parameters: consumer_id, attempts, error, traceback, fingerprint.
 -- Answers with nothing where the log has no such event. A dead letter that is there already is an error.
 -- Relies on: the primary key of the log.
 INSERT INTO django_events_deadletter (
-    consumer_id, event_id, {copied_columns}, attempts, error, traceback
+    consumer_id, event_id, {copied_columns}, attempts, error, traceback, fingerprint
 )
 SELECT
-    %(consumer_id)s, {event_columns of e}, %(attempts)s, %(error)s, %(traceback)s
+    %(consumer_id)s, {event_columns of e}, %(attempts)s, %(error)s, %(traceback)s, %(fingerprint)s
 FROM {log} AS e
 WHERE e.topic_id = {topic_id} AND e.id = {event_id}
 RETURNING id

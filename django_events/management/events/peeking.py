@@ -10,10 +10,10 @@ from django_events.management.events.payloads import content, payload, payload_d
 from django_events.management.events.subcommand import (
     Subcommand,
     at_least_one,
+    past_time,
     refused,
     whole_number,
     wrong_usage,
-    zoned_time,
 )
 from django_events.management.reporting import Report, fields, table
 from django_events.models import Event, Topic
@@ -116,8 +116,8 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="The topic.")
     parser.add_argument("--limit", type=at_least_one, default=10, help="How many events; 10 by default.")
     parser.add_argument("--since", type=whole_number, help="What comes after this id, oldest first.")
-    parser.add_argument("--from", type=zoned_time, dest="start", metavar="TIME", help="What was logged then or later.")
-    parser.add_argument("--to", type=zoned_time, dest="end", metavar="TIME", help="What was logged before.")
+    parser.add_argument("--from", type=past_time, dest="start", metavar="TIME", help="What was logged then or later.")
+    parser.add_argument("--to", type=past_time, dest="end", metavar="TIME", help="What was logged before.")
     parser.add_argument("--at", type=whole_number, help="One event, all of it.")
     parser.add_argument("--partition", type=int, help="Only this partition.")
     parser.add_argument("--key", help="Only events of this key.")

@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 from django_events.log.inventory import existing
 from django_events.management.events.payloads import shown
 from django_events.management.events.peeking import event_data, listed
-from django_events.management.events.subcommand import Subcommand, at_least_one, zoned_time
+from django_events.management.events.subcommand import Subcommand, at_least_one, past_time
 from django_events.management.reporting import Report
 from django_events.models import Event
 from django_events.observing.searching import search as find
@@ -34,8 +34,8 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--key", help="Only events of this key.")
     parser.add_argument("--key-prefix", metavar="PREFIX", help="Only events whose key begins so.")
     parser.add_argument("--partition", type=int, help="Only events of this partition.")
-    parser.add_argument("--from", type=zoned_time, dest="start", metavar="TIME", help="What was logged then or later.")
-    parser.add_argument("--to", type=zoned_time, dest="end", metavar="TIME", help="What was logged before.")
+    parser.add_argument("--from", type=past_time, dest="start", metavar="TIME", help="What was logged then or later.")
+    parser.add_argument("--to", type=past_time, dest="end", metavar="TIME", help="What was logged before.")
     parser.add_argument("--before", type=at_least_one, metavar="ID", help="Go on with what is older than this id.")
     parser.add_argument("--limit", type=at_least_one, default=20, help="How many events to find; 20 by default.")
     parser.add_argument("--last", type=at_least_one, default=100_000, help="How many ids to look at; 100,000.")

@@ -1,10 +1,11 @@
 """What a subcommand is, and how its arguments are written."""
 
 import json
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
@@ -13,6 +14,8 @@ from django_events import declarations
 from django_events.management.reporting import Report
 from django_events.workers.loop import Exit
 
+AGO = re.compile(r"-?([0-9]{1,6})([smhd])")  # with a minus it has to be --to=-2h, or it would be an option
+SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DRY_RUN = "Nothing was changed. To do it, say the same with --execute."
 
 
@@ -103,18 +106,29 @@ def at_least_one(text: str) -> int:
 
 
 def place(text: str) -> declarations.Start:
-    """`beginning`, `end`, the id of the next event to handle, or a time with its zone."""
+    """`beginning`, `end`, the id of the next event to handle, a time with its zone, or one so long ago, like `2h`."""
     if text == "beginning":
         return "beginning"
     if text == "end":
         return "end"
     if text.isascii() and text.isdigit():
         return int(text)
-    return _zoned(text, f"{text!r} is no place in a log, expected 'beginning', 'end', an id, or a time")
+    expected = "'beginning', 'end', an id, 2h for two hours ago, or a time"
+    return _ago(text) or _zoned(text, f"{text!r} is no place in a log, expected {expected}")
 
 
 def zoned_time(text: str) -> datetime:
     return _zoned(text, f"{text!r} is no time, expected one")
+
+
+def past_time(text: str) -> datetime:
+    """A time with its zone, or one so long ago, like `2h`, by the clock of this machine."""
+    return _ago(text) or _zoned(text, f"{text!r} is no time, expected 2h, for two hours ago, or one")
+
+
+def _ago(text: str) -> datetime | None:
+    ago = AGO.fullmatch(text)
+    return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * SECONDS[ago[2]]) if ago else None
 
 
 def _zoned(text: str, otherwise: str) -> datetime:
@@ -126,6 +140,15 @@ def _zoned(text: str, otherwise: str) -> datetime:
         said = moment.isoformat()
         raise ArgumentTypeError(f"{text!r} has no time zone, expected {said}Z for UTC, or {said}+01:00.")
     return moment
+
+
+def text(said: str) -> str:
+    """A text that PostgreSQL can look for."""
+    try:
+        said.encode()
+    except UnicodeEncodeError:
+        raise ArgumentTypeError(f"{said!r} is no text in UTF-8.") from None
+    return said
 
 
 def json_value(text: str) -> Any:

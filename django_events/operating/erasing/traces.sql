@@ -39,7 +39,7 @@ WITH erased AS (
     UPDATE django_events_deadletter AS d
     SET
         key = CASE WHEN d.key IS NOT NULL THEN coalesce(%(new_key)s, d.key) END,
-        value = NULL, body = NULL, error = %(error)s, traceback = '',
+        value = NULL, body = NULL, error = %(error)s, traceback = '', fingerprint = %(error)s,
         metadata = CASE
             WHEN d.value IS NULL AND d.body IS NULL THEN d.metadata
             ELSE jsonb_build_object('erased', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))

@@ -1,5 +1,6 @@
 """What every kind of consumer promises: streams, queues, and queues that keep the order of keys."""
 
+import uuid
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
@@ -393,6 +394,28 @@ def test_a_dead_letter_is_a_full_copy_with_the_reason(things, make):
         assert (letter.attempts, letter.error, letter.redrive_at) == (3, "Broken: no such order", None)
         assert "KeyError: 'order'" in letter.traceback
         assert letter.traceback.rstrip().endswith("Broken: no such order")
+        assert letter.fingerprint == "Broken in tests.integration.consuming.test_conformance:handler: no such order"
+
+
+@pytest.mark.requirement("E10", "S6")
+def test_dead_letters_of_one_cause_have_one_fingerprint(things, make):
+    """What is told apart after a redrive is the error of the last attempt."""
+
+    def handler(event):
+        raise Broken(f"no order {event.id} at {object()!r}, for the {event.attempt}. time, request {uuid.uuid4()}")
+
+    reader = make(handler)
+    place = "Broken in tests.integration.consuming.test_conformance"
+    fill_topic(things, "a", "b")
+    exhaust(reader)
+    assert {letter.fingerprint for letter in dead_letters(reader)} == {
+        f"{place}:handler: no order # at <object object at #>, for the #. time, request #"
+    }
+    DeadLetter.objects.update(fingerprint="old")
+    redrive(dead_letters(reader))
+    exhaust(reader)
+    [group] = DeadLetter.objects.of(reader).by_error()
+    assert (group["letters"], group["fingerprint"].startswith(f"{place}:handler")) == (2, True)
 
 
 @pytest.fixture

@@ -726,6 +726,7 @@ def test_publish_where_a_transaction_is_required(events: Run, things, settings) 
         (["orders", "1", "--key", "k" * 513], 1, "512"),
         (["orders", "1", "--partition", "8"], 1, "partition"),
         (["orders", "1", "--at", "tomorrow"], 2, "'tomorrow' is no time, expected one like 2026-11-20T13:05:00Z."),
+        (["orders", "1", "--at", "2h"], 2, "'2h' is no time"),
         (["orders", "1", "--at", "2026-11-20T13:05"], 2, "has no time zone"),
         (["orders", "1", "--dedup-key", "k" * 513], 1, "512"),
         (["orders", "--body-file", "/no/such/file"], 1, "The file '/no/such/file' can't be read"),
@@ -916,6 +917,19 @@ def test_a_site_without_time_zones_rewinds_to_the_same_moment(events: Run, thing
     assert datetime.fromisoformat(shown["logged_at"]) == Event.objects.at(things, 6).logged_at
 
 
+def test_rewind_to_so_long_ago(events: Run, things, make_consumer) -> None:
+    reader = make_consumer(things, handler=take)
+    fill(things, 1, 2)
+    serve_due(reader)
+    events("rewind", "reader", "--to=-2h", "--execute")
+    assert reached(reader) == [0]
+
+    events("rewind", "reader", "--to", "0s", "--execute")
+    assert reached(reader) == [2]
+    assert [row["id"] for row in events("peek", "things", "--from", "1d", "--format", "json").data] == [1, 2]
+    assert events("peek", "things", "--to", "1d", "--format", "json").data == []
+
+
 def test_rewind_one_partition(events: Run, lanes, make_consumer) -> None:
     reader = make_consumer(lanes, handler=take)
     fill(lanes, *range(40))
@@ -1063,6 +1077,91 @@ def test_dead_letters_are_listed(events: Run, burying) -> None:
     assert table.err == ""
 
 
+@pytest.fixture
+def varied(things, make_consumer) -> declarations.DeclaredConsumer:
+    """A consumer with dead letters of three errors, of other types and keys."""
+
+    def fail_by_type(event: Any) -> None:
+        if event.type == "thing.lost":
+            raise LookupError(f"no order {event.id} at {object()!r}")
+        raise ValueError(f"bad {event.value}")
+
+    reader: declarations.DeclaredConsumer = make_consumer(things, handler=fail_by_type, retry=ONE_ATTEMPT)
+    for number in range(1, 5):
+        fill(things, number, key="ab"[number % 2], type="thing.lost")
+    fill(things, "x", key="c", type="thing.made")
+    serve_due(reader)
+    return reader
+
+
+def ids_of(letters: list[DeadLetter]) -> list[int]:
+    return sorted(letter.event_id for letter in letters)
+
+
+LOST = (
+    "LookupError in tests.integration.management.test_events_command:fail_by_type: no order # at <object object at #>"
+)
+
+
+@pytest.mark.requirement("S6")
+def test_dead_letters_are_counted_by_error(events: Run, varied) -> None:
+    data = events("dead-letters", "--by-error", "--format", "json").data
+
+    assert [(o["letters"], o["consumer"], o["topic"]) for o in data] == [
+        (4, "reader", "things"),
+        (1, "reader", "things"),
+    ]
+    assert data[0]["fingerprint"] == LOST
+    assert data[0]["oldest"] < data[0]["newest"]
+    table = events("dead-letters", "--by-error", "--limit", "1")
+    assert "LookupError in tests" in table.out
+    assert "ValueError" not in table.out
+    assert "There are more than these 1: --limit shows them." in table.err
+    assert events("dead-letters", "--by-error", "--type", "none").out == "No dead letters.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        (["--error", LOST], [1, 2, 3, 4]),
+        (["--error", "no order 2"], [2]),
+        (["--error", "% order"], []),
+        (["--type", "thing.made"], [5]),
+        (["--key", "a"], [2, 4]),
+        (["--key", "a", "--error", "no order 4"], [4]),
+        (["--since", "1h"], [1, 2, 3, 4, 5]),
+        (["--until=-1h"], []),
+        (["--until", "2100-01-01T00:00:00Z", "--key", "c"], [5]),
+    ],
+)
+@pytest.mark.requirement("S6")
+def test_dead_letters_are_chosen_alike_to_list_and_to_act(
+    events: Run, varied, arguments: list[str], ids: list[int]
+) -> None:
+    addresses = [f"things/{event_id}" for event_id in ids]
+
+    assert [o["id"] for o in events("dead-letters", "reader", *arguments, "--format", "json").data] == ids
+    discarded = events("discard", "reader", *arguments, "--reason", "x", "--format", "json").data
+    assert (discarded["dead_letters"], discarded["executed"], len(dead_letters(varied))) == (addresses, False, 5)
+    events("discard", "reader", *arguments, "--reason", "x", "--execute")
+    assert ids_of(dead_letters(varied)) == sorted({1, 2, 3, 4, 5} - set(ids))
+
+
+def test_redrive_by_error(events: Run, varied) -> None:
+    data = events("redrive", "reader", "--error", "LookupError", "--execute", "--format", "json").data
+
+    assert (data["count"], data["executed"]) == (4, True)
+    assert ids_of(list(DeadLetter.objects.of(varied).waiting())) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("arguments", [["--all", "--error", "x"], ["things/1", "--type", "x"], []])
+def test_dead_letters_are_chosen_in_one_way(events: Run, varied, arguments: list[str]) -> None:
+    answer = events("redrive", "reader", *arguments)
+
+    assert answer.code == 2
+    assert "one of these three" in answer.err
+
+
 def test_dead_letters_up_to_a_limit(events: Run, burying) -> None:
     answer = events("dead-letters", "--limit", "2", "--format", "json")
 
@@ -1075,7 +1174,7 @@ def test_no_dead_letters(events: Run, things, make_consumer) -> None:
 
     assert events("dead-letters", "reader").out == "No dead letters.\n"
     assert events("dead-letters", "reader", "--format", "json").data == []
-    assert events("redrive", "reader", "--all").out == "Consumer reader has no dead letters.\n"
+    assert events("redrive", "reader", "--all").out == "Consumer reader has no such dead letters.\n"
 
 
 def test_a_dead_letter_is_shown_whole(events: Run, burying) -> None:
@@ -1142,8 +1241,8 @@ def test_redrive_all(events: Run, burying) -> None:
         (["things/1", "things/9"], 1, "Consumer reader has no dead letter things/9. Nothing was changed."),
         (["thinks/1"], 2, "Did you mean 'things'?"),
         (["one"], 2, "'one' is no id"),
-        ([], 2, "Name dead letters, like orders/1042, or say --all, and not both."),
-        (["things/1", "--all"], 2, "Name dead letters, like orders/1042, or say --all, and not both."),
+        ([], 2, "or say --all: one of these three."),
+        (["things/1", "--all"], 2, "or say --all: one of these three."),
     ],
 )
 def test_redrive_refuses(events: Run, burying, arguments: list[str], code: int, said: str, execute: list[str]) -> None:

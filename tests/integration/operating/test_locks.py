@@ -1,5 +1,7 @@
 """A session that holds a lock keeps no operator waiting for long: the verb refuses, and names that session."""
 
+from functools import partial
+
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
@@ -13,6 +15,7 @@ from django_events.operations import discard, pause, redrive, resume, retry_now,
 from django_events.workers.loop import Exit
 from tests.support.fix_consumers import dead_letters, run_once
 from tests.support.fix_queues import fill_topic
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
@@ -73,6 +76,37 @@ def test_a_verb_that_a_lock_keeps_waiting_names_its_holder(dead, connect, verb):
     if verb == "unregister":
         models.DeadLetter.objects.all().delete()
     assert act(dead)
+
+
+@pytest.mark.parametrize("verb", ["redrive", "discard"])
+def test_a_dead_letter_that_died_of_something_else_meanwhile_is_left_alone(dead, connect, in_thread, monkeypatch, verb):
+    """A worker handles it again and settles it while an operator waits for its lock."""
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT", "60s")
+    act = {"redrive": redrive, "discard": partial(discard, reason="a test")}[verb]
+    chosen = models.DeadLetter.objects.of(dead).matching(error="ValueError: no")
+    worker = connect()
+    worker.execute("UPDATE django_events_deadletter SET error = 'LookupError: gone', fingerprint = 'LookupError: gone'")
+    done, looking = in_thread(act, chosen), connect(autocommit=True)
+    wait_until(
+        lambda: looking.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall(), what="an operator who waits"
+    )
+    worker.commit()
+
+    assert done.result(90) == 0
+    assert [letter.redrive_at for letter in dead_letters(dead)] == [None]
+    assert not models.Intervention.objects.exists()
+
+
+def test_two_operators_at_once_decide_about_each_dead_letter_once(dead, in_thread):
+    make = models.DeadLetter.objects.of(dead).get()
+    for event_id in range(2, 30):
+        make.pk, make.event_id, make.key = None, event_id, str(event_id)
+        make.save(force_insert=True)
+    letters = models.DeadLetter.objects.of(dead).matching(error="ValueError")
+    both = [in_thread(discard, letters.all(), reason=f"operator {number}") for number in range(2)]
+
+    assert sorted(one.result(90) for one in both) == [0, 29]
+    assert [row.details["count"] for row in models.Intervention.objects.filter(action="discard")] == [29]
 
 
 def test_the_command_says_it_in_a_line(dead, connect):

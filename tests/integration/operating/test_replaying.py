@@ -9,6 +9,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from django_events import Backoff, Draft, declarations, publish_many
+from django_events.consuming.fingerprints import alike
 from django_events.exceptions import InUse, Invalid, Refused, UnknownName
 from django_events.models import DeadLetter, Intervention
 from django_events.observing.verifying.proving import verify
@@ -188,6 +189,7 @@ def test_one_that_fails_is_a_dead_letter_and_what_came_before_is_not(reader, mod
     letter = DeadLetter.objects.get(event_id=2)
     assert letter.error.startswith("Replayed by ")
     assert letter.error.endswith(": the deploy of Tuesday")
+    assert letter.fingerprint == alike(letter.error)
     run_once(ours)
 
     letter = DeadLetter.objects.get()

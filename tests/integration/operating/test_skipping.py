@@ -79,6 +79,7 @@ def test_a_stream_gives_up_on_the_event_that_fails_and_goes_on(things, make_cons
     assert (letter.event_id, letter.value, letter.key, letter.type) == (2, "bad", "k", "made")
     assert (letter.metadata, letter.number, letter.attempts) == ({"by": "test"}, 2, 1)
     assert (letter.error, letter.traceback) == ("Skipped by ada: ticket 77", "ValueError: no bad")
+    assert letter.fingerprint == "Skipped by ada: ticket #"
     [done] = interventions("skip")
     assert (done.by, done.consumer, done.topic) == ("ada", "reader", "things")
     assert (done.details["event"], done.details["reason"]) == (2, "ticket 77")
