@@ -1,69 +1,124 @@
 """Dead letters: the events that consumers gave up on, why, and the actions on them."""
 
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin import SimpleListFilter
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, Exists, Func, Max, Min, OuterRef, QuerySet, TextField
-from django.db.models.functions import Left
+from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_events.admin import addresses, payloads
 from django_events.admin.forms import DiscardForm
-from django_events.admin.lists import NAMED, DatabaseFilter, Lists
+from django_events.admin.lists import COUNTED, NAMED, BoundedPaginator, DatabaseFilter, Lists
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
 from django_events.observing import counted
 from django_events.operations import discard, redrive
+from django_events.templatetags.django_events_admin import moment
 
-GROUPS = 200
-
-
-class ErrorGroup(Func):
-    """An error without what differs from one time to the next: its first line, each number as `#`."""
-
-    template = r"regexp_replace(split_part(%(expressions)s, E'\n', 1), '[0-9]+', '#', 'g')"
-    output_field = TextField()
-
-    def __init__(self) -> None:
-        super().__init__(Left("error", 200))
+CHOICES = 200  # of a filter
+GROUPS = 100  # on a page
+NO_TYPE = "-"
+FILTERS_OF_LIST = "_changelist_filters"  # what Django's links from a list to a row carry
 
 
-class Group(NamedTuple):
-    """Dead letters of one consumer with the same error."""
+class OfRows(SimpleListFilter):
+    """Rows that have dead letters: each is looked up by index, so nothing is counted."""
 
-    consumer: Consumer
-    error: str
-    letters: int
-    oldest: Any
-    newest: Any
-    address: str
+    column = ""
 
-
-class ConsumerFilter(SimpleListFilter):
-    """The consumers that have dead letters: each is looked up by index, so nothing is counted."""
-
-    title = gettext_lazy("consumer")
-    parameter_name = "consumer"
+    def rows(self, request: HttpRequest) -> list[tuple[int, str]]:
+        raise NotImplementedError
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        letters = DeadLetter.objects.filter(consumer=OuterRef("pk"))
-        rows = Consumer.objects.using(addresses.database_of(request)).filter(Exists(letters))
-        return [
-            (str(row.pk), str(row)) for row in rows.select_related("topic").order_by("name", "topic__name")[:GROUPS]
-        ]
+        return [(str(pk), name) for pk, name in self.rows(request)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
         value = self.value()
         if value is None:
             return queryset
         is_id = value.isascii() and value.isdigit() and len(value) < 19
-        return queryset.filter(consumer_id=int(value)) if is_id else queryset.none()
+        return queryset.filter(**{self.column: int(value)}) if is_id else queryset.none()
+
+
+def _with_letters(request: HttpRequest) -> QuerySet[Consumer]:
+    letters = DeadLetter.objects.filter(consumer=OuterRef("pk"))
+    return Consumer.objects.using(addresses.database_of(request)).filter(Exists(letters)).select_related("topic")
+
+
+class ConsumerFilter(OfRows):
+    title = gettext_lazy("consumer")
+    parameter_name = "consumer"
+    column = "consumer_id"
+
+    def rows(self, request: HttpRequest) -> list[tuple[int, str]]:
+        return [(row.pk, str(row)) for row in _with_letters(request).order_by("name", "topic__name")[:CHOICES]]
+
+
+class TopicFilter(OfRows):
+    title = gettext_lazy("topic")
+    parameter_name = "topic"
+    column = "consumer__topic_id"
+
+    def rows(self, request: HttpRequest) -> list[tuple[int, str]]:
+        rows = _with_letters(request).order_by("topic__name").values_list("topic_id", "topic__name").distinct()
+        return list(rows[:CHOICES])
+
+
+class TypeFilter(SimpleListFilter):
+    """The types of the newest dead letters: to look at all of them would take long where there are many."""
+
+    title = gettext_lazy("type")
+    parameter_name = "type"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        newest = DeadLetter.objects.using(addresses.database_of(request)).order_by("-dead_at", "-pk")
+        types = set(newest.values_list("type", flat=True)[:COUNTED])
+        return [(one or NO_TYPE, one or "–") for one in sorted(types | self._asked())][:CHOICES]
+
+    def _asked(self) -> set[str]:
+        asked = self.used_parameters.get(self.parameter_name)
+        return {"" if asked == NO_TYPE else asked} if asked and "\0" not in asked else set()
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
+        value = self.value()
+        if value is None:
+            return queryset
+        if "\0" in value:  # a NUL: no text of PostgreSQL has one
+            return queryset.none()
+        return queryset.filter(type="" if value == NO_TYPE else value)
+
+
+class TimeFilter(SimpleListFilter):
+    """What died within some time, by the database's clock."""
+
+    title = gettext_lazy("dead since")
+    parameter_name = "within"
+    times: ClassVar = {
+        "15min": (gettext_lazy("15 minutes"), timedelta(minutes=15)),
+        "1h": (gettext_lazy("an hour"), timedelta(hours=1)),
+        "1d": (gettext_lazy("a day"), timedelta(days=1)),
+        "7d": (gettext_lazy("a week"), timedelta(days=7)),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [(value, label) for value, (label, _) in self.times.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
+        value = self.value()
+        if value not in self.times:
+            return queryset
+        _, within = self.times[value]
+        return queryset.filter(dead_at__gte=Now() - within)
 
 
 class ErrorFilter(SimpleListFilter):
@@ -85,7 +140,7 @@ class ErrorFilter(SimpleListFilter):
             return queryset
         if "\0" in value:  # a NUL: no text of PostgreSQL has one
             return queryset.none()
-        return queryset.annotate(error_group=ErrorGroup()).filter(error_group=value)
+        return queryset.filter(fingerprint=value)
 
 
 class WaitingFilter(SimpleListFilter):
@@ -105,19 +160,20 @@ class WaitingFilter(SimpleListFilter):
 class DeadLetterAdmin(Lists):
     """The list of dead letters, the newest first, and their pages."""
 
-    list_display = ("event", "consumer_name", "summary", "state", "type", "key", "attempts", "dead_at")
-    list_filter = (DatabaseFilter, ConsumerFilter, WaitingFilter, ErrorFilter)
+    list_display = ("event", "consumer_name", "summary", "about", "attempts", "since")
+    list_filter = (DatabaseFilter, ConsumerFilter, TopicFilter, TypeFilter, TimeFilter, WaitingFilter, ErrorFilter)
     list_select_related = ("consumer__topic",)
     search_fields = ("=event_id", "=key", "=type", "error")
     search_help_text = gettext_lazy("The id of an event, a key, a type, or a part of an error.")
-    ordering = ("-id",)
-    sortable_by = ()
+    ordering = ("-dead_at", "-id")
+    sortable_by = ("since",)
     actions = ("redrive", "discard")
     change_list_template = "admin/django_events/dead_letters.html"
 
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("errors/", "errors", self.errors, "view_deadletter"),
+            self.page("errors/act/<str:name>/", "group", self.group, "view_deadletter", post=True),
             self.page("<str:address>/change/", "change", self.letter, "view_deadletter"),
             self.page("<str:address>/act/<str:name>/", "act", self.act, "view_deadletter", post=True),
             *super().get_urls(),
@@ -135,9 +191,14 @@ class DeadLetterAdmin(Lists):
     def consumer_name(self, row: DeadLetter) -> str:
         return row.consumer.name
 
-    @admin.display(description=gettext_lazy("state"))
-    def state(self, row: DeadLetter) -> str:
-        return _("waits to be handled again") if row.redrive_at is not None else ""
+    @admin.display(description=gettext_lazy("type, key"))
+    def about(self, row: DeadLetter) -> str:
+        return format_html("{}<br>{}", row.type or "–", row.key or "")
+
+    @admin.display(description=gettext_lazy("dead since"), ordering="dead_at")
+    def since(self, row: DeadLetter) -> str:
+        state = _("waits to be handled again") if row.redrive_at is not None else ""
+        return format_html("{}<br>{}", moment(row.dead_at), state)
 
     @admin.display(description=gettext_lazy("error"))
     def summary(self, row: DeadLetter) -> str:
@@ -149,32 +210,36 @@ class DeadLetterAdmin(Lists):
     def errors(self, request: HttpRequest) -> HttpResponse:
         """The groups of errors, the largest first."""
         using = addresses.database_of(request)
-        rows = (
-            DeadLetter.objects.using(using)
-            .annotate(error_group=ErrorGroup())
-            .values("consumer_id", "error_group")
-            .annotate(letters=Count("pk"), oldest=Min("dead_at"), newest=Max("dead_at"))
-            .order_by("-letters", "consumer_id", "error_group")
-        )[:GROUPS]
-        consumers = Consumer.objects.using(using).select_related("topic").in_bulk({row["consumer_id"] for row in rows})
+        groups = DeadLetter.objects.using(using).by_error()
+        page = BoundedPaginator(groups, GROUPS).get_page(request.GET.get("p"))
         context = {
             "title": _("Dead letters by error"),
             "trail": [],
             "using": using,
             "databases": addresses.databases(),
-            "groups": [
-                Group(
-                    consumers[row["consumer_id"]],
-                    row["error_group"],
-                    row["letters"],
-                    row["oldest"],
-                    row["newest"],
-                    self.list_url(using, consumer=row["consumer_id"], group=row["error_group"]),
-                )
-                for row in rows
-            ],
+            "page": page,
+            "groups": [{**group, **self._addresses_of(using, group)} for group in page],
+            "may_redrive": self.has_redrive_permission(request),
+            "may_discard": self.has_discard_permission(request),
         }
         return self.answer(request, "errors.html", context)
+
+    def _addresses_of(self, using: str, group: dict[str, Any]) -> dict[str, str]:
+        query = addresses.query(using, consumer=group["consumer_id"], group=group["fingerprint"])
+        pages = {name: self.url("group", name) + query for name in ("redrive", "discard")}
+        return {"address": self.url("changelist") + query, **pages}
+
+    def group(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Redrive or discard the dead letters of one consumer and one error."""
+        using, consumer_id = addresses.database_of(request), addresses.id_of(request, "consumer")
+        fingerprint = request.GET.get("group", "")
+        if name not in ("redrive", "discard") or consumer_id is None or "\0" in fingerprint:
+            raise Http404(_("There is no action “%(name)s”.") % {"name": name})
+        letters = DeadLetter.objects.using(using).select_related("consumer__topic")
+        letters = letters.filter(consumer_id=consumer_id, fingerprint=fingerprint)
+        back = self.url("errors") + addresses.query(using)
+        answer: HttpResponse | None = getattr(self, name)(request, letters, back=back)
+        return answer or HttpResponseRedirect(back)
 
     def letter(self, request: HttpRequest, address: str) -> HttpResponse:
         row = _row(address)
@@ -185,6 +250,7 @@ class DeadLetterAdmin(Lists):
             "using": row._state.db,
             "letter": row,
             "payload": payloads.of(row, everything="all" in request.GET),
+            "kept": _kept(request),
             "may_redrive": may(request, "redrive_deadletter"),
             "may_discard": may(request, "discard_deadletter"),
         }
@@ -198,8 +264,12 @@ class DeadLetterAdmin(Lists):
         letters = DeadLetter.objects.using(using).filter(pk=pk)
         if request.method != "POST":
             _row(address)  # after a POST, the action itself says that the letter is gone
-        answer = getattr(self, name)(request, letters, back=self.url("change", address))
-        return answer or HttpResponseRedirect(self.list_url(using))
+        kept = _kept(request)
+        answer = getattr(self, name)(request, letters, back=self.url("change", address) + kept)
+        filtered = urlencode(parse_qsl(request.GET.get(FILTERS_OF_LIST, "")))
+        return answer or HttpResponseRedirect(
+            f"{self.url('changelist')}?{filtered}" if filtered else self.list_url(using)
+        )
 
     @admin.action(description=gettext_lazy("Redrive the selected dead letters"), permissions=["redrive"])
     def redrive(
@@ -268,6 +338,12 @@ class DeadLetterAdmin(Lists):
         for consumer in Consumer.objects.using(rows.db).filter(pk__in=letters):
             self.note(request, consumer, f"{action}: {_done(action, letters[consumer.pk], reason)}")
         messages.success(request, _done(action, done, reason))
+
+
+def _kept(request: HttpRequest) -> str:
+    """The filters of the list that the user came from, for the next address."""
+    filters = request.GET.get(FILTERS_OF_LIST)
+    return f"?{urlencode({FILTERS_OF_LIST: filters})}" if filters else ""
 
 
 def _done(action: str, number: int, reason: str) -> str:

@@ -26,13 +26,23 @@ else:  # it takes no parameter when it runs
     AnyPaginator = Paginator
 
 
+class AtLeast(int):
+    """A number that is drawn as `≥10000`: there are more, which were not counted."""
+
+    def __str__(self) -> str:
+        return f"≥{int(self)}"
+
+
 class BoundedPaginator(AnyPaginator):
     """Counts rows up to a bound. Rows behind it are found by a filter or a search."""
 
     @cached_property
     def count(self) -> int:
         rows = self.object_list
-        return rows.order_by()[:COUNTED].count() if isinstance(rows, QuerySet) else len(rows)
+        if not isinstance(rows, QuerySet):
+            return len(rows)
+        number = rows.order_by()[: COUNTED + 1].count()
+        return AtLeast(COUNTED) if number > COUNTED else number
 
 
 class DatabaseFilter(SimpleListFilter):
@@ -55,10 +65,10 @@ class DatabaseFilter(SimpleListFilter):
 
 
 class AddressedChangeList(ChangeList):
-    """Links to rows name their database, and rows are in one order, to which an index leads."""
+    """Links to rows name their database, and rows are in an order to which an index leads."""
 
-    def get_ordering_field(self, field_name: Any) -> None:
-        return None
+    def get_ordering_field(self, field_name: Any) -> Any:
+        return super().get_ordering_field(field_name) if field_name in (self.model_admin.sortable_by or ()) else None
 
     def url_for_result(self, result: Model) -> str:
         address = addresses.written(result.pk, result._state.db or addresses.home())

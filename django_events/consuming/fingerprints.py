@@ -27,7 +27,10 @@ def fingerprint(error: BaseException, said: str, *, within: str) -> str:
     """
     name = type(error).__qualname__
     place = _place(error.__traceback__, within)
-    return alike(f"{name} in {place}{said.removeprefix(name)}" if place else said)
+    if not place:
+        return alike(said)
+    text = alike(said.removeprefix(name).removeprefix(":"))
+    return (f"{name} in {place}: {text}" if text else f"{name} in {place}")[:LONGEST]
 
 
 def alike(said: str) -> str:

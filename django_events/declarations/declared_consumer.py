@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -74,6 +75,8 @@ class DeclaredConsumer(Operable):
     def package(self) -> str:
         """The package of the app that has the handler."""
         handler = self.handler
+        while isinstance(handler, partial):
+            handler = handler.func
         path = handler if isinstance(handler, str) else getattr(inspect.unwrap(handler), "__module__", None) or ""
         return path.partition(".")[0]
 

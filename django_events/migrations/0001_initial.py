@@ -1405,6 +1405,10 @@ class Migration(OnPostgreSQL):
         ),
         migrations.AddIndex(
             model_name="deadletter",
+            index=models.Index(fields=["dead_at", "id"], name="django_events_deadletter_since"),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
             index=models.Index(
                 condition=models.Q(("redrive_at__isnull", False)),
                 fields=["consumer", "event_id"],

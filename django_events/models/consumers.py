@@ -241,6 +241,7 @@ class DeadLetter(models.Model):
         ]
         indexes = [
             models.Index(fields=["consumer", "key", "event_id"], name="django_events_deadletter_key"),
+            models.Index(fields=["dead_at", "id"], name="django_events_deadletter_since"),
             models.Index(
                 fields=["consumer", "event_id"],
                 name="django_events_deadletter_due",

@@ -1,5 +1,8 @@
 """What the same failure has in common each time."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from django_events import declarations
@@ -59,7 +62,17 @@ def test_the_place_is_the_deepest_function_of_the_package():
         "NoSuchOrder in tests.unit.test_fingerprints:charge: no order #"
     )
     assert fingerprint(error, "NoSuchOrder: no order 1042", within="test") == "NoSuchOrder: no order #"
+    assert fingerprint(error, "NoSuchOrder", within="tests") == "NoSuchOrder in tests.unit.test_fingerprints:charge"
     assert fingerprint(ValueError(), "ValueError", within="tests") == "ValueError"
+
+
+def test_numbers_in_the_place_stay():
+    module = {"__name__": "shop2.api.v2"}
+    exec("def charge64(): raise ValueError('no 7')", module)
+    with pytest.raises(ValueError, match="no 7") as raised:
+        module["charge64"]()
+
+    assert fingerprint(raised.value, "ValueError: no 7", within="shop2") == "ValueError in shop2.api.v2:charge64: no #"
 
 
 def test_a_failure_has_it_whatever_was_said():
@@ -68,6 +81,8 @@ def test_a_failure_has_it_whatever_was_said():
     error = raised("\0\ud800 7")
 
     assert consumer.package == "tests"
+    assert replace(consumer, handler=partial(partial(charge, 7))).package == "tests"
+    assert replace(consumer, handler=object()).package == ""
     assert Failure(event, error, Verdict.DEAD_LETTER).fingerprint(consumer) == (
         "NoSuchOrder in tests.unit.test_fingerprints:charge: no order \\#\\ud# #"
     )

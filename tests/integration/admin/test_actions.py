@@ -1,15 +1,20 @@
 """What people do in the admin: it happens, it is written down, and what can't be done says why."""
 
+import html
 import re
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import override_settings
 from django.utils import timezone
+from django.utils.formats import number_format
 
 from django_events import Backoff, declarations, publish
+from django_events.admin.lists import AtLeast
 from django_events.models import BufferedEvent, Clock, DeadLetter, Delivery, Event, Intervention, ScheduledEvent
+from django_events.models.functions import ClockTimestamp
 from django_events.publishing.clocks import sync as sync_clocks
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
@@ -210,21 +215,101 @@ def test_redrive_what_is_selected(olga, dead, broken):
 def test_redrive_by_error(olga, dead, broken):
     broken.repaired = True
     other = DeadLetter.objects.order_by("event_id").last()
-    DeadLetter.objects.filter(pk=other.pk).update(error="KeyError: 'x'")
+    DeadLetter.objects.filter(pk=other.pk).update(error="KeyError: 'x'", fingerprint="KeyError: 'x'")
 
     groups = olga.get("/admin/django_events/deadletter/errors/").context["groups"]
-    assert [(group.error, group.letters) for group in groups] == [
-        ("ValueError: number # is broken", 2),
+    assert [(group["fingerprint"], group["letters"]) for group in groups] == [
+        ("ValueError in tests.integration.admin.test_actions:__call__: number # is broken", 2),
         ("KeyError: 'x'", 1),
     ]
-    listed = olga.get(groups[0].address)
+    listed = olga.get(groups[0]["address"])
     assert listed.context["cl"].result_count == 2
     first = listed.context["cl"].result_list[0].pk
     chosen = {"action": "redrive", "_selected_action": [first], "select_across": "1", "decided": "yes"}
-    olga.post(groups[0].address, chosen)
+    olga.post(groups[0]["address"], chosen)
     drain()
     assert sorted(broken.handled) == [1, 2]
     assert DeadLetter.objects.get() == other
+
+
+ERRORS = "/admin/django_events/deadletter/errors/"
+
+
+@pytest.mark.requirement("S6")
+def test_a_group_of_errors_is_decided_about_on_its_row(olga, dead, broken):
+    other = DeadLetter.objects.order_by("event_id").last()
+    DeadLetter.objects.filter(pk=other.pk).update(fingerprint="KeyError: 'x' & y")
+    first, second = olga.get(ERRORS).context["groups"]
+
+    asked = olga.get(first["discard"])
+    assert "Discard: 2 dead letters" in asked.content.decode()
+    assert "This field is required" in olga.post(first["discard"], {"decided": "yes"}).content.decode()
+    assert DeadLetter.objects.count() == 3
+    decided = {"decided": "yes", "reason": "two of them", "newest": asked.context["newest"]}
+    answer = olga.post(first["discard"], decided, follow=True)
+    assert answer.redirect_chain[-1][0] == ERRORS
+    assert "2 dead letters discarded: two of them" in said(answer)[0]
+    assert DeadLetter.objects.get() == other
+    assert olga.get(second["redrive"]).status_code == 200
+    assert not DeadLetter.objects.filter(redrive_at__isnull=False).exists()
+    assert "1 dead letter is handled again" in said(olga.post(second["redrive"], {"decided": "yes"}, follow=True))[0]
+    assert "Nothing was changed" in said(olga.post(first["redrive"], {"decided": "yes"}, follow=True))[0]
+    for none in ("act/erase/?consumer=1&group=x", "act/redrive/?group=x", "act/redrive/?consumer=1&group=%00"):
+        assert olga.get(ERRORS + none).status_code == 404
+
+
+def test_every_group_of_errors_can_be_reached(olga, dead, monkeypatch):
+    monkeypatch.setattr("django_events.admin.dead_letters.GROUPS", 2)
+    for letter in DeadLetter.objects.all():
+        DeadLetter.objects.filter(pk=letter.pk).update(fingerprint=f"error {letter.event_id}")
+
+    seen = [group["fingerprint"] for p in (1, 2) for group in olga.get(ERRORS, {"p": p}).context["groups"]]
+    assert seen == ["error 1", "error 2", "error 3"]
+    assert "Page 1 of 2" in olga.get(ERRORS).content.decode()
+
+
+def test_what_is_not_counted_is_not_said_to_be_all(olga, dead, monkeypatch):
+    monkeypatch.setattr("django_events.admin.lists.COUNTED", 2)
+    monkeypatch.setattr("django_events.admin.dead_letters.DeadLetterAdmin.list_per_page", 1)
+    page = olga.get("/admin/django_events/deadletter/", {"q": "broken"}).content.decode()
+
+    assert "≥2 results" in page
+    assert "Select all ≥2 dead letters" in page
+    assert "≥2 dead letters" in page
+    monkeypatch.setattr("django_events.admin.lists.COUNTED", 10_000)
+    assert f"{AtLeast(10_000)}" == "≥10000"
+    assert number_format(AtLeast(10_000), force_grouping=True) == "≥10,000"
+
+
+def test_dead_letters_are_filtered_and_ordered_by_time(olga, dead):
+    first, second, third = DeadLetter.objects.order_by("event_id")
+    DeadLetter.objects.filter(pk=first.pk).update(dead_at=ClockTimestamp() - timedelta(hours=2), type="old")
+    listed = partial(olga.get, "/admin/django_events/deadletter/")
+
+    def rows(**query):
+        return list(listed(query).context["cl"].result_list)
+
+    assert rows() == [third, second, first]
+    assert rows(o="6") == [first, second, third]
+    assert rows(within="1h") == [third, second]
+    assert rows(within="1d", type="old") == [first]
+    assert rows(type="t") == [third, second]
+    DeadLetter.objects.filter(pk=second.pk).update(type="")
+    assert rows(type="-") == [second]
+    assert rows(type="\0") == rows(type="none") == rows(topic="0") == []
+    assert rows(topic=str(first.consumer.topic_id)) == [third, second, first]
+    page = listed({"type": "none"}).content.decode()
+    assert 'type=old"' in page and 'type=-"' in page and 'within=15min"' in page
+
+
+def test_the_filter_stays_after_a_dead_letter_was_decided_about(olga, dead):
+    page = olga.get("/admin/django_events/deadletter/", {"within": "1d", "q": "broken"}).content.decode()
+    row = re.findall(r'href="(/admin/django_events/deadletter/\d+/change/[^"]*)"', page)[0]
+    [act] = re.findall(r'href="([^"]*act/redrive/[^"]*)"', olga.get(html.unescape(row)).content.decode())
+
+    answer = olga.post(html.unescape(act), {"decided": "yes"}, follow=True)
+    assert answer.redirect_chain[-1][0] == "/admin/django_events/deadletter/?within=1d&q=broken"
+    assert DeadLetter.objects.filter(redrive_at__isnull=False).count() == 1
 
 
 def test_redrive_all(olga, dead, broken):

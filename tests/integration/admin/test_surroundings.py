@@ -50,6 +50,7 @@ def pages(lanes, make_consumer, monkeypatch):
     letter = DeadLetter.objects.create(
         consumer=consumer, event_id=1100, partition=0, number=1, type="t", key="a", value={"n": 1}, metadata={},
         published_at=consumer.registered_at, logged_at=consumer.registered_at, attempts=3, error="ValueError: 1",
+            fingerprint="ValueError: #",
     )  # fmt: skip
     found = [
         address("topic", topic), address("topic", topic, "log"), address("topic", topic, "log/1100"),
@@ -241,6 +242,7 @@ class TestBadDatabases:
         letter = DeadLetter.objects.create(
             consumer=row, event_id=1, partition=0, number=1, type="t", key="a", value={"n": 1}, metadata={},
             published_at=row.registered_at, logged_at=row.registered_at, attempts=3, error="ValueError: 1",
+            fingerprint="ValueError: #",
         )  # fmt: skip
         chosen = {"action": "redrive", "_selected_action": [letter.pk], "decided": "yes"}
         assert olga.post("/admin/django_events/deadletter/", chosen).status_code == 302
@@ -283,6 +285,7 @@ class TestBadDatabases:
         DeadLetter.objects.create(
             consumer=row, event_id=1, partition=0, number=1, type="t", key="a", value={"n": 1}, metadata={},
             published_at=row.registered_at, logged_at=row.registered_at, attempts=3, error="ValueError: 1",
+            fingerprint="ValueError: #",
         )  # fmt: skip
         connection.close()
         options = {**connection.settings_dict["OPTIONS"], "server_side_binding": True}

@@ -83,6 +83,7 @@ def test_every_word_is_translated(olga, things, make_consumer, brackets, monkeyp
     slow = make_consumer(things, handler=handler, name="slow", history=None)
     things.publish({"n": 1}, type="kind", key="reading")
     drain(raise_errors=False)
+    DeadLetter.objects.update(fingerprint="KeyError: 'visitor'")
     samples.take("default")
     topic, row, letter = topic_of(things), consumer_of(reader), DeadLetter.objects.first()
     olga.post(address("consumer", consumer_of(slow), "act/pause"))
