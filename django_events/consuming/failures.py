@@ -44,7 +44,8 @@ _OUTCOMES = {
 class Failure:
     """An event in its attempt, the error of that attempt, and what follows.
 
-    An attempt that doesn't count is repeated under the same number: the event is not to blame for the error.
+    An attempt that doesn't count is repeated under the same number: the event is not to blame for the error. One whose
+    handler was not called took no `seconds`.
     """
 
     event: ReceivedEvent
@@ -52,6 +53,7 @@ class Failure:
     verdict: Verdict
     pause: timedelta | None = None
     counts: bool = True
+    seconds: float | None = None
 
     @property
     def attempts(self) -> int:

@@ -23,13 +23,15 @@ class HandlerFailed(Exception):
     """A handler raised; `index` is the failing event's among those it was given, None if it can't be told.
 
     `closed` says that the handler closed its own connection, so the loss of the connection proves nothing more.
+    `seconds` is how long the call took.
     """
 
-    def __init__(self, index: int | None, error: BaseException, *, closed: bool = False) -> None:
+    def __init__(self, index: int | None, error: BaseException, *, closed: bool = False, seconds: float) -> None:
         super().__init__(index, error)
         self.index = index
         self.error = error
         self.closed = closed
+        self.seconds = seconds
 
 
 class BrokenTransaction(Exception):
@@ -81,20 +83,26 @@ class BoundHandler:
         except BaseException as error:
             _end_left_open(lease.using)
             error = self._timeout(error) if lease.timed_out is first else error
-            raise HandlerFailed(index, error, closed=connections[lease.using].closed_in_transaction) from error
+            closed = connections[lease.using].closed_in_transaction
+            raise HandlerFailed(index, error, closed=closed, seconds=_since(lease)) from error
         finally:
             lease.handling = None
         if lease.lost:
             raise lease.lose()
         if lease.timed_out is first:
-            raise HandlerFailed(index, self._timeout(None))
+            raise HandlerFailed(index, self._timeout(None), seconds=_since(lease))
         if swallowed := broken(lease.using):
-            raise HandlerFailed(index, swallowed, closed=connections[lease.using].closed_in_transaction)
+            closed = connections[lease.using].closed_in_transaction
+            raise HandlerFailed(index, swallowed, closed=closed, seconds=_since(lease))
 
     def _timeout(self, error: BaseException | None) -> HandlerTimeout:
         timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")
         timeout.__cause__ = error
         return timeout
+
+
+def _since(lease: Lease) -> float:
+    return time.monotonic() - lease.handling_since
 
 
 def _refuse_unfinished(result: object) -> None:

@@ -15,7 +15,7 @@ other.
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -130,7 +130,7 @@ class Handling:
             except HandlerFailed as failed:
                 if failed.index is None:
                     return self._one_by_one(claim, given, failed.error)
-                failure = claim.judge(events[failed.index], failed.error)
+                failure = replace(claim.judge(events[failed.index], failed.error), seconds=failed.seconds)
                 self.on_failure(failure)
                 for event in events[: failed.index + 1]:
                     event.forget()
@@ -168,7 +168,7 @@ class Handling:
                     failure = None  # there was no time to get to it: its attempt is repeated
                 settlement = claim.settle(events[:handled], failure)
                 if outermost and not settlement.same_transaction:
-                    raise HandlerFailed(_only(events), ended())
+                    raise HandlerFailed(_only(events), ended(), seconds=seconds)
         except HandlerFailed as failed:
             if not failed.closed:
                 self._raise_if_lost(session, failed.error)
@@ -182,7 +182,7 @@ class Handling:
             self._raise_if_lost(session, error)
             if not events:
                 raise
-            raise HandlerFailed(_only(events), error) from error
+            raise HandlerFailed(_only(events), error, seconds=seconds) from error
         finally:
             self.lease.lock_taken = False  # the lock ended with the transaction, whichever way that ended
         return HandlingResult(settlement, events[:handled], seconds, failure)
@@ -201,7 +201,7 @@ class Handling:
                     self._raise_if_lost(session, failed.error)
                 if failed.index is None:
                     return passed + self._one_by_one(claim, chunk, failed.error)
-                failure = claim.judge(chunk[failed.index], failed.error)
+                failure = replace(claim.judge(chunk[failed.index], failed.error), seconds=failed.seconds)
                 self.on_failure(failure)
                 return passed + self._settle_failure(claim, failure)
             with transaction.atomic(self.lease.using):
@@ -245,11 +245,13 @@ class Handling:
         of = self.lease.using, self.consumer.name, self.lease.subscription.topic
         if outcome.handled:
             telemetry.ATTEMPTS.tell(len(outcome.handled), *of, "handled")
-            telemetry.HANDLER.tell(outcome.seconds, *of)
+            telemetry.HANDLER.tell(outcome.seconds, *of, "handled")
             waited = time.time() - outcome.handled[0].logged_at.timestamp()
             telemetry.LOG_TO_HANDLED.tell(max(waited, 0.0), *of)
-        if outcome.failure is not None:
-            telemetry.ATTEMPTS.tell(1, *of, outcome.failure.verdict.outcome)
+        if (failure := outcome.failure) is not None:
+            telemetry.ATTEMPTS.tell(1, *of, failure.verdict.outcome)
+            if failure.seconds is not None:
+                telemetry.HANDLER.tell(failure.seconds, *of, failure.verdict.outcome)
 
     def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
         """A batch failed, and the failing event can't be told: from now on its events are handled one by one."""

@@ -8,6 +8,7 @@ It costs some statements and a look by index for each consumer and partition, ho
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
@@ -75,7 +76,11 @@ MAINTAINED = _metric(
     "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
 )
 FAILING = _metric("maintenance_failing", "Whether the last run of the step failed.", labels=OF_STEP)
-PROBLEMS = _metric("problems", "What needs attention, by kind.", labels=("database", "kind"))
+PROBLEMS = _metric(
+    "problems",
+    "What needs attention: how many problems of a kind a consumer or a topic has.",
+    labels=("database", "kind", "severity", "consumer", "topic"),
+)
 
 STATE_METRICS = tuple(one for one in vars().copy().values() if isinstance(one, Metric))
 
@@ -137,9 +142,12 @@ def _of_database(using: str) -> Iterator[Measurement]:
         if step.finished_at is not None:
             yield Measurement(MAINTAINED, (using, step.name), (step.now - step.finished_at).total_seconds())
         yield Measurement(FAILING, (using, step.name), bool(step.error))
-    kinds = [problem.kind for problem in find_problems(using, buffered, scheduled, found)]
-    for kind in sorted(set(kinds)):
-        yield Measurement(PROBLEMS, (using, kind), kinds.count(kind))
+    problems = Counter(
+        (one.kind, one.severity, one.subject.consumer or "", one.subject.topic or "")
+        for one in find_problems(using, buffered, scheduled, found)
+    )
+    for labels, number in sorted(problems.items()):
+        yield Measurement(PROBLEMS, (using, *labels), number)
 
 
 def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Measurement]:

@@ -134,8 +134,9 @@ def test_what_becomes_of_events_is_counted_and_timed(
     of = {"consumer": "tallies", "topic": "sales"}
     outcomes = ("handled", "retried", "ignored", "dead_lettered")
     assert [counted("attempts_total", outcome=one, **of) for one in outcomes] == [3, 1, 1, 1]
-    settled = counted("handler_seconds_count", **of)
+    settled = counted("handler_seconds_count", outcome="handled", **of)
     assert settled
+    assert [counted("handler_seconds_count", outcome=one, **of) for one in outcomes[1:]] == [1, 1, 1]
     assert settled == counted("log_to_handled_seconds_count", **of)
     assert (counted("log_to_handled_seconds_sum", **of) or 0) < 60 * settled
 
@@ -208,9 +209,10 @@ def test_the_state_is_told_of_topics_buffer_and_consumers(
     assert told("consumer_dead_lettered_total", **ledger) == 1
     assert told("consumer_ignored_total", **ledger) == 0
     assert told("consumer_state", state="idle", **emails) == 1
-    assert told("problems", kind="paused") == 1
-    assert told("problems", kind="dead letters") == 2
-    assert told("problems", kind="transfer") == 1
+    assert told("problems", kind="paused", severity="warning", **tallies) == 1
+    assert told("problems", kind="dead letters", severity="warning", **emails) == 1
+    assert told("problems", kind="dead letters", severity="warning", **ledger) == 1
+    assert told("problems", kind="transfer", severity="error", consumer="", **of_topic) == 1
     assert told("scheduled_overdue_seconds") == 0
 
 
