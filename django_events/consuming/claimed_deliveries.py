@@ -116,7 +116,7 @@ class ClaimedDeliveries(Lease):
         except DatabaseError as error:
             if not is_of_payload(self.using, error):
                 raise
-            logger.warning("Consumer %s, %s: read one by one. %s", of, self.what, sql.said(error))
+            logger.warning("Consumer %s, %s: read one by one. %s", of, self.what, sql.said(error), extra=self.fields)
             self.careful_until = max(self.careful_until, *event_ids)
             rows, cut = self._rows(event_ids, most_bytes=NOTHING)
         if cut is not None:
@@ -149,6 +149,7 @@ class ClaimedDeliveries(Lease):
             "Consumer %s: retention has dropped event %s before it was handled, so its delivery is deleted.",
             of,
             event_ids[0],
+            extra={**self.fields, "event_id": event_ids[0]},
         )
         self._write(done=event_ids, history=False, ends=False)
 

@@ -294,6 +294,7 @@ class Queue:
                 "Consumer %s, %s: taken over. The last worker died, froze for longer than its lease, or gave them up.",
                 self.subscription,
                 claimed.what,
+                extra=claimed.fields,
             )
         return claimed
 

@@ -262,6 +262,7 @@ class Handling:
             events[0].id,
             events[-1].id,
             summary_of(error),
+            extra=self.lease.fields,
         )
         with transaction.atomic(self.lease.using):
             settlement = claim.settle([], careful_until=events[-1].id)
@@ -295,6 +296,7 @@ class Handling:
             self.lease.subscription,
             self.lease.what,
             exc_info=error,
+            extra=self.lease.fields,
         )
 
 
@@ -361,6 +363,7 @@ def log_failure(lease: Lease) -> OnFailure:
             failure.summary.rstrip("."),
             _consequence(failure),
             exc_info=None if decided else failure.error,
+            extra={**lease.fields_of(failure.event), "outcome": failure.verdict.outcome},
         )
 
     return on_failure

@@ -114,6 +114,10 @@ class LeasedPartition(Lease):
         return f"partition {self.partition}"
 
     @property
+    def fields(self) -> dict[str, Any]:
+        return {**self.subscription.fields, "partition": self.partition}
+
+    @property
     def where(self) -> str:
         return f"behind event {self.position}"
 

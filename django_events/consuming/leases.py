@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
@@ -54,6 +55,16 @@ class Lease:
     def what(self) -> str:
         """What is leased, for log lines and errors: `partition 3`, `12 deliveries`."""
         raise NotImplementedError
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a log record is about, for `extra`."""
+        return self.subscription.fields
+
+    def fields_of(self, event: ReceivedEvent) -> dict[str, Any]:
+        """The same, about an event of it."""
+        about = {"event_id": event.id, "event_type": event.type, "attempt": event.attempt}
+        return {**self.fields, "partition": event.partition, **about}
 
     @property
     def where(self) -> str:

@@ -82,6 +82,7 @@ class ConsumerSetbacks(Setbacks):
                 subscription,
                 AT_MOST,
                 said,
+                extra=subscription.fields,
             )
         self._tell(subscription, code_of(error), said)
 
@@ -93,7 +94,8 @@ class ConsumerSetbacks(Setbacks):
         failing = subscription.consumer_id in self._failing
         self._failing.discard(subscription.consumer_id)
         if times:
-            logger.info("Consumer %s can be served again, after %d tries.", subscription, times)
+            about = subscription.fields
+            logger.info("Consumer %s can be served again, after %d tries.", subscription, times, extra=about)
         if times or failing:
             self._tell(subscription, "", "")
 

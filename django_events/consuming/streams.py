@@ -195,6 +195,7 @@ class _Turn:
                 self.lease.partition,
                 self.lease.position,
                 sql.said(error),
+                extra=self.lease.fields,
             )
             self.lease.stop(unreadable(sql.said(error)))
             return None
@@ -213,6 +214,7 @@ class _Turn:
                 self.lease.partition,
                 self.lease.position,
                 sql.said(error),
+                extra=self.lease.fields,
             )
             return self.lease.read_unread()
 
@@ -230,5 +232,6 @@ def _take_over(lease: LeasedPartition, lost_token: int) -> None:
         lease.subscription,
         lease.partition,
         lease.position,
+        extra=lease.fields,
     )
     end_holder(lease.using, lost_token)

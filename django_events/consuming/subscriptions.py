@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Prefetch
 
@@ -32,6 +33,11 @@ class Subscription:
 
     def __str__(self) -> str:
         return f"{self.consumer.name!r} of {self.topic!r}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a log record is about, for `extra`."""
+        return {"database": self.using, "consumer": self.consumer.name, "topic": self.topic}
 
     @property
     def most(self) -> int:

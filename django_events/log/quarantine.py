@@ -26,6 +26,7 @@ def quarantine(
         where,
         name,
         problem,
+        extra={"database": using, "consumer": name},
     )
     sql.fetch(
         using,

@@ -145,14 +145,21 @@ class TopicSetbacks(Setbacks):
         """These topics were moved."""
         for topic_id in list(topic_ids):
             if found := self._of.get(topic_id):
-                logger.info("Topic %r is moved again, after %d tries.", found.name, self._ended([topic_id]))
+                about = {"database": self.using, "topic": found.name}
+                logger.info(
+                    "Topic %r is moved again, after %d tries.", found.name, self._ended([topic_id]), extra=about
+                )
             self._tell(topic_id, "", "")
 
     def _note(self, topic_id: int, topic: str, failure: str, error: DatabaseError, *, told: bool) -> None:
         said = sql.said(error)
         if self._noted(topic, [topic_id], error):
             logger.error(
-                "Topic %r can't be moved, others are. It is tried again, after %s at most. %s", topic, AT_MOST, said
+                "Topic %r can't be moved, others are. It is tried again, after %s at most. %s",
+                topic,
+                AT_MOST,
+                said,
+                extra={"database": self.using, "topic": topic},
             )
             told = False
         if not told:

@@ -393,7 +393,8 @@ class Transfer:
         if pending.topic_id in self.setbacks:
             return
         whose = "; ".join(map(str, found)) or "its holder is gone by now, or not to be seen by this role"
-        logger.warning("Topic %r waits for a lock on its head or its log: %s.", pending.topic, whose)
+        about = {"database": self.using, "topic": pending.topic}
+        logger.warning("Topic %r waits for a lock on its head or its log: %s.", pending.topic, whose, extra=about)
 
     def _look_for_room(self, pending: list[Pending]) -> None:
         """How much room there is, of many topics in a statement; what is locked is asked for by itself."""

@@ -189,5 +189,6 @@ def _tell(using: str, row: models.Consumer, loss: Loss) -> None:
         loss.events,
         row.topic.name,
         loss.last,
+        extra={"database": using, "consumer": row.name, "topic": row.topic.name, "partition": loss.partition},
     )
     events_expired.send_robust(sender=row.name, consumer=row.name, topic=row.topic.name, using=using, **loss._asdict())

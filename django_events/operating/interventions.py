@@ -14,7 +14,8 @@ logger = logging.getLogger("django_events.consumer")
 def record(using: str, row: models.Consumer, action: str, *, by: str | None, **details: Any) -> models.Intervention:
     """Write an intervention down, in the caller's transaction, and tell the workers to look."""
     who = by or this_user()
-    logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "")
+    about = {"database": using, "consumer": row.name, "topic": row.topic.name, "action": action, "by": who}
+    logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "", extra=about)
     return _recorded(using, row.topic, action, by=who, consumer=row.name, details=details)
 
 
@@ -23,7 +24,8 @@ def record_of_topic(
 ) -> models.Intervention:
     """The same of a topic."""
     who = by or this_user()
-    logger.info("Topic %s: %s by %s. %s", row, action, who, details or "")
+    about = {"database": using, "topic": row.name, "action": action, "by": who}
+    logger.info("Topic %s: %s by %s. %s", row, action, who, details or "", extra=about)
     return _recorded(using, row, action, by=who, consumer="", details=details)
 
 

@@ -87,7 +87,7 @@ class ConsumerWorker:
                 if (passed or not stop.requested) and pool.setbacks.concerns(due.subscription):
                     pool.setbacks.over(due.subscription, [due.position_id])
             except LeaseLost as error:
-                logger.warning("%s", error)
+                logger.warning("%s", error, extra=due.subscription.fields)
                 telemetry.LEASES_LOST.tell(1, self.using, due.subscription.consumer.name, due.subscription.topic)
                 give_up(self.using, [lease.token])  # other workers need not wait for what is still leased under it
             except BaseException as error:
@@ -193,6 +193,7 @@ class ConsumerWorker:
                     "was committed when the connection was lost.",
                     lease.subscription,
                     lease.what,
+                    extra=lease.fields,
                 )
         self._unsettled = []
 
@@ -296,7 +297,8 @@ class ConsumerPool:
                 self.handlers[consumer.name] = BoundHandler(consumer)
             except HandlerNotFound as error:
                 self.broken.append(error)
-                logger.error("Consumer %r is not served. %s", consumer.name, error, exc_info=error)
+                about = {"database": self.using, "consumer": consumer.name}
+                logger.error("Consumer %r is not served. %s", consumer.name, error, exc_info=error, extra=about)
 
     def _loaded(self) -> list[declarations.DeclaredConsumer]:
         return [consumer for consumer in self._consumers if consumer.name in self.handlers]

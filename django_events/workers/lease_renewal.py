@@ -161,6 +161,7 @@ class LeaseRenewal:
             event.address,
             event.attempt,
             timeout,
+            extra=lease.fields_of(event),
         )
         return True
 
@@ -225,6 +226,7 @@ class LeaseRenewal:
             lease.subscription,
             lease.what,
             Exit.ABANDONED,
+            extra=lease.fields,
         )
         self._stop_others()
         deadline = time.monotonic() + OTHERS_FINISH

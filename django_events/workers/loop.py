@@ -89,7 +89,8 @@ def run(
             _back_off(worker, stop, failures, error)
             continue
         if failures:
-            logger.info("The database %r works again, after %d tries.", worker.using, failures)
+            about = {"database": worker.using}
+            logger.info("The database %r works again, after %d tries.", worker.using, failures, extra=about)
         failures = 0
         total += done
         on_progress(done)
@@ -122,7 +123,8 @@ def connect_for_work(using: str) -> bool:
 def _back_off(worker: Worker, stop: Stop, failures: int, error: Exception) -> None:
     pause = pause_after(failures)
     telemetry.DATABASE_FAILURES.tell(1, worker.using)
-    logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, sql.said(error))
+    said, about = sql.said(error), {"database": worker.using}
+    logger.warning("The database %r failed, next try in %.1f s. %s", worker.using, pause, said, extra=about)
     stop.wait(pause)
 
 

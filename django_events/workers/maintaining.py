@@ -74,6 +74,7 @@ def _run(steps: Iterable[Step], using: str, *, until: Callable[[], bool], as_sch
                 using,
                 sql.said(error),
                 exc_info=not isinstance(error, Error | StepFailed),
+                extra={"database": using, "step": step.name},
             )
             outcome = outcome._replace(error=sql.said(error) or type(error).__name__)
             if sql.kind_of(error) is sql.ErrorKind.LOST:
@@ -136,6 +137,7 @@ class Maintenance:
                     self.using,
                     sql.said(error),
                     exc_info=not isinstance(error, Error),
+                    extra={"database": self.using},
                 )
             self._fails = True
         else:

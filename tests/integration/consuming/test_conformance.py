@@ -397,6 +397,24 @@ def test_a_dead_letter_is_a_full_copy_with_the_reason(things, make):
         assert letter.fingerprint == "Broken in tests.integration.consuming.test_conformance:handler: no such order"
 
 
+def test_the_record_of_a_failure_has_fields(things, make, caplog):
+    def handler(event):
+        raise Broken
+
+    reader = make(handler)
+    publish(things, None, type="order.placed", key="7")
+    transfer_all()
+    exhaust(reader)
+
+    records = [record for record in caplog.records if hasattr(record, "outcome")]
+    assert [(record.attempt, record.outcome) for record in records] == [
+        (1, "retried"), (2, "retried"), (3, "dead_lettered")
+    ]  # fmt: skip
+    for record in records:
+        about = (record.database, record.consumer, record.topic, record.partition, record.event_id, record.event_type)
+        assert about == ("default", str(reader), "things", 0, 1, "order.placed")
+
+
 @pytest.mark.requirement("E10", "S6")
 def test_dead_letters_of_one_cause_have_one_fingerprint(things, make):
     """What is told apart after a redrive is the error of the last attempt."""
