@@ -10,7 +10,8 @@ PACKAGE = Path(django_events.__file__).parent
 LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 ABOUT = ("Consumer %", "Topic %", "The step %")
 FIELDS = {
-    "database", "consumer", "topic", "partition", "event_id", "event_type", "attempt", "outcome", "step", "action", "by",
+    "database", "consumer", "topic", "partition", "event_id", "event_type", "attempt", "outcome", "step", "action",
+    "by",
 }  # fmt: skip
 
 
