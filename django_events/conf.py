@@ -27,6 +27,7 @@ class Settings:
     MAX_BATCH_BYTES: int = 33_554_432
     MAX_PAYLOAD_BYTES: int | None = 1_048_576
     METRICS_TOKEN: str | None = None
+    NOTIFY: list[str] | tuple[str, ...] = ()
     POLL_INTERVAL: timedelta = timedelta(seconds=0.5)
     REQUIRE_TRANSACTION: bool = False
     SAMPLES_KEPT: timedelta | None = timedelta(days=2)
@@ -58,7 +59,7 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
         allowed = tuple(get_origin(kind) or kind for kind in kinds)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
-            shown = "a secret of the wrong type" if key == "METRICS_TOKEN" else repr(value)
+            shown = "a secret of the wrong type" if key in ("METRICS_TOKEN", "NOTIFY") else repr(value)
             yield f"DJANGO_EVENTS[{key!r}] is {shown}, expected {expected}."
         elif isinstance(value, timedelta) and value <= timedelta(0):
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected a duration above zero."
@@ -72,8 +73,25 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
             yield f"DJANGO_EVENTS[{key!r}] has {len(value)} characters, expected {SHORTEST_TOKEN} or more."
         elif key == "TELEMETRY" and (unknown := [name for name in value if name not in TELEMETRY]):
             yield f"DJANGO_EVENTS[{key!r}] names {unknown[0]!r}, expected {' or '.join(map(repr, TELEMETRY))}."
+        elif key == "NOTIFY" and (wrong := [entry for entry in value if not _is_hook(entry)]):
+            yield (
+                f"DJANGO_EVENTS[{key!r}] names {_shown(wrong[0])}, expected 'mail_admins', a path like "
+                "'shop.alerts.page', or an address that begins with https:// or http://."
+            )
         elif key == "EVENTS_MODULE" and not value.isidentifier():
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected the name of a module, like 'events'."
+
+
+def _is_hook(entry: Any) -> bool:
+    if not isinstance(entry, str):
+        return False
+    path = entry.split(".")
+    is_path = len(path) > 1 and all(part.isidentifier() for part in path)
+    return entry == "mail_admins" or entry.startswith(("https://", "http://")) or is_path
+
+
+def _shown(entry: Any) -> str:
+    return "an address of another kind" if isinstance(entry, str) and "://" in entry else repr(entry)
 
 
 def configured() -> dict[str, Any]:

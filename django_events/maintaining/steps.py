@@ -14,6 +14,7 @@ from django_events.log import retention, segments
 from django_events.log.dropping import drop_forgotten, drop_stranded
 from django_events.log.inventory import logs
 from django_events.maintaining.expiring import a_lock, expire
+from django_events.maintaining.notifying import STEP, notify
 from django_events.maintaining.pruning import forget_dedup_keys, forget_staged, prune_histories
 from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
@@ -120,6 +121,8 @@ STEPS = (
     ),
     Step(name="bloat", help="Tables that are not vacuumed are found.", run=watch_dead_rows, every=10 * MINUTE),
     Step(name="samples", help="A sample for charts is taken.", run=lambda using, until: {"taken": int(take(using))}),
+    # The last one: hooks may take long.
+    Step(name=STEP, help="New problems are told.", run=lambda using, until: notify(using)),
 )
 
 

@@ -26,6 +26,7 @@ def test_every_key_has_a_default():
         "MAX_BATCH_BYTES": 33_554_432,
         "MAX_PAYLOAD_BYTES": 1_048_576,
         "METRICS_TOKEN": None,
+        "NOTIFY": (),
         "POLL_INTERVAL": timedelta(seconds=0.5),
         "REQUIRE_TRANSACTION": False,
         "SAMPLES_KEPT": timedelta(days=2),
@@ -160,3 +161,21 @@ def test_the_settings_are_frozen():
 def test_the_module_to_discover_is_known_also_where_settings_are_wrong(configured, module):
     with override_settings(DJANGO_EVENTS=configured):
         assert conf.events_module() == module
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (["mail"], "names 'mail', expected 'mail_admins'"),
+        (["shop.alerts.page()"], "names 'shop.alerts.page()', expected"),
+        ([7], "names 7, expected"),
+        (["ftp://secret@example.com"], "names an address of another kind, expected"),
+        ("mail_admins", "expected list or tuple"),
+    ],
+)
+def test_what_is_to_be_notified_can_be_called(value, said):
+    [problem] = problems({"NOTIFY": value})
+    assert said in problem
+    assert not list(
+        problems({"NOTIFY": ["mail_admins", "https://example.com/x", "http://localhost", "shop.alerts.page"]})
+    )

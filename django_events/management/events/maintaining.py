@@ -104,7 +104,7 @@ def _said(result: dict[str, Any] | None) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{name} {of}" for name, of in value.items())
+        return "; ".join(name if isinstance(of, dict) else f"{name} {of}" for name, of in value.items())
     return f"{value:,}"
 
 
