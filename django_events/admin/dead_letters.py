@@ -11,6 +11,7 @@ from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -23,7 +24,6 @@ from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
 from django_events.observing import counted
 from django_events.operations import discard, redrive
-from django_events.templatetags.django_events_admin import moment
 
 CHOICES = 200  # of a filter
 GROUPS = 100  # on a page
@@ -198,7 +198,8 @@ class DeadLetterAdmin(Lists):
     @admin.display(description=gettext_lazy("dead since"), ordering="dead_at")
     def since(self, row: DeadLetter) -> str:
         state = _("waits to be handled again") if row.redrive_at is not None else ""
-        return format_html("{}<br>{}", moment(row.dead_at), state)
+        local = timezone.localtime(row.dead_at) if timezone.is_aware(row.dead_at) else row.dead_at
+        return format_html("{}<br>{}", f"{local:%Y-%m-%d %H:%M:%S}", state)
 
     @admin.display(description=gettext_lazy("error"))
     def summary(self, row: DeadLetter) -> str:

@@ -170,12 +170,11 @@ def test_the_module_to_discover_is_known_also_where_settings_are_wrong(configure
         (["shop.alerts.page()"], "names 'shop.alerts.page()', expected"),
         ([7], "names 7, expected"),
         (["ftp://secret@example.com"], "names an address of another kind, expected"),
-        ("mail_admins", "expected list or tuple"),
+        ("https://example.com/secret", "is a secret of the wrong type, expected list or tuple"),
     ],
 )
 def test_what_is_to_be_notified_can_be_called(value, said):
-    [problem] = problems({"NOTIFY": value})
+    [problem] = conf.problems({"NOTIFY": value})
     assert said in problem
-    assert not list(
-        problems({"NOTIFY": ["mail_admins", "https://example.com/x", "http://localhost", "shop.alerts.page"]})
-    )
+    hooks = ["mail_admins", "https://example.com/x", "http://localhost", "shop.alerts.page"]
+    assert not list(conf.problems({"NOTIFY": hooks}))
