@@ -108,9 +108,15 @@ def rows_hidden(role: str, error: Exception) -> str:
     )
 
 
+LISTED, NEAREST = 50, 10  # names, where one isn't known
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or list them all."""
+    """Say which known name was probably meant, or list them; of many, the nearest ones."""
     known = sorted(known)
     if close := get_close_matches(name, known, n=1):
         return f"Did you mean {close[0]!r}?"
+    if len(known) > LISTED:
+        nearest = get_close_matches(name, known, n=NEAREST, cutoff=0.0)
+        return f"The nearest of {len(known)} are: {', '.join(nearest)}."
     return f"Known are: {', '.join(known)}." if known else "None is known."

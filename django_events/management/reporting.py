@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,8 @@ from django.core.management.base import BaseCommand
 
 from django_events.phrases import duration, moment
 
-WIDTH = 120
+WIDTH = 120  # of paragraphs
+LONGEST_CELL = 200  # where no terminal says how wide a table may be
 GAP = 2
 NARROWEST = 8
 
@@ -60,17 +62,28 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} has no place in JSON.")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = WIDTH) -> str:
-    """Rows below their headings, numbers to the right. What doesn't fit is cut, from the widest texts."""
+def terminal_width() -> int | None:
+    """How wide the terminal is that shows what is printed; None where there is none."""
+    return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else None
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int | None = None) -> str:
+    """Rows below their headings, numbers to the right. What doesn't fit is cut, from the widest texts.
+
+    A table is as wide as the terminal. In a file or a pipe each cell may have 200 characters, so that no name is cut.
+    """
+    width = width or terminal_width()
     rows = list(rows)
     cells = [[cell(value) for value in row] for row in rows]
     by_column = list(zip(*rows, strict=True)) or [()] * len(columns)
     numeric = [any(isinstance(v, int | float) and not isinstance(v, bool) for v in column) for column in by_column]
     texts = [any(isinstance(value, str) for value in column) for column in by_column]
     widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
-    widths = [min(wide, width) if text else wide for wide, text in zip(widths, texts, strict=True)]
-    _fit(widths, [len(column) for column in columns], texts, width)
-    _fit(widths, [NARROWEST] * len(columns), texts, width)
+    most = LONGEST_CELL if width is None else width
+    widths = [min(wide, most) if text else wide for wide, text in zip(widths, texts, strict=True)]
+    if width is not None:
+        _fit(widths, [len(column) for column in columns], texts, width)
+        _fit(widths, [NARROWEST] * len(columns), texts, width)
     lines = [[_cut(text, size) for text, size in zip(line, widths, strict=True)] for line in [columns, *cells]]
     return "\n".join(_line(line, widths, numeric) for line in lines)
 

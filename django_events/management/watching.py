@@ -13,7 +13,7 @@ from django_events.phrases import moment
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import stop_on_signals
 
-CLEAR = "\x1b[H\x1b[2J\x1b[3J"  # to the upper left; the screen; what was scrolled out of it
+CLEAR = "\x1b[H\x1b[2J"  # to the upper left; the screen, and not what was scrolled out of it before
 
 
 def watch(command: BaseCommand, using: str, ask: Callable[[], Report], *, every: float, as_json: bool) -> None:

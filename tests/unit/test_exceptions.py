@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from django_events import exceptions
-from django_events.exceptions import EventsError
+from django_events.exceptions import EventsError, did_you_mean
 
 # Each with its parents: callers catch by them, so a change here is a change of the public interface.
 TREE = {
@@ -57,3 +57,12 @@ def test_what_is_refused_can_be_caught_at_once(name):
     with pytest.raises(exceptions.Refused) as caught:
         raise getattr(exceptions, name)("No.")
     assert isinstance(caught.value, EventsError) and str(caught.value) == "No."
+
+
+def test_of_many_names_the_nearest_are_said():
+    known = [f"consumer-{number:02}" for number in range(60)] + ["ledger", "mailer"]
+
+    assert did_you_mean("ledgr", known) == "Did you mean 'ledger'?"
+    said = did_you_mean("mail!!!!!!", known)
+    assert said.startswith("The nearest of 62 are: mailer, ")
+    assert said.count(",") == 9

@@ -1,10 +1,13 @@
 """What commands print: aligned, within a terminal's width, and whole in JSON."""
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 
 import pytest
 
+from django_events.management import reporting
 from django_events.management.reporting import Report, fields, printable_lines, table
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -48,16 +51,38 @@ def test_a_value_is_one_line(value, text):
 
 def test_what_does_not_fit_is_cut_from_the_widest_text_and_never_from_a_number():
     rows = [("a-name-of-26-characters-ok", 10**15, "e" * 500, NOON)]
-    heading, line = table(["name", "events", "last error", "at"], rows).splitlines()
+    heading, line = table(["name", "events", "last error", "at"], rows, width=120).splitlines()
 
     assert max(len(heading), len(line)) == 120
     assert line.startswith("a-name-of-26-characters-ok  1,000,000,000,000,000  eeee")
     assert line.endswith("e…  2026-11-20 12:00:00Z")
 
 
+def test_a_table_is_as_wide_as_the_terminal(monkeypatch):
+    rows = [("a-name-of-26-characters-ok", "e" * 500)]
+    for columns in (60, 80, 200):
+        monkeypatch.setattr(reporting, "terminal_width", lambda columns=columns: columns)
+        assert max(map(len, table(["name", "last error"], rows).splitlines())) == columns
+
+
+def test_without_a_terminal_no_name_is_cut():
+    rows = [("n" * 63, "t" * 63, "w" * 200, "e" * 500)]
+    _, line = table(["consumer", "topic", "type", "last error"], rows).splitlines()
+
+    assert line == f"{'n' * 63}  {'t' * 63}  {'w' * 200}  {'e' * 199}…"
+
+
+def test_the_width_is_that_of_the_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stdout", StringIO())
+    monkeypatch.setenv("COLUMNS", "77")
+    assert reporting.terminal_width() is None
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert reporting.terminal_width() == 77
+
+
 def test_a_heading_is_cut_last():
     columns = [f"a long heading {i}" for i in range(6)]
-    lines = table(columns, [["x" * 40] * 6]).splitlines()
+    lines = table(columns, [["x" * 40] * 6], width=120).splitlines()
 
     assert max(map(len, lines)) <= 120
     assert lines[0].split("  ")[0] == columns[0]

@@ -88,8 +88,8 @@ def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
 
 def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
     found = progress(using, rows)
-    columns = ["consumer", "topic", "partition", "state", "position", "last id", "lag", "next attempt", "holder"]
-    columns.append("last error")
+    columns = ["consumer", "topic", "partition", "state", "position", "last id", "lag", "event"]
+    columns += ["next attempt", "holder", "last error"]
     cells = [
         (
             one.consumer,
@@ -99,6 +99,7 @@ def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
             one.position,
             one.last_id,
             lag_of(one),
+            None if one.attempted is None else f"{one.topic}/{one.attempted}",
             one.retry_at,
             one.holder,
             one.error,
@@ -124,6 +125,8 @@ def interventions(using: str, *, name: str | None, limit: int, **options: Any) -
         }
         for row in rows[:limit]
     ]
+    if name is not None and not data:
+        registered(using, name)  # refuses a name that no consumer has, or had
     columns = ["at", "by", "action", "consumer", "topic", "details"]
     cells = [[row[column] for column in columns[:-1]] + [_details(row["details"])] for row in data]
     return Report(data, table(columns, cells) if cells else "No interventions.")
