@@ -43,7 +43,7 @@ def show(command: BaseCommand, report: Report, *, as_json: bool, indent: int | N
     try:
         command.stdout.write(report.as_json(indent=indent) if as_json else report.text)
         for note in report.notes:
-            command.stderr.write(note)
+            command.stderr.write(note, style_func=str)  # a note is no error, so it isn't red
         command.stdout.flush()
     except BrokenPipeError:  # the interpreter flushes once more when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

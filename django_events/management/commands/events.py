@@ -4,7 +4,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, DjangoHelpFormatter
 
 from django_events.management.databases import explained, named
 from django_events.management.events import ALL, SUBCOMMANDS
@@ -27,7 +27,11 @@ class Command(_Unchecked):
         parent = common(_Unchecked(), "events")
         for subcommand in ALL:
             own = subparsers.add_parser(
-                subcommand.name, help=subcommand.help, description=subcommand.help, parents=[parent]
+                subcommand.name,
+                help=subcommand.help,
+                description=subcommand.help,
+                parents=[parent],
+                formatter_class=DjangoHelpFormatter,  # the own options first
             )
             subcommand.arguments(own)
             own.add_argument(

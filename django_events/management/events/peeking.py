@@ -12,6 +12,7 @@ from django_events.management.events.subcommand import (
     at_least_one,
     past_time,
     refused,
+    text,
     whole_number,
     wrong_usage,
 )
@@ -33,11 +34,12 @@ def peek(
     end: datetime | None,
     partition: int | None,
     key: str | None,
+    type: str | None,
     **options: Any,
 ) -> Report:
     row = existing(using, topic)
     if at is not None:
-        if (since, start, end, partition, key) != (None,) * 5:
+        if (since, start, end, partition, key, type) != (None,) * 6:
             raise wrong_usage("--at names one event, so it goes with no other choice.")
         return _one(using, topic, at)
     if partition is not None and not 0 <= partition < row.partitions:
@@ -52,13 +54,14 @@ def peek(
         events = Event.objects.using(using).since(topic, since)
     if partition is not None:
         events = events.filter(partition=partition)
-    if key is not None:
-        events = events.filter(key=key)
-        if not row.timeline:
-            begins = since if start is None and end is None else _id_before(events)
-            first, last = _searched(using, topic, begins)
-            events = events.filter(id__gte=first, id__lte=last)
-            notes.append(f"Topic {topic} has no timeline, so the key was looked for in {first:,} to {last:,} only.")
+    chosen = {name: said for name, said in (("key", key), ("type", type)) if said is not None}
+    if chosen and (key is None or not row.timeline):
+        begins = since if start is None and end is None else _id_before(events)
+        first, last = _searched(using, topic, begins)
+        events = events.filter(id__gte=first, id__lte=last)
+        what = "The type" if key is None else f"Topic {topic} has no timeline, so the key"
+        notes.append(f"{what} was looked for in {first:,} to {last:,} only.")
+    events = events.filter(**chosen)
     found = list(shown(events)[:limit])
     return Report([event_data(row, e) for e in found], listed(found), notes)
 
@@ -121,6 +124,7 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--at", type=whole_number, help="One event, all of it.")
     parser.add_argument("--partition", type=int, help="Only this partition.")
     parser.add_argument("--key", help="Only events of this key.")
+    parser.add_argument("--type", type=text, help="Only events of this type.")
 
 
 PEEK = Subcommand(name="peek", help="Look at events, the newest first.", report=peek, arguments=_arguments)

@@ -521,6 +521,34 @@ def test_peek_at_a_body(events: Run, things) -> None:
     assert base64.b64decode(row["body"]) == b"\x00\x1b[2Jsome bytes"
 
 
+def test_peek_of_a_type_says_where_it_looked(events: Run, things, monkeypatch) -> None:
+    for number in range(6):
+        fill(things, number, key="a", type=["made", "lost"][number % 2])
+    found = events("peek", "things", "--type", "lost", "--format", "json")
+
+    assert [row["id"] for row in found.data] == [6, 4, 2]
+    assert "The type was looked for in 1 to 6 only." in found.err
+    monkeypatch.setattr(peeking, "SEARCHED", 3)
+    assert [row["id"] for row in events("peek", "things", "--type", "lost", "--format", "json").data] == [6, 4]
+    assert [
+        row["id"] for row in events("peek", "things", "--type", "lost", "--since", "1", "--format", "json").data
+    ] == [
+        2,
+        4,
+    ]
+    assert events("peek", "things", "--at", "1", "--type", "lost").code == 2
+
+
+def test_the_help_of_a_subcommand_says_its_own_options_first(capsys) -> None:
+    with pytest.raises(SystemExit):
+        Command().create_parser("manage.py", "events").parse_args(["redrive", "--help"])
+    told = capsys.readouterr().out
+
+    options = told[told.index("options:") :]
+    assert options.index("--error") < options.index("--settings")
+    assert options.index("--execute") < options.index("--verbosity")
+
+
 @pytest.mark.usefixtures("terminal")
 def test_peek_shows_a_terminal_nothing_that_moves_it_and_json_all(events: Run, things) -> None:
     value = "a\x1b[31mb" + "c" * 500
