@@ -66,7 +66,7 @@ def test_a_key_that_does_not_exist_comes_with_a_suggestion():
         Error(
             "DJANGO_EVENTS has no key 'zzz'.",
             hint="Known are: DEDUP_WINDOW, EVENTS_MODULE, MASKED_FIELDS, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES, "
-            "METRICS_TOKEN, POLL_INTERVAL, REQUIRE_TRANSACTION, SAMPLES_KEPT, TELEMETRY, TRANSFER_BATCH_SIZE, "
+            "METRICS_TOKEN, NOTIFY, POLL_INTERVAL, REQUIRE_TRANSACTION, SAMPLES_KEPT, TELEMETRY, TRANSFER_BATCH_SIZE, "
             "VANISHED_AFTER, WAKE_UPS.",
             id="django_events.E001",
         ),
