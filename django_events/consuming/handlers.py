@@ -20,15 +20,15 @@ Enough = Callable[[], bool]
 
 
 class HandlerFailed(Exception):
-    """A handler raised; `index` is the failing event's among those it was given, None if it can't be told.
+    """A handler raised; `given` says which of the events it had in that call: one of them failed.
 
     `closed` says that the handler closed its own connection, so the loss of the connection proves nothing more.
     `seconds` is how long the call took.
     """
 
-    def __init__(self, index: int | None, error: BaseException, *, closed: bool = False, seconds: float) -> None:
-        super().__init__(index, error)
-        self.index = index
+    def __init__(self, given: range, error: BaseException, *, closed: bool = False, seconds: float) -> None:
+        super().__init__(given, error)
+        self.given = given
         self.error = error
         self.closed = closed
         self.seconds = seconds
@@ -52,21 +52,19 @@ class BoundHandler:
     def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
         """Call the handler with these events in their order; returns how many it has handled.
 
-        A handler of single events is called until there is `enough`, but at least once. HandlerFailed says on which
-        event the handler failed, LeaseLost that the lease was lost while the handler was running.
+        It is called with one event, or a batch, until there is `enough`, but at least once. HandlerFailed says on which
+        of them the handler failed, LeaseLost that the lease was lost while the handler was running.
         """
-        if self.consumer.batch_size is not None:
-            self._call(lease, list(events), events[0], index=0 if len(events) == 1 else None)
-            return len(events)
-        for index, event in enumerate(events):
-            if index and enough():
-                return index
-            self._call(lease, event, event, index=index)
+        size = self.consumer.batch_size
+        for start in range(0, len(events), size or 1):
+            if start and enough():
+                return start
+            batch = events[start : start + (size or 1)]
+            self._call(lease, batch[0] if size is None else list(batch), range(start, start + len(batch)))
         return len(events)
 
-    def _call(
-        self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], first: ReceivedEvent, *, index: int | None
-    ) -> None:
+    def _call(self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], given: range) -> None:
+        first = argument[0] if isinstance(argument, list) else argument
         lease.handling_since = time.monotonic()
         lease.handling = first
         forks = children.forks
@@ -84,16 +82,16 @@ class BoundHandler:
             _end_left_open(lease.using)
             error = self._timeout(error) if lease.timed_out is first else error
             closed = connections[lease.using].closed_in_transaction
-            raise HandlerFailed(index, error, closed=closed, seconds=_since(lease)) from error
+            raise HandlerFailed(given, error, closed=closed, seconds=_since(lease)) from error
         finally:
             lease.handling = None
         if lease.lost:
             raise lease.lose()
         if lease.timed_out is first:
-            raise HandlerFailed(index, self._timeout(None), seconds=_since(lease))
+            raise HandlerFailed(given, self._timeout(None), seconds=_since(lease))
         if swallowed := broken(lease.using):
             closed = connections[lease.using].closed_in_transaction
-            raise HandlerFailed(index, swallowed, closed=closed, seconds=_since(lease))
+            raise HandlerFailed(given, swallowed, closed=closed, seconds=_since(lease))
 
     def _timeout(self, error: BaseException | None) -> HandlerTimeout:
         timeout = HandlerTimeout(f"It took longer than {self.consumer.timeout}.")

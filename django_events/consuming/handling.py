@@ -4,8 +4,8 @@ A transactional handler runs inside the transaction that settles, so its writes 
 committed together or not at all. Any other handler runs before that transaction: a crash in between repeats the call.
 
 When an event fails in a transactional handler, the transaction is rolled back. The next one handles the events before
-it again, and settles them together with the failed attempt. When a batch fails and the failing event can't be told,
-its events are handled one by one from then on.
+it again, and settles them together with the failed attempt. When a batch fails, the failing event can't be told: its
+events are handled one by one from then on. The same goes for all events of a transaction whose COMMIT fails.
 
 Careful mode: an event that may have ended a worker is handled by itself, and its attempt is counted and committed
 before the handler starts. So an attempt that kills, hangs or freezes its process is counted against that event and no
@@ -123,34 +123,42 @@ class Handling:
 
     def _together(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
         """Handle in the transaction that settles. After a failure, once more with the events before the failed one."""
-        given, failure = events, None
+        failure: Failure | None = None
+        careful_until: int | None = None
         while True:
             try:
-                outcome = self._handle_and_settle(claim, events, failure)
+                outcome = self._handle_and_settle(claim, events, failure, careful_until)
             except HandlerFailed as failed:
-                if failed.index is None:
-                    return self._one_by_one(claim, given, failed.error)
-                failure = replace(claim.judge(events[failed.index], failed.error), seconds=failed.seconds)
-                self.on_failure(failure)
-                for event in events[: failed.index + 1]:
+                failing = events[failed.given.start : failed.given.stop]
+                if not failing:
+                    raise failed.error from None
+                failure = careful_until = None
+                if len(failing) == 1:
+                    failure = replace(claim.judge(failing[0], failed.error), seconds=failed.seconds)
+                    self.on_failure(failure)
+                else:
+                    careful_until = failing[-1].id
+                    self._log_one_by_one(failing, failed.error)
+                for event in events[: failed.given.stop]:
                     event.forget()
-                events = events[: failed.index]
+                events = events[: failed.given.start]
             else:
                 claim.settled(outcome.settlement)
                 self._send(outcome)
                 return outcome.passed
 
     def _handle_and_settle(
-        self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None
+        self, claim: Claim, events: Sequence[ReceivedEvent], failure: Failure | None, careful_until: int | None
     ) -> HandlingResult:
         """One transaction: handle these events, settle them, and after them the one that failed in the last round.
 
-        HandlerFailed says which event failed now, if that can be told. No other error counts as an attempt.
+        If a batch failed there, its events are handled one by one from now on: `careful_until` is the id of its last.
+        HandlerFailed says which event or batch failed now. No other error counts as an attempt.
         """
         using = self.lease.using
         outermost = not connections[using].in_atomic_block  # otherwise it is a savepoint in the caller's transaction
         # After a failure there is no time limit for the events before it: without them its attempt can't be counted.
-        enough = self.enough if failure is None else _never
+        enough = self.enough if failure is None and careful_until is None else _never
         handled, settlement, session, seconds = 0, None, None, 0.0
         committed: list[bool] = []
         try:
@@ -166,9 +174,9 @@ class Handling:
                     seconds = time.perf_counter() - began
                 if handled < len(events):
                     failure = None  # there was no time to get to it: its attempt is repeated
-                settlement = claim.settle(events[:handled], failure)
+                settlement = claim.settle(events[:handled], failure, careful_until=careful_until)
                 if outermost and not settlement.same_transaction:
-                    raise HandlerFailed(_only(events), ended(), seconds=seconds)
+                    raise HandlerFailed(range(len(events)), ended(), seconds=seconds)
         except HandlerFailed as failed:
             if not failed.closed:
                 self._raise_if_lost(session, failed.error)
@@ -182,14 +190,14 @@ class Handling:
             self._raise_if_lost(session, error)
             if not events:
                 raise
-            raise HandlerFailed(_only(events), error, seconds=seconds) from error
+            raise HandlerFailed(range(len(events)), error, seconds=seconds) from error
         finally:
             self.lease.lock_taken = False  # the lock ended with the transaction, whichever way that ended
         return HandlingResult(settlement, events[:handled], seconds, failure)
 
     def _before(self, claim: Claim, events: Sequence[ReceivedEvent]) -> int:
         """Handle, then settle, after each call of the handler: a crash repeats one call at most."""
-        size = len(events) if self.consumer.batch_size is not None else 1
+        size = self.consumer.batch_size or 1
         passed = 0
         while passed < len(events) and not (passed and self.enough()):
             chunk = events[passed : passed + size]
@@ -199,9 +207,9 @@ class Handling:
             except HandlerFailed as failed:
                 if not failed.closed and _is_of_connection(failed.error):
                     self._raise_if_lost(session, failed.error)
-                if failed.index is None:
+                if len(chunk) > 1:
                     return passed + self._one_by_one(claim, chunk, failed.error)
-                failure = replace(claim.judge(chunk[failed.index], failed.error), seconds=failed.seconds)
+                failure = replace(claim.judge(chunk[0], failed.error), seconds=failed.seconds)
                 self.on_failure(failure)
                 return passed + self._settle_failure(claim, failure)
             with transaction.atomic(self.lease.using):
@@ -255,6 +263,13 @@ class Handling:
 
     def _one_by_one(self, claim: Claim, events: Sequence[ReceivedEvent], error: BaseException) -> int:
         """A batch failed, and the failing event can't be told: from now on its events are handled one by one."""
+        self._log_one_by_one(events, error)
+        with transaction.atomic(self.lease.using):
+            settlement = claim.settle([], careful_until=events[-1].id)
+        claim.settled(settlement)
+        return 0
+
+    def _log_one_by_one(self, events: Sequence[ReceivedEvent], error: BaseException) -> None:
         logger.info(
             "Consumer %s, %s: the events %d to %d are handled one by one, because together they failed. %s",
             self.lease.subscription,
@@ -264,10 +279,6 @@ class Handling:
             summary_of(error),
             extra=self.lease.fields,
         )
-        with transaction.atomic(self.lease.using):
-            settlement = claim.settle([], careful_until=events[-1].id)
-        claim.settled(settlement)
-        return 0
 
     def _ended(self, claim: Claim, event: ReceivedEvent) -> Failure:
         failure = no_attempt_left(claim, event)
@@ -334,11 +345,6 @@ def no_attempt_left(claim: Claim, event: ReceivedEvent) -> Failure:
 
 def _never() -> bool:
     return False
-
-
-def _only(events: Sequence[ReceivedEvent]) -> int | None:
-    """The index of the event that failed, which is known if there is only one."""
-    return 0 if len(events) == 1 else None
 
 
 def _is_of_connection(error: BaseException) -> bool:

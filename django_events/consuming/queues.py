@@ -102,7 +102,7 @@ def serve_deliveries(
     handling = Handling(
         claimed, handler, enough=lambda: stopping() or time.monotonic() >= commit_at, on_failure=on_failure
     )
-    at_once = handler.consumer.batch_size or len(claimed.attempts)
+    at_once = len(claimed.attempts)
     passed, begun = 0, False
     while not (begun and (stopping() or time.monotonic() >= ends_at)):
         with released_if_unread(claimed):

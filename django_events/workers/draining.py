@@ -183,7 +183,7 @@ class _Handler(BoundHandler):
         except HandlerFailed as failed:
             if not self._raise_errors or _is_decision(failed.error):
                 raise
-            raise HandlerRaised(failed.error, events if failed.index is None else [events[failed.index]]) from None
+            raise HandlerRaised(failed.error, events[failed.given.start : failed.given.stop]) from None
 
 
 def _is_decision(error: BaseException) -> bool:

@@ -1140,7 +1140,7 @@ def test_a_failed_batch_is_not_settled_beside_a_takeover(things, make_consumer, 
     lease = lease_of(reader)
     handling = Handling(lease, BoundHandler(reader), enough=lambda: False, on_failure=log_failure(lease))
     with pytest.raises(HandlerFailed):
-        handling._handle_and_settle(lease, lease.read().events, None)
+        handling._handle_and_settle(lease, lease.read().events, None, None)
     connect().execute("SELECT pg_advisory_lock(%s)", [lease.token])  # as a worker does that takes over
     with pytest.raises(LeaseLost), transaction.atomic():
         lease.settle([], careful_until=2)

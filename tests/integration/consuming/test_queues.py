@@ -191,3 +191,91 @@ def test_without_a_transaction_what_was_done_stays_and_is_settled_call_by_call(t
     assert written().count("bad") == (3 if queue.subscription.consumer.batch_size else 2)  # once more with its list
     assert set(written()) == {"a", "bad", "c"}
     assert pending(queue) == []
+
+
+def in_pairs(things, make_queue, function, **options):
+    """A queue consumer that gets two events in each call, and the list of its calls."""
+    calls = []
+
+    def handler(events):
+        calls.append([event.value for event in events])
+        for event in events:
+            write_order(event.value)
+        function(events)
+
+    options = {"retry": THREE_AT_ONCE, "history": timedelta(days=1), **options}
+    return make_queue(things, batch_size=2, handler=handler, **options), calls
+
+
+def test_several_lists_are_settled_together(things, make_queue):
+    queue, calls = in_pairs(things, make_queue, lambda events: None)
+    fill(things, *"abcde")
+    assert serve(queue) == 5
+    assert calls == [["a", "b"], ["c", "d"], ["e"]]
+    assert sorted(written()) == list("abcde")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(DISTINCT xmin::text) FROM django_events_pastdelivery")
+        assert cursor.fetchone() == (1,), "one transaction"
+
+
+@pytest.mark.requirement("X2", "S3")
+def test_a_list_that_fails_undoes_those_before_it_and_only_its_own_events_come_one_by_one(things, make_queue):
+    def function(events):
+        if "bad" in [event.value for event in events]:
+            raise ValueError("bad")
+
+    queue, calls = in_pairs(things, make_queue, function)
+    fill(things, "a", "b", "c", "bad", "d", "e")
+    assert serve(queue) == 6
+    assert calls[:5] == [["a", "b"], ["c", "bad"], ["a", "b"], ["c"], ["bad"]]
+    assert ["d", "e"] in calls
+    assert sorted(written()) == ["a", "b", "c", "d", "e"]
+    assert [letter.attempts for letter in models.DeadLetter.objects.all()] == [3]
+
+
+def test_a_second_list_that_fails_while_those_before_a_first_are_repeated(things, make_queue):
+    def function(events):
+        values = [event.value for event in events]
+        if "bad" in values or (len(calls) > 3 and "worse" in values):
+            raise ValueError("bad")
+
+    queue, calls = in_pairs(things, make_queue, function)
+    fill(things, "a", "b", "worse", "c", "d", "bad", "e")
+    assert serve(queue) == 7
+    assert calls[:5] == [["a", "b"], ["worse", "c"], ["d", "bad"], ["a", "b"], ["worse", "c"]]
+    assert calls[5] == ["a", "b"]
+    assert sorted(written()) == list("abcde")
+    assert sorted(letter.value for letter in models.DeadLetter.objects.all()) == ["bad", "worse"]
+
+
+def test_lists_are_settled_after_a_while_and_the_next_ones_go_on(things, make_queue, monkeypatch):
+    monkeypatch.setattr("django_events.consuming.streams.TRANSACTION", 0.0)
+    queue, calls = in_pairs(things, make_queue, lambda events: None)
+    fill(things, *"abcde")
+    assert serve(queue) == 5
+    assert calls == [["a", "b"], ["c", "d"], ["e"]]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(DISTINCT xmin::text) FROM django_events_pastdelivery")
+        assert cursor.fetchone() == (3,)
+
+
+def test_without_a_transaction_each_list_is_settled_by_itself(things, make_queue):
+    left = []
+    queue, calls = in_pairs(things, make_queue, lambda events: left.append(len(pending(queue))), transactional=False)
+    fill(things, *"abcde")
+    assert serve(queue) == 5
+    assert calls == [["a", "b"], ["c", "d"], ["e"]]
+    assert left == [5, 3, 1]
+
+
+def test_without_a_transaction_a_list_that_fails_leaves_those_before_it_settled(things, make_queue):
+    def function(events):
+        if "bad" in [event.value for event in events]:
+            raise ValueError("bad")
+
+    queue, calls = in_pairs(things, make_queue, function, transactional=False)
+    fill(things, "a", "b", "c", "bad", "d", "e")
+    assert serve(queue) == 6
+    assert calls[:4] == [["a", "b"], ["c", "bad"], ["c"], ["bad"]]
+    assert calls.count(["a", "b"]) == 1
+    assert [letter.value for letter in models.DeadLetter.objects.all()] == ["bad"]
