@@ -25,6 +25,7 @@ from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
 from django_events.observing import counted
 from django_events.observing.lag import importance, progress, standings
+from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
 from django_events.operations import pause, replay, resume, retry_now, rewind, skip
 
@@ -224,6 +225,7 @@ class ConsumerAdmin(Pages):
             "positions": progress(using, [row]),
             "all": Position.ALL,
             "hands": leases(using, row),
+            "queue": figures(using, [standing]).get(row.pk),
             "interventions": Intervention.objects.using(using)
             .filter(consumer=row.name, topic=row.topic.name)
             .order_by("-at")[:10],

@@ -21,6 +21,7 @@ from django_events.log.inventory import logs, next_scheduled, sizes, waiting
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import Standing, ends_of, oldest_waits, standings
 from django_events.observing.problems import find_problems
+from django_events.observing.queues import figures
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
 
 logger = logging.getLogger("django_events.metrics")
@@ -71,6 +72,16 @@ STATE = _metric(
     labels=(*OF_CONSUMER, "state"),
 )
 PAUSED = _metric("consumer_paused", "Whether it is paused.", labels=OF_CONSUMER)
+OF_QUEUE = (*OF_CONSUMER, "state")
+QUEUE_EVENTS = _metric(
+    "queue_events", "Events of a queue: available, in_hand, waiting, retrying or dead, counted.", labels=OF_QUEUE
+)
+QUEUE_OLDEST = _metric(
+    "queue_oldest", "How long ago the oldest of them came, or died; 0 without one.", labels=OF_QUEUE, unit="seconds"
+)
+IN_HAND = _metric(
+    "queue_longest_in_hand", "For how long a worker has had an event in hand.", labels=OF_CONSUMER, unit="seconds"
+)
 OF_STEP = ("database", "step")
 MAINTAINED = _metric(
     "maintenance_age", "For how long no run of a step of maintenance has ended.", labels=OF_STEP, unit="seconds"
@@ -125,7 +136,8 @@ def _of_database(using: str) -> Iterator[Measurement]:
     buffered, scheduled = waiting(using, **LIMITS), next_scheduled(using)
     ends = ends_of(using, topics)
     consumers = models.Consumer.objects.using(using).count()
-    found = standings(using, counted=max(min(COUNTED, COUNTED_OF_ALL // max(consumers, 1)), 1), known=ends)
+    counted = max(min(COUNTED, COUNTED_OF_ALL // max(consumers, 1)), 1)
+    found = standings(using, counted=counted, known=ends)
     waits = {one.topic_id: (one.events, one.age.total_seconds()) for one in buffered}
     for log in logs(using, topics):
         of = using, log.topic.name
@@ -138,6 +150,7 @@ def _of_database(using: str) -> Iterator[Measurement]:
     yield from _sizes(using, topics)
     yield Measurement(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
     yield from _of_consumers(using, found)
+    yield from _of_queues(using, found, counted)
     for step in models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"):
         if step.finished_at is not None:
             yield Measurement(MAINTAINED, (using, step.name), (step.now - step.finished_at).total_seconds())
@@ -178,6 +191,18 @@ def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Measurement
         yield Measurement(DEAD, of, one.dead_letters)
         yield Measurement(STATE, (*of, one.state), one.in_state)
         yield Measurement(PAUSED, of, one.paused_at is not None)
+
+
+def _of_queues(using: str, found: list[Standing], counted: int) -> Iterator[Measurement]:
+    queues = figures(using, found, counted=counted)
+    for one in found:
+        if queue := queues.get(one.consumer_id):
+            of = using, one.consumer, one.topic
+            for name, (events, _, oldest) in queue.states():
+                state = name.replace(" ", "_")
+                yield Measurement(QUEUE_EVENTS, (*of, state), events)
+                yield Measurement(QUEUE_OLDEST, (*of, state), max(oldest or NO_TIME, NO_TIME).total_seconds())
+            yield Measurement(IN_HAND, of, max(queue.longest_in_hand or NO_TIME, NO_TIME).total_seconds())
 
 
 def _leave_usable(using: str) -> None:

@@ -11,6 +11,7 @@ from django_events.consuming.claimed_deliveries import SQL as CLAIMED_DELIVERIES
 from django_events.consuming.deliveries import SQL as DELIVERIES_SQL
 from django_events.consuming.filling import SQL as FILLING_SQL
 from django_events.maintaining.pruning import SQL as PRUNING_SQL
+from django_events.observing.queues import SQL as QUEUES_SQL
 from django_events.workers.due_partitions import SQL as DUE_PARTITIONS_SQL
 from tests.plans.test_plans import explain, nodes, scans
 
@@ -221,3 +222,24 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     assert rows_read(look) < 2_000
     models.Consumer.objects.filter(pk=waiting).update(ordered=False)
     assert 0 < rows_read(claim_statement("claim_unordered"), **of_claim("claim_unordered", waiting)) < 2_000
+
+
+@pytest.mark.requirement("S13")
+def test_the_figures_of_a_queue_cost_the_same_however_much_waits(consumer_id, statistics):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)"
+            f" SELECT d.token, d.consumer_id, now(), '', jsonb_agg(d.event_id) FROM {DELIVERIES} AS d"
+            " WHERE d.token IS NOT NULL GROUP BY d.token, d.consumer_id"
+        )
+    with sql.by_index("default"):
+        plan = explain(QUEUES_SQL.figures, consumer_ids=[consumer_id], most=1_000)
+
+    looked_at = [node for node in plan if node.get("Relation Name") == DELIVERIES]
+    assert len(looked_at) == 4  # the oldest, those in hand, those that wait for a time, those of dead letters
+    for node in looked_at:
+        assert "Index" in node["Node Type"], node
+        assert "consumer_id" in node["Index Cond"], node
+    limits = [node["Plan Rows"] for node in plan if node["Node Type"] == "Limit"]
+    assert len(limits) == 3
+    assert max(limits) <= 1_001

@@ -7,10 +7,11 @@ from django.core.management.base import CommandParser
 from django_events import declarations, models
 from django_events.consuming.registered import registered
 from django_events.log.inventory import logs, sizes
-from django_events.management.events.status import dead_letters_of, lag_of, state_of
+from django_events.management.events.status import consumer_data, dead_letters_of, lag_of, queues, state_of
 from django_events.management.events.subcommand import Subcommand, add_topic, at_least_one
 from django_events.management.reporting import Report, table
 from django_events.observing.lag import progress, standings
+from django_events.observing.queues import figures
 from django_events.phrases import duration
 
 
@@ -65,6 +66,10 @@ def consumers(using: str, *, name: str | None, topic: str | None, partitions: bo
 
 def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
     found = standings(using, rows)
+    if not found:
+        return Report([], "No consumers.")
+    of = figures(using, found)
+    told = [(one, of.get(one.consumer_id)) for one in found]
     columns = ["consumer", "topic", "state", "lag", "handled", "failed", "dead", "attempts"]
     columns += ["next attempt", "holder", "last error"]
     cells = [
@@ -83,7 +88,7 @@ def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
         )
         for one in found
     ]
-    return Report([one._asdict() for one in found], table(columns, cells) if cells else "No consumers.")
+    return Report([consumer_data(*one) for one in told], "\n\n".join([table(columns, cells), *queues(told)]))
 
 
 def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:

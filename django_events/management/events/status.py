@@ -15,6 +15,7 @@ from django_events.management.reporting import WIDTH, Report, printable, table
 from django_events.observing.findings import Finding
 from django_events.observing.lag import PartitionProgress, Standing, importance, oldest_waits, standings
 from django_events.observing.problems import find_problems
+from django_events.observing.queues import Figure, QueueFigures, figures
 from django_events.observing.samples import Pace
 from django_events.phrases import count, duration, moment
 
@@ -27,6 +28,7 @@ class Row(NamedTuple):
     standing: Standing
     behind: timedelta | None
     rate: float | None
+    queue: QueueFigures | None
 
 
 def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> Report:
@@ -51,9 +53,11 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
             {"topic": one.topic.name, "events": one.events, "last_id": one.last_id, "logged_at": one.logged_at}
             for one in in_logs
         ],
-        "consumers": [{**row.standing._asdict(), "behind": row.behind, "rate": row.rate} for row in told],
+        "consumers": [
+            {**consumer_data(row.standing, row.queue), "behind": row.behind, "rate": row.rate} for row in told
+        ],
     }
-    listed = _consumers(told, len(consumers))
+    listed = "\n\n".join([_consumers(told, len(consumers)), *queues([(row.standing, row.queue) for row in told])])
     if names:
         return Report(data, "\n\n".join([_problems(found), listed]))
     parts = [_problems(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
@@ -62,7 +66,10 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
 
 def _rows(using: str, consumers: Sequence[Standing], pace: Pace) -> list[Row]:
     behind = oldest_waits(using, [one.consumer_id for one in consumers if one.lag])
-    return [Row(one, behind.get(one.consumer_id), pace.of_consumer(one)) for one in consumers]
+    queues = figures(using, consumers)
+    return [
+        Row(one, behind.get(one.consumer_id), pace.of_consumer(one), queues.get(one.consumer_id)) for one in consumers
+    ]
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -89,6 +96,25 @@ def lag_of(one: Standing | PartitionProgress) -> int | str:
 
 def dead_letters_of(one: Standing) -> int | str:
     return f"≥ {one.dead_letters:,}" if one.more_dead_letters else one.dead_letters
+
+
+def consumer_data(one: Standing, queue: QueueFigures | None) -> dict[str, Any]:
+    """As JSON tells it; `queue` is null for a stream."""
+    return {**one._asdict(), "queue": queue and queue.flat()}
+
+
+def queues(rows: Sequence[tuple[Standing, QueueFigures | None]]) -> list[str]:
+    """The figures of the queues among these consumers as a table, the age of the oldest event behind each number."""
+    found = [(one, figures) for one, figures in rows if figures is not None]
+    if not found:
+        return []
+    names = [name for name, _ in QueueFigures().states()]
+    cells = [(one.consumer, one.topic, *(_figure(figure) for _, figure in of.states())) for one, of in found]
+    return [table(["queue", "topic", *names], cells)]
+
+
+def _figure(one: Figure) -> str:
+    return f"{one}, {duration(one.oldest)}" if one.oldest is not None else str(one)
 
 
 def _problems(found: Sequence[Finding]) -> str:
@@ -148,7 +174,7 @@ def _consumers(rows: Sequence[Row], number: int) -> str:
             one.retry_at,
             one.holder,
         )
-        for one, behind, rate in rows
+        for one, behind, rate, _ in rows
     ]
     more = _more(number, "consumers, which are better off: manage.py events consumers")
     return "\n".join([table(columns, cells), *more])

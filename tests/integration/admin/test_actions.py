@@ -574,3 +574,18 @@ def test_an_event_is_replayed_from_its_page(olga, things, make_consumer):
     nothing = {**chosen, "first": "9", "last": "9", "reason": "Tuesday"}
     answer = olga.post(address("consumer", row, "act/replay"), nothing, follow=True)
     assert "there was nothing to do" in answer.content.decode()
+
+
+@pytest.mark.requirement("S13")
+def test_a_queue_s_page_says_what_becomes_of_its_events(olga, dead, things):
+    things.publish({"n": 4})
+    transfer_all()
+
+    page = olga.get(address("consumer", consumer_of(dead))).content.decode()
+    table = page[page.index("What becomes of its events") :].split("</table>")[0]
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in table.split("<tr>")[2:]]
+    assert [row[:2] for row in rows[:1]] == [["available", "1"]]
+    assert [row[-6:] for row in rows[-1:]][0][0] == "dead"
+    assert {row[0] for row in rows} == {"available", "in", "waiting", "retrying", "dead"}
+    assert "died" in rows[-1] and "3" in rows[-1]
+    assert "?state=leased" in table and "deadletter" in table
