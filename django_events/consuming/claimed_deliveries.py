@@ -12,6 +12,7 @@ are released, or when the time of the lease is over. After a takeover nothing ca
 """
 
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -291,6 +292,22 @@ class ClaimedDeliveries(Lease):
             self._write(released=rest, ends=False)
             self.events, self.unread = events, []
             self.attempts = {event_id: count for event_id, count in self.attempts.items() if event_id in kept}
+
+    def part_with_all_but(self, events: list[ReceivedEvent]) -> None:
+        """Put the other deliveries under a lease of their own that is over: the next worker goes on carefully there."""
+        kept = {event.id for event in events}
+        rest = [event_id for event_id in self.left if event_id not in kept]
+        if not sql.fetch(
+            self.using,
+            SQL.split_lease,
+            consumer_id=self.subscription.consumer_id,
+            token=self.token,
+            kept=[event.id for event in events],
+            rest=rest,
+            new_token=secrets.randbits(63),
+        ):
+            raise self.lose()
+        self.events, self.unread = events, []
 
     def give_up(self) -> None:
         """End the lease with something unsettled: the next worker takes it over and goes on carefully."""

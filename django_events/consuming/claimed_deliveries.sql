@@ -125,3 +125,31 @@ SELECT
     current_setting('django_events.token', true) = %(token)s::text,
     CASE WHEN %(lock)s THEN pg_try_advisory_xact_lock(%(token)s) END
 FROM mine
+
+
+-- name: split_lease
+-- Leave some of the claimed deliveries under their lease, and put the rest under a new one that is over.
+--
+-- Parameters: consumer_id, token, kept and rest (ids), new_token. No answer means that the lease was lost.
+-- Relies on: the primary keys of django_events_deliverylease and django_events_delivery.
+WITH mine AS MATERIALIZED (
+    UPDATE django_events_deliverylease
+    SET event_ids = to_jsonb(%(kept)s::bigint[])
+    WHERE token = %(token)s
+    RETURNING consumer_id, holder
+),
+parted AS (
+    UPDATE django_events_delivery AS d
+    SET token = %(new_token)s
+    FROM mine
+    WHERE d.consumer_id = %(consumer_id)s AND d.event_id = ANY(%(rest)s::bigint[]) AND d.token = %(token)s
+    RETURNING d.event_id
+),
+lease AS (
+    INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)
+    SELECT %(new_token)s, mine.consumer_id, clock_timestamp(), mine.holder, jsonb_agg(parted.event_id)
+    FROM mine
+    CROSS JOIN parted
+    GROUP BY mine.consumer_id, mine.holder
+)
+SELECT mine.consumer_id FROM mine

@@ -8,6 +8,7 @@ with claim("emails", 10) as claimed:
 
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,9 @@ from django_events.received import ReceivedEvent
 from django_events.retries import Ignore, RetryLater
 
 SQL = sql.beside(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks of a claim that waits
+LONGEST_WAIT = timedelta(days=1)
 
 
 class Claimed:
@@ -135,6 +139,19 @@ class Claimed:
             with suppress(LeaseLost):
                 self._claimed.release()
 
+    def give_up(self) -> None:
+        """If it is still a lease, after an error or a rollback, the next worker takes it over and goes on carefully."""
+        if self._claimed is not None:
+            with suppress(LeaseLost, DatabaseError, InterfaceError):
+                self._claimed.give_up()
+
+    def hand_out(self) -> int | None:
+        """Keep the lease for its time, so that any process settles these events by its token; None without events."""
+        if self._claimed is None:
+            return None
+        self._claimed.part_with_all_but(self.events)
+        return self._claimed.token
+
 
 @contextmanager
 def claim(
@@ -145,14 +162,39 @@ def claim(
     lease: timedelta | None = None,
     received_since: datetime | None = None,
     received_until: datetime | None = None,
+    wait: timedelta | None = None,
     using: str | None = None,
 ) -> Iterator[Claimed]:
     """Claim the next events of a queue consumer, up to `most` of them, for the consumer's lease, or `lease`.
 
     Events that aren't settled when the block ends are released. After an error the next worker gets them one by one,
     and each attempt is counted. `received_since` and `received_until` select events by the time when they came to the
-    consumer. Inside a transaction, everything is part of that transaction: keep it short.
+    consumer. If there is nothing to claim, `wait` looks again for so long. Inside a transaction, everything is part of
+    that transaction: keep it short.
     """
+    claimed = begin_claim(
+        consumer, most, topic=topic, lease=lease, since=received_since, until=received_until, wait=wait, using=using
+    )
+    try:
+        yield claimed
+        claimed.close()
+    finally:
+        claimed.give_up()
+
+
+def begin_claim(
+    consumer: Named,
+    most: int,
+    *,
+    topic: declarations.DeclaredTopic | str | None,
+    lease: timedelta | None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    wait: timedelta | None = None,
+    holder: str | None = None,
+    using: str | None,
+) -> Claimed:
+    """As `claim`, with nothing that ends it but settling, `close` and `give_up`, or the end of the lease."""
     if most < 1:
         raise Invalid(f"claim() has most={most!r}, expected at least 1.")
     _refuse_length("claim()", lease)
@@ -162,30 +204,41 @@ def claim(
     nested = connections[using].in_atomic_block
     if nested:
         _refuse_old_snapshot(using)
-    holder = f"{socket.gethostname()}:{os.getpid()}/claim"
-    for subscription in found:
-        queue = Queue(
+    _refuse_wait(wait, nested=nested)
+    queues = [
+        Queue(
             subscription,
-            holder=holder,
+            holder=holder or f"{socket.gethostname()}:{os.getpid()}/claim",
             lease=lease,
-            since=received_since,
-            until=received_until,
+            since=since,
+            until=until,
             moves_position=not nested,
         )
-        deliveries, events = _claimed(queue, most, nested=nested)
-        if deliveries is not None:
-            break
-    else:
-        yield Claimed(None, None, [])
+        for subscription in found
+    ]
+    ends_at, pause = time.monotonic() + (wait or timedelta(0)).total_seconds(), FIRST_PAUSE
+    while True:
+        for queue in queues:
+            deliveries, events = _claimed(queue, most, nested=nested)
+            if deliveries is not None:
+                return Claimed(queue, deliveries, events)
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            return Claimed(None, None, [])
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _refuse_wait(wait: timedelta | None, *, nested: bool) -> None:
+    if wait is None:
         return
-    claimed = Claimed(queue, deliveries, events)
-    try:
-        yield claimed
-        claimed.close()
-    finally:
-        # If it is still a lease, after an error or a rollback, the next worker takes it over and goes on carefully.
-        with suppress(LeaseLost, DatabaseError, InterfaceError):
-            deliveries.give_up()
+    if not timedelta(0) <= wait <= LONGEST_WAIT:
+        raise Invalid(f"claim() has wait={wait!r}, expected a timedelta from 0 to 1 day.")
+    if nested:
+        raise Refused(
+            "claim() has wait= inside a transaction, which would stay open for so long and hold up vacuum. Call it "
+            "outside of the transaction."
+        )
 
 
 def _refuse_length(of: str, lease: timedelta | None) -> None:

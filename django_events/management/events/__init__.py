@@ -2,6 +2,7 @@
 
 from django_events.management.events.acting import PAUSE, RESUME, REWIND, UNREGISTER
 from django_events.management.events.benching import BENCH
+from django_events.management.events.claiming import ACK, CLAIM, EXTEND, NACK
 from django_events.management.events.clocks import CLOCK
 from django_events.management.events.dead_letters import DEAD_LETTERS, DISCARD, REDRIVE
 from django_events.management.events.doctor import DOCTOR
@@ -37,6 +38,10 @@ ALL = (
     SCHEDULED,
     CANCEL,
     CLOCK,
+    CLAIM,
+    ACK,
+    NACK,
+    EXTEND,
     PAUSE,
     RESUME,
     RETRY,

@@ -117,6 +117,14 @@ def place(text: str) -> declarations.Start:
     return _ago(text) or _zoned(text, f"{text!r} is no place in a log, expected {expected}")
 
 
+def length(text: str) -> timedelta:
+    """`30s`, `10m`, `2h` or `1d`."""
+    found = AGO.fullmatch(text)
+    if found is None or text.startswith("-"):
+        raise ArgumentTypeError(f"{text!r} is no length of time, expected one like 30s, 10m, 2h or 1d.")
+    return timedelta(seconds=int(found[1]) * SECONDS[found[2]])
+
+
 def zoned_time(text: str) -> datetime:
     return _zoned(text, f"{text!r} is no time, expected one")
 

@@ -1387,7 +1387,7 @@ def test_without_a_subcommand_the_help_is_printed(events: Run) -> None:
     [
         (["statsu"], "There is no subcommand 'statsu'. Did you mean 'status'?"),
         (["--no-color", "deadletters"], "Did you mean 'dead-letters'?"),
-        (["xyz"], "Known are: bench, cancel, clock, consumers, dead-letters"),
+        (["xyz"], "Known are: ack, bench, cancel, claim, clock, consumers, dead-letters"),
     ],
 )
 def test_an_unknown_subcommand_is_wrong_usage(events: Run, arguments: list[str], said: str) -> None:
@@ -1454,6 +1454,10 @@ SUBCOMMANDS = {
     "scheduled": [],
     "cancel": ["orders", "1", "--reason", "a test"],
     "clock": [],
+    "claim": ["receipts"],
+    "ack": ["1"],
+    "nack": ["1"],
+    "extend": ["1"],
     "pause": ["billing"],
     "resume": ["billing"],
     "retry-now": ["billing"],
