@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -16,18 +17,23 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_events import sql
+from django_events import declarations, sql
 from django_events.admin import addresses
 from django_events.admin.forms import ReplayForm, RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
+from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
 from django_events.observing import counted
+from django_events.observing.findings import Subject
 from django_events.observing.lag import importance, progress, standings
+from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
 from django_events.operations import pause, replay, resume, retry_now, rewind, skip
+from django_events.phrases import duration
+from django_events.retries import Backoff
 
 SQL = sql.beside(__name__)
 
@@ -226,6 +232,13 @@ class ConsumerAdmin(Pages):
             "all": Position.ALL,
             "hands": leases(using, row),
             "queue": figures(using, [standing]).get(row.pk),
+            "problems": problems(
+                request,
+                [one for one in find_problems(using, [], None, [standing]) if _is_of(one.subject, row)],
+                consumers={},  # this is its page, with its actions
+                topics={row.topic.name: row.topic_id},
+            ),
+            "declared": _declared(row),
             "interventions": Intervention.objects.using(using)
             .filter(consumer=row.name, topic=row.topic.name)
             .order_by("-at")[:10],
@@ -311,10 +324,51 @@ class ConsumerAdmin(Pages):
             return False
         offered = {
             "pause": row.paused_at is None,
-            "resume": row.paused_at is not None,
-            "retry_now": row.paused_at is None and state in ("retrying", "stopped"),
+            "resume": row.paused_at is not None or state == "stopped",
+            "retry_now": row.paused_at is None and state == "retrying",
         }
         return offered.get(action.name, True)
+
+
+def _is_of(subject: Subject, row: Consumer) -> bool:
+    return (subject.consumer, subject.topic) == (row.name, row.topic.name)
+
+
+def _declared(row: Consumer) -> list[tuple[str, object, bool]]:
+    """What the app that declares a consumer says of it, and whether that is code; nothing if no app here does."""
+    for one in declarations.consumers:
+        if one.name == row.name:
+            return [
+                (_("Handler"), one.handler if isinstance(one.handler, str) else _named(one.handler), True),
+                (_("Declared at"), one.declared_at, True),
+                (_("Attempts allowed"), one.retry.attempts, False),
+                (_("Pauses between them"), _pauses(one.retry), False),
+                (
+                    _("After the last one"),
+                    _("the partition stops") if one.on_exhausted == "stop" else _("dead letter"),
+                    False,
+                ),
+                (_("Time-out"), duration(one.timeout) if one.timeout else "–", False),
+                (_("Lease"), duration(one.lease), False),
+                (_("Batch size"), one.batch_size or "–", False),
+            ]
+    return []
+
+
+def _named(handler: object) -> str:
+    while isinstance(handler, partial):
+        handler = handler.func
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
+    return f"{getattr(handler, '__module__', '')}.{name}"
+
+
+def _pauses(retry: Backoff) -> str:
+    if retry.pauses:
+        return ", ".join(map(duration, retry.pauses))
+    return _("%(base)s, twice as long each time, up to %(cap)s") % {
+        "base": duration(retry.base),
+        "cap": duration(retry.cap),
+    }
 
 
 def leases(using: str, row: Consumer) -> list[DeliveryLease]:

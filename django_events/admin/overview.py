@@ -12,10 +12,10 @@ from django_events import sql
 from django_events.admin import addresses
 from django_events.admin.charts import Chart, Line, Point, chart, rates
 from django_events.admin.pages import Pages, may
+from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows, topic_rows
-from django_events.log.inventory import Log, logs, next_scheduled, waiting
+from django_events.log.inventory import logs, next_scheduled, waiting
 from django_events.observing import samples
-from django_events.observing.findings import Subject
 from django_events.observing.lag import Standing, importance, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.samples import Pace
@@ -31,25 +31,6 @@ PERIODS = {
     "48h": (timedelta(hours=48), gettext_lazy("48 hours")),
 }
 USUAL = "6h"
-# How the kinds of problems are called.
-KINDS = {
-    "transfer": gettext_lazy("transfer"),
-    "stopped": gettext_lazy("stopped"),
-    "set aside": gettext_lazy("set aside"),
-    "prepared": gettext_lazy("prepared transaction"),
-    "unserved": gettext_lazy("unserved"),
-    "hung": gettext_lazy("hung"),
-    "retrying": gettext_lazy("retrying"),
-    "dead letters": gettext_lazy("dead letters"),
-    "not registered": gettext_lazy("not registered"),
-    "undeclared": gettext_lazy("undeclared"),
-    "paused": gettext_lazy("paused"),
-    "snapshot": gettext_lazy("old snapshot"),
-    "bloat": gettext_lazy("bloat"),
-    "behind retention": gettext_lazy("behind retention"),
-    "expired": gettext_lazy("expired"),
-    "maintenance": gettext_lazy("maintenance"),
-}
 
 
 class OverviewAdmin(Pages):
@@ -67,14 +48,17 @@ class OverviewAdmin(Pages):
         scheduled = next_scheduled(using)
         pace = Pace.since_sample(using)
         topics = topic_rows(in_logs, in_buffer, pace)
-        found = find_problems(using, in_buffer, scheduled, consumers)
         shown = consumer_rows(using, consumers[:SHOWN], pace)
         context = {
             "title": _("Overview"),
             "using": using,
             "databases": addresses.databases(),
-            "problems": [(one, KINDS[one.kind], *_ids_of(one.subject, in_logs, consumers)) for one in found[:SHOWN]],
-            "more_problems": max(len(found) - SHOWN, 0),
+            "problems": problems(
+                request,
+                find_problems(using, in_buffer, scheduled, consumers),
+                consumers={(one.consumer, one.topic): one.consumer_id for one in consumers},
+                topics={log.topic.name: log.topic.pk for log in in_logs},
+            ),
             "facts": {
                 "topics": len(in_logs),
                 "consumers": len(consumers),
@@ -139,12 +123,3 @@ def _period(request: HttpRequest) -> tuple[str, timedelta]:
     name = request.GET.get("period", USUAL)
     name = name if name in PERIODS else USUAL
     return name, PERIODS[name][0]
-
-
-def _ids_of(subject: Subject, in_logs: list[Log], consumers: list[Standing]) -> tuple[int | None, int | None]:
-    """The ids of the consumer and of the topic, for links to their pages."""
-    consumer = next(
-        (o.consumer_id for o in consumers if (o.consumer, o.topic) == (subject.consumer, subject.topic)), None
-    )
-    topic = next((log.topic.pk for log in in_logs if log.topic.name == subject.topic), None)
-    return consumer, topic

@@ -31,6 +31,8 @@ COLOURS = {
     "handled": "handled",
     "passed": "filtered",
     "filtered out": "filtered",
+    "left out": "retrying",
+    "rewound": "retrying",
     "pending": "pending",
     "delayed": "pending",
     "leased": "leased",

@@ -11,6 +11,10 @@ def dead_letters(number: int, *, more: bool = False) -> str:
     return _at_least(ngettext("%(number)s dead letter", "%(number)s dead letters", number), number, more)
 
 
+def topics(number: int) -> str:
+    return _at_least(ngettext("%(number)s topic", "%(number)s topics", number), number)
+
+
 def attempts(number: int) -> str:
     return _at_least(ngettext("%(number)s attempt", "%(number)s attempts", number), number)
 

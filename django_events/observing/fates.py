@@ -14,6 +14,8 @@ STATES = {
     "handled": gettext_lazy("handled"),
     "passed": gettext_lazy("passed: it is older than the consumer"),
     "filtered out": gettext_lazy("filtered out"),
+    "left out": gettext_lazy("left out by a rewind"),
+    "rewound": gettext_lazy("passed by a rewind: handled before it, or left out"),
     "pending": gettext_lazy("pending"),
     "delayed": gettext_lazy("delayed"),
     "leased": gettext_lazy("in hand"),

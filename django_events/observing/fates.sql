@@ -41,11 +41,12 @@
 --
 -- A stream's position says that an event was passed; a queue has a delivery while it isn't, and its history says what
 -- became of it, where one is kept: what comes again is pending, whatever its history says. A position says nothing of
--- events that are older than the consumer.
+-- events that are older than the consumer. The last rewind that went over the event says whether it came again or was left
+-- out; a queue without a history may have handled it before.
 -- Parameters: topic_id, event_id. Identifiers: log. Parts: meets (whether the event `e` is for the consumer `c`; null: unknown).
 -- Relies on: the primary keys of the log and of django_events_delivery, django_events_position (consumer_id,
--- partition), django_events_deadletter (consumer_id, event_id), the primary keys of django_events_pastdelivery and
--- django_events_deliverylease.
+-- partition), django_events_deadletter (consumer_id, event_id), django_events_intervention (consumer, at), the primary
+-- keys of django_events_pastdelivery and django_events_deliverylease.
 SELECT
     c.id, c.name, c.mode,
     CASE
@@ -67,7 +68,27 @@ SELECT
         WHEN NOT c.fits THEN 'filtered out'
         WHEN c.fits IS NULL THEN 'unknown'
         WHEN e.logged_at < c.registered_at THEN 'passed'
-        ELSE 'handled'
+        ELSE coalesce(
+            (
+                SELECT
+                    CASE
+                        WHEN (i.details ->> 'before')::bigint > (i.details ->> 'after')::bigint THEN 'handled'
+                        WHEN c.mode = 'queue' THEN 'rewound'
+                        ELSE 'left out'
+                    END
+                FROM django_events_intervention AS i
+                WHERE i.consumer = c.name
+                    AND i.topic = t.name
+                    AND i.action = 'rewind'
+                    AND i.at >= c.registered_at
+                    AND (i.details ->> 'partition')::int IN (-1, e.partition)
+                    AND e.id >= least((i.details ->> 'before')::bigint, (i.details ->> 'after')::bigint)
+                    AND e.id < greatest((i.details ->> 'before')::bigint, (i.details ->> 'after')::bigint)
+                ORDER BY i.at DESC, i.id DESC
+                LIMIT 1
+            ),
+            'handled'
+        )
     END AS state,
     coalesce(d.attempts, dead.attempts, past.attempts, CASE WHEN p.attempted = e.id THEN p.attempts END, 0) AS attempts,
     CASE
@@ -84,6 +105,7 @@ SELECT
     coalesce(dead.error, nullif(d.error, ''), CASE WHEN p.attempted = e.id THEN p.error END, '') AS error,
     dead.id AS dead_letter_id
 FROM {log} AS e
+JOIN django_events_topic AS t ON t.id = e.topic_id
 CROSS JOIN LATERAL (
     SELECT c.*, {meets} AS fits FROM django_events_consumer AS c WHERE c.topic_id = e.topic_id
 ) AS c

@@ -72,16 +72,34 @@ def _late(using: str, waiting: Sequence[Waiting]) -> Iterator[Finding]:
     held: dict[int, LockHolder] = {}
     for holder in lock_holders(using, [one.topic_id for one in late[:LOOKED_INTO]]) if late else []:
         held.setdefault(holder.topic_id, holder)
+    left = [one for one in late if one.topic_id not in held]
+    if left:
+        yield _not_moved(left)
     for one in waiting:
-        events, age = counted.events(one.events, more=one.more), duration(one.age)
-        facts: dict[str, object] = {"events": events, "time": age}
+        facts: dict[str, object] = {"events": counted.events(one.events, more=one.more), "time": duration(one.age)}
         if one.topic_id in failing:
             yield _failing(failing[one.topic_id], facts)
         elif one.topic_id in held:
             yield _held(one, held[one.topic_id], facts)
-        elif one.age > LATE:
-            what = gettext("%(events)s in the buffer, the oldest for %(time)s: no transfer moves them.") % facts
-            yield _problem("transfer", None, one.topic, None, what, _is_running("run_transfer"))
+
+
+def _not_moved(late: Sequence[Waiting]) -> Finding:
+    """One process that is dead is one problem, of however many topics."""
+    facts = {
+        "events": counted.events(sum(one.events for one in late), more=any(one.more for one in late)),
+        "time": duration(max(one.age for one in late)),
+        "topics": counted.topics(len(late)),
+    }
+    if len(late) == 1:
+        topic, what = (
+            late[0].topic,
+            gettext("%(events)s in the buffer, the oldest for %(time)s: no transfer moves them."),
+        )
+    else:
+        topic = None
+        what = gettext("%(events)s of %(topics)s in the buffer, the oldest for %(time)s: no transfer moves them.")
+    found = _problem("transfer", None, topic, None, what % facts, _is_running("run_transfer"))
+    return found._replace(data={"topics": sorted(one.topic for one in late)})
 
 
 def _held(one: Waiting, holder: LockHolder, facts: dict[str, object]) -> Finding:
@@ -462,4 +480,5 @@ def _of_partition(one: Standing, kind: str, what: str, remedy: str) -> Finding:
         what = gettext("partition %(partition)s and %(others)s: %(what)s") % facts
     elif one.partition != models.Position.ALL:
         what = gettext("partition %(partition)s: %(what)s") % facts
-    return _problem(kind, one.consumer, one.topic, one.partition, what, remedy)
+    data = {"event": one.attempted} if one.attempted else {}
+    return _problem(kind, one.consumer, one.topic, one.partition, what, remedy)._replace(data=data)

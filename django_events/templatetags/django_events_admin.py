@@ -4,6 +4,7 @@ Django imports the tags of every app as soon as it looks at a template engine, a
 where a site registers its own choice of pages. So the admin is imported by the tags that write its addresses only.
 """
 
+import re
 from datetime import datetime, timedelta
 
 from django import template
@@ -17,6 +18,8 @@ from django.utils.safestring import SafeString
 from django_events import phrases
 
 register = template.Library()
+
+UTC_TIME = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}Z")
 
 
 @register.filter
@@ -39,6 +42,18 @@ def duration(value: timedelta | None) -> str:
 def moment(value: datetime | None) -> SafeString | str:
     """`2026-11-20 13:05:19` in the site's zone, and for machines: it reads the same in every language."""
     return "–" if value is None else _time(value, "%Y-%m-%d %H:%M:%S")
+
+
+@register.filter
+def local_times(text: str) -> str:
+    """A sentence of a command, whose times are in UTC, with the times of the page: `2026-11-20 14:05:19`."""
+    return UTC_TIME.sub(lambda found: f"{timezone.localtime(datetime.fromisoformat(found[0])):%Y-%m-%d %H:%M:%S}", text)
+
+
+@register.simple_tag
+def zone() -> str:
+    """The zone of all times on the page: `Europe/Berlin`."""
+    return timezone.get_current_timezone_name()
 
 
 @register.filter

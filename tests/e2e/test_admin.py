@@ -7,9 +7,10 @@ import pytest
 from playwright.sync_api import expect
 
 from django_events import Backoff, Draft
-from django_events.models import Consumer, DeadLetter, Sample
+from django_events.models import BufferedEvent, Consumer, DeadLetter, Sample
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import samples
+from django_events.operations import pause
 from django_events.testing import drain
 from tests.e2e.people import superuser, viewer
 from tests.e2e.pictures import picture
@@ -212,6 +213,70 @@ def test_the_overview_refreshes_itself_until_it_is_stopped(site, olga):
     assert not asked
     olga.reload()
     expect(olga.get_by_role("button", name="Refresh every 10 seconds")).to_be_visible()
+
+
+def test_a_click_into_a_table_does_not_stop_the_refreshing(site, olga):
+    olga.clock.install()
+    olga.goto("/admin/django_events/overview/")
+    region = olga.get_by_role("region", name="Topics", exact=True)
+    region.get_by_role("cell").first.click()
+    expect(region).to_be_focused()
+    site.publish({"visitor": 1})
+    drain(raise_errors=False)
+
+    olga.clock.run_for(11_000)
+    olga.get_by_role("row", name=re.compile("visits 121")).wait_for()
+    expect(region).to_be_focused()
+
+
+def test_the_overview_says_that_it_is_old_and_why(site, olga, guard):
+    olga.clock.install()
+    olga.goto("/admin/django_events/overview/")
+    told = olga.locator(".events-stale")
+    expect(told).to_be_hidden()
+
+    overview = "**/admin/django_events/overview/"
+    olga.route(overview, lambda route: route.abort())
+    for said in ("ERR_FAILED", "ERR_FAILED", "ERR_ABORTED"):  # the last one is the redirect to the form
+        guard.expect(said)
+    olga.clock.run_for(10_000)
+    expect(told).to_contain_text("These figures are old: they are as of 20")
+    expect(told).to_contain_text("The server can't be reached.")
+    olga.unroute(overview)
+    olga.clock.run_for(10_000)
+    expect(told).to_be_hidden()
+
+    olga.route(overview, lambda route: route.fulfill(status=503, body="down"))
+    guard.expect("503")
+    olga.clock.run_for(10_000)
+    expect(told).to_contain_text("The server answers with an error (503).")
+    olga.unroute(overview)
+
+    olga.context.clear_cookies()
+    olga.clock.run_for(10_000)
+    expect(told).to_contain_text("You are logged out.")
+    picture(olga, "stale")
+
+
+def test_problems_are_grouped_by_kind_and_have_their_repair(site, olga, make_topic):
+    for n in range(7):
+        make_topic(f"idle-{n}").publish(n)
+    BufferedEvent.objects.update(published_at=ClockTimestamp() - timedelta(minutes=5))
+    pause("slow")
+    olga.goto("/admin/django_events/overview/")
+
+    problems = olga.get_by_role("region", name="What needs attention")
+    expect(problems.get_by_role("heading", name=re.compile(r"\(1 error, 2 warnings\)"))).to_be_visible()
+    moved = problems.get_by_role("region", name="transfer")
+    expect(moved).to_contain_text("7 events of 7 topics in the buffer, the oldest for 5 min: no transfer moves them.")
+    kinds = problems.get_by_role("heading", level=3).all_inner_texts()
+    assert [kind.split()[0].lower() for kind in kinds] == ["error", "warning", "warning"]
+    expect(problems.get_by_role("link", name="Dead letters")).to_be_visible()
+    picture(olga, "problems")
+    problems.get_by_role("link", name="Resume…").click()
+    olga.get_by_role("button", name="Resume").click()
+    expect(olga.get_by_text("goes on").first).to_be_visible()
+    assert Consumer.objects.get(name="slow").paused_at is None
 
 
 @pytest.mark.requirement("X5")

@@ -8,8 +8,9 @@ import pytest
 from django_events import Backoff, Draft, Ignore
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
+from django_events.admin.topics import COLOURS
 from django_events.models import Consumer, DeadLetter, Event, Topic
-from django_events.observing.fates import fates
+from django_events.observing.fates import STATES, fates
 from django_events.operations import rewind
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
@@ -297,3 +298,15 @@ def test_a_topic_and_an_event_are_found_by_name(things, olga):
     assert olga.get(f"{go}/things/1/", follow=True).status_code == 200
     assert olga.get(f"{go}/thing/1/").status_code == 404
     assert olga.get(f"{go}/things/2/", follow=True).status_code == 404
+
+
+def test_each_state_of_an_event_has_its_words_and_its_colour(olga, things, make_consumer):
+    assert COLOURS.keys() == STATES.keys()
+    make_consumer(things, handler=print, name="reader")
+    things.publish(1)
+    transfer_all()
+    rewind("reader", to="end")
+
+    page = olga.get(f"/admin/django_events/topic/{Topic.objects.get(name='things').pk}/log/1/").content.decode()
+    assert "left out by a rewind" in page
+    assert ">handled<" not in page

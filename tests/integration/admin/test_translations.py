@@ -8,7 +8,7 @@ import pytest
 from django.utils import translation
 
 from django_events import Backoff
-from django_events.admin import overview
+from django_events.admin import problems as shown_problems
 from django_events.models import Consumer, DeadLetter, Topic
 from django_events.observing import problems, samples
 from django_events.testing import drain
@@ -111,4 +111,4 @@ def test_every_kind_of_problem_has_a_name():
     source = Path(problems.__file__).read_text(encoding="utf-8")
     named = set(re.findall(r'(?:_problem\(|_of_all\(one, |_of_partition\(one, )"([^"]+)"', source))
 
-    assert named == set(overview.KINDS)
+    assert named == set(shown_problems.KINDS)

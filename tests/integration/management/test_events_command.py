@@ -254,7 +254,7 @@ def test_status_counts_up_to_a_bound(events: Run, lanes, things, make_consumer, 
     counted = {row["topic"]: (row["events"], row["more"]) for row in data["buffer"]}
     assert counted == {"lanes": (3, True), "things": (3, False)}
     assert "≥ 3" in table.out
-    assert "at least 3 events in the buffer" in table.out
+    assert "at least 6 events of 2 topics in the buffer" in table.out
     assert (of(data["consumers"])["dead_letters"], of(data["consumers"])["more_dead_letters"]) == (2, True)
     assert "at least 2 dead letters." in table.out
 

@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from django_events import Backoff, Draft, declarations, publish, publish_many
 from django_events.exceptions import EventExpired
-from django_events.models import DeadLetter, Event
-from django_events.operations import pause
+from django_events.models import Consumer, DeadLetter, Event
+from django_events.operations import pause, rewind
 from tests.support.fix_consumers import lease_of, run_once
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_topics import transfer_all
@@ -139,3 +139,55 @@ def test_a_topic_that_no_consumer_reads(make_topic, capsys):
     fill_topic(make_topic(), 1)
     call_command("events", "fate", "things/1")
     assert "No consumer reads topic things." in capsys.readouterr().out
+
+
+@pytest.mark.requirement("X16")
+def test_what_a_rewind_left_out_was_not_handled(make_topic, make_consumer):
+    topic = make_topic()
+    seen = []
+    reader = make_consumer(topic, name="reader", handler=lambda event: seen.append(event.id))
+    fill_topic(topic, *range(1, 7))
+    rewind("reader", to=3)
+    run_once(reader)
+    assert seen == [3, 4, 5, 6]
+
+    def states():
+        return [fates(topic, id)["reader"].state for id in range(1, 7)]
+
+    assert states() == ["left out"] * 2 + ["handled"] * 4
+    rewind("reader", to=2)
+    assert states() == ["left out", *["pending"] * 5]
+    rewind("reader", to=5)
+    run_once(reader)
+    assert states() == ["left out"] * 4 + ["handled"] * 2
+    rewind("reader", to="beginning")
+    run_once(reader)
+    assert states() == ["handled"] * 6
+
+
+@pytest.mark.requirement("X16")
+@pytest.mark.parametrize("history", [None, timedelta(days=1)])
+def test_a_queue_that_a_rewind_moved_says_what_it_knows(make_topic, make_consumer, history):
+    topic = make_topic()
+    queue = make_consumer(topic, name="queue", mode="queue", handler=lambda event: None, history=history)
+    fill_topic(topic, 1, 2)
+    run_once(queue)
+    fill_topic(topic, 3, 4)
+    rewind("queue", to="end")
+    fill_topic(topic, 5)
+    run_once(queue)
+
+    told = [fates(topic, id)["queue"].state for id in range(1, 6)]
+    assert told == ["handled", "handled", "rewound", "rewound", "handled"]
+
+
+@pytest.mark.requirement("X16")
+def test_the_rewind_of_an_earlier_consumer_of_the_name_says_nothing(make_topic, make_consumer):
+    topic = make_topic()
+    make_consumer(topic, name="reader", handler=print)
+    fill_topic(topic, 1, 2)
+    rewind("reader", to="end")
+    assert fates(topic)["reader"].state == "left out"
+    Consumer.objects.filter(name="reader").update(registered_at=timezone.now())
+
+    assert fates(topic)["reader"].state == "passed"

@@ -15,7 +15,7 @@ from django_events.models.functions import ClockTimestamp
 from django_events.observing import counted, dead_rows, problems
 from django_events.observing.dead_rows import SQL as DEAD_ROWS_SQL
 from django_events.observing.dead_rows import Holder
-from django_events.observing.findings import Finding
+from django_events.observing.findings import Finding, Subject
 from django_events.observing.lag import standings
 from django_events.operating.pausing import pause
 from django_events.phrases import count
@@ -307,3 +307,14 @@ def test_what_is_wrong_and_what_to_do_are_translated_and_the_kind_is_not(things,
     assert told["transfer"].remedy == "«Is one running? manage.py run_transfer»"
     assert told["paused"].what.startswith("«paused since 20")
     assert told["paused"].remedy == "manage.py events resume reader"  # a command is the same in all languages
+
+
+def test_a_transfer_that_is_dead_is_one_problem_of_however_many_topics(make_topic):
+    for n in range(3):
+        publish(make_topic(f"idle-{n}"), n)
+    BufferedEvent.objects.update(published_at=ClockTimestamp() - timedelta(minutes=3))
+    [told] = [one for one in problems.find_problems("default", waiting("default"), None, []) if one.kind == "transfer"]
+
+    assert told.what == "3 events of 3 topics in the buffer, the oldest for 3 min: no transfer moves them."
+    assert (told.subject, told.severity) == (Subject(), "error")
+    assert told.data == {"topics": ["idle-0", "idle-1", "idle-2"]}

@@ -116,10 +116,10 @@ def test_numbers_are_counted_up_to_a_limit_and_say_so(busy, queue):
 
 def test_deliveries_that_a_rewind_left_behind_the_end_of_the_filling_do_not_count(queue):
     fill_topic("letters", 1, 2, 3)
-    models.Consumer.objects.update(live=False, filled_until=1)
+    models.Consumer.objects.filter(name="queue").update(live=False, filled_until=1)
 
     assert numbers() == {**NOTHING, "available": 1}
-    models.Consumer.objects.update(live=True)
+    models.Consumer.objects.filter(name="queue").update(live=True)
     assert numbers() == {**NOTHING, "available": 3}
 
 
