@@ -42,6 +42,7 @@ _HOMES = {
     "outbox": "django_events.publishing.outbox",
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
+    "queue": "django_events.declarations",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
 }
@@ -71,13 +72,14 @@ __all__ = [
     "outbox",
     "publish",
     "publish_many",
+    "queue",
     "suppress",
     "topic",
 ]
 
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
-    from django_events.declarations import DeclaredConsumer, DeclaredTopic, consumer, topic
+    from django_events.declarations import DeclaredConsumer, DeclaredTopic, consumer, queue, topic
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
     from django_events.migrating import CreateTopic

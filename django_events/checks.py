@@ -58,6 +58,8 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
                     hint=f"{did_you_mean(name, topics)} It is declared at {consumer.declared_at}.",
                     id="django_events.E008",
                 )
+        if consumer.is_for_claims:
+            continue
         try:
             consumer.load()
         except HandlerNotFound as error:  # a warning: it stops this consumer, and must not stop the others

@@ -134,7 +134,11 @@ def drain(
     """
     using = writable(using)
     chosen = list(dict.fromkeys(declarations.consumers.get(one) for one in consumers))
-    draining = Drain(using, chosen or list(declarations.consumers), raise_errors=raise_errors, limit=limit, ahead=ahead)
+    for one in chosen:
+        if one.is_for_claims:
+            one.load()  # says that it has none
+    served = chosen or [one for one in declarations.consumers if not one.is_for_claims]
+    draining = Drain(using, served, raise_errors=raise_errors, limit=limit, ahead=ahead)
     try:
         return draining.run()
     except HandlerRaised as raised:

@@ -339,7 +339,7 @@ def _declared(row: Consumer) -> list[tuple[str, object, bool]]:
     for one in declarations.consumers:
         if one.name == row.name:
             return [
-                (_("Handler"), one.handler if isinstance(one.handler, str) else _named(one.handler), True),
+                (_("Handler"), _named(one.handler), True),
                 (_("Declared at"), one.declared_at, True),
                 (_("Attempts allowed"), one.retry.attempts, False),
                 (_("Pauses between them"), _pauses(one.retry), False),
@@ -356,6 +356,10 @@ def _declared(row: Consumer) -> list[tuple[str, object, bool]]:
 
 
 def _named(handler: object) -> str:
+    if isinstance(handler, str):
+        return handler
+    if handler is None:
+        return "–"
     while isinstance(handler, partial):
         handler = handler.func
     name = getattr(handler, "__qualname__", type(handler).__qualname__)

@@ -20,6 +20,7 @@ from django_events.declarations.declared_consumer import Start as Start
 from django_events.declarations.declared_topic import DeclaredTopic as DeclaredTopic
 from django_events.declarations.declaring import ConsumerOptions as ConsumerOptions
 from django_events.declarations.declaring import consumer as consumer
+from django_events.declarations.declaring import queue as queue
 from django_events.declarations.declaring import topic as topic
 from django_events.declarations.limits import LONGEST_LEASE as LONGEST_LEASE
 from django_events.declarations.limits import MAX_BATCH as MAX_BATCH

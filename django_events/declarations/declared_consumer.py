@@ -39,7 +39,7 @@ class DeclaredConsumer(Operable):
 
     name: str
     topics: tuple[str, ...]
-    handler: Handler | str = field(compare=False)
+    handler: Handler | str | None = field(compare=False)
     batch_size: int | None = None
     min_batch: int = 1
     max_wait: timedelta | None = None
@@ -72,16 +72,28 @@ class DeclaredConsumer(Operable):
         return (self.types, self.keys, self.where) != (None, None, None)
 
     @property
+    def is_for_claims(self) -> bool:
+        """Whether it is a queue without a handler: programs claim its events, and no worker serves it."""
+        return self.handler is None
+
+    @property
     def package(self) -> str:
         """The package of the app that has the handler."""
         handler = self.handler
         while isinstance(handler, partial):
             handler = handler.func
+        if handler is None:
+            return ""
         path = handler if isinstance(handler, str) else getattr(inspect.unwrap(handler), "__module__", None) or ""
         return path.partition(".")[0]
 
     def load(self) -> Handler:
         """The handler itself; one that is named by its path is imported now."""
+        if self.handler is None:
+            raise HandlerNotFound(
+                f"Consumer {self.name!r}, declared at {self.declared_at}, is a queue without a handler: programs claim "
+                "its events, by claim() or `manage.py events claim`, and no worker serves it."
+            )
         if not isinstance(self.handler, str):
             return self.handler
         path, _, name = self.handler.rpartition(".")
@@ -117,7 +129,7 @@ class DeclaredConsumer(Operable):
         if isinstance(self.handler, str):
             if "." not in self.handler:
                 yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
-        elif not callable(self.handler):
+        elif self.handler is not None and not callable(self.handler):
             yield f"{what} has the handler {self.handler!r}, expected a function."
 
     def _problems_of_topics(self, what: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`topic()` and `consumer()`, with which an app declares."""
+"""`topic()`, `consumer()` and `queue()`, with which an app declares."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -163,7 +163,47 @@ def consumer(
     return decorate
 
 
+def queue(
+    *topics: DeclaredTopic | str,
+    name: str,
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    start: Start = "beginning",
+    retry: Backoff = Backoff(),
+    lease: timedelta = timedelta(seconds=30),
+    ordered: bool = False,
+    delay: timedelta | None = None,
+    history: timedelta | None = None,
+    max_pending: int | None = None,
+) -> DeclaredConsumer:
+    """Declare a queue consumer without a handler: programs claim its events, by `claim()` or `events claim`.
+
+    No worker serves it. All else is as of a consumer with mode="queue".
+    """
+    declared = DeclaredConsumer(
+        name=name,
+        topics=tuple(str(one) for one in topics),
+        handler=None,
+        types=texts(types),
+        keys=texts(keys),
+        where=where,
+        partitioned=False,
+        start=start,
+        retry=retry,
+        lease=lease,
+        mode="queue",
+        ordered=ordered,
+        delay=delay,
+        history=history,
+        max_pending=max_pending,
+        declared_at=_caller(),
+    )
+    consumers.add(declared)
+    return declared
+
+
 def _caller() -> str:
-    """Where the app called `topic()` or `consumer()`."""
+    """Where the app called `topic()`, `consumer()` or `queue()`."""
     frame = sys._getframe(2)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -80,9 +80,17 @@ class WorkerCommand(BaseCommand):
         if threads < 1:
             raise CommandError(f"--threads is {threads}, expected at least 1.", returncode=Exit.USAGE)
         try:
-            return [declarations.consumers.get(name) for name in dict.fromkeys(names)]
+            found = [declarations.consumers.get(name) for name in dict.fromkeys(names)]
         except UnknownName as error:
             raise CommandError(str(error), returncode=Exit.USAGE) from error
+        for one in found:
+            if one.is_for_claims:
+                raise CommandError(
+                    f"Consumer {one.name!r} is a queue without a handler: programs claim its events, see manage.py "
+                    f"events claim {one.name}. No worker serves it.",
+                    returncode=Exit.USAGE,
+                )
+        return found
 
     def say(self, text: str) -> None:
         """Print a line at once, also where standard output is a file."""

@@ -252,6 +252,8 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
             continue
         if not one.lag or one.state not in ("idle", "lost", "retrying") or (one.consumer, one.topic) not in declared:
             continue
+        if declarations.consumers.get(one.consumer).is_for_claims:  # a program may come once a day
+            continue
         if one.paused_at is not None or (one.unserved_for is not None and one.unserved_for <= UNSERVED):
             continue
         candidates.append(one)

@@ -9,6 +9,7 @@ import pgtrigger
 from django.db import models
 
 from django_events import (
+    Backoff,
     BufferedWriter,
     Claimed,
     DeclaredConsumer,
@@ -25,6 +26,7 @@ from django_events import (
     outbox,
     publish,
     publish_many,
+    queue,
     topic,
 )
 from django_events import operations as by_hand
@@ -40,6 +42,10 @@ assert_type(orders.partitions, int)
 
 @consumer(orders, "payments", name="billing", types=["order.placed"])
 def bill(event: ReceivedEvent) -> None: ...
+
+
+exports = queue(orders, name="exports", retry=Backoff(attempts=3), lease=timedelta(minutes=10))
+assert_type(exports, DeclaredConsumer)
 
 
 @consumer(orders, name="search", batch_size=200, max_wait=timedelta(seconds=1))

@@ -55,12 +55,13 @@ class Command(WorkerCommand):
             sys.exit(Exit.FAILED)
 
     def _chosen(self, names: list[str], *, all: bool, threads: int) -> list[declarations.DeclaredConsumer]:
-        known = [consumer.name for consumer in declarations.consumers]
+        known = [consumer.name for consumer in declarations.consumers if not consumer.is_for_claims]
         if all and names:
             raise CommandError("Name consumers, or say --all, not both.", returncode=Exit.USAGE)
         if all and not known:
             raise CommandError(
-                "No installed app declares a consumer. Declare one in an app's events.py: @consumer(…, name='…').",
+                "No installed app declares a consumer with a handler. "
+                "Declare one in an app's events.py: @consumer(…, name='…').",
                 returncode=Exit.USAGE,
             )
         if not all and not names:

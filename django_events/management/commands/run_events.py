@@ -43,7 +43,7 @@ class Command(WorkerCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
-        chosen = names or [consumer.name for consumer in declarations.consumers]
+        chosen = names or [one.name for one in declarations.consumers if not one.is_for_claims]
         consumers = self.consumers(chosen, threads=threads)
         using = self.alias(database)
         if once and reload:
