@@ -86,13 +86,15 @@ class Operable:
         to: Literal["beginning", "end"] | datetime | int,
         topic: OneTopic = None,
         partition: int | None = None,
+        reason: str = "",
         by: str | None = None,
         wait: timedelta = WAIT,
         dry_run: bool = False,
         using: str | None = None,
     ) -> list[Move]:
         """Let this consumer go on at another offset; see `operations.rewind`."""
-        options = {"partition": partition, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
+        how = {"wait": wait, "dry_run": dry_run, "using": using}
+        options = {"partition": partition, "reason": reason, "by": by, **how}
         moves: list[Move] = _operations().rewind(self, to=to, topic=topic, **options)
         return moves
 

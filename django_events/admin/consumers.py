@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib import messages
@@ -38,6 +38,7 @@ from django_events.retries import Backoff
 SQL = sql.beside(__name__)
 
 LISTED = 100
+BY_HAND, LOOKED_AT = 10, 1_000  # interventions on the page of a consumer, and rows that are looked at for them
 LEASED = 10_000  # events in hand that are looked up
 IN_HAND = ("event_id", "received_at", "visible_at", "token", "attempts", "delivered", "error")  # in that order
 WAIT = timedelta(seconds=5)  # for events in hand: a page must answer sooner than a command
@@ -115,6 +116,7 @@ def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
         to=said["place"],
         topic=row.topic.name,
         partition=said["partition"],
+        reason=said["reason"],
         by=by(request),
         wait=WAIT,
         using=row._state.db,
@@ -239,9 +241,7 @@ class ConsumerAdmin(Pages):
                 topics={row.topic.name: row.topic_id},
             ),
             "declared": _declared(row),
-            "interventions": Intervention.objects.using(using)
-            .filter(consumer=row.name, topic=row.topic.name)
-            .order_by("-at")[:10],
+            "interventions": _done_by_hand(using, row),
             "actions": [action for action in ACTIONS.values() if self._offers(request, row, standing.state, action)],
             "dead_letters": DeadLetter.objects.using(using).filter(consumer=row).exists(),
         }
@@ -306,6 +306,12 @@ class ConsumerAdmin(Pages):
             "button": action.label,
             "form": form,
             "moves": moves,
+            "total": moves
+            and {
+                "again": sum(move.again for move in moves),
+                "omitted": sum(move.omitted for move in moves),
+                "dead_letters": sum(move.dead_letters for move in moves),
+            },
             "all": Position.ALL,
             "back": back,
         }
@@ -373,6 +379,46 @@ def _pauses(retry: Backoff) -> str:
         "base": duration(retry.base),
         "cap": duration(retry.cap),
     }
+
+
+class DoneByHand(NamedTuple):
+    """An intervention; of a rewind the first of its partitions, and how many there are."""
+
+    first: Intervention
+    partitions: int
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What was said, and of one partition all that was changed."""
+        details: dict[str, Any] = self.first.details
+        if self.partitions == 1:
+            return details
+        said = {name: value for name, value in details.items() if name in ("to", "reason")}
+        return {"partitions": self.partitions, **said}
+
+
+def _done_by_hand(using: str, row: Consumer) -> list[DoneByHand]:
+    """The newest interventions. A rewind is written down for each partition, and is one here."""
+    about = Intervention.objects.using(using).filter(consumer=row.name, topic=row.topic.name)
+    done: list[DoneByHand] = []
+    last: Intervention | None = None
+    for one in about.order_by("-at", "-pk")[:LOOKED_AT]:
+        if last is not None and _is_same_rewind(last, one):
+            done[-1] = done[-1]._replace(partitions=done[-1].partitions + 1)
+        elif len(done) == BY_HAND:
+            break
+        else:
+            done.append(DoneByHand(one, 1))
+        last = one
+    return done
+
+
+def _is_same_rewind(later: Intervention, one: Intervention) -> bool:
+    """Whether these are two partitions of a rewind, which move in one transaction."""
+    if (later.action, one.action) != ("rewind", "rewind") or later.at - one.at > timedelta(seconds=1):
+        return False
+    said = [(each.by, each.details.get("to"), each.details.get("reason")) for each in (later, one)]
+    return said[0] == said[1] and later.details.get("partition") != one.details.get("partition")
 
 
 def leases(using: str, row: Consumer) -> list[DeliveryLease]:

@@ -31,6 +31,7 @@ class RewindForm(forms.Form):
     partition = forms.IntegerField(
         label=_("Partition"), required=False, min_value=0, help_text=_("Empty: all partitions.")
     )
+    reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
 
     def clean(self) -> dict[str, Any]:
         said = super().clean() or {}

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, TypeVar
 
-from django.db.models import Case, F, Func, Model, QuerySet, TextField, Value, When
+from django.db.models import BigIntegerField, Case, F, Func, Model, QuerySet, TextField, Value, When
 from django.db.models.functions import Left, Length
 from django.db.models.sql.compiler import SQLCompiler
 
@@ -19,6 +19,13 @@ UNREADABLE = (
 )
 
 M = TypeVar("M", bound=Model)
+
+
+class OctetLength(Func):
+    """SQL: how many bytes a text has, as it was sent and not as it is stored."""
+
+    function = "octet_length"
+    output_field = BigIntegerField()
 
 
 class Pretty(Func):
@@ -76,7 +83,8 @@ class Payload(NamedTuple):
 def readable(rows: QuerySet[M]) -> QuerySet[M]:
     """Events or dead letters with the layouts of their payloads, and without the payloads: Python needn't read them."""
     layouts = {"value_layout": Pretty(F("value")), "metadata_layout": Pretty(F("metadata"))}
-    sizes = {"value_bytes": Stored(F("value")), "body_bytes": Length("body")}
+    length = OctetLength(ReadableText(F("value")))
+    sizes = {"value_bytes": Stored(F("value")), "value_length": length, "body_bytes": Length("body")}
     readable_rows: QuerySet[M] = rows.defer("value", "metadata").annotate(**layouts, **sizes)
     return readable_rows
 
@@ -91,7 +99,7 @@ def of(row: Any, *, everything: bool = False) -> Payload:
         value=texts[0] if texts[0] is None else texts[0][:limit],
         body=texts[1] if texts[1] is None else texts[1][:limit],
         metadata=(texts[2] or "")[:limit],
-        size=row.body_bytes if row.body is not None else (row.value_bytes or 0),
+        size=row.body_bytes if row.body is not None else (row.value_length or row.value_bytes or 0),
         cut=not everything and any(len(text) > SHOWN for text in texts if text),
         hidden=row.body is not None and body is None,
     )

@@ -13,22 +13,29 @@ from django_events.admin.forms import DiscardForm
 from django_events.admin.lists import NAMED, DatabaseFilter, Lists
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
-from django_events.models import Clock, ScheduledEvent, Topic
+from django_events.models import Clock, Intervention, ScheduledEvent, Topic
 from django_events.observing import counted
 from django_events.operating.cancelling import cancel_scheduled
 from django_events.operating.clocks import pause_clock, resume_clock, run_clock
 from django_events.phrases import moment
 
+LONGEST_DETAILS = 120  # characters in a list
+
 
 class InterventionAdmin(Lists):
     """Interventions, the newest first, also those about consumers that are gone."""
 
-    list_display = ("at", "by", "action", "consumer", "topic")
+    list_display = ("at", "by", "action", "consumer", "topic", "what")
     list_filter = (DatabaseFilter, "action")
     search_fields = ("=consumer", "=topic", "=by")
     ordering = ("-id",)
     fields = ("at", "by", "action", "consumer", "topic", "details")
     sortable_by = ()
+
+    @admin.display(description=_("details"))
+    def what(self, row: Intervention) -> str:
+        told = ", ".join(f"{name}: {value}" for name, value in row.details.items())
+        return told if len(told) <= LONGEST_DETAILS else f"{told[:LONGEST_DETAILS]}…"
 
 
 class ScheduledEventAdmin(Lists):

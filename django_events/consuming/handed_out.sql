@@ -13,12 +13,17 @@ WHERE l.token = %(token)s
 -- name: deliveries_of_token
 -- The deliveries that are claimed under a token, with the attempts that are counted and their keys.
 --
+-- They are found by an array, because a join may be planned as a scan of all deliveries.
 -- Parameters: token.
 -- Relies on: the primary keys of django_events_deliverylease and django_events_delivery.
 SELECT d.event_id, d.attempts, d.key
 FROM django_events_deliverylease AS l
-CROSS JOIN LATERAL jsonb_array_elements_text(l.event_ids) AS leased (id)
-JOIN django_events_delivery AS d
-    ON d.consumer_id = l.consumer_id AND d.event_id = leased.id::bigint AND d.token = l.token
+CROSS JOIN LATERAL (
+    SELECT d.event_id, d.attempts, d.key
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = l.consumer_id
+        AND d.event_id = ANY(ARRAY(SELECT held.id::bigint FROM jsonb_array_elements_text(l.event_ids) AS held (id)))
+        AND d.token = l.token
+) AS d
 WHERE l.token = %(token)s
 ORDER BY d.event_id

@@ -129,7 +129,7 @@ class DeclaredConsumer(Operable):
         if isinstance(self.handler, str):
             if "." not in self.handler:
                 yield f"{what} has handler={self.handler!r}, expected a path like 'shop.billing.bill'."
-        elif self.handler is not None and not callable(self.handler):
+        elif not callable(self.handler) and not (self.is_for_claims and self.mode == "queue"):
             yield f"{what} has the handler {self.handler!r}, expected a function."
 
     def _problems_of_topics(self, what: str) -> Iterator[str]:

@@ -28,6 +28,7 @@ def rewind(
     to: declarations.Start,
     topic: declarations.DeclaredTopic | str | None = None,
     partition: int | None = None,
+    reason: str = "",
     by: str | None = None,
     wait: timedelta = timedelta(seconds=10),
     dry_run: bool = False,
@@ -67,6 +68,7 @@ def rewind(
                     to=str(to),
                     dead_letters=move.dead_letters,
                     **({"left_out": move.left_out} if move.left_out else {}),
+                    **({"reason": reason} if reason else {}),
                 )
     return moves
 

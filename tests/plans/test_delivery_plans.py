@@ -10,6 +10,7 @@ from django_events import models, sql
 from django_events.consuming.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
 from django_events.consuming.deliveries import SQL as DELIVERIES_SQL
 from django_events.consuming.filling import SQL as FILLING_SQL
+from django_events.consuming.handed_out import SQL as HANDED_OUT_SQL
 from django_events.maintaining.pruning import SQL as PRUNING_SQL
 from django_events.observing.queues import SQL as QUEUES_SQL
 from django_events.workers.due_partitions import SQL as DUE_PARTITIONS_SQL
@@ -240,6 +241,21 @@ def test_the_figures_of_a_queue_cost_the_same_however_much_waits(consumer_id, st
     for node in looked_at:
         assert "Index" in node["Node Type"], node
         assert "consumer_id" in node["Index Cond"], node
+    assert [node for node in looked_at if "event_id = ANY" in node["Index Cond"]]
     limits = [node["Plan Rows"] for node in plan if node["Node Type"] == "Limit"]
     assert len(limits) == 3
     assert max(limits) <= 1_001
+
+
+@pytest.mark.requirement("S2")
+def test_what_a_token_has_is_found_by_its_ids(consumer_id, statistics):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_events_deliverylease (token, consumer_id, leased_until, holder, event_ids)"
+            f" SELECT d.token, d.consumer_id, now(), '', jsonb_agg(d.event_id) FROM {DELIVERIES} AS d"
+            " WHERE d.token = 7 GROUP BY d.token, d.consumer_id"
+        )
+    plan = explain(HANDED_OUT_SQL.deliveries_of_token, token=7)
+
+    [deliveries] = [node for node in plan if node.get("Relation Name") == DELIVERIES]
+    assert "event_id = ANY" in deliveries["Index Cond"]

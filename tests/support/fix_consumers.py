@@ -22,6 +22,8 @@ from django_events.models import (
     Consumer,
     DeadLetter,
     Delivery,
+    DeliveryLease,
+    PastDelivery,
     Position,
 )
 from django_events.models.functions import ClockTimestamp
@@ -72,7 +74,9 @@ def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
         declarations.consumers.discard(consumer)
     if not connection.in_atomic_block:
         rows = Consumer.objects.filter(name__in={consumer.name for consumer in made})
-        Delivery.objects.filter(consumer_id__in=list(rows.values_list("pk", flat=True))).delete()
+        ids = list(rows.values_list("pk", flat=True))
+        for model in (Delivery, DeliveryLease, PastDelivery):
+            model.objects.filter(consumer_id__in=ids).delete()
         rows.delete()
 
 

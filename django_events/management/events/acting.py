@@ -17,6 +17,7 @@ from django_events.management.events.subcommand import (
     add_topic,
     at_least_one,
     place,
+    text,
     wrong_usage,
 )
 from django_events.management.reporting import Report, table
@@ -49,6 +50,7 @@ def rewind(
     topic: str | None,
     partition: int | None,
     wait: int,
+    reason: str,
     by: str | None,
     execute: bool,
     **options: Any,
@@ -62,6 +64,7 @@ def rewind(
         to=to,
         topic=topic,
         partition=partition,
+        reason=reason,
         by=by,
         wait=timedelta(seconds=wait),
         dry_run=not execute,
@@ -82,6 +85,10 @@ def rewind(
         for move in moves
     ]
     told = f"Consumer {name} is rewound." if execute else DRY_RUN
+    if len(moves) > 1:
+        dropped, again = sum(move.dead_letters for move in moves), sum(move.again for move in moves)
+        omitted = sum(move.omitted for move in moves)
+        told = f"All: {again:,} come again, {omitted:,} left out, {dropped:,} dead letters dropped. {told}"
     return Report(data, f"{table(columns, cells)}\n\n{told}")
 
 
@@ -125,6 +132,7 @@ def _arguments_of_rewind(parser: CommandParser) -> None:
     parser.add_argument(
         "--wait", type=at_least_one, default=10, help="How many seconds to wait for events in hand; 10 by default."
     )
+    parser.add_argument("--reason", type=text, default="", help="Why, for the record.")
     add_execute(parser)
 
 

@@ -589,3 +589,30 @@ def test_a_queue_s_page_says_what_becomes_of_its_events(olga, dead, things):
     assert {row[0] for row in rows} == {"available", "in", "waiting", "retrying", "dead"}
     assert "died" in rows[-1] and "3" in rows[-1]
     assert "?state=leased" in table and "deadletter" in table
+
+
+def test_a_rewind_of_many_partitions_has_totals_a_warning_and_one_row(olga, lanes, make_consumer):
+    row = consumer_of(make_consumer(lanes, handler=print))
+    for n in range(12):
+        lanes.publish(n, key=str(n))
+    transfer_all()
+    page = olga.get(address("consumer", row, "act/rewind"), {"to": "end"}).content.decode()
+    assert "12 events are not handled: they are left out." in page
+    assert "events-dangerous" in page
+    totals = re.sub(r"<[^>]+>", " ", page[page.index("<tfoot>") : page.index("</tfoot>")]).split()
+    assert totals == ["All", "0", "12", "0"]
+
+    olga.post(address("consumer", row, "act/rewind"), {"to": "end", "reason": "an old backlog"})
+    assert Intervention.objects.filter(action="rewind").count() == lanes.partitions > 1
+    assert {one.details["reason"] for one in Intervention.objects.all()} == {"an old backlog"}
+    page = olga.get(address("consumer", row)).content.decode()
+    table = page[page.index("What was done by hand") :].split("</table>")[0]
+    assert table.count("<tr>") == 2
+    assert f"partitions: {lanes.partitions}, to: end, reason: an old backlog" in table
+    assert "an old backlog" in olga.get("/admin/django_events/intervention/", {"q": row.name}).content.decode()
+
+
+def test_the_size_of_a_value_is_that_of_its_text(olga, things):
+    things.publish({"text": "a" * 9_000})
+    transfer_all()
+    assert 'Value <span class="help">9.0 kB' in olga.get(address("topic", topic_of(things), "log/1")).content.decode()
