@@ -19,12 +19,12 @@ from django.utils.translation import gettext_lazy
 
 from django_events import declarations, sql
 from django_events.admin import addresses
-from django_events.admin.forms import ReplayForm, RewindForm, SkipForm
+from django_events.admin.forms import ReplayForm, RetryForm, RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError
-from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Intervention, Position
+from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position
 from django_events.observing import counted
 from django_events.observing.findings import Subject
 from django_events.observing.lag import importance, progress, standings
@@ -76,7 +76,13 @@ def _resume(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
 
 
 def _retry_now(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    if retry_now(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
+    only = said["only"]
+    if retry_now(row.name, topic=row.topic.name, event_id=only, by=by(request), using=row._state.db):
+        if only:
+            return _("Consumer %(consumer)s tries %(address)s again now.") % {
+                "consumer": row,
+                "address": f"{row.topic}/{only}",
+            }
         return _("Consumer %(consumer)s tries again now what failed.") % {"consumer": row}
     return ""
 
@@ -156,6 +162,7 @@ ACTIONS = {
                 "What stopped or waits for another attempt is tried again now, its attempts counted anew."
             ),
             act=_retry_now,
+            form=RetryForm,
         ),
         Action(
             name="skip",
@@ -252,15 +259,23 @@ class ConsumerAdmin(Pages):
         state = request.GET.get("state", "")
         found = listed(using, row, state, after=addresses.id_of(request, "after") or 0)
         rows, more = found[:LISTED], len(found) > LISTED
+        known = _types_and_keys(using, row, [one.event_id for one in rows])
         context = {
             "title": _("Deliveries of %(consumer)s") % {"consumer": row},
             "trail": [(str(row), self.url("change", address))],
             "using": using,
             "consumer": row,
             "state": state,
-            "states": [("", _("oldest first")), ("waiting", _("waiting for a time")), ("leased", _("in hand"))],
-            "deliveries": rows,
-            "next": rows[-1].event_id if rows and more and state != "waiting" else None,
+            "states": [
+                ("", _("oldest first")),
+                ("retrying", _("retrying")),
+                ("waiting", _("waiting for a time")),
+                ("leased", _("in hand")),
+            ],
+            "deliveries": [(one, *known.get(one.event_id, (None, None))) for one in rows],
+            "next": rows[-1].event_id if rows and more and state in ("", "leased") else None,
+            "may_retry": may(request, "retry_now_consumer"),
+            "may_skip": may(request, "skip_consumer"),
             "more": more,
         }
         return self.answer(request, "deliveries.html", context)
@@ -439,9 +454,20 @@ def _listed(using: str, row: Consumer, state: str, after: int) -> list[Delivery]
         in_hand = SQL.deliveries_in_hand
         found = sql.fetch(using, in_hand, consumer_id=row.pk, event_ids=ids[:LEASED], limit=LISTED + 1)
         return [Delivery(consumer_id=row.pk, **dict(zip(IN_HAND, one, strict=True))) for one in found]
+    if state == "retrying":  # among those that are due first: a million may wait for their first attempt
+        waiting = rows.filter(visible_at__isnull=False).order_by("visible_at").values_list("event_id", "attempts")
+        ids = [event_id for event_id, attempts in waiting[:LEASED] if attempts][: LISTED + 1]
+        return sorted(rows.filter(event_id__in=ids), key=lambda one: ids.index(one.event_id))
     if state == "waiting":
         return list(rows.filter(visible_at__isnull=False).order_by("visible_at")[: LISTED + 1])
     return list(rows.filter(event_id__gt=after).order_by("event_id")[: LISTED + 1])
+
+
+def _types_and_keys(using: str, row: Consumer, event_ids: list[int]) -> dict[int, tuple[str, str | None]]:
+    """Of events that are in the log; of a dead letter that is handled again after retention nothing is known here."""
+    with sql.by_index(using):
+        found = Event.objects.using(using).filter(topic_id=row.topic_id, id__in=event_ids)
+        return {event_id: (type_, key) for event_id, type_, key in found.values_list("id", "type", "key")}
 
 
 def _attempted(row: Consumer) -> int | None:

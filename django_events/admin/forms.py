@@ -55,6 +55,18 @@ class SkipForm(forms.Form):
     reason = forms.CharField(label=_("Reason"), max_length=500)
 
 
+class RetryForm(forms.Form):
+    """One event that waits for its next attempt, or all."""
+
+    only = forms.IntegerField(
+        label=_("Id of the event"),
+        required=False,
+        min_value=1,
+        max_value=LARGEST_ID,
+        help_text=_("Empty: all that stopped or waits for another attempt."),
+    )
+
+
 class ReplayForm(forms.Form):
     """Which events a consumer handles again, and why."""
 

@@ -196,6 +196,9 @@ class TopicAdmin(Pages):
             "searched": None if topic.timeline else log.SEARCHED,
             "may_publish": may(request, "republish_event"),
             "may_replay": may(request, "view_consumer", "replay_consumer"),
+            "can_replay": ("handled", "left out", "rewound"),
+            "may_retry": may(request, "view_consumer", "retry_now_consumer"),
+            "may_skip": may(request, "view_consumer", "skip_consumer"),
         }
         return self.answer(request, "event.html", context)
 

@@ -616,3 +616,32 @@ def test_the_size_of_a_value_is_that_of_its_text(olga, things):
     things.publish({"text": "a" * 9_000})
     transfer_all()
     assert 'Value <span class="help">9.0 kB' in olga.get(address("topic", topic_of(things), "log/1")).content.decode()
+
+
+@pytest.mark.requirement("X5")
+def test_deliveries_have_type_and_key_and_one_is_tried_again_or_skipped(olga, things, make_consumer, broken):
+    retry = Backoff(attempts=5, base=timedelta(hours=1), cap=timedelta(hours=1))
+    reader = declare(make_consumer, things, broken, mode="queue", retry=retry)
+    for n in (1, 2):
+        things.publish(n, key=f"key-{n}", type="order.placed")
+    drain(raise_errors=False)
+    things.publish(3, key="key-3", type="order.paid")
+    transfer_all()
+    row = consumer_of(reader)
+    listed = olga.get(address("consumer", row, "deliveries")).content.decode()
+    assert "order.paid" in listed and "key-3" in listed
+    retrying = olga.get(address("consumer", row, "deliveries"), {"state": "retrying"}).content.decode()
+    assert "key-1" in retrying and "key-2" in retrying and "key-3" not in retrying
+    event = olga.get(address("topic", topic_of(things), "log/1")).content.decode()
+    again = address("consumer", row, "act/retry_now")
+    skip = address("consumer", row, "act/skip")
+    for page in (retrying, event):
+        assert f"{again}?only=1" in page and f"{skip}?event=1" in page
+
+    assert 'value="1"' in olga.get(again, {"only": 1}).content.decode()
+    answer = olga.post(again, {"only": 1}, follow=True)
+    assert said(answer) == ["Consumer reader of things tries things/1 again now."]
+    due = {one.event_id: one.visible_at for one in Delivery.objects.filter(consumer=row)}
+    assert due[1] is None or due[1] < due[2]
+    olga.post(skip, {"event": 2, "reason": "x"})
+    assert DeadLetter.objects.get().event_id == 2
