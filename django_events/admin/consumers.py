@@ -23,7 +23,7 @@ from django_events.admin.forms import ReplayForm, RetryForm, RewindForm, SkipFor
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows
-from django_events.exceptions import EventsError
+from django_events.exceptions import EventsError, did_you_mean
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position
 from django_events.observing import counted
 from django_events.observing.findings import Subject
@@ -204,6 +204,8 @@ class ConsumerAdmin(Pages):
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("", "changelist", self.consumers, "view_consumer"),
+            self.page("go/<str:name>/", "go", self.go, "view_consumer"),
+            self.page("go/<str:name>/<str:topic>/", "go", self.go, "view_consumer"),
             self.page("<str:address>/change/", "change", self.consumer, "view_consumer"),
             self.page("<str:address>/deliveries/", "deliveries", self.deliveries, "view_consumer"),
             self.page("<str:address>/act/<str:name>/", "act", self.act, "view_consumer", post=True),
@@ -227,6 +229,23 @@ class ConsumerAdmin(Pages):
             "consumers": consumer_rows(using, list(page.object_list), Pace.since_sample(using)),
         }
         return self.answer(request, "consumers.html", context)
+
+    def go(self, request: HttpRequest, name: str, topic: str | None = None) -> HttpResponse:
+        """A consumer by its name, as metrics and log records call it: `go/ledger/`, or `go/ledger/orders/`."""
+        using = addresses.database_of(request)
+        rows = Consumer.objects.using(using).filter(name=name)
+        found = list((rows if topic is None else rows.filter(topic__name=topic))[:2])
+        if not found:
+            known = Consumer.objects.using(using).values_list("name", flat=True).distinct()
+            raise Http404(
+                _("There is no consumer “%(name)s” of this topic.") % {"name": name}
+                if topic is not None and rows
+                else _("There is no consumer “%(name)s”. %(nearest)s")
+                % {"name": name, "nearest": did_you_mean(name, known)}
+            )
+        if len(found) > 1:
+            return HttpResponseRedirect(self.list_url(using, q=name))
+        return HttpResponseRedirect(self.url("change", addresses.written(found[0].pk, using)))
 
     def consumer(self, request: HttpRequest, address: str) -> HttpResponse:
         row, using = _row(address)

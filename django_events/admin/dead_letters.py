@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_events.admin import addresses, payloads
+from django_events.admin.finding import ADDRESS
 from django_events.admin.forms import DiscardForm
 from django_events.admin.lists import COUNTED, NAMED, BoundedPaginator, DatabaseFilter, Lists
 from django_events.admin.pages import by, may
@@ -164,11 +165,19 @@ class DeadLetterAdmin(Lists):
     list_filter = (DatabaseFilter, ConsumerFilter, TopicFilter, TypeFilter, TimeFilter, WaitingFilter, ErrorFilter)
     list_select_related = ("consumer__topic",)
     search_fields = ("=event_id", "=key", "=type", "error")
-    search_help_text = gettext_lazy("The id of an event, a key, a type, or a part of an error.")
+    search_help_text = gettext_lazy("An event (orders/1042, or its id), a key, a type, or a part of an error.")
     ordering = ("-dead_at", "-id")
     sortable_by = ("since",)
     actions = ("redrive", "discard")
     change_list_template = "admin/django_events/dead_letters.html"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """An event is found by its address, too."""
+        if found := ADDRESS.fullmatch(search_term.strip()):
+            return queryset.filter(consumer__topic__name=found[1], event_id=int(found[2])), False
+        return super().get_search_results(request, queryset, search_term)
 
     def get_urls(self) -> list[URLPattern]:
         return [

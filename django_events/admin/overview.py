@@ -3,18 +3,21 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_events import sql
 from django_events.admin import addresses
 from django_events.admin.charts import Chart, Line, Point, chart, rates
+from django_events.admin.finding import Hit, find
 from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.log.inventory import logs, next_scheduled, waiting
+from django_events.models import Topic
 from django_events.observing import samples
 from django_events.observing.lag import Standing, importance, standings
 from django_events.observing.problems import find_problems
@@ -37,7 +40,10 @@ class OverviewAdmin(Pages):
     """The overview: one page in the place of a list."""
 
     def get_urls(self) -> list[Any]:
-        return [self.page("", "changelist", self.overview, "view_overview")]
+        return [
+            self.page("", "changelist", self.overview, "view_overview"),
+            self.page("find/", "find", self.find, "view_overview"),
+        ]
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may(request, "view_overview")
@@ -84,6 +90,29 @@ class OverviewAdmin(Pages):
             "now": sql.now(using),
         }
         return self.answer(request, "overview.html", context)
+
+    def find(self, request: HttpRequest) -> HttpResponse:
+        """What is asked for by name; its page at once, if there is one meaning only."""
+        using = addresses.database_of(request)
+        asked = request.GET.get("q", "").strip()
+        hits = [(hit.what, hit.name, self._address(hit, using)) for hit in find(using, asked, self.sees(request))]
+        if len(hits) == 1:
+            return HttpResponseRedirect(hits[0][2])
+        context = {
+            "title": _("Find"),
+            "using": using,
+            "databases": addresses.databases(),
+            "asked": asked,
+            "hits": hits,
+        }
+        return self.answer(request, "find.html", context)
+
+    def _address(self, hit: Hit, using: str) -> str:
+        row = addresses.written(hit.row.pk, using)
+        if hit.event_id is not None:
+            return self.url(hit.page, row, hit.event_id, model=Topic)
+        page = self.url(hit.page, row, model=type(hit.row))
+        return page if hit.key is None else f"{page}?{urlencode({'key': hit.key})}"
 
     def _charts(self, using: str, request: HttpRequest, consumers: list[Standing]) -> list[Chart]:
         _name, period = _period(request)

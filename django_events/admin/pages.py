@@ -11,7 +11,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
@@ -19,7 +19,7 @@ from django.views.decorators.cache import never_cache
 
 from django_events import sql
 from django_events.admin import addresses
-from django_events.models import Consumer, DeadLetter, Intervention, Topic
+from django_events.models import Consumer, DeadLetter, Intervention, Overview, ScheduledEvent, Topic
 from django_events.sql.search_path import tables_missing
 
 View = Callable[..., HttpResponse]
@@ -89,6 +89,9 @@ class Pages(ModelAdmin):
         try:
             response = view()
             return response.render() if isinstance(response, TemplateResponse) else response
+        except Http404 as error:  # a site's own page would not say why
+            context = {"title": _("Not there"), "said": str(error)}
+            return self.answer(request, "unavailable.html", context, status=404)
         except (DatabaseError, InterfaceError) as error:
             said = _reason(error, _broken(request))
             if said is None:
@@ -106,13 +109,14 @@ class Pages(ModelAdmin):
             "opts": self.opts,
             "media": self.media,
             "home": addresses.home(),
-            "sees": self._sees(request),
+            "sees": self.sees(request),
             "trail": None,
+            "may_find": self.admin_site.is_registered(Overview) and may(request, "view_overview"),
             **context,
         }
         return TemplateResponse(request, f"admin/django_events/{template}", everything, status=status)
 
-    def _sees(self, request: HttpRequest) -> dict[str, bool]:
+    def sees(self, request: HttpRequest) -> dict[str, bool]:
         """Which of our models this user can open: links lead to these only. A site needn't show all of them."""
         pages = {
             "topic": (Topic, "view_topic"),
@@ -120,6 +124,7 @@ class Pages(ModelAdmin):
             "consumer": (Consumer, "view_consumer"),
             "deadletter": (DeadLetter, "view_deadletter"),
             "intervention": (Intervention, "view_intervention"),
+            "scheduledevent": (ScheduledEvent, "view_scheduledevent"),
         }
         return {
             name: self.admin_site.is_registered(model) and may(request, permission)

@@ -15,7 +15,7 @@ from django_events.admin import addresses, log, payloads
 from django_events.admin.forms import OnceForm, RemoveForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows, topic_rows
-from django_events.exceptions import EventsError
+from django_events.exceptions import EventsError, did_you_mean
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
 from django_events.observing import counted
@@ -86,7 +86,10 @@ class TopicAdmin(Pages):
         using = addresses.database_of(request)
         topic = Topic.objects.using(using).filter(name=name).first()
         if topic is None:
-            raise Http404(_("There is no such topic."))
+            known = Topic.objects.using(using).values_list("name", flat=True)
+            raise Http404(
+                _("There is no topic “%(name)s”. %(nearest)s") % {"name": name, "nearest": did_you_mean(name, known)}
+            )
         address = addresses.written(topic.pk, using)
         page = self.url("change", address) if event_id is None else self.url("event", address, event_id)
         return HttpResponseRedirect(page)

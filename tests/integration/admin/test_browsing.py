@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from django_events import Backoff, Draft, Ignore
 from django_events.admin import addresses
@@ -296,7 +297,9 @@ def test_a_topic_and_an_event_are_found_by_name(things, olga):
     assert olga.get(f"{go}/things/").url == address("topic", topic)
     assert olga.get(f"{go}/things/1/").url == address("topic", topic, "log/1")
     assert olga.get(f"{go}/things/1/", follow=True).status_code == 200
-    assert olga.get(f"{go}/thing/1/").status_code == 404
+    missing = olga.get(f"{go}/thing/1/")
+    assert missing.status_code == 404
+    assert "There is no topic “thing”. Did you mean &#x27;things&#x27;?" in missing.content.decode()
     assert olga.get(f"{go}/things/2/", follow=True).status_code == 404
 
 
@@ -310,3 +313,75 @@ def test_each_state_of_an_event_has_its_words_and_its_colour(olga, things, make_
     page = olga.get(f"/admin/django_events/topic/{Topic.objects.get(name='things').pk}/log/1/").content.decode()
     assert "left out by a rewind" in page
     assert ">handled<" not in page
+
+
+def test_a_consumer_is_found_by_name(make_topic, make_consumer, olga):
+    tea, milk = make_topic("tea"), make_topic("milk")
+    row = consumer_of(make_consumer(tea, handler=print, name="drinker"))
+    make_consumer(tea, milk, handler=print, name="mixer")
+    go = "/admin/django_events/consumer/go"
+
+    assert olga.get(f"{go}/drinker/").url == address("consumer", row)
+    assert olga.get(f"{go}/mixer/").url == "/admin/django_events/consumer/?q=mixer"
+    mixer = Consumer.objects.get(name="mixer", topic__name="milk")
+    assert olga.get(f"{go}/mixer/milk/").url == address("consumer", mixer)
+    for asked, told in (
+        ("drinkre/", "Did you mean"),
+        ("drinker/milk/", "There is no consumer “drinker” of this topic."),
+    ):
+        answer = olga.get(f"{go}/{asked}")
+        assert answer.status_code == 404
+        assert told in answer.content.decode()
+
+
+FIND = "/admin/django_events/overview/find/"
+
+
+@pytest.mark.requirement("X5")
+def test_one_box_finds_what_has_a_name(make_topic, make_consumer, olga):
+    tea, milk = make_topic("tea", timeline=True), make_topic("milk")
+    drinker = consumer_of(make_consumer(tea, handler=print, name="tea-drinker"))
+    tea.publish(1, key="cup-7")
+    milk.publish(1, key="cup-7")
+    transfer_all()
+    scheduled = tea.publish(2, publish_at=timezone.now() + timedelta(days=1))
+
+    assert olga.get(FIND, {"q": " tea/1 "}).url == address("topic", topic_of(tea), "log/1")
+    assert olga.get(FIND, {"q": "drinker"}).url == address("consumer", drinker)
+    assert olga.get(FIND, {"q": "milk"}).url == address("topic", topic_of(milk))
+    assert olga.get(FIND, {"q": "cup-7"}).url == address("topic", topic_of(tea), "log") + "?key=cup-7"
+    assert olga.get(FIND, {"q": scheduled.ticket}).url == address("scheduledevent", scheduled.ticket)
+    several = olga.get(FIND, {"q": "TEA"}).content.decode()
+    assert address("consumer", drinker) in several and address("topic", topic_of(tea)) in several
+    assert "Nothing is called “zzz”" in olga.get(FIND, {"q": "zzz"}).content.decode()
+    for asked in ({}, {"q": ""}, {"q": "\0"}, {"q": "x" * 600}, {"q": "tea/" + "9" * 40}, {"q": "%"}, {"q": "_/1"}):
+        assert olga.get(FIND, asked).status_code == 200, asked
+    assert "events-find" in olga.get("/admin/django_events/topic/").content.decode()
+
+
+def test_the_box_finds_dead_letters_by_address_and_by_key(things, make_consumer, olga):
+    def failing(event):
+        raise ValueError("bad")
+
+    make_consumer(things, handler=failing, name="reader", retry=Backoff(attempts=1))
+    for n in (1, 2):
+        things.publish(n, key=f"key-{n}")
+    drain(raise_errors=False)
+    letter = DeadLetter.objects.get(event_id=2)
+
+    assert olga.get(FIND, {"q": "key-2"}).url == address("deadletter", letter)
+    found = olga.get(FIND, {"q": "things/2"}).content.decode()
+    assert address("deadletter", letter) in found and address("topic", topic_of(things), "log/2") in found
+    listed = olga.get("/admin/django_events/deadletter/", {"q": "things/2"}).content.decode()
+    assert "things/2" in listed and "things/1" not in listed
+
+
+def test_the_box_shows_only_what_one_may_see(things, make_consumer, sign_in):
+    make_consumer(things, handler=print, name="things-reader")
+    ben = sign_in("view_overview", "view_topic", name="ben")
+
+    assert ben.get(FIND, {"q": "things"}).url == address("topic", topic_of(things))
+    assert "Nothing is called" in ben.get(FIND, {"q": "things-reader"}).content.decode()
+    eve = sign_in("view_topic", name="eve")
+    assert eve.get(FIND, {"q": "things"}).status_code == 403
+    assert "events-find" not in eve.get("/admin/django_events/topic/").content.decode()
