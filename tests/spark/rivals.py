@@ -222,10 +222,15 @@ def two_followers_after_a_kill(
     with rival(*words, said=folder / "killed", environment=environment, master=master) as first:
         first.wait_until_half_done(out)
         first.kill()
+    wait_until(lambda: not held(), seconds=120, what="the end of the killed follower's lock")
     second.begin(*words)
     wait_until(held, seconds=120, what="the lock of the second follower")
-    with pytest.raises(CommandError, match=f"Another export_events or stream_events writes to {out}") as raised:
-        run(*words[1:], command="stream_events")
+    second.freeze()  # so that it has the lock still when the third one asks
+    try:
+        with pytest.raises(CommandError, match=f"Another export_events or stream_events writes to {out}") as raised:
+            run(*words[1:], command="stream_events")
+    finally:
+        second.thaw()
     assert second.end() == 0, second.said
 
     assert raised.value.returncode == 1
