@@ -14,7 +14,7 @@ from django_events.observing.searching import SQL as SEARCH_SQL
 from django_events.statements import as_text, log_table
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from tests.plans.test_plans import explain, large, scans, statistics
 
 __all__ = ["large", "statistics"]  # fixtures
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 CONSUMERS = 200
 

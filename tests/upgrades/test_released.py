@@ -53,6 +53,7 @@ def test_there_is_a_schema_for_each_version_in_the_changelog():
     assert not missing, f"run: python -m tests.upgrades.release VERSION, for {sorted(missing)}, on the tag's code"
 
 
+@pytest.mark.long
 @pytest.mark.requirement("P12")
 def test_what_is_written_now_is_what_a_later_version_can_start_from(restore, tmp_path):
     """By the script of releases, as if there was one now; its code then meets a schema that was expanded, and one

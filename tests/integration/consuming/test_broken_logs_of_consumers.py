@@ -19,7 +19,7 @@ from django_events.statements import log_table
 from tests.support.fix_consumers import working
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 ROLE = f"broken_worker_{os.getpid()}"  # roles are the whole server's, and tests run side by side
 WAYS = {

@@ -109,8 +109,11 @@ def test_a_stream_of_a_whole_topic_with_partitions_is_set_aside_and_others_are_s
     assert "Event lanes/6 is missing" in problem.what
 
 
-@pytest.mark.parametrize("lost", [1, 3, 5])
-@pytest.mark.parametrize("batch_size", [None, 2, 10])
+@pytest.mark.parametrize(
+    ("lost", "batch_size"),
+    [(1, None), (3, 2), (5, 10)]
+    + [pytest.param(*one, marks=pytest.mark.long) for one in ((1, 2), (1, 10), (3, None), (3, 10), (5, None), (5, 2))],
+)
 def test_a_stream_stops_before_what_is_missing_and_goes_on_when_told(
     things, make_consumer, monkeypatch, lost, batch_size
 ):

@@ -20,7 +20,7 @@ from tests.support.fix_consumers import working
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 AT_ONCE = Backoff(attempts=3, base=timedelta(0))
 
 

@@ -672,7 +672,8 @@ def nth(several, pick):
 @pytest.mark.requirement("S1", "S3", "S4", "S5", "S6", "S11", "D4", "D5")
 @pytest.mark.timeout(900)  # a failing example is made smaller for five minutes at most
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
-def test_whatever_happens_both_agree(things, make_queue, monkeypatch, ordered):
+@pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.long)])
+def test_whatever_happens_both_agree(things, make_queue, monkeypatch, ordered, examples):
     monkeypatch.setattr(claims, "SMALLEST_WINDOW", 2)
     monkeypatch.setattr(claims, "LARGEST_WINDOW", 8)
     monkeypatch.setattr(claims, "TRUSTED", NEVER)
@@ -684,7 +685,7 @@ def test_whatever_happens_both_agree(things, make_queue, monkeypatch, ordered):
     run_state_machine_as_test(
         lambda: Model(queue, monkeypatch),
         settings=settings(
-            max_examples=20,
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
             print_blob=True,

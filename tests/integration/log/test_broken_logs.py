@@ -17,7 +17,7 @@ from django_events.observing.problems import find_problems
 from django_events.statements import log_table
 from tests.support.fix_topics import assert_dense, log_values
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 # How it is broken, how it is repaired, what the server says, and what the way out begins with.
 WAYS = {

@@ -19,7 +19,7 @@ from tests.plans.test_plans import nodes
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 NOTHING = (0, False)
 

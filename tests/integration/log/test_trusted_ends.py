@@ -14,7 +14,7 @@ from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Event, Topic, TopicHead
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 
 @pytest.fixture

@@ -146,6 +146,7 @@ def test_a_consumer_that_keeps_up_gets_everything_once_while_the_log_is_dropped_
     assert verified()
 
 
+@pytest.mark.long
 def test_what_was_left_behind_and_what_was_handled_are_everything(make_topic, make_consumer, in_thread, monkeypatch):
     monkeypatch.setattr("django_events.maintaining.drop_unread.PATIENCE", timedelta(seconds=2))
     topic = make_topic(segment_size=100, retention_events=150, keep_unread=False, partitions=2)

@@ -169,7 +169,7 @@ def test_an_examination_that_fails_is_unknown_and_the_others_go_on(well, monkeyp
 
 
 def test_an_examination_that_takes_too_long_is_cut_off(well, monkeypatch, connect):
-    limits = {"statement_timeout": "5s", "lock_timeout": "1s"}
+    limits = {"statement_timeout": "5s", "lock_timeout": "200ms"}
     monkeypatch.setattr("django_events.observing.doctoring.examining.LIMITS", limits)
     other_session = connect()
     other_session.execute("LOCK TABLE django_events_maintenancestep")

@@ -205,7 +205,8 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def test_killed_at_any_statement_it_is_there_whole_or_maintenance_removes_the_rest(make_topic):
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_at_any_statement_it_is_there_whole_or_maintenance_removes_the_rest(make_topic, step):
     before = tables()
     at, removed = 0, False
     while not removed:
@@ -230,7 +231,7 @@ def test_killed_at_any_statement_it_is_there_whole_or_maintenance_removes_the_re
             else:
                 run_steps("default", ORPHANS)
         assert_nothing_is_left(row, before)
-        at += 1
+        at += step
 
     assert at > 20, "it did next to nothing"
 

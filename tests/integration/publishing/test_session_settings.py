@@ -8,7 +8,7 @@ from django.db import connection, connections, transaction
 
 from django_events import event_context
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 
 def told() -> str:

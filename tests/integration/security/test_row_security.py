@@ -28,7 +28,7 @@ from tests.support.fix_consumers import run_once, working
 from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 ROLE = f"secured_worker_{os.getpid()}"
 REFUSED = "query would be affected by row-level security policy for table"

@@ -11,7 +11,7 @@ from django_events.consuming import leases
 from django_events.models import Topic
 from django_events.sql.beginning import begin_with
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 
 def isolation() -> str:
@@ -27,7 +27,7 @@ def setting() -> str:
 
 
 @pytest.fixture
-def as_a_worker():
+def as_a_worker(transactional_db):
     connection.ensure_connection()
     before = connection.connection.isolation_level
     connection.connection.isolation_level = IsolationLevel.READ_COMMITTED

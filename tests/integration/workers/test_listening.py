@@ -25,7 +25,7 @@ from tests.support.fix_database import Connect
 from tests.support.fix_database import Session as Other
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 LOCK = 42
 SOON = 30.0  # seconds, after which a test that waits has failed

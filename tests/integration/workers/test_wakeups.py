@@ -28,7 +28,7 @@ from django_events.workers.wakeups import SHORTEST_PAUSE, WakeUps, why_polling
 from tests.support.fix_database import Connect, Session
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("transactional_db")
 
 NEVER = {"POLL_INTERVAL": timedelta(hours=1)}
 
@@ -433,7 +433,7 @@ def test_a_transfer_that_works_until_nothing_is_left_opens_no_connection_to_list
 
 
 @pytest.mark.parametrize(("wake_ups", "reason"), [(None, None), (True, None), (False, "WAKE_UPS'] is False")])
-def test_why_a_transfer_polls_is_told(settings, db, wake_ups: bool | None, reason: str | None):
+def test_why_a_transfer_polls_is_told(settings, wake_ups: bool | None, reason: str | None):
     """Our server allows no prepared transactions, so only the setting can switch wake-ups off."""
     settings.DJANGO_EVENTS = {"WAKE_UPS": wake_ups}
     told = why_polling("default")
