@@ -34,15 +34,18 @@ BEFORE_IT = 1_000  # events: what is kept
 LOGGED = """
 INSERT INTO {log} (topic_id, id, partition, number, type, key, value, metadata, published_at, logged_at)
 SELECT
-    %(topic_id)s, n, (n - 1) %% %(partitions)s, (n - 1) / %(partitions)s + 1, 'order.placed', (n %% 10000)::text,
+    %(topic_id)s, n, (n - 1) %% %(partitions)s, (n - 1) / %(partitions)s + 1, 'order.placed', {key},
     jsonb_build_object('id', n, 'customer', repeat('x', %(size)s)), '{{}}', moment, moment
 FROM generate_series(%(first)s, %(last)s) AS n
 CROSS JOIN LATERAL (SELECT clock_timestamp() - interval '1 day' + n * interval '1 ms' AS moment) AS at
 """
 
 
-def fill_log(topic_id: int, events: int, *, size: int = 20) -> None:
-    """Put events into a log that is empty, as if they had been moved; made by the server."""
+def fill_log(topic_id: int, events: int, *, size: int = 20, key: str = "(n %% 10000)::text") -> None:
+    """Put events into a log that is empty, as if they had been moved; made by the server.
+
+    `key` is an expression in SQL of the event's id `n`.
+    """
     topic = models.Topic.objects.get(pk=topic_id)
     some = min(AT_ONCE * topic.segment_size, 1_000_000)
     for first in range(1, events + 1, some):
@@ -50,7 +53,7 @@ def fill_log(topic_id: int, events: int, *, size: int = 20) -> None:
         segments.ensure(connection.alias, topic_id, events=last - first + 1)
         with connection.cursor() as cursor:
             cursor.execute(
-                LOGGED.format(log=log_table(topic_id)),
+                LOGGED.format(log=log_table(topic_id), key=key),
                 {
                     "topic_id": topic_id,
                     "partitions": topic.partitions,
