@@ -133,7 +133,7 @@ def check_effects(ledger: Ledger, consumers: Collection[str], *, dead: Collectio
     """
     for consumer in consumers:
         done = ledger.done(consumer)
-        lanes = _wanted(ledger, consumer)
+        lanes = lanes_of(ledger, consumer)
         wanted = lanes.keys() - set(dead)
         first = dict.fromkeys(one.address for one in done)
         assert not wanted - first.keys(), f"{consumer} lost {sorted(wanted - first.keys())[:5]}"
@@ -155,7 +155,7 @@ def check_effects(ledger: Ledger, consumers: Collection[str], *, dead: Collectio
     assert sorted(rows) == sorted((consumer, address) for consumer in consumers for address in dead)
 
 
-def _wanted(ledger: Ledger, consumer: str) -> dict[str, str | None]:
+def lanes_of(ledger: Ledger, consumer: str) -> dict[str, str | None]:
     """The addresses of the events that are for a consumer, each with the lane in which it keeps their order, if any."""
     rows = ledger.ask(
         "SELECT t.name, e.id, CASE WHEN c.mode = 'queue' THEN CASE WHEN c.ordered THEN 'key ' || e.key END"
