@@ -42,13 +42,14 @@ class Removable:
         self,
         *,
         force: bool = False,
+        reason: str = "",
         by: str | None = None,
         wait: timedelta = timedelta(minutes=1),
         dry_run: bool = False,
         using: str | None = None,
     ) -> RemovedTopic:
         """Remove this topic with all its events; see `operations.remove_topic`."""
-        options = {"force": force, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
+        options = {"force": force, "reason": reason, "by": by, "wait": wait, "dry_run": dry_run, "using": using}
         removed: RemovedTopic = _operations().remove_topic(self, **options)
         return removed
 
@@ -56,19 +57,19 @@ class Removable:
 class Pausable:
     """The verbs that a declared clock has."""
 
-    def pause(self, *, by: str | None = None, using: str | None = None) -> bool:
+    def pause(self, *, reason: str = "", by: str | None = None, using: str | None = None) -> bool:
         """Let this clock publish nothing more; see `operations.pause_clock`."""
-        paused: bool = _operations().pause_clock(self, by=by, using=using)
+        paused: bool = _operations().pause_clock(self, reason=reason, by=by, using=using)
         return paused
 
-    def resume(self, *, by: str | None = None, using: str | None = None) -> bool:
+    def resume(self, *, reason: str = "", by: str | None = None, using: str | None = None) -> bool:
         """Let this clock go on with the next tick to come; see `operations.resume_clock`."""
-        resumed: bool = _operations().resume_clock(self, by=by, using=using)
+        resumed: bool = _operations().resume_clock(self, reason=reason, by=by, using=using)
         return resumed
 
-    def run(self, *, by: str | None = None, using: str | None = None) -> datetime:
+    def run(self, *, reason: str = "", by: str | None = None, using: str | None = None) -> datetime:
         """Publish an event of this clock now; see `operations.run_clock`."""
-        tick: datetime = _operations().run_clock(self, by=by, using=using)
+        tick: datetime = _operations().run_clock(self, reason=reason, by=by, using=using)
         return tick
 
 
@@ -98,14 +99,18 @@ class Operable:
         moves: list[Move] = _operations().rewind(self, to=to, topic=topic, **options)
         return moves
 
-    def pause(self, *, topic: OneTopic = None, by: str | None = None, using: str | None = None) -> list[str]:
+    def pause(
+        self, *, topic: OneTopic = None, reason: str = "", by: str | None = None, using: str | None = None
+    ) -> list[str]:
         """Let no worker begin anything more for this consumer; see `operations.pause`."""
-        topics: list[str] = _operations().pause(self, topic=topic, by=by, using=using)
+        topics: list[str] = _operations().pause(self, topic=topic, reason=reason, by=by, using=using)
         return topics
 
-    def resume(self, *, topic: OneTopic = None, by: str | None = None, using: str | None = None) -> list[str]:
+    def resume(
+        self, *, topic: OneTopic = None, reason: str = "", by: str | None = None, using: str | None = None
+    ) -> list[str]:
         """Let this consumer go on after a pause; see `operations.resume`."""
-        topics: list[str] = _operations().resume(self, topic=topic, by=by, using=using)
+        topics: list[str] = _operations().resume(self, topic=topic, reason=reason, by=by, using=using)
         return topics
 
     def retry_now(
@@ -113,11 +118,13 @@ class Operable:
         *,
         topic: OneTopic = None,
         event_id: int | None = None,
+        reason: str = "",
         by: str | None = None,
         using: str | None = None,
     ) -> list[Retried]:
         """Let this consumer try again now what failed; see `operations.retry_now`."""
-        retried: list[Retried] = _operations().retry_now(self, topic=topic, event_id=event_id, by=by, using=using)
+        options = {"reason": reason, "by": by, "using": using}
+        retried: list[Retried] = _operations().retry_now(self, topic=topic, event_id=event_id, **options)
         return retried
 
     def skip(
@@ -161,10 +168,12 @@ class Operable:
         self,
         *,
         topic: OneTopic = None,
+        reason: str = "",
         by: str | None = None,
         dry_run: bool = False,
         using: str | None = None,
     ) -> list[str]:
         """Forget this consumer and its positions; see `operations.unregister`."""
-        topics: list[str] = _operations().unregister(self, topic=topic, by=by, dry_run=dry_run, using=using)
+        options = {"reason": reason, "by": by, "dry_run": dry_run, "using": using}
+        topics: list[str] = _operations().unregister(self, topic=topic, **options)
         return topics

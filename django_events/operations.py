@@ -9,10 +9,11 @@ from django_events.observing.lag import lag
 from django_events.observing.matches import matches
 from django_events.observing.searching import search
 from django_events.operating.cancelling import cancel_scheduled
-from django_events.operating.clocks import pause_clock, resume_clock, run_clock
+from django_events.operating.clocks import pause_clock, remove_clock, resume_clock, run_clock
 from django_events.operating.dead_letters import discard, redrive
 from django_events.operating.erasing.api import erase
 from django_events.operating.pausing import pause, resume
+from django_events.operating.publishing_scheduled import publish_scheduled
 from django_events.operating.removing import remove_topic
 from django_events.operating.replaying import replay
 from django_events.operating.retrying import retry_now
@@ -38,7 +39,9 @@ __all__ = [
     "pause",
     "pause_clock",
     "publish_again",
+    "publish_scheduled",
     "redrive",
+    "remove_clock",
     "remove_topic",
     "replay",
     "resume",

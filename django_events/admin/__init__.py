@@ -3,10 +3,12 @@
 from django.contrib import admin
 
 from django_events import models
+from django_events.admin.clocks import ClockAdmin
 from django_events.admin.consumers import ConsumerAdmin
 from django_events.admin.dead_letters import DeadLetterAdmin
 from django_events.admin.overview import OverviewAdmin
-from django_events.admin.records import ClockAdmin, InterventionAdmin, MaintenanceStepAdmin, ScheduledEventAdmin
+from django_events.admin.records import InterventionAdmin, MaintenanceStepAdmin
+from django_events.admin.scheduled import ScheduledEventAdmin
 from django_events.admin.topics import TopicAdmin
 
 admin.site.register(models.Overview, OverviewAdmin)

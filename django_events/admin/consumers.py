@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 
 from django_events import declarations, sql
 from django_events.admin import addresses
-from django_events.admin.forms import ReplayForm, RetryForm, RewindForm, SkipForm
+from django_events.admin.forms import ReasonForm, ReplayForm, RetryForm, RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows
@@ -53,7 +53,7 @@ class Action:
     label: Promise
     explanation: Promise
     act: Act
-    form: type[forms.Form] = forms.Form
+    form: type[forms.Form] = ReasonForm
     previewed: bool = False
 
     @property
@@ -62,7 +62,7 @@ class Action:
 
 
 def _pause(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    if pause(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
+    if pause(row.name, topic=row.topic.name, reason=said["reason"], by=by(request), using=row._state.db):
         return _("Consumer %(consumer)s is paused: what is in hand is finished, nothing more is begun.") % {
             "consumer": row
         }
@@ -70,14 +70,15 @@ def _pause(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
 
 
 def _resume(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
-    if resume(row.name, topic=row.topic.name, by=by(request), using=row._state.db):
+    if resume(row.name, topic=row.topic.name, reason=said["reason"], by=by(request), using=row._state.db):
         return _("Consumer %(consumer)s goes on, and what failed is tried again now.") % {"consumer": row}
     return ""
 
 
 def _retry_now(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     only = said["only"]
-    if retry_now(row.name, topic=row.topic.name, event_id=only, by=by(request), using=row._state.db):
+    how = {"reason": said["reason"], "by": by(request), "using": row._state.db}
+    if retry_now(row.name, topic=row.topic.name, event_id=only, **how):
         if only:
             return _("Consumer %(consumer)s tries %(address)s again now.") % {
                 "consumer": row,
@@ -310,15 +311,15 @@ class ConsumerAdmin(Pages):
         back = self.url("change", address)
         asked = request.POST if request.method == "POST" else (action.previewed and request.GET) or None
         initial = {"event": _attempted(row), **request.GET.dict()}
-        form = action.form(asked, initial=initial) if action.form is not forms.Form else None
+        form = action.form(asked, initial=initial)
         moves = None
-        if form is not None and asked is not None and not form.is_valid():
+        if asked is not None and not form.is_valid():
             pass
         elif request.method == "POST" or (action.previewed and asked is not None):
-            said = form.cleaned_data if form is not None else {}
+            said = form.cleaned_data
             try:
                 if request.method == "POST":
-                    return self._done(request, row, action, action.act(request, row, said), back)
+                    return self._done(request, row, action, action.act(request, row, said), said["reason"], back)
                 moves = rewind(
                     row.name,
                     to=said["place"],
@@ -328,9 +329,6 @@ class ConsumerAdmin(Pages):
                     using=using,
                 )
             except EventsError as error:
-                if form is None:
-                    messages.error(request, str(error))
-                    return HttpResponseRedirect(back)
                 form.add_error(None, str(error))
         context = {
             "title": _("%(action)s: %(consumer)s") % {"action": action.label, "consumer": row},
@@ -351,9 +349,11 @@ class ConsumerAdmin(Pages):
         }
         return self.answer(request, "rewind.html" if action.previewed else "confirm.html", context)
 
-    def _done(self, request: HttpRequest, row: Consumer, action: Action, said: str, back: str) -> HttpResponse:
+    def _done(
+        self, request: HttpRequest, row: Consumer, action: Action, said: str, reason: str, back: str
+    ) -> HttpResponse:
         if said:
-            self.note(request, row, f"{action.name}: {said}")
+            self.note(request, row, f"{action.name}: {said} {reason}".rstrip())
             messages.success(request, said)
         else:
             messages.info(request, _("Nothing was changed: there was nothing to do."))

@@ -18,37 +18,17 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_events.admin import addresses, payloads
 from django_events.admin.finding import ADDRESS
-from django_events.admin.forms import DiscardForm
-from django_events.admin.lists import COUNTED, NAMED, BoundedPaginator, DatabaseFilter, Lists
+from django_events.admin.forms import DiscardForm, ReasonForm
+from django_events.admin.lists import CHOICES, COUNTED, NAMED, BoundedPaginator, DatabaseFilter, Lists, OfRows
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
 from django_events.observing import counted
 from django_events.operations import discard, redrive
 
-CHOICES = 200  # of a filter
 GROUPS = 100  # on a page
 NO_TYPE = "-"
 FILTERS_OF_LIST = "_changelist_filters"  # what Django's links from a list to a row carry
-
-
-class OfRows(SimpleListFilter):
-    """Rows that have dead letters: each is looked up by index, so nothing is counted."""
-
-    column = ""
-
-    def rows(self, request: HttpRequest) -> list[tuple[int, str]]:
-        raise NotImplementedError
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(pk), name) for pk, name in self.rows(request)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
-        value = self.value()
-        if value is None:
-            return queryset
-        is_id = value.isascii() and value.isdigit() and len(value) < 19
-        return queryset.filter(**{self.column: int(value)}) if is_id else queryset.none()
 
 
 def _with_letters(request: HttpRequest) -> QuerySet[Consumer]:
@@ -317,10 +297,10 @@ class DeadLetterAdmin(Lists):
     ) -> HttpResponse | None:
         """Ask first, act when the user confirms. The page that asks sends the selection again, not its rows."""
         rows, said = self.chosen(request, rows), self.is_decided(request)
-        form = DiscardForm(request.POST if said else None) if action == "discard" else None
-        if said and (form is None or form.is_valid()):
+        form = (DiscardForm if action == "discard" else ReasonForm)(request.POST if said else None)
+        if said and form.is_valid():
             try:
-                self._do(request, rows, action, reason=form.cleaned_data["reason"] if form else "")
+                self._do(request, rows, action, reason=form.cleaned_data["reason"])
             except EventsError as error:
                 messages.error(request, str(error))
                 return HttpResponseRedirect(back) if back else None
@@ -341,7 +321,7 @@ class DeadLetterAdmin(Lists):
 
     def _do(self, request: HttpRequest, rows: QuerySet[DeadLetter], action: str, *, reason: str) -> None:
         letters = dict(rows.order_by().values_list("consumer_id").annotate(Count("pk")))
-        done = redrive(rows, by=by(request)) if action == "redrive" else discard(rows, by=by(request), reason=reason)
+        done = (redrive if action == "redrive" else discard)(rows, reason=reason, by=by(request))
         if not done:
             messages.warning(request, _("Nothing was changed: these dead letters are not there any more."))
             return
@@ -363,7 +343,7 @@ def _done(action: str, number: int, reason: str) -> str:
             "%(count)d dead letters are handled again as soon as a worker takes them.",
             number,
         )
-        return said % {"count": number}
+        return f"{said % {'count': number}} {reason}".rstrip()
     return _("%(letters)s discarded: %(reason)s") % {"letters": counted.dead_letters(number), "reason": reason}
 
 

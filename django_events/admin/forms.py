@@ -55,7 +55,13 @@ class SkipForm(forms.Form):
     reason = forms.CharField(label=_("Reason"), max_length=500)
 
 
-class RetryForm(forms.Form):
+class ReasonForm(forms.Form):
+    """Why, for the record, if the user wants to say it."""
+
+    reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
+
+
+class RetryForm(ReasonForm):
     """One event that waits for its next attempt, or all."""
 
     only = forms.IntegerField(
@@ -65,6 +71,7 @@ class RetryForm(forms.Form):
         max_value=LARGEST_ID,
         help_text=_("Empty: all that stopped or waits for another attempt."),
     )
+    field_order = ("only", "reason")
 
 
 class ReplayForm(forms.Form):
@@ -85,7 +92,7 @@ class OnceForm(forms.Form):
     once = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4, required=False)
 
 
-class RemoveForm(forms.Form):
+class RemoveForm(ReasonForm):
     """The name of the topic once more, so that no other one is removed by a slip."""
 
     name = forms.CharField(label=_("Name of the topic"), max_length=63)
@@ -94,6 +101,7 @@ class RemoveForm(forms.Form):
         required=False,
         help_text=_("They are forgotten too, with their dead letters."),
     )
+    field_order = ("name", "force", "reason")
 
     def __init__(self, *args: Any, topic: str, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -99,6 +99,11 @@ class Pages(ModelAdmin):
             context = {"title": _("Nothing to show"), "said": said, "details": sql.said(error)}
             return self.answer(request, "unavailable.html", context, status=503)
 
+    def refuse(self, request: HttpRequest, permission: str) -> None:
+        """An action that this user may not take is refused, whatever page asked for it."""
+        if not may(request, permission):
+            raise PermissionDenied
+
     def answer(
         self, request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200
     ) -> TemplateResponse:

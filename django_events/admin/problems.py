@@ -15,6 +15,7 @@ MOST = 100  # of a kind
 # How the kinds of problems are called.
 KINDS = {
     "transfer": gettext_lazy("transfer"),
+    "clock": gettext_lazy("clock"),
     "stopped": gettext_lazy("stopped"),
     "set aside": gettext_lazy("set aside"),
     "prepared": gettext_lazy("prepared transaction"),

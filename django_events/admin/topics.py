@@ -123,13 +123,18 @@ class TopicAdmin(Pages):
         if form.is_valid():
             try:
                 removed = remove_topic(
-                    topic.name, force=form.cleaned_data["force"], by=by(request), wait=PATIENCE, using=using
+                    topic.name,
+                    force=form.cleaned_data["force"],
+                    reason=form.cleaned_data["reason"],
+                    by=by(request),
+                    wait=PATIENCE,
+                    using=using,
                 )
             except EventsError as error:
                 messages.error(request, str(error))
                 return HttpResponseRedirect(self.url("remove", address))
             said = _("Topic %(topic)s is removed.") % {"topic": topic.name}
-            self.note(request, topic, said)
+            self.note(request, topic, f"{said} {form.cleaned_data['reason']}".rstrip())
             messages.success(request, said)
             if not removed.finished:
                 messages.warning(request, _("Some of its tables are locked by other sessions: maintenance drops them."))

@@ -745,7 +745,10 @@ class Migration(OnPostgreSQL):
             ],
             options={
                 "default_permissions": ("view",),
-                "permissions": [("cancel_scheduledevent", "Can cancel scheduled events")],
+                "permissions": [
+                    ("cancel_scheduledevent", "Can cancel scheduled events"),
+                    ("publish_scheduledevent", "Can publish scheduled events now"),
+                ],
                 "verbose_name": "scheduled event",
                 "verbose_name_plural": "scheduled events",
                 "indexes": [models.Index(fields=["publish_at", "id"], name="django_events_scheduled_due")],
@@ -789,6 +792,7 @@ class Migration(OnPostgreSQL):
                     ("pause_clock", "Can pause a clock"),
                     ("resume_clock", "Can resume a clock"),
                     ("run_clock", "Can let a clock tick now"),
+                    ("remove_clock", "Can remove a clock that no app declares"),
                 ],
                 "verbose_name": "clock",
                 "verbose_name_plural": "clocks",
@@ -1201,6 +1205,7 @@ class Migration(OnPostgreSQL):
                             ("remove", "remove"),
                             ("run", "run"),
                             ("cancel", "cancel"),
+                            ("publish", "publish now"),
                         ],
                         max_length=20,
                         verbose_name="action",

@@ -79,7 +79,10 @@ class ScheduledEvent(EventColumns):
         verbose_name = _("scheduled event")
         verbose_name_plural = _("scheduled events")
         default_permissions = ("view",)
-        permissions = [("cancel_scheduledevent", "Can cancel scheduled events")]
+        permissions = [
+            ("cancel_scheduledevent", "Can cancel scheduled events"),
+            ("publish_scheduledevent", "Can publish scheduled events now"),
+        ]
         indexes = [models.Index(fields=["publish_at", "id"], name="django_events_scheduled_due")]
 
     def __str__(self) -> str:

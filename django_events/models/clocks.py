@@ -38,6 +38,7 @@ class Clock(models.Model):
             ("pause_clock", "Can pause a clock"),
             ("resume_clock", "Can resume a clock"),
             ("run_clock", "Can let a clock tick now"),
+            ("remove_clock", "Can remove a clock that no app declares"),
         ]
 
     def __str__(self) -> str:

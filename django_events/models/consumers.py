@@ -280,6 +280,7 @@ class Intervention(models.Model):
             ("remove", _("remove")),
             ("run", _("run")),
             ("cancel", _("cancel")),
+            ("publish", _("publish now")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63, blank=True)

@@ -33,7 +33,18 @@ UNMAINTAINED = timedelta(minutes=15)
 LOOKED_INTO = 20  # consumers; where so many have a problem, one more tells nothing new
 
 # In these kinds events don't move, or can be lost; the others are warnings.
-ERRORS = {"transfer", "stopped", "set aside", "prepared", "unserved", "hung", "snapshot", "bloat", "not registered"}
+ERRORS = {
+    "transfer",
+    "clock",
+    "stopped",
+    "set aside",
+    "prepared",
+    "unserved",
+    "hung",
+    "snapshot",
+    "bloat",
+    "not registered",
+}
 
 Declared = set[tuple[str, str]]
 
@@ -46,6 +57,7 @@ def find_problems(
     return [
         *_late(using, list(waiting)),
         *_overdue(scheduled),
+        *_overdue_ticks(using),
         *_stopped(standings),
         *_set_aside(using),
         *_prepared(using),
@@ -155,6 +167,25 @@ def _overdue(scheduled: NextScheduled | None) -> Iterator[Finding]:
             "time": duration(scheduled.overdue)
         }
         yield _problem("transfer", None, scheduled.topic, None, what, _is_running("run_transfer"))
+
+
+def _overdue_ticks(using: str) -> Iterator[Finding]:
+    """Clocks that an app here declares and no transfer lets tick. One that no app declares doesn't tick at all."""
+    names = [one.name for one in declarations.clocks]
+    if not names:
+        return
+    rows = models.Clock.objects.using(using).filter(name__in=names, paused_at=None).select_related("topic")
+    late = rows.annotate(now=ClockTimestamp()).filter(next_at__lt=ClockTimestamp() - LATE).defer("value")
+    for row in late.order_by("next_at", "name"):
+        what = gettext("The tick of clock %(clock)s at %(moment)s is due since %(time)s: no transfer publishes it.") % {
+            "clock": row.name,
+            "moment": moment(row.next_at),
+            "time": duration(row.now - row.next_at),
+        }
+        remedy = gettext("Is one running that declares it, and has the package cronsim? %(command)s") % {
+            "command": "manage.py run_transfer"
+        }
+        yield _problem("clock", None, row.topic.name, None, what, remedy)._replace(data={"clock": row.name})
 
 
 def _stopped(standings: list[Standing]) -> Iterator[Finding]:

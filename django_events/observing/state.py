@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from django.db import DatabaseError, connections, router
 
-from django_events import models, sql
+from django_events import declarations, models, sql
 from django_events.exceptions import rights_missing, rows_hidden
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
 from django_events.models.functions import ClockTimestamp
@@ -53,6 +53,9 @@ BUFFERED = _metric("buffer_events", "Events that wait for the transfer, counted 
 WAITING = _metric("buffer_oldest", "For how long the oldest of them waits.", labels=OF_TOPIC, unit="seconds")
 OVERDUE = _metric(
     "scheduled_overdue", "For how long a scheduled event is due already.", labels=("database",), unit="seconds"
+)
+CLOCK_OVERDUE = _metric(
+    "clock_overdue", "For how long a tick of a declared clock is due.", labels=("database", "clock"), unit="seconds"
 )
 LAG = _metric("consumer_lag_events", "Events that were not passed yet; of a queue, counted.", labels=OF_CONSUMER)
 BEHIND = _metric(
@@ -149,6 +152,7 @@ def _of_database(using: str) -> Iterator[Measurement]:
         yield Measurement(WAITING, of, max(age, 0.0))
     yield from _sizes(using, topics)
     yield Measurement(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
+    yield from _of_clocks(using)
     yield from _of_consumers(using, found)
     yield from _of_queues(using, found, counted)
     for step in models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"):
@@ -175,6 +179,14 @@ def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Measurement]:
     for topic, (segments, size) in found.items():
         yield Measurement(SEGMENTS, (using, topic), segments)
         yield Measurement(SIZE, (using, topic), size)
+
+
+def _of_clocks(using: str) -> Iterator[Measurement]:
+    """Of a clock that is paused, or that no app here declares, no tick is due."""
+    rows = models.Clock.objects.using(using).annotate(now=ClockTimestamp()).only("name", "next_at", "paused_at")
+    for row in rows.filter(name__in=[one.name for one in declarations.clocks]).order_by("name"):
+        late = NO_TIME if row.paused_at is not None else max(row.now - row.next_at, NO_TIME)
+        yield Measurement(CLOCK_OVERDUE, (using, row.name), late.total_seconds())
 
 
 def _of_consumers(using: str, found: Iterable[Standing]) -> Iterator[Measurement]:

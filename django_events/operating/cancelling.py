@@ -3,7 +3,8 @@
 cancel_scheduled(ScheduledEvent.objects.filter(topic__name="reminders", key="7"), reason="a customer who left")
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 
 from django.db import router
@@ -27,6 +28,20 @@ def cancel_scheduled(
     """
     if not reason.strip():
         raise Invalid("A scheduled event is cancelled for a reason: reason is empty.")
+    with locked(scheduled) as (using, found):
+        if not dry_run:
+            for topic, of_topic in groupby(found, key=lambda row: row.topic):
+                tickets = [row.pk for row in of_topic]
+                record_of_topic(
+                    using, topic, "cancel", by=by, count=len(tickets), tickets=tickets[:NAMED], reason=reason
+                )
+            ScheduledEvent.objects.using(using).filter(pk__in=[row.pk for row in found]).delete()
+    return len(found)
+
+
+@contextmanager
+def locked(scheduled: Iterable[ScheduledEvent]) -> Iterator[tuple[str, list[ScheduledEvent]]]:
+    """A transaction that locks these rows, by topic and ticket; those that are gone already are left out."""
     if isinstance(scheduled, QuerySet):
         using, ids = scheduled.db, list(scheduled.values_list("pk", flat=True))
     else:
@@ -36,12 +51,4 @@ def cancel_scheduled(
     with bounded(using, "One of these scheduled events"):
         rows = ScheduledEvent.objects.using(using).filter(pk__in=ids).select_related("topic")
         rows = rows.defer("value", "body", "metadata").order_by("topic_id", "id").select_for_update(of=["self"])
-        found = list(rows)
-        if not dry_run:
-            for topic, of_topic in groupby(found, key=lambda row: row.topic):
-                tickets = [row.pk for row in of_topic]
-                record_of_topic(
-                    using, topic, "cancel", by=by, count=len(tickets), tickets=tickets[:NAMED], reason=reason
-                )
-            ScheduledEvent.objects.using(using).filter(pk__in=[row.pk for row in found]).delete()
-    return len(found)
+        yield using, list(rows)

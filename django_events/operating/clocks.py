@@ -1,8 +1,9 @@
-"""Pause a clock, let it go on, and let it tick now.
+"""Pause a clock, let it go on, let it tick now, and forget one that no app declares.
 
     pause_clock("reports.nightly")
     resume_clock("reports.nightly")
     run_clock("reports.nightly", by="ada")
+    remove_clock("reports.weekly", reason="no report is read any more")
 
 Transfers may run meanwhile. All are recorded as interventions.
 """
@@ -13,7 +14,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from django_events import declarations, models, sql
-from django_events.exceptions import UnknownName, did_you_mean
+from django_events.exceptions import Refused, UnknownName, did_you_mean
 from django_events.log import channel
 from django_events.log.clock import publish_ticks
 from django_events.models.buffer import writable
@@ -23,7 +24,9 @@ from django_events.operating.locks import bounded
 from django_events.publishing.clocks import next_tick
 
 
-def pause_clock(clock: declarations.DeclaredClock | str, *, by: str | None = None, using: str | None = None) -> bool:
+def pause_clock(
+    clock: declarations.DeclaredClock | str, *, reason: str = "", by: str | None = None, using: str | None = None
+) -> bool:
     """Let a clock publish nothing more; returns whether it did until now. Repeating it changes nothing.
 
     Ticks whose time comes meanwhile are not published, also not afterwards. InUse names the session that keeps the
@@ -34,11 +37,13 @@ def pause_clock(clock: declarations.DeclaredClock | str, *, by: str | None = Non
         if row.paused_at is not None:
             return False
         models.Clock.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
-        record_of_topic(using, row.topic, "pause", by=by, clock=row.name)
+        record_of_topic(using, row.topic, "pause", by=by, reason=reason, clock=row.name)
     return True
 
 
-def resume_clock(clock: declarations.DeclaredClock | str, *, by: str | None = None, using: str | None = None) -> bool:
+def resume_clock(
+    clock: declarations.DeclaredClock | str, *, reason: str = "", by: str | None = None, using: str | None = None
+) -> bool:
     """Let a paused clock go on with the next tick to come; returns whether it was paused. Repeating changes nothing.
 
     InUse names the session that keeps the clock locked.
@@ -49,12 +54,14 @@ def resume_clock(clock: declarations.DeclaredClock | str, *, by: str | None = No
             return False
         following = next_tick(using, row.cron, row.tz)
         models.Clock.objects.using(using).filter(pk=row.pk).update(paused_at=None, next_at=following)
-        record_of_topic(using, row.topic, "resume", by=by, clock=row.name)
+        record_of_topic(using, row.topic, "resume", by=by, reason=reason, clock=row.name)
         sql.fetch(using, sql.shared.notify, channel=channel.WAKE_UP, payload="")
     return True
 
 
-def run_clock(clock: declarations.DeclaredClock | str, *, by: str | None = None, using: str | None = None) -> datetime:
+def run_clock(
+    clock: declarations.DeclaredClock | str, *, reason: str = "", by: str | None = None, using: str | None = None
+) -> datetime:
     """Publish an event of a clock now, paused or not, beside its ticks; returns the time that the event says.
 
     Repeating it publishes another one. InUse names the session that keeps the clock locked.
@@ -63,9 +70,35 @@ def run_clock(clock: declarations.DeclaredClock | str, *, by: str | None = None,
     with _locked(using, clock) as row:
         now = sql.now(using).astimezone(ZoneInfo(row.tz))
         publish_ticks(using, row.pk, [now])
-        record_of_topic(using, row.topic, "run", by=by, clock=row.name, tick=now.isoformat())
+        record_of_topic(using, row.topic, "run", by=by, reason=reason, clock=row.name, tick=now.isoformat())
         sql.fetch(using, sql.shared.notify, channel=channel.WAKE_UP, payload=str(row.topic_id))
     return now
+
+
+def remove_clock(
+    clock: declarations.DeclaredClock | str,
+    *,
+    reason: str = "",
+    by: str | None = None,
+    dry_run: bool = False,
+    using: str | None = None,
+) -> None:
+    """Forget a clock that no app declares any more. What it has published stays.
+
+    Refused while an app declares it; UnknownName where there is none. InUse names the session that keeps it locked.
+    """
+    using = writable(using)
+    for declared in declarations.clocks:
+        if declared.name == str(clock):
+            raise Refused(
+                f"Clock {clock} is declared at {declared.declared_at}, so the next migrate would make it again. "
+                "Nothing was changed. Remove the declaration first, or pause the clock."
+            )
+    with _locked(using, clock) as row:
+        if not dry_run:
+            told = {"cron": row.cron, "tz": row.tz, "type": row.type}
+            record_of_topic(using, row.topic, "remove", by=by, reason=reason, clock=row.name, **told)
+            row.delete(using=using)
 
 
 @contextmanager

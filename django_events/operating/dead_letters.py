@@ -25,7 +25,7 @@ COPY = ("value", "body", "metadata", "error", "traceback", "fingerprint")
 NAMED = 100  # events that an intervention lists; more are only counted
 
 
-def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = False) -> int:
+def redrive(dead_letters: Letters, *, reason: str = "", by: str | None = None, dry_run: bool = False) -> int:
     """Let their consumers handle these events again, oldest first; returns how many.
 
     In one transaction, all or none. The workers handle them, where keys are in order never beside another event of
@@ -40,7 +40,7 @@ def redrive(dead_letters: Letters, *, by: str | None = None, dry_run: bool = Fal
             DeadLetter.objects.using(using).filter(pk__in=ids, redrive_at__isnull=True).update(
                 redrive_at=ClockTimestamp(), attempts=0
             )
-            _record(using, letters, "redrive", by=by)
+            _record(using, letters, "redrive", by=by, reason=reason)
     return len(letters)
 
 

@@ -11,8 +11,11 @@ from django_events.log import channel
 logger = logging.getLogger("django_events.consumer")
 
 
-def record(using: str, row: models.Consumer, action: str, *, by: str | None, **details: Any) -> models.Intervention:
+def record(
+    using: str, row: models.Consumer, action: str, *, by: str | None, reason: str = "", **details: Any
+) -> models.Intervention:
     """Write an intervention down, in the caller's transaction, and tell the workers to look."""
+    details |= {"reason": reason} if reason else {}
     who = by or this_user()
     about = {"database": using, "consumer": row.name, "topic": row.topic.name, "action": action, "by": who}
     logger.info("Consumer %s: %s by %s. %s", row, action, who, details or "", extra=about)
@@ -20,9 +23,10 @@ def record(using: str, row: models.Consumer, action: str, *, by: str | None, **d
 
 
 def record_of_topic(
-    using: str, row: models.Topic, action: str, *, by: str | None, **details: Any
+    using: str, row: models.Topic, action: str, *, by: str | None, reason: str = "", **details: Any
 ) -> models.Intervention:
     """The same of a topic."""
+    details |= {"reason": reason} if reason else {}
     who = by or this_user()
     about = {"database": using, "topic": row.name, "action": action, "by": who}
     logger.info("Topic %s: %s by %s. %s", row, action, who, details or "", extra=about)

@@ -20,6 +20,7 @@ def pause(
     consumer: Named,
     *,
     topic: declarations.DeclaredTopic | str | None = None,
+    reason: str = "",
     by: str | None = None,
     using: str | None = None,
 ) -> list[str]:
@@ -34,7 +35,7 @@ def pause(
         refuse_queries(rows)
         for row in rows:
             models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=ClockTimestamp())
-            record(using, row, "pause", by=by)
+            record(using, row, "pause", by=by, reason=reason)
     return [row.topic.name for row in rows]
 
 
@@ -42,6 +43,7 @@ def resume(
     consumer: Named,
     *,
     topic: declarations.DeclaredTopic | str | None = None,
+    reason: str = "",
     by: str | None = None,
     using: str | None = None,
 ) -> list[str]:
@@ -57,6 +59,6 @@ def resume(
             again = try_again(using, row)
             if any(again.values()) or row.paused_at is not None:
                 models.Consumer.objects.using(using).filter(pk=row.pk).update(paused_at=None)
-                record(using, row, "resume", by=by, **again)
+                record(using, row, "resume", by=by, reason=reason, **again)
                 resumed.append(row)
     return [row.topic.name for row in resumed]

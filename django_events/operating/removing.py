@@ -28,6 +28,7 @@ def remove_topic(
     topic: declarations.DeclaredTopic | str,
     *,
     force: bool = False,
+    reason: str = "",
     by: str | None = None,
     wait: timedelta = timedelta(minutes=1),
     dry_run: bool = False,
@@ -55,9 +56,9 @@ def remove_topic(
         row = existing(using, topic)
         for consumer in _consumers(using, row, force=force):
             unregistering.hold(using, consumer)
-            unregistering.forget(using, consumer, by=by)
+            unregistering.forget(using, consumer, by=by, reason=reason)
         counts = {name: value for name, value in removed._asdict().items() if name not in ("topic", "finished")}
-        record_of_topic(using, row, "remove", by=by, **counts)
+        record_of_topic(using, row, "remove", by=by, reason=reason, **counts)
         dropping.forget(using, row)
     forget_orphans(using)
     left = dropping.drop_forgotten(using, wait=wait)

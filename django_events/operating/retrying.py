@@ -21,6 +21,7 @@ def retry_now(
     *,
     topic: declarations.DeclaredTopic | str | None = None,
     event_id: int | None = None,
+    reason: str = "",
     by: str | None = None,
     using: str | None = None,
 ) -> list[Retried]:
@@ -40,7 +41,7 @@ def retry_now(
             again = try_again(using, row, event_id=event_id)
             if any(again.values()):
                 event = {} if event_id is None else {"event": event_id}
-                record(using, row, "retry_now", by=by, **event, **again)
+                record(using, row, "retry_now", by=by, reason=reason, **event, **again)
                 retried.append(Retried(row.topic.name, again["partitions"], again.get("deliveries", 0)))
     return retried
 

@@ -68,7 +68,7 @@ def rewind(
                     to=str(to),
                     dead_letters=move.dead_letters,
                     **({"left_out": move.left_out} if move.left_out else {}),
-                    **({"reason": reason} if reason else {}),
+                    reason=reason,
                 )
     return moves
 

@@ -20,6 +20,7 @@ def unregister(
     consumer: Named,
     *,
     topic: declarations.DeclaredTopic | str | None = None,
+    reason: str = "",
     by: str | None = None,
     dry_run: bool = False,
     using: str | None = None,
@@ -42,7 +43,7 @@ def unregister(
                 )
         if not dry_run:
             for row in rows:
-                forget(using, row, by=by)
+                forget(using, row, by=by, reason=reason)
     if not dry_run:
         forget_orphans(using)
     return [row.topic.name for row in rows]
@@ -58,10 +59,10 @@ def hold(using: str, row: models.Consumer) -> None:
     refuse_in_use(using, row)
 
 
-def forget(using: str, row: models.Consumer, *, by: str | None) -> None:
+def forget(using: str, row: models.Consumer, *, by: str | None, reason: str = "") -> None:
     """Delete a consumer that is held, and put on record how far it was. Its deliveries are orphans then."""
     reached = {str(p.partition): p.position for p in row.positions.using(using)}
-    record(using, row, "unregister", by=by, positions=reached)
+    record(using, row, "unregister", by=by, reason=reason, positions=reached)
     row.delete(using=using)
 
 

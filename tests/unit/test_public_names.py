@@ -72,7 +72,17 @@ def test_every_public_name_is_what_it_says():
 
 
 OPERATIONS = {
-    *("cancel_scheduled", "discard", "erase", "lag", "matches", "pause", "publish_again"),
+    *(
+        "cancel_scheduled",
+        "discard",
+        "erase",
+        "lag",
+        "matches",
+        "pause",
+        "publish_again",
+        "publish_scheduled",
+        "remove_clock",
+    ),
     *("pause_clock", "resume_clock", "run_clock"),
     *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "search", "skip", "unregister"),
 }
@@ -130,8 +140,8 @@ def test_a_declared_clock_has_the_verb_with_the_same_arguments_and_result(method
     asked = []
     monkeypatch.setattr(operations, verb, lambda *given, **options: asked.append((given, options)))
     clock = DeclaredClock(name="c", topic="t", cron="0 3 * * *", type="nightly")
-    getattr(clock, method)(by="ada", using="default")
-    assert asked == [((clock,), {"by": "ada", "using": "default"})]
+    getattr(clock, method)(reason="r", by="ada", using="default")
+    assert asked == [((clock,), {"reason": "r", "by": "ada", "using": "default"})]
 
 
 def test_a_declared_topic_is_removed_with_the_same_arguments_and_result(monkeypatch):

@@ -8,6 +8,8 @@ from django.core.management.base import BaseCommand, CommandParser, DjangoHelpFo
 
 from django_events.management.databases import explained, named
 from django_events.management.events import ALL, SUBCOMMANDS
+from django_events.management.events.subcommand import with_joined_times
+from django_events.management.following import follow_log
 from django_events.management.reporting import show
 from django_events.management.subcommands import common, refuse_unknown
 from django_events.management.watching import watch
@@ -41,7 +43,7 @@ class Command(_Unchecked):
 
     def run_from_argv(self, argv: list[str]) -> None:
         refuse_unknown(_Unchecked(), argv, SUBCOMMANDS, "subcommand")
-        super().run_from_argv(argv)
+        super().run_from_argv(with_joined_times(argv))
 
     def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
         if subcommand is None:
@@ -50,6 +52,9 @@ class Command(_Unchecked):
         using = named(options["database"])
         ask, as_json = partial(SUBCOMMANDS[subcommand].report, using, **options), options["format"] == "json"
         try:
+            if options.get("follow"):
+                follow_log(self, using, as_json=as_json, **options)
+                return
             if options.get("watch") is not None:
                 watch(self, using, ask, every=options["watch"], as_json=as_json)
                 return

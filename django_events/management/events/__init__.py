@@ -18,7 +18,7 @@ from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.removing import REMOVE_TOPIC
 from django_events.management.events.replaying import REPLAY
-from django_events.management.events.scheduling import CANCEL, SCHEDULED
+from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
 from django_events.management.events.searching import SEARCH
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
@@ -37,6 +37,7 @@ ALL = (
     PUBLISH,
     SCHEDULED,
     CANCEL,
+    PUBLISH_SCHEDULED,
     CLOCK,
     CLAIM,
     ACK,

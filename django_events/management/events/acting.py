@@ -14,10 +14,10 @@ from django_events.management.events.subcommand import (
     add_by,
     add_execute,
     add_name,
+    add_reason,
     add_topic,
     at_least_one,
     place,
-    text,
     wrong_usage,
 )
 from django_events.management.reporting import Report, table
@@ -30,14 +30,14 @@ from django_events.operating.unregistering import unregister as unregister_consu
 from django_events.outcomes import Move
 
 
-def pause(using: str, *, name: str, topic: str | None, by: str | None, **options: Any) -> Report:
-    topics = pause_consumer(name, topic=topic, by=by, using=using)
+def pause(using: str, *, name: str, topic: str | None, reason: str, by: str | None, **options: Any) -> Report:
+    topics = pause_consumer(name, topic=topic, reason=reason, by=by, using=using)
     done = f"Consumer {name} is paused on {_and(topics)}: what is in hand is finished, nothing more is begun."
     return _changed(name, topics, done, f"Consumer {name} was paused already. Nothing was changed.")
 
 
-def resume(using: str, *, name: str, topic: str | None, by: str | None, **options: Any) -> Report:
-    topics = resume_consumer(name, topic=topic, by=by, using=using)
+def resume(using: str, *, name: str, topic: str | None, reason: str, by: str | None, **options: Any) -> Report:
+    topics = resume_consumer(name, topic=topic, reason=reason, by=by, using=using)
     done = f"Consumer {name} goes on with {_and(topics)}, and what failed is tried again now."
     return _changed(name, topics, done, f"Consumer {name} is neither paused nor stopped. Nothing was changed.")
 
@@ -92,9 +92,11 @@ def rewind(
     return Report(data, f"{table(columns, cells)}\n\n{told}")
 
 
-def unregister(using: str, *, name: str, topic: str | None, by: str | None, execute: bool, **options: Any) -> Report:
+def unregister(
+    using: str, *, name: str, topic: str | None, reason: str, by: str | None, execute: bool, **options: Any
+) -> Report:
     found = standings(using, registered(using, name, topic=topic))
-    unregister_consumer(name, topic=topic, by=by, dry_run=not execute, using=using)
+    unregister_consumer(name, topic=topic, reason=reason, by=by, dry_run=not execute, using=using)
     data = {"consumer": name, "executed": execute, "consumers": [one._asdict() for one in found]}
     cells = [(one.consumer, one.topic, state_of(one), one.handled, lag_of(one)) for one in found]
     told = f"Consumer {name} is forgotten." if execute else f"It would be forgotten how far it is. {DRY_RUN}"
@@ -117,6 +119,7 @@ def _events(move: Move) -> str:
 def _arguments_of_acts(parser: CommandParser) -> None:
     add_name(parser)
     add_topic(parser)
+    add_reason(parser)
     add_by(parser)
 
 
@@ -132,7 +135,6 @@ def _arguments_of_rewind(parser: CommandParser) -> None:
     parser.add_argument(
         "--wait", type=at_least_one, default=10, help="How many seconds to wait for events in hand; 10 by default."
     )
-    parser.add_argument("--reason", type=text, default="", help="Why, for the record.")
     add_execute(parser)
 
 

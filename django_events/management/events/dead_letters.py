@@ -16,6 +16,7 @@ from django_events.management.events.subcommand import (
     add_by,
     add_execute,
     add_name,
+    add_reason,
     add_topic,
     address,
     at_least_one,
@@ -79,11 +80,19 @@ def _by_error(letters: DeadLetterQuerySet, limit: int) -> Report:
 
 
 def redrive(
-    using: str, *, name: str, ids: Sequence[Address], all: bool, by: str | None, execute: bool, **options: Any
+    using: str,
+    *,
+    name: str,
+    ids: Sequence[Address],
+    all: bool,
+    reason: str,
+    by: str | None,
+    execute: bool,
+    **options: Any,
 ) -> Report:
     letters = _chosen(using, name, ids, all=all, filters=_filters(options))
     addresses = _addresses(letters)
-    number = redrive_letters(letters, by=by, dry_run=not execute)
+    number = redrive_letters(letters, reason=reason, by=by, dry_run=not execute)
     done = f"Consumer {name} handles {count(number, 'dead letter')} again, as soon as a worker takes them."
     return _acted(name, addresses, number, execute, done, "would be handled again")
 
@@ -223,6 +232,11 @@ def _arguments_of_list(parser: CommandParser) -> None:
 
 
 def _arguments_of_redrive(parser: CommandParser) -> None:
+    _arguments_of_both(parser)
+    add_reason(parser)
+
+
+def _arguments_of_both(parser: CommandParser) -> None:
     add_name(parser)
     parser.add_argument("ids", nargs="*", metavar="ID", type=address, help="Events, like orders/1042.")
     _add_filters(parser)
@@ -232,7 +246,7 @@ def _arguments_of_redrive(parser: CommandParser) -> None:
 
 
 def _arguments_of_discard(parser: CommandParser) -> None:
-    _arguments_of_redrive(parser)
+    _arguments_of_both(parser)
     parser.add_argument("--reason", required=True, help="Why, for the record.")
 
 

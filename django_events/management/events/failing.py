@@ -12,6 +12,7 @@ from django_events.management.events.subcommand import (
     add_by,
     add_execute,
     add_name,
+    add_reason,
     add_topic,
     address,
     wrong_usage,
@@ -23,10 +24,10 @@ from django_events.phrases import count
 
 
 def _retry_now(
-    using: str, *, name: str, id: Address | None, topic: str | None, by: str | None, **options: Any
+    using: str, *, name: str, id: Address | None, topic: str | None, reason: str, by: str | None, **options: Any
 ) -> Report:
     topic = topic if id is None else _topic(using, name, id, topic)
-    retried = retry_now(name, topic=topic, event_id=None if id is None else id.id, by=by, using=using)
+    retried = retry_now(name, topic=topic, event_id=None if id is None else id.id, reason=reason, by=by, using=using)
     data = {"consumer": name, "retried": [one._asdict() for one in retried]}
     if not retried:
         what = "nothing waits" if id is None else f"{topic}/{id.id} doesn't wait"
@@ -76,6 +77,7 @@ def _arguments_of_retry(parser: CommandParser) -> None:
     add_name(parser)
     parser.add_argument("id", nargs="?", metavar="ID", type=address, help="Only this event, like orders/1042.")
     add_topic(parser)
+    add_reason(parser)
     add_by(parser)
 
 

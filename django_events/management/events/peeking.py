@@ -17,9 +17,11 @@ from django_events.management.events.subcommand import (
     wrong_usage,
 )
 from django_events.management.reporting import Report, fields, table
+from django_events.matching import expression, is_pattern
 from django_events.models import Event, Topic
 from django_events.models.events import EventQuerySet
 
+LIMIT = 10
 SEARCHED = 100_000  # events; a log can be long, and without a timeline a key is found by reading
 
 
@@ -27,7 +29,7 @@ def peek(
     using: str,
     *,
     topic: str,
-    limit: int,
+    limit: int | None,
     since: int | None,
     at: int | None,
     start: datetime | None,
@@ -35,8 +37,11 @@ def peek(
     partition: int | None,
     key: str | None,
     type: str | None,
+    where: str | None,
     **options: Any,
 ) -> Report:
+    if where is not None:
+        raise wrong_usage("--where goes with --follow. Of what is in the log, events match says how many it fits.")
     row = existing(using, topic)
     if at is not None:
         if (since, start, end, partition, key, type) != (None,) * 6:
@@ -54,7 +59,9 @@ def peek(
         events = Event.objects.using(using).since(topic, since)
     if partition is not None:
         events = events.filter(partition=partition)
-    chosen = {name: said for name, said in (("key", key), ("type", type)) if said is not None}
+    chosen = {"key": key} if key is not None else {}
+    if type is not None:
+        chosen |= {"type__regex": expression(type)} if is_pattern(type) else {"type": type}
     if chosen and (key is None or not row.timeline):
         begins = since if start is None and end is None else _id_before(events)
         first, last = _searched(using, topic, begins)
@@ -62,7 +69,7 @@ def peek(
         what = "The type" if key is None else f"Topic {topic} has no timeline, so the key"
         notes.append(f"{what} was looked for in {first:,} to {last:,} only.")
     events = events.filter(**chosen)
-    found = list(shown(events)[:limit])
+    found = list(shown(events)[: limit or LIMIT])
     return Report([event_data(row, e) for e in found], listed(found), notes)
 
 
@@ -117,14 +124,16 @@ def described(data: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="The topic.")
-    parser.add_argument("--limit", type=at_least_one, default=10, help="How many events; 10 by default.")
+    parser.add_argument("--limit", type=at_least_one, help="How many events; 10, or with --follow all.")
     parser.add_argument("--since", type=whole_number, help="What comes after this id, oldest first.")
     parser.add_argument("--from", type=past_time, dest="start", metavar="TIME", help="What was logged then or later.")
     parser.add_argument("--to", type=past_time, dest="end", metavar="TIME", help="What was logged before.")
     parser.add_argument("--at", type=whole_number, help="One event, all of it.")
     parser.add_argument("--partition", type=int, help="Only this partition.")
     parser.add_argument("--key", help="Only events of this key.")
-    parser.add_argument("--type", type=text, help="Only events of this type.")
+    parser.add_argument("--type", type=text, help="Only events of this type, or pattern like order.*.")
+    parser.add_argument("--follow", action="store_true", help="What comes, from now on, until Ctrl-C.")
+    parser.add_argument("--where", help="With --follow: only where this jsonpath predicate holds of the value.")
 
 
 PEEK = Subcommand(name="peek", help="Look at events, the newest first.", report=peek, arguments=_arguments)

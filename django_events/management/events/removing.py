@@ -5,16 +5,24 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_events.management.events.subcommand import DRY_RUN, Subcommand, add_by, add_execute, at_least_one
+from django_events.management.events.subcommand import (
+    DRY_RUN,
+    Subcommand,
+    add_by,
+    add_execute,
+    add_reason,
+    at_least_one,
+)
 from django_events.management.reporting import Report, fields
 from django_events.operating.removing import remove_topic as remove
 from django_events.outcomes import RemovedTopic
 
 
 def remove_topic(
-    using: str, *, topic: str, force: bool, wait: int, by: str | None, execute: bool, **options: Any
+    using: str, *, topic: str, force: bool, wait: int, reason: str, by: str | None, execute: bool, **options: Any
 ) -> Report:
-    removed = remove(topic, force=force, by=by, wait=timedelta(seconds=wait), dry_run=not execute, using=using)
+    how: dict[str, Any] = {"force": force, "wait": timedelta(seconds=wait)}
+    removed = remove(topic, **how, reason=reason, by=by, dry_run=not execute, using=using)
     data = {"executed": execute, **removed._asdict()}
     text = fields(
         [
@@ -45,6 +53,7 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--wait", type=at_least_one, default=60, help="How many seconds to wait for locked tables; 60 by default."
     )
+    add_reason(parser)
     add_by(parser)
     add_execute(parser)
 

@@ -1,6 +1,7 @@
-"""`manage.py events scheduled` and `cancel`: what is for later."""
+"""`manage.py events scheduled`, `cancel` and `publish-scheduled`: what is for later."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
@@ -12,6 +13,7 @@ from django_events.management.events.subcommand import (
     Subcommand,
     add_by,
     add_execute,
+    add_reason,
     at_least_one,
     refused,
     whole_number,
@@ -20,6 +22,7 @@ from django_events.management.events.subcommand import (
 from django_events.management.reporting import Report, table
 from django_events.models import ScheduledEvent
 from django_events.operating.cancelling import cancel_scheduled
+from django_events.operating.publishing_scheduled import publish_scheduled
 from django_events.phrases import count
 from django_events.publishing.encoding import EARLIEST, LATEST
 
@@ -35,8 +38,31 @@ def scheduled(using: str, *, topic: str | None, key: str | None, limit: int, **o
     return _report(list(shown(rows)[:limit]))
 
 
-def cancel(
+class ScheduledAct(NamedTuple):
+    """What is done with chosen scheduled events, and how the answer calls it."""
+
+    act: Callable[..., int]
+    done: str  # the key of the JSON, and the word of the sentence
+    would: str
+
+
+CANCELLING = ScheduledAct(cancel_scheduled, "cancelled", "would_cancel")
+PUBLISHING = ScheduledAct(publish_scheduled, "published", "would_publish")
+
+
+def cancel(using: str, *, reason: str, **options: Any) -> Report:
+    if not reason.strip():
+        raise wrong_usage("--reason is empty. Say why: it is what is left of the scheduled events.")
+    return _act(using, CANCELLING, reason=reason, **options)
+
+
+def publish_now(using: str, **options: Any) -> Report:
+    return _act(using, PUBLISHING, **options)
+
+
+def _act(
     using: str,
+    verb: ScheduledAct,
     *,
     topic: str,
     tickets: list[int],
@@ -47,8 +73,6 @@ def cancel(
     execute: bool,
     **options: Any,
 ) -> Report:
-    if not reason.strip():
-        raise wrong_usage("--reason is empty. Say why: it is what is left of the scheduled events.")
     if bool(tickets) == ((key, type) != (None, None)):
         raise wrong_usage("Name tickets, or say which events by --key and --type, and not both.")
     chosen = {"pk__in": tickets} if tickets else {"key": key, "type": type}
@@ -56,7 +80,7 @@ def cancel(
         topic=existing(using, topic), **{name: value for name, value in chosen.items() if value is not None}
     )
     if not tickets:
-        return _cancelled_of_a_kind(rows, reason=reason, by=by, execute=execute)
+        return _acted_on_a_kind(rows, verb, reason=reason, by=by, execute=execute)
     found = list(shown(rows.select_related("topic").order_by("publish_at", "id")))
     if missing := sorted(set(tickets) - {row.pk for row in found}):
         named = ", ".join(f"{ticket:,}" for ticket in missing)
@@ -67,21 +91,23 @@ def cancel(
     report = _report(found)
     if not execute:
         return Report({"executed": False, "events": report.data}, f"{report.text}\n\n{DRY_RUN}")
-    cancelled = cancel_scheduled(rows, reason=reason, by=by)
-    told = f"{count(cancelled, 'event')} cancelled."
-    if cancelled < len(found):
-        told += f" Published in the meantime: {len(found) - cancelled:,}."
-    return Report({"executed": True, "cancelled": cancelled, "events": report.data}, f"{report.text}\n\n{told}")
+    number = verb.act(rows, reason=reason, by=by)
+    told = f"{count(number, 'event')} {verb.done}."
+    if number < len(found):
+        told += f" Published in the meantime: {len(found) - number:,}."
+    return Report({"executed": True, verb.done: number, "events": report.data}, f"{report.text}\n\n{told}")
 
 
-def _cancelled_of_a_kind(rows: QuerySet[ScheduledEvent], *, reason: str, by: str | None, execute: bool) -> Report:
+def _acted_on_a_kind(
+    rows: QuerySet[ScheduledEvent], verb: ScheduledAct, *, reason: str, by: str | None, execute: bool
+) -> Report:
     """Of very many events no payload is shown."""
-    number = cancel_scheduled(rows, reason=reason, by=by, dry_run=not execute)
-    data = {"executed": execute, "cancelled" if execute else "would_cancel": number}
+    number = verb.act(rows, reason=reason, by=by, dry_run=not execute)
+    data = {"executed": execute, verb.done if execute else verb.would: number}
     told = (
-        f"{count(number, 'event')} cancelled."
+        f"{count(number, 'event')} {verb.done}."
         if execute
-        else f"{count(number, 'event')} would be cancelled.\n\n{DRY_RUN}"
+        else f"{count(number, 'event')} would be {verb.done}.\n\n{DRY_RUN}"
     )
     return Report(data, told)
 
@@ -113,12 +139,23 @@ def _arguments_of_scheduled(parser: CommandParser) -> None:
     parser.add_argument("--limit", type=at_least_one, default=20, help="How many, the next one first; 20 by default.")
 
 
-def _arguments_of_cancel(parser: CommandParser) -> None:
+def _arguments_of_choice(parser: CommandParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="The topic.")
     parser.add_argument("tickets", nargs="*", metavar="TICKET", type=whole_number, help="The tickets of the events.")
     parser.add_argument("--key", help="All events of this key instead.")
     parser.add_argument("--type", help="All events of this type instead, or of the key and the type.")
+
+
+def _arguments_of_cancel(parser: CommandParser) -> None:
+    _arguments_of_choice(parser)
     parser.add_argument("--reason", required=True, help="Why, for the record.")
+    add_by(parser)
+    add_execute(parser)
+
+
+def _arguments_of_publish(parser: CommandParser) -> None:
+    _arguments_of_choice(parser)
+    add_reason(parser)
     add_by(parser)
     add_execute(parser)
 
@@ -131,4 +168,10 @@ SCHEDULED = Subcommand(
 )
 CANCEL = Subcommand(
     name="cancel", help="Cancel events that are published later.", report=cancel, arguments=_arguments_of_cancel
+)
+PUBLISH_SCHEDULED = Subcommand(
+    name="publish-scheduled",
+    help="Publish events now that are for later.",
+    report=publish_now,
+    arguments=_arguments_of_publish,
 )

@@ -14,7 +14,8 @@ from django_events import declarations
 from django_events.management.reporting import Report
 from django_events.workers.loop import Exit
 
-AGO = re.compile(r"-?([0-9]{1,6})([smhd])")  # with a minus it has to be --to=-2h, or it would be an option
+AGO = re.compile(r"-?([0-9]{1,6})([smhd])")
+TAKE_TIMES = {"--to", "--from", "--since", "--until"}
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DRY_RUN = "Nothing was changed. To do it, say the same with --execute."
 
@@ -105,8 +106,12 @@ def at_least_one(text: str) -> int:
     return number
 
 
+def add_reason(parser: CommandParser) -> None:
+    parser.add_argument("--reason", type=text, default="", help="Why, for the record.")
+
+
 def place(text: str) -> declarations.Start:
-    """`beginning`, `end`, the id of the next event to handle, a time with its zone, or one so long ago, like `2h`."""
+    """`beginning`, `end`, the id of the next event to handle, a time with its zone, or one so long ago: `-2h`."""
     if text == "beginning":
         return "beginning"
     if text == "end":
@@ -115,6 +120,17 @@ def place(text: str) -> declarations.Start:
         return int(text)
     expected = "'beginning', 'end', an id, 2h for two hours ago, or a time"
     return _ago(text) or _zoned(text, f"{text!r} is no place in a log, expected {expected}")
+
+
+def with_joined_times(argv: list[str]) -> list[str]:
+    """`--to -2h` as `--to=-2h`: argparse would take the second word for an option."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] in TAKE_TIMES and word.startswith("-") and AGO.fullmatch(word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def length(text: str) -> timedelta:

@@ -457,14 +457,19 @@ def test_clocks_are_paused_go_on_and_tick_now(olga, sign_in, things):
     assert "things.nightly" in olga.get(page).content.decode()
     assert olga.get(address("clock", clock)).status_code == 200
 
-    def act(action, client=olga):
-        return client.post(page, {"action": action, "_selected_action": [clock.pk]}, follow=True)
+    def act(action, client=olga, **said):
+        chosen = {"action": action, "_selected_action": [clock.pk], "decided": "yes", "reason": "", **said}
+        return client.post(page, chosen, follow=True)
+
+    asked = olga.post(page, {"action": "pause", "_selected_action": [clock.pk]}).content.decode()
+    assert "Pause these clocks?" in asked and "things.nightly: 0 3 * * * UTC" in asked
 
     act("pause", sign_in("view_clock", "run_clock", name="ada"))
     clock.refresh_from_db()
     assert clock.paused_at is None
-    assert said(act("pause")) == ["Clock things.nightly is paused."]
-    assert said(act("pause")) == []
+    assert said(act("pause", reason="no paper")) == ["Clock things.nightly is paused."]
+    assert Intervention.objects.get().details == {"clock": "things.nightly", "reason": "no paper"}
+    assert said(act("pause")) == ["Clock things.nightly: nothing was changed."]
     clock.refresh_from_db()
     assert clock.paused_at is not None
     assert said(act("resume")) == ["Clock things.nightly goes on."]
@@ -476,6 +481,91 @@ def test_clocks_are_paused_go_on_and_tick_now(olga, sign_in, things):
         ("run", "olga"),
     ]
     assert "ticks now" in log_entry().get_change_message()
+
+    act("remove", sign_in("view_clock", "run_clock", name="bob"))
+    assert Clock.objects.exists()
+    assert said(act("remove", reason="gone")) == ["Clock things.nightly is removed."]
+    assert not Clock.objects.exists()
+    assert Intervention.objects.latest("pk").details["reason"] == "gone"
+
+
+def test_a_declared_clock_is_not_removed(olga, things):
+    declared = things.every("0 3 * * *", type="nightly")
+    try:
+        sync_clocks("default")
+        chosen = {"action": "remove", "_selected_action": [Clock.objects.get().pk], "decided": "yes"}
+        [told] = said(olga.post("/admin/django_events/clock/", chosen, follow=True))
+    finally:
+        declarations.clocks.discard(declared)
+    assert "is declared at" in told and Clock.objects.exists()
+
+
+def test_a_reason_is_on_the_record_and_in_the_admins_log(olga, things, make_consumer, broken):
+    row = consumer_of(declare(make_consumer, things, broken))
+    olga.post(address("consumer", row, "act/pause"), {"reason": "the bank is down"})
+
+    assert Intervention.objects.latest("pk").details == {"reason": "the bank is down"}
+    assert log_entry().get_change_message().endswith(" the bank is down")
+    olga.post(address("consumer", row, "act/resume"), {"reason": "it is back"})
+    assert Intervention.objects.latest("pk").details["reason"] == "it is back"
+
+
+def test_redriving_takes_a_reason(olga, dead):
+    letter = DeadLetter.objects.first()
+    olga.post(address("deadletter", letter, "act/redrive"), {"decided": "yes", "reason": "the fix is out"})
+
+    assert Intervention.objects.latest("pk").details["reason"] == "the fix is out"
+    assert "the fix is out" in log_entry().get_change_message()
+
+
+@pytest.fixture
+def scheduled(things):
+    later = timezone.now() + timedelta(days=1)
+    for n in (1, 2, 3):
+        publish(things, {"n": n, "card": "4711"}, key=f"k{n}", type="t", publish_at=later + timedelta(hours=3 - n))
+    return list(ScheduledEvent.objects.order_by("pk"))
+
+
+def test_a_scheduled_events_page_shows_its_payload_to_users_who_see_events(sign_in, scheduled):
+    page = address("scheduledevent", scheduled[0])
+    seen = sign_in("view_scheduledevent", "view_event", name="ada").get(page).content.decode()
+    assert f"Scheduled event {scheduled[0].pk} of things" in seen and "4711" in seen
+    hidden = sign_in("view_scheduledevent", name="bob").get(page).content.decode()
+    assert "4711" not in hidden and "Publish now" not in hidden
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["card"]}):
+        masked = sign_in("view_scheduledevent", "view_event", name="eve").get(page).content.decode()
+    assert "4711" not in masked and "•••" in masked
+
+
+def test_scheduled_events_are_found_by_ticket_and_key(olga, scheduled):
+    def found(term):
+        answer = olga.get("/admin/django_events/scheduledevent/", {"q": term})
+        return [row.pk for row in answer.context["cl"].result_list]
+
+    assert found("k2") == [scheduled[1].pk]
+    assert found(str(scheduled[0].pk)) == [scheduled[0].pk]
+    assert found("nothing") == []
+    listed = olga.get("/admin/django_events/scheduledevent/", {"topic": str(scheduled[0].topic_id)})
+    assert len(listed.context["cl"].result_list) == 3
+
+
+def test_scheduled_events_are_published_now_in_their_order(olga, sign_in, scheduled, things):
+    page = "/admin/django_events/scheduledevent/"
+    chosen = {"action": "publish", "_selected_action": [row.pk for row in scheduled[:2]]}
+    assert "Publish now: 2 events" in olga.post(page, chosen).content.decode()
+    refused = sign_in("view_scheduledevent", "cancel_scheduledevent", name="bob")
+    one = address("scheduledevent", scheduled[2], "act/publish")
+    assert refused.post(one, {"decided": "yes"}).status_code == 403
+    assert transfer_all() == 0
+
+    answer = olga.post(page, {**chosen, "decided": "yes", "reason": "the sale begins"}, follow=True)
+    assert said(answer) == ["2 scheduled events are published as soon as the transfer takes them."]
+    olga.post(one, {"decided": "yes", "reason": ""})
+    transfer_all()
+    assert [event.value["n"] for event in Event.objects.since(things)] == [2, 1, 3]
+    assert [one.action for one in Intervention.objects.order_by("pk")] == ["publish", "publish"]
+    assert Intervention.objects.earliest("pk").details["reason"] == "the sale begins"
+    assert olga.get(address("scheduledevent", scheduled[0])).status_code == 404
 
 
 def test_what_is_gone_between_a_page_and_its_button(olga, dead):

@@ -178,7 +178,7 @@ def test_rows_that_django_shows_are_of_the_database_that_was_chosen(olga, twins)
     assert f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/change/" in listed
     shown = olga.get(f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/change/").content.decode()
     assert "others" in shown and "things" not in shown
-    assert f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/history/" in shown
+    assert f"{ROOT}scheduledevent/{twins.scheduled.pk}_40archive/act/cancel/" in shown
 
 
 def test_the_choice_names_the_usual_database_too(olga, twins):

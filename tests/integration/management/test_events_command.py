@@ -20,6 +20,7 @@ from django_events.management.commands.events import Command
 from django_events.management.events import ALL, peeking, status
 from django_events.models import (
     BufferedEvent,
+    Clock,
     Consumer,
     DeadLetter,
     Event,
@@ -29,6 +30,8 @@ from django_events.models import (
 )
 from django_events.models.functions import ClockTimestamp
 from django_events.observing import problems
+from django_events.observing.state import CLOCK_OVERDUE, read
+from django_events.operating.clocks import pause_clock
 from django_events.operating.pausing import pause
 from django_events.publishing.clocks import sync as sync_clocks
 from django_events.statements import log_table
@@ -1453,6 +1456,7 @@ SUBCOMMANDS = {
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1", "--reason", "a test"],
+    "publish-scheduled": ["orders", "1"],
     "clock": [],
     "claim": ["receipts"],
     "ack": ["1"],
@@ -1543,6 +1547,66 @@ def test_clock_lists_pauses_resumes_and_runs(events: Run, things) -> None:
 @pytest.mark.parametrize("arguments", [["pause"], ["list", "things.nightly"], ["stop", "things.nightly"]])
 def test_clock_with_wrong_usage(events: Run, arguments: list[str]) -> None:
     assert events("clock", *arguments).code == 2
+
+
+def test_a_clock_that_no_app_declares_is_removed(events: Run, things) -> None:
+    clock = things.every("0 3 * * *", type="nightly")
+    try:
+        sync_clocks("default")
+        assert "is declared at" in events("clock", "remove", clock.name, "--execute").err
+    finally:
+        declarations.clocks.discard(clock)
+    assert events("clock", "remove", clock.name).out.startswith("Clock things.nightly would be removed.")
+    assert Clock.objects.exists()
+    done = events("clock", "remove", clock.name, "--execute", "--reason", "gone", "--by", "ada", "--format", "json")
+    assert done.data == {"clock": clock.name, "executed": True}
+    assert not Clock.objects.exists()
+    told = Intervention.objects.get()
+    assert (told.action, told.by, told.details["reason"]) == ("remove", "ada", "gone")
+
+
+def test_a_tick_that_is_overdue_is_a_problem(events: Run, things) -> None:
+    clock = things.every("0 3 * * *", type="nightly")
+    try:
+        sync_clocks("default")
+        assert kinds(events("status", "--format", "json")) == []
+        Clock.objects.update(next_at=ClockTimestamp() - timedelta(minutes=5))
+        [found] = events("status", "--format", "json").data["findings"]
+        assert (found["kind"], found["severity"], found["topic"]) == ("clock", "error", "things")
+        assert "is due since 5 min" in found["what"] and found["data"] == {"clock": clock.name}
+        measured = {one.labels: one.value for one in read("default") if one.metric is CLOCK_OVERDUE}
+        assert 299 < measured[("default", clock.name)] < 400
+        pause_clock(clock)
+        assert kinds(events("status", "--format", "json")) == []
+        assert {one.value for one in read("default") if one.metric is CLOCK_OVERDUE} == {0}
+    finally:
+        declarations.clocks.discard(clock)
+    resume = Clock.objects.update(paused_at=None)
+    assert resume and kinds(events("status", "--format", "json")) == []
+
+
+def test_scheduled_events_are_published_now(events: Run, things) -> None:
+    for n in (1, 2, 3):
+        publish(things, n, key=f"k{n % 2}", publish_at=datetime.now(UTC) + timedelta(days=n))
+    tickets = list(ScheduledEvent.objects.order_by("pk").values_list("pk", flat=True))
+
+    asked = events("publish-scheduled", "things", tickets[0], "--format", "json")
+    assert (asked.data["executed"], len(asked.data["events"]), transfer_all()) == (False, 1, 0)
+    assert "2 events would be published." in events("publish-scheduled", "things", "--key", "k1").out
+    done = events("publish-scheduled", "things", "--key", "k1", "--reason", "now", "--execute", "--format", "json")
+    assert done.data == {"executed": True, "published": 2}
+    transfer_all()
+    assert [event.value for event in Event.objects.since(things)] == [1, 3]
+    assert Intervention.objects.get().details["tickets"] == [tickets[0], tickets[2]]
+    assert "no scheduled event with the ticket" in events("publish-scheduled", "things", tickets[0]).err
+
+
+def test_verbs_take_a_reason(events: Run, lanes, make_consumer) -> None:
+    make_consumer(lanes, handler=take)
+    events("pause", "reader", "--reason", "the bank is down")
+    events("resume", "reader", "--reason", "it is back")
+
+    assert [one.details["reason"] for one in Intervention.objects.order_by("pk")] == ["the bank is down", "it is back"]
 
 
 def test_clock_of_an_unknown_name(events: Run, things) -> None:
