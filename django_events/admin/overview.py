@@ -17,11 +17,12 @@ from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.log.inventory import logs, next_scheduled, waiting
-from django_events.models import Topic
+from django_events.models import Position, Topic
 from django_events.observing import samples
 from django_events.observing.lag import Standing, importance, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.samples import Pace
+from django_events.observing.workers import look
 
 SQL = sql.beside(__name__)
 
@@ -43,6 +44,7 @@ class OverviewAdmin(Pages):
         return [
             self.page("", "changelist", self.overview, "view_overview"),
             self.page("find/", "find", self.find, "view_overview"),
+            self.page("workers/", "workers", self.workers, "view_overview", "view_consumer"),
         ]
 
     def has_module_permission(self, request: HttpRequest) -> bool:
@@ -90,6 +92,20 @@ class OverviewAdmin(Pages):
             "now": sql.now(using),
         }
         return self.answer(request, "overview.html", context)
+
+    def workers(self, request: HttpRequest) -> HttpResponse:
+        """The processes, as far as the database knows of them."""
+        using = addresses.database_of(request)
+        context = {
+            "title": _("Workers"),
+            "trail": [],
+            "using": using,
+            "databases": addresses.databases(),
+            "seen": look(using),
+            "all": Position.ALL,
+            "now": sql.now(using),
+        }
+        return self.answer(request, "workers.html", context)
 
     def find(self, request: HttpRequest) -> HttpResponse:
         """What is asked for by name; its page at once, if there is one meaning only."""

@@ -22,6 +22,7 @@ from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED
 from django_events.management.events.searching import SEARCH
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
+from django_events.management.events.workers import WORKERS
 
 ALL = (
     STATUS,
@@ -30,6 +31,7 @@ ALL = (
     HEALTH,
     TOPICS,
     CONSUMERS,
+    WORKERS,
     PEEK,
     FATE,
     MATCH,

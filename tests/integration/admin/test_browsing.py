@@ -10,11 +10,12 @@ from django_events import Backoff, Draft, Ignore
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
 from django_events.admin.topics import COLOURS
-from django_events.models import Consumer, DeadLetter, Event, Topic
+from django_events.models import Consumer, DeadLetter, Event, Position, Topic
 from django_events.observing.fates import STATES, fates
 from django_events.operations import rewind
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
+from tests.support.fix_consumers import lease_of
 from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.django_db
@@ -385,3 +386,16 @@ def test_the_box_shows_only_what_one_may_see(things, make_consumer, sign_in):
     eve = sign_in("view_topic", name="eve")
     assert eve.get(FIND, {"q": "things"}).status_code == 403
     assert "events-find" not in eve.get("/admin/django_events/topic/").content.decode()
+
+
+def test_the_page_of_workers_says_who_has_what_in_hand(sign_in, things, make_consumer):
+    things.publish(1)
+    transfer_all()
+    lease_of(make_consumer(things, handler=print))
+    Position.objects.filter(token__isnull=False).update(holder="web-1:4711/2")
+    page = "/admin/django_events/overview/workers/"
+
+    assert sign_in("view_overview", name="bob").get(page).status_code == 403
+    told = sign_in("view_overview", "view_consumer", name="ada").get(page).content.decode()
+    assert "web-1:4711" in told and "things/1" in told
+    assert "An idle worker writes nothing" in told

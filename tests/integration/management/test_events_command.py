@@ -1449,6 +1449,7 @@ SUBCOMMANDS = {
     "health": [],
     "topics": [],
     "consumers": [],
+    "workers": [],
     "peek": ["orders"],
     "fate": ["orders/1"],
     "match": ["billing"],
