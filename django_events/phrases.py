@@ -33,6 +33,15 @@ def count(number: int, noun: str, *, more: bool = False) -> str:
     return f"{'at least ' if more else ''}{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+# Characters that turn the direction of what follows: `\u202egpj.exe` would be read as `exe.jpg`.
+TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def without_turning(text: str) -> str:
+    """A text whose characters that turn its direction are written out, as JSON writes them."""
+    return TURNING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 DETAILS = ("DETAIL:", "CONTEXT:", "LINE ", "QUERY:")
 
 

@@ -5,10 +5,21 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy
+
 from django_events.observing.samples import per_second
 
 WIDTH, HEIGHT = 600, 120
 GAP = 2.5  # times the usual distance of two points
+PERIODS = {
+    "1h": (timedelta(hours=1), gettext_lazy("1 hour")),
+    "6h": (timedelta(hours=6), gettext_lazy("6 hours")),
+    "24h": (timedelta(hours=24), gettext_lazy("24 hours")),
+    "48h": (timedelta(hours=48), gettext_lazy("48 hours")),
+}
+USUAL = "6h"
 
 
 class Point(NamedTuple):
@@ -94,3 +105,15 @@ def _path(points: Sequence[Point], top: float, start: datetime, end: datetime) -
     ]
     moves = " ".join(f"L{x:.1f} {y:.1f}" for x, y in places)
     return f"M{moves[1:]}" if len(places) > 1 else f"M{moves[1:]}h0.1"  # a point of its own is a dot
+
+
+def period_of(request: HttpRequest) -> tuple[str, timedelta]:
+    """The period that a page is asked for, with its name."""
+    name = request.GET.get("period", USUAL)
+    name = name if name in PERIODS else USUAL
+    return name, PERIODS[name][0]
+
+
+def periods() -> list[tuple[str, "str | Promise"]]:
+    """The choices, with their labels."""
+    return [(name, label) for name, (_period, label) in PERIODS.items()]

@@ -19,13 +19,14 @@ from django.utils.translation import gettext_lazy
 
 from django_events import declarations, sql
 from django_events.admin import addresses
+from django_events.admin.charts import Chart, Line, Point, chart, period_of, periods, rates
 from django_events.admin.forms import ReasonForm, ReplayForm, RetryForm, RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position
-from django_events.observing import counted
+from django_events.observing import counted, samples
 from django_events.observing.findings import Subject
 from django_events.observing.lag import importance, progress, standings
 from django_events.observing.problems import find_problems
@@ -268,6 +269,9 @@ class ConsumerAdmin(Pages):
                 topics={row.topic.name: row.topic_id},
             ),
             "declared": _declared(row),
+            "charts": _charts(using, row, period_of(request)[1]),
+            "period": period_of(request)[0],
+            "periods": periods(),
             "interventions": _done_by_hand(using, row),
             "actions": [action for action in ACTIONS.values() if self._offers(request, row, standing.state, action)],
             "dead_letters": DeadLetter.objects.using(using).filter(consumer=row).exists(),
@@ -368,6 +372,19 @@ class ConsumerAdmin(Pages):
             "retry_now": row.paused_at is None and state == "retrying",
         }
         return offered.get(action.name, True)
+
+
+def _charts(using: str, row: Consumer, period: timedelta) -> list[Chart]:
+    points = samples.of_consumer(using, row.pk, period)
+    end = sql.now(using)
+    frame = {"start": end - period, "end": end}
+    handled = Line(_("handled or ignored"), rates([Point(one.at, one.handled) for one in points]))
+    failed = Line(_("failed attempts"), rates([Point(one.at, one.failed) for one in points]))
+    return [
+        chart(_("Lag"), _("events"), [Line(_("not passed"), [Point(one.at, one.lag) for one in points])], **frame),
+        chart(_("Handled"), _("events/s"), [handled, failed], **frame),
+        chart(_("Dead letters"), _("events"), [Line(_("there"), [Point(one.at, one.dead) for one in points])], **frame),
+    ]
 
 
 def _is_of(subject: Subject, row: Consumer) -> bool:

@@ -25,6 +25,7 @@ from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
 from django_events.observing import counted
 from django_events.operations import discard, redrive
+from django_events.phrases import without_turning
 
 GROUPS = 100  # on a page
 NO_TYPE = "-"
@@ -64,7 +65,7 @@ class TypeFilter(SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         newest = DeadLetter.objects.using(addresses.database_of(request)).order_by("-dead_at", "-pk")
         types = set(newest.values_list("type", flat=True)[:COUNTED])
-        return [(one or NO_TYPE, one or "–") for one in sorted(types | self._asked())][:CHOICES]
+        return [(one or NO_TYPE, without_turning(one) or "–") for one in sorted(types | self._asked())][:CHOICES]
 
     def _asked(self) -> set[str]:
         asked = self.used_parameters.get(self.parameter_name)
@@ -182,7 +183,7 @@ class DeadLetterAdmin(Lists):
 
     @admin.display(description=gettext_lazy("type, key"))
     def about(self, row: DeadLetter) -> str:
-        return format_html("{}<br>{}", row.type or "–", row.key or "")
+        return format_html("{}<br>{}", without_turning(row.type) or "–", without_turning(row.key or ""))
 
     @admin.display(description=gettext_lazy("dead since"), ordering="dead_at")
     def since(self, row: DeadLetter) -> str:
@@ -192,7 +193,7 @@ class DeadLetterAdmin(Lists):
 
     @admin.display(description=gettext_lazy("error"))
     def summary(self, row: DeadLetter) -> str:
-        return row.error.split("\n")[0][:150]
+        return without_turning(row.error.split("\n")[0][:150])
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         return super().changelist_view(request, {"title": _("Dead letters"), **(extra_context or {})})
@@ -348,7 +349,7 @@ def _done(action: str, number: int, reason: str) -> str:
 
 
 def _line(row: DeadLetter) -> str:
-    return f"{row.consumer}: {row.consumer.topic.name}/{row.event_id}, {row.error:.120}"
+    return f"{row.consumer}: {row.consumer.topic.name}/{row.event_id}, {without_turning(row.error[:120])}"
 
 
 def _row(address: str) -> DeadLetter:

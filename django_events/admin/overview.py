@@ -1,17 +1,18 @@
 """The overview: topics and consumers at a glance, the last hours, and what an operator has to look at."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from django.db import DatabaseError, InterfaceError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_events import sql
 from django_events.admin import addresses
-from django_events.admin.charts import Chart, Line, Point, chart, rates
+from django_events.admin.charts import Chart, Line, Point, chart, period_of, periods, rates
 from django_events.admin.finding import Hit, find
 from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
@@ -19,6 +20,7 @@ from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.log.inventory import logs, next_scheduled, waiting
 from django_events.models import Position, Topic
 from django_events.observing import samples
+from django_events.observing.findings import Finding
 from django_events.observing.lag import Standing, importance, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.samples import Pace
@@ -28,13 +30,6 @@ SQL = sql.beside(__name__)
 
 SHOWN = 20
 CHARTED = 5  # consumers whose lag has a line
-PERIODS = {
-    "1h": (timedelta(hours=1), gettext_lazy("1 hour")),
-    "6h": (timedelta(hours=6), gettext_lazy("6 hours")),
-    "24h": (timedelta(hours=24), gettext_lazy("24 hours")),
-    "48h": (timedelta(hours=48), gettext_lazy("48 hours")),
-}
-USUAL = "6h"
 
 
 class OverviewAdmin(Pages):
@@ -83,8 +78,8 @@ class OverviewAdmin(Pages):
                 "lease": oldest_lease(using),
             },
             "charts": self._charts(using, request, consumers),
-            "period": _period(request)[0],
-            "periods": [(name, label) for name, (_period_, label) in PERIODS.items()],
+            "period": period_of(request)[0],
+            "periods": periods(),
             "topics": sorted(topics, key=lambda row: -(row.rate or 0))[:SHOWN],
             "more_topics": max(len(topics) - SHOWN, 0),
             "consumers": shown,
@@ -131,7 +126,7 @@ class OverviewAdmin(Pages):
         return page if hit.key is None else f"{page}?{urlencode({'key': hit.key})}"
 
     def _charts(self, using: str, request: HttpRequest, consumers: list[Standing]) -> list[Chart]:
-        _name, period = _period(request)
+        _name, period = period_of(request)
         total = samples.totals(using, period)
         end = sql.now(using)
         frame = {"start": end - period, "end": end}
@@ -164,7 +159,22 @@ def _sum(rates: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _period(request: HttpRequest) -> tuple[str, timedelta]:
-    name = request.GET.get("period", USUAL)
-    name = name if name in PERIODS else USUAL
-    return name, PERIODS[name][0]
+def signs(request: HttpRequest) -> dict[str, Any]:
+    """The address of the overview, and how many errors and warnings there are; nothing for who may not see it."""
+    if not may(request, "view_overview"):
+        return {}
+    try:
+        address = reverse("admin:django_events_overview_changelist", current_app=getattr(request, "current_app", None))
+    except NoReverseMatch:  # this site doesn't show it
+        return {}
+    try:
+        found = [one for using in addresses.databases() for one in _found(using)]
+    except (DatabaseError, InterfaceError):
+        return {"address": address, "unavailable": True}
+    errors = sum(one.severity == "error" for one in found)
+    return {"address": address, "errors": errors, "warnings": len(found) - errors}
+
+
+def _found(using: str) -> list[Finding]:
+    with transaction.atomic(using):  # what fails leaves the page's own connection usable
+        return find_problems(using, waiting(using), next_scheduled(using), standings(using))

@@ -8,6 +8,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from django_events.masking import hides, masked, whole
 from django_events.models.functions import ReadableText, Stored
+from django_events.phrases import without_turning
 
 SHOWN = 65_536  # characters of a payload on the page of its event, unless all are asked for
 GLANCE = 200  # characters of one in a list
@@ -50,7 +51,7 @@ def at_a_glance(layout: str | None) -> str | None:
     """The begin of a value in one line, masked."""
     if layout is None:
         return None
-    line = " ".join(part.strip() for part in masked(layout.split("\n")))
+    line = without_turning(" ".join(part.strip() for part in masked(layout.split("\n"))))
     return line if len(line) <= GLANCE else f"{line[:GLANCE]}…"
 
 
@@ -93,7 +94,8 @@ def of(row: Any, *, everything: bool = False) -> Payload:
     """The payload of a row that is readable, as a page shows it."""
     value = None if row.value_bytes is None else _whole(row.value_layout)
     body = None if row.body is None else body_shown(bytes(row.body))
-    texts = [value, body, _whole(row.metadata_layout)]
+    given = [value, body, _whole(row.metadata_layout)]
+    texts = [one if one is None else without_turning(one) for one in given]
     limit = None if everything else SHOWN
     return Payload(
         value=texts[0] if texts[0] is None else texts[0][:limit],

@@ -6,6 +6,7 @@ from django.utils.translation import gettext_lazy as _
 from django_events.admin.lists import DatabaseFilter, Lists, local
 from django_events.models import Intervention, MaintenanceStep
 from django_events.models.maintenance import NEVER
+from django_events.phrases import without_turning
 
 LONGEST_DETAILS = 120  # characters in a list
 
@@ -27,6 +28,7 @@ class InterventionAdmin(Lists):
     @admin.display(description=_("details"))
     def what(self, row: Intervention) -> str:
         told = ", ".join(f"{name}: {value}" for name, value in row.details.items())
+        told = without_turning(told)
         return told if len(told) <= LONGEST_DETAILS else f"{told[:LONGEST_DETAILS]}…"
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from django_events.log.inventory import Log, Waiting
 from django_events.observing.lag import Standing, oldest_waits
+from django_events.observing.problems import idle_troubles
 from django_events.observing.samples import Pace
 
 
@@ -22,6 +23,7 @@ class ConsumerLine(NamedTuple):
     standing: Standing
     rate: float | None
     behind: timedelta | None
+    trouble: str = ""  # "unserved" or "undeclared": of one that is merely idle, as far as its row tells
 
 
 def topic_rows(in_logs: list[Log], in_buffer: list[Waiting], pace: Pace) -> list[TopicLine]:
@@ -33,4 +35,8 @@ def topic_rows(in_logs: list[Log], in_buffer: list[Waiting], pace: Pace) -> list
 def consumer_rows(using: str, found: list[Standing], pace: Pace) -> list[ConsumerLine]:
     """Consumers with what they handle per second, and how long the oldest event waits for them."""
     waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
-    return [ConsumerLine(one, pace.of_consumer(one), waits.get(one.consumer_id)) for one in found]
+    troubles = idle_troubles(using, found)
+    return [
+        ConsumerLine(one, pace.of_consumer(one), waits.get(one.consumer_id), troubles.get(one.consumer_id, ""))
+        for one in found
+    ]

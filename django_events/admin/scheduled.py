@@ -20,7 +20,7 @@ from django_events.exceptions import EventsError
 from django_events.models import ScheduledEvent, Topic
 from django_events.observing import counted
 from django_events.operations import cancel_scheduled, publish_scheduled
-from django_events.phrases import moment
+from django_events.phrases import moment, without_turning
 
 
 class ScheduledTopicFilter(OfRows):
@@ -66,7 +66,7 @@ VERBS = {
 class ScheduledEventAdmin(Lists):
     """Scheduled events, the one that is due next first."""
 
-    list_display = ("id", "topic_name", "type", "key", "due", "since")
+    list_display = ("id", "topic_name", "type_name", "key_name", "due", "since")
     list_filter = (DatabaseFilter, ScheduledTopicFilter)
     list_select_related = ("topic",)
     ordering = ("publish_at", "id")
@@ -85,6 +85,14 @@ class ScheduledEventAdmin(Lists):
     @admin.display(description=_("topic"))
     def topic_name(self, row: ScheduledEvent) -> str:
         return row.topic.name
+
+    @admin.display(description=_("type"))
+    def type_name(self, row: ScheduledEvent) -> str:
+        return without_turning(row.type)
+
+    @admin.display(description=_("key"))
+    def key_name(self, row: ScheduledEvent) -> str:
+        return without_turning(row.key or "–")
 
     @admin.display(description=_("publish at"))
     def due(self, row: ScheduledEvent) -> str:
@@ -196,7 +204,7 @@ def _row(address: str) -> ScheduledEvent:
 
 
 def _line(row: ScheduledEvent) -> str:
-    return " ".join(filter(None, [f"{row.topic}:", row.type, row.key or "", moment(row.publish_at)]))
+    return without_turning(" ".join(filter(None, [f"{row.topic}:", row.type, row.key or "", moment(row.publish_at)])))
 
 
 def _said(name: str, done: int) -> str:

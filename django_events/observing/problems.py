@@ -276,6 +276,25 @@ def _prepared(using: str) -> Iterator[Finding]:
 
 def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     """Consumers with something to do and no worker. An event that came just now is no problem yet."""
+    candidates = _candidates(using, declared, standings)[:LOOKED_INTO]
+    for one, age in _left_alone(using, candidates):
+        what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % {
+            "events": _lag(one),
+            "time": duration(age),
+        }
+        yield _of_all(one, "unserved", what, _is_running(f"run_consumer {one.consumer}"))
+
+
+def idle_troubles(using: str, standings: list[Standing]) -> dict[int, str]:
+    """Which of these consumers aren't merely idle: `unserved`, or `undeclared`, which nothing will serve."""
+    declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
+    idle = [one for one in standings if one.state == "idle" and one.mode != "spark"]
+    undeclared = {one.consumer_id: "undeclared" for one in idle if (one.consumer, one.topic) not in declared}
+    left_alone = _left_alone(using, _candidates(using, declared, idle))
+    return {**undeclared, **{one.consumer_id: "unserved" for one, _ in left_alone}}
+
+
+def _candidates(using: str, declared: Declared, standings: list[Standing]) -> list[Standing]:
     candidates = []
     failing = set(models.Consumer.objects.using(using).exclude(failure="").values_list("pk", flat=True))
     for one in standings:
@@ -288,17 +307,17 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
         if one.paused_at is not None or (one.unserved_for is not None and one.unserved_for <= UNSERVED):
             continue
         candidates.append(one)
-    candidates = candidates[:LOOKED_INTO]
-    waits = oldest_waits(using, [one.consumer_id for one in candidates], due=True)
+    return candidates
+
+
+def _left_alone(using: str, candidates: list[Standing]) -> Iterator[tuple[Standing, timedelta]]:
+    """Those that have had something due for long, and for how long."""
+    waits = oldest_waits(using, [one.consumer_id for one in candidates], due=True) if candidates else {}
     for one in candidates:
         age = waits.get(one.consumer_id)
         patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)
         if age is not None and age > UNSERVED + patience:
-            what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % {
-                "events": _lag(one),
-                "time": duration(age),
-            }
-            yield _of_all(one, "unserved", what, _is_running(f"run_consumer {one.consumer}"))
+            yield one, age
 
 
 def _hung(using: str) -> Iterator[Finding]:

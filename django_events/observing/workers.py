@@ -36,7 +36,7 @@ class InHand(NamedTuple):
     topic_id: int
 
 
-class Worker(NamedTuple):
+class WorkingProcess(NamedTuple):
     """A process with something in hand. `pid` is empty where the holder is named by a program of the site's."""
 
     host: str
@@ -70,7 +70,7 @@ class Worker(NamedTuple):
         return {**told, "since": self.since, "seen_at": self.seen_at, "lost": self.lost, "in_hand": in_hand}
 
 
-class Session(NamedTuple):
+class WaitingSession(NamedTuple):
     """A session that waits to be woken: of a worker, or of a transfer that sleeps."""
 
     pid: int
@@ -89,26 +89,26 @@ class Maintainer(NamedTuple):
     steps: list[str]
 
 
-class Seen(NamedTuple):
+class SeenProcesses(NamedTuple):
     """All that tells of processes."""
 
-    workers: list[Worker]
-    sessions: list[Session]
+    workers: list[WorkingProcess]
+    sessions: list[WaitingSession]
     maintainers: list[Maintainer]
     sees_all: bool  # whether this role may see the sessions of others
 
 
-def look(using: str) -> Seen:
+def look(using: str) -> SeenProcesses:
     """The processes of a database, as far as it knows of them: it reads, and nothing else."""
     [[sees_all]] = sql.fetch(using, SQL.sees_sessions)
     sessions = sql.fetch(using, SQL.waiting_sessions, lock=channel.ASLEEP, most=LISTED)
     maintainers = sql.fetch(using, SQL.maintainers)
-    return Seen(
-        at_work(using), [Session(*row) for row in sessions], [Maintainer(*row) for row in maintainers], sees_all
+    return SeenProcesses(
+        at_work(using), [WaitingSession(*row) for row in sessions], [Maintainer(*row) for row in maintainers], sees_all
     )
 
 
-def at_work(using: str) -> list[Worker]:
+def at_work(using: str) -> list[WorkingProcess]:
     """Processes with something in hand, those first whose lease is over, then those that have had it for longest."""
     lengths = {one.name: one.lease for one in declarations.consumers}
     rows = sql.fetch(using, SQL.leases, most=LISTED)
@@ -117,7 +117,7 @@ def at_work(using: str) -> list[Worker]:
         in_hand = [_in_hand(row, lengths.get(row[1])) for row in of_holder]
         seen = [one.renewed_at for one in in_hand if one.renewed_at is not None]
         began = [one.since for one in in_hand if one.since is not None]
-        found.append(Worker(*holder, _first(began), max(seen, default=None), in_hand))
+        found.append(WorkingProcess(*holder, _first(began), max(seen, default=None), in_hand))
     return sorted(found, key=lambda one: (not one.lost, one.since is None, one.since, one.name))
 
 

@@ -33,9 +33,15 @@ def number(value: float | None) -> str:
 
 
 @register.filter
-def duration(value: timedelta | None) -> str:
-    """`3 min 12 s`."""
-    return "–" if value is None else phrases.duration(value)
+def duration(value: timedelta | None) -> SafeString | str:
+    """`3 min 12 s`, in this order in every language."""
+    return "–" if value is None else format_html('<bdi dir="ltr">{}</bdi>', phrases.duration(value))
+
+
+@register.filter
+def plain(value: object) -> SafeString | str:
+    """A text from outside, like a key, an error or a holder: it turns neither itself nor its neighbours around."""
+    return "–" if value is None or value == "" else format_html("<bdi>{}</bdi>", phrases.without_turning(str(value)))
 
 
 @register.filter
@@ -64,7 +70,7 @@ def clock(value: datetime) -> SafeString:
 
 def _time(value: datetime, form: str) -> SafeString:
     local = timezone.localtime(value) if timezone.is_aware(value) else value
-    return format_html('<time datetime="{}">{}</time>', local.isoformat(), local.strftime(form))
+    return format_html('<time dir="ltr" datetime="{}">{}</time>', local.isoformat(), local.strftime(form))
 
 
 @register.filter
@@ -90,6 +96,17 @@ def page(context: template.Context, model: str, name: str, row: Model | int, *mo
     using, pk = (row._state.db or home(), row.pk) if isinstance(row, Model) else (context["using"], row)
     args = [quote(written(pk, using)), *more]
     return reverse(f"admin:django_events_{model}_{name}", args=args, current_app=context["request"].current_app)
+
+
+@register.inclusion_tag("admin/django_events/sign.html", takes_context=True)
+def events_sign(context: template.Context) -> dict[str, object]:
+    """A line with a link to the overview, which says how many errors and warnings there are.
+
+    The page of our app has it; a site can have it on the admin's first page.
+    """
+    from django_events.admin.overview import signs
+
+    return signs(context["request"])
 
 
 @register.simple_tag(takes_context=True)

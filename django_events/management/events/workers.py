@@ -5,7 +5,7 @@ from typing import Any
 from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import Report, table
 from django_events.models import Position
-from django_events.observing.workers import InHand, Seen, Session, look
+from django_events.observing.workers import InHand, SeenProcesses, WaitingSession, look
 
 IDLE = (
     "An idle worker writes nothing, so it is not among these processes: it is one of the sessions that listen, unless "
@@ -25,7 +25,7 @@ def workers(using: str, **options: Any) -> Report:
     return Report(data, "\n\n".join([_in_hand(seen), _sessions(seen), _maintenance(seen)]))
 
 
-def _in_hand(seen: Seen) -> str:
+def _in_hand(seen: SeenProcesses) -> str:
     columns = ["host", "pid", "thread", "consumer", "in hand", "since", "lease until", "last sign of life"]
     cells = [
         (w.host, w.pid, o.thread, o.consumer, what(o), o.since, f"{'over, ' if o.lost else ''}{_time(o)}", w.seen_at)
@@ -47,18 +47,18 @@ def what(one: InHand) -> str:
     return event if one.partition == Position.ALL else f"{event}, partition {one.partition}"
 
 
-def _sessions(seen: Seen) -> str:
+def _sessions(seen: SeenProcesses) -> str:
     columns = ["session", "role", "application", "address", "since", "what it is"]
     cells = [(str(o.pid), o.role, o.application, o.address, o.since, _called(o)) for o in seen.sessions]
     parts = [table(columns, cells) if cells else "No session waits to be woken.", IDLE]
     return "\n\n".join(parts if seen.sees_all else [*parts, BLIND])
 
 
-def _called(one: Session) -> str:
+def _called(one: WaitingSession) -> str:
     return "a transfer that sleeps" if one.what == "transfer" else "listens: a worker, or a transfer that is awake"
 
 
-def _maintenance(seen: Seen) -> str:
+def _maintenance(seen: SeenProcesses) -> str:
     cells = [(one.holder, one.at, ", ".join(one.steps)) for one in seen.maintainers]
     return table(["maintenance by", "began at", "steps"], cells) if cells else "No maintenance was ever run."
 

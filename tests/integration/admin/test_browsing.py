@@ -4,15 +4,18 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
-from django_events import Backoff, Draft, Ignore
+from django_events import Backoff, Draft, Ignore, declarations
 from django_events.admin import addresses
 from django_events.admin import log as log_pages
 from django_events.admin.topics import COLOURS
 from django_events.models import Consumer, DeadLetter, Event, Position, Topic
+from django_events.observing import samples
 from django_events.observing.fates import STATES, fates
-from django_events.operations import rewind
+from django_events.operations import pause, rewind
+from django_events.statements import log_table
 from django_events.testing import drain
 from tests.integration.admin.conftest import address, consumer_of, topic_of
 from tests.support.fix_consumers import lease_of
@@ -399,3 +402,59 @@ def test_the_page_of_workers_says_who_has_what_in_hand(sign_in, things, make_con
     told = sign_in("view_overview", "view_consumer", name="ada").get(page).content.decode()
     assert "web-1:4711" in told and "things/1" in told
     assert "An idle worker writes nothing" in told
+
+
+def test_what_turns_the_direction_of_a_text_is_written_out(olga, things, make_consumer):
+    def fail(event):
+        raise ValueError("evil\u202egpj.exe")
+
+    make_consumer(things, handler=fail, name="strict", mode="queue", retry=Backoff(attempts=1))
+    things.publish({"file": "evil\u202egpj.exe"}, key="k\u2067ey", type="t\u202eype")
+    drain(raise_errors=False)
+    letter = DeadLetter.objects.get()
+    pages = [
+        address("topic", topic_of(things), "log"),
+        f"/admin/django_events/topic/{topic_of(things).pk}/log/1/",
+        "/admin/django_events/deadletter/",
+        address("deadletter", letter),
+        address("deadletter", letter, "act/discard"),
+    ]
+    for page in pages:
+        told = olga.get(page).content.decode()
+        assert "\\u202e" in told, page
+        assert not {"\u202e", "\u2067"} & set(told.split('id="content"')[1]), page
+
+
+def test_the_page_of_the_app_says_whether_something_is_wrong(sign_in, things, make_consumer):
+    ada = sign_in("view_overview", "view_consumer", name="ada")
+    assert "nothing needs attention" in ada.get("/admin/django_events/").content.decode()
+    pause(make_consumer(things, handler=print))
+    told = ada.get("/admin/django_events/").content.decode()
+    assert "1 warning" in told and "/admin/django_events/overview/" in told
+    assert "warning" not in sign_in("view_consumer", name="bob").get("/admin/django_events/").content.decode()
+
+
+def test_a_consumer_that_nothing_serves_is_not_called_idle(olga, things, make_consumer):
+    reader = make_consumer(things, handler=print)
+    things.publish(1)
+    transfer_all()
+    assert ">idle<" in olga.get("/admin/django_events/consumer/").content.decode()
+    with connection.cursor() as cursor:
+        log = log_table(topic_of(things).pk)
+        cursor.execute(f"UPDATE {log} SET logged_at = logged_at - interval '1 hour'")
+    for page in ("/admin/django_events/consumer/", address("consumer", consumer_of(reader))):
+        told = olga.get(page).content.decode()
+        assert ">unserved<" in told
+    declarations.consumers.discard(reader)
+    try:
+        assert ">undeclared<" in olga.get("/admin/django_events/consumer/").content.decode()
+    finally:
+        declarations.consumers.add(reader)
+
+
+def test_a_consumers_page_has_charts(olga, things, make_consumer):
+    reader = make_consumer(things, handler=print)
+    samples.take("default")
+    told = olga.get(address("consumer", consumer_of(reader)), {"period": "24h"}).content.decode()
+    assert told.count("<figure") == 3 and "not passed: 0 now" in told
+    assert 'href="?period=1h"' in told and 'href="?period=24h" aria-current="true"' in told
