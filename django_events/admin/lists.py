@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.contrib.admin import ShowFacets, SimpleListFilter
+from django.contrib.admin import ShowFacets, SimpleListFilter, helpers
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
@@ -105,10 +105,17 @@ class AddressedChangeList(ChangeList):
         return reverse(name, args=[quote(address)], current_app=self.model_admin.admin_site.name)
 
 
+class ActionForm(helpers.ActionForm):
+    """The choice of an action. The theme unfold shows the button beside it only when its script knows the choice."""
+
+    action = forms.ChoiceField(label=_("Action:"), widget=forms.Select({"x-model": "action"}))
+
+
 class Lists(Pages):
     """Models whose rows are shown in a list of Django's admin."""
 
     paginator = BoundedPaginator
+    action_form = ActionForm
     list_per_page = 100
     list_max_show_all = 0
     show_facets = ShowFacets.NEVER  # facets count all rows
