@@ -23,6 +23,7 @@ ALL = models.Position.ALL
 TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
 WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
 COUNTED = 1_000  # dead letters and deliveries of a consumer; more are not counted
+COUNTED_OF_ONE = 1_000_000  # where one consumer is looked at by its name
 
 
 class PartitionProgress(NamedTuple):

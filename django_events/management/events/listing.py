@@ -10,7 +10,7 @@ from django_events.log.inventory import logs, sizes
 from django_events.management.events.status import consumer_data, dead_letters_of, lag_of, queues, state_of
 from django_events.management.events.subcommand import Subcommand, add_topic, at_least_one
 from django_events.management.reporting import Report, table
-from django_events.observing.lag import progress, standings
+from django_events.observing.lag import COUNTED, COUNTED_OF_ONE, progress, standings
 from django_events.observing.queues import figures
 from django_events.phrases import duration
 
@@ -61,14 +61,15 @@ def consumers(using: str, *, name: str | None, topic: str | None, partitions: bo
     rows = None if name is None else registered(using, name, topic=topic)
     if rows is None and topic is not None:
         rows = list(models.Consumer.objects.using(using).filter(topic__name=topic))
-    return _partitions(using, rows) if partitions else _consumers(using, rows)
+    counted = COUNTED if name is None else COUNTED_OF_ONE
+    return _partitions(using, rows, counted) if partitions else _consumers(using, rows, counted)
 
 
-def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
-    found = standings(using, rows)
+def _consumers(using: str, rows: list[models.Consumer] | None, counted: int) -> Report:
+    found = standings(using, rows, counted=counted)
     if not found:
         return Report([], "No consumers.")
-    of = figures(using, found)
+    of = figures(using, found, counted=counted)
     told = [(one, of.get(one.consumer_id)) for one in found]
     columns = ["consumer", "topic", "state", "lag", "handled", "failed", "dead", "attempts"]
     columns += ["next attempt", "holder", "last error"]
@@ -91,8 +92,8 @@ def _consumers(using: str, rows: list[models.Consumer] | None) -> Report:
     return Report([consumer_data(*one) for one in told], "\n\n".join([table(columns, cells), *queues(told)]))
 
 
-def _partitions(using: str, rows: list[models.Consumer] | None) -> Report:
-    found = progress(using, rows)
+def _partitions(using: str, rows: list[models.Consumer] | None, counted: int) -> Report:
+    found = progress(using, rows, counted=counted)
     columns = ["consumer", "topic", "partition", "state", "position", "last id", "lag", "event"]
     columns += ["next attempt", "holder", "last error"]
     cells = [

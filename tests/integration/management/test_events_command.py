@@ -365,6 +365,18 @@ def terminal(monkeypatch) -> None:
     monkeypatch.setattr(reporting, "terminal_width", lambda: LONG)
 
 
+def test_of_a_consumer_that_is_named_all_is_counted(events: Run, lanes, make_consumer) -> None:
+    name = make_consumer(lanes, handler=fail, mode="queue").name
+    fill(lanes, *range(1_003))
+
+    assert of(events("consumers", "--format", "json").data)["queue"]["available"]["more"]
+    [named] = events("consumers", name, "--format", "json").data
+    assert (named["lag"], named["more_lag"]) == (1_003, False)
+    assert (named["queue"]["available"]["events"], named["queue"]["available"]["more"]) == (1_003, False)
+    assert "1,003" in events("consumers", name).out
+    assert "1,003" in events("consumers", name, "--partitions").out
+
+
 @pytest.mark.usefixtures("terminal")
 def test_consumers_by_partition(events: Run, lanes, make_consumer) -> None:
     failing = make_consumer(lanes, handler=fail, retry=PATIENT)
