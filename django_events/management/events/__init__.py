@@ -11,6 +11,7 @@ from django_events.management.events.failing import RETRY, SKIP
 from django_events.management.events.fates import FATE
 from django_events.management.events.grants import GRANTS
 from django_events.management.events.health import HEALTH
+from django_events.management.events.importing import IMPORT_BEAT
 from django_events.management.events.listing import CONSUMERS, INTERVENTIONS, TOPICS
 from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.matching import MATCH
@@ -41,6 +42,7 @@ ALL = (
     CANCEL,
     PUBLISH_SCHEDULED,
     CLOCK,
+    IMPORT_BEAT,
     CLAIM,
     ACK,
     NACK,

@@ -1471,6 +1471,7 @@ SUBCOMMANDS = {
     "cancel": ["orders", "1", "--reason", "a test"],
     "publish-scheduled": ["orders", "1"],
     "clock": [],
+    "import-beat": ["tasks"],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],
