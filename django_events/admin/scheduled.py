@@ -20,7 +20,7 @@ from django_events.exceptions import EventsError
 from django_events.models import ScheduledEvent, Topic
 from django_events.observing import counted
 from django_events.operations import cancel_scheduled, publish_scheduled
-from django_events.phrases import moment, without_turning
+from django_events.phrases import without_turning
 
 
 class ScheduledTopicFilter(OfRows):
@@ -204,7 +204,7 @@ def _row(address: str) -> ScheduledEvent:
 
 
 def _line(row: ScheduledEvent) -> str:
-    return without_turning(" ".join(filter(None, [f"{row.topic}:", row.type, row.key or "", moment(row.publish_at)])))
+    return without_turning(" ".join(filter(None, [f"{row.topic}:", row.type, row.key or "", local(row.publish_at)])))
 
 
 def _said(name: str, done: int) -> str:

@@ -183,8 +183,11 @@ def _sizes(using: str, topics: list[models.Topic]) -> Iterator[Measurement]:
 
 def _of_clocks(using: str) -> Iterator[Measurement]:
     """Of a clock that is paused, or that no app here declares, no tick is due."""
+    names = [one.name for one in declarations.clocks]
+    if not names:
+        return
     rows = models.Clock.objects.using(using).annotate(now=ClockTimestamp()).only("name", "next_at", "paused_at")
-    for row in rows.filter(name__in=[one.name for one in declarations.clocks]).order_by("name"):
+    for row in rows.filter(name__in=names).order_by("name"):
         late = NO_TIME if row.paused_at is not None else max(row.now - row.next_at, NO_TIME)
         yield Measurement(CLOCK_OVERDUE, (using, row.name), late.total_seconds())
 
