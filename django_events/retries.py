@@ -46,6 +46,15 @@ class Backoff:
             seconds = min(doubled, self.cap.total_seconds())
         return timedelta(seconds=seconds * random.uniform(0.75, 1))  # noqa: S311  # jitter
 
+    def as_row(self) -> dict[str, Any]:
+        """As the consumer's row has it, for the functions in SQL: times are in seconds."""
+        return {
+            "attempts": self.attempts,
+            "base": self.base.total_seconds(),
+            "cap": self.cap.total_seconds(),
+            "pauses": [pause.total_seconds() for pause in self.pauses],
+        }
+
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each value that can't be used."""
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:

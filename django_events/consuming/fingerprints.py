@@ -8,7 +8,7 @@ from types import TracebackType
 
 LONGEST = 300
 
-_DIFFERING = re.compile(
+DIFFERING = re.compile(
     r"(?<![0-9a-z])(?:"
     r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}"  # a UUID
     r"|0x[0-9a-f]+"  # an address in memory
@@ -36,7 +36,7 @@ def fingerprint(error: BaseException, said: str, *, within: str) -> str:
 def alike(said: str) -> str:
     """The first line that says something, with `#` in place of numbers, hashes, UUIDs and addresses in memory."""
     line = next(iter(said.strip().splitlines()), "").rstrip()
-    return _DIFFERING.sub("#", line)[:LONGEST]
+    return DIFFERING.sub("#", line)[:LONGEST]
 
 
 def _place(frames: TracebackType | None, within: str) -> str:

@@ -142,6 +142,8 @@ def _described(declared: declarations.DeclaredConsumer) -> dict[str, Any]:
         "delay": declared.delay,
         "history": declared.history,
         "max_pending": declared.max_pending,
+        "lease": declared.lease,
+        "retry": declared.retry.as_row(),
     }
 
 

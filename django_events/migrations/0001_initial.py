@@ -10,6 +10,7 @@ from django.db import migrations, models
 
 import django_events.models.functions
 from django_events.migrating import OnPostgreSQL
+from django_events.migrations._worker_functions import CREATE_WORKER_FUNCTIONS, DROP_WORKER_FUNCTIONS
 
 # The hot table: rows come and go all the time. It is vacuumed early and at full speed, and its file is
 # never cut at the end, because that takes a lock that publishers would wait for.
@@ -906,6 +907,16 @@ class Migration(OnPostgreSQL):
                 ("delay", models.DurationField(blank=True, null=True, verbose_name="delay")),
                 ("history", models.DurationField(blank=True, null=True, verbose_name="history")),
                 ("max_pending", models.BigIntegerField(blank=True, null=True, verbose_name="at most pending")),
+                ("lease", models.DurationField(blank=True, null=True, verbose_name="lease")),
+                (
+                    "retry",
+                    models.JSONField(
+                        blank=True,
+                        help_text="How often an event is attempted, and how long to wait in between, in seconds.",
+                        null=True,
+                        verbose_name="retry",
+                    ),
+                ),
                 (
                     "live",
                     models.BooleanField(
@@ -1504,6 +1515,7 @@ class Migration(OnPostgreSQL):
             ),
         ),
         migrations.RunSQL(TUNE_DELIVERIES, migrations.RunSQL.noop),
+        migrations.RunSQL(CREATE_WORKER_FUNCTIONS, DROP_WORKER_FUNCTIONS),
         pgtrigger.migrations.AddTrigger(
             model_name="event",
             trigger=pgtrigger.compiler.Trigger(

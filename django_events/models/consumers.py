@@ -40,6 +40,13 @@ class Consumer(models.Model):
     delay = models.DurationField(_("delay"), null=True, blank=True)
     history = models.DurationField(_("history"), null=True, blank=True)
     max_pending = models.BigIntegerField(_("at most pending"), null=True, blank=True)
+    lease = models.DurationField(_("lease"), null=True, blank=True)
+    retry = models.JSONField(
+        _("retry"),
+        null=True,
+        blank=True,
+        help_text=_("How often an event is attempted, and how long to wait in between, in seconds."),
+    )
     live = models.BooleanField(
         _("live"),
         default=False,
