@@ -9,14 +9,12 @@ made of them; where a statement changes, a test says so, and the next migration 
 import re
 
 from django_events import sql
-from django_events.consuming import failures, filling, fingerprints
+from django_events.consuming import failures, filling, fingerprints, reading
 from django_events.consuming.claimed_deliveries import SQL as CLAIMED
 from django_events.consuming.deliveries import LARGEST_WINDOW, SMALLEST_WINDOW
 from django_events.consuming.deliveries import SQL as DELIVERIES
 from django_events.consuming.handed_out import SQL as HANDED_OUT
 from django_events.consuming.leases import SQL as LEASES
-from django_events.consuming.queues import SQL as QUEUES
-from django_events.consuming.reading import SQL as READING
 from django_events.statements import SMALL, Statement, as_text
 
 SQL = sql.beside(__name__)
@@ -39,7 +37,6 @@ def created() -> str:
         "received": DELIVERIES.received_in_window,
         "leasing": DELIVERIES.lease_picked,
     }
-    redrive = sql.shared.redrive_of_queue
     begins = {"settings": SQL.settings.text, "at_home": SQL.at_home.text}
     lost = {"lease_lost": SQL.lease_lost.text}
     return ";\n\n".join(
@@ -49,20 +46,15 @@ def created() -> str:
             SQL.bury_of.written(bury_unread=_bury(), differing=fingerprints.DIFFERING.pattern, **_LIMITS),
             SQL.count_of.written(
                 lock_position=_with_variables(DELIVERIES.lock_position),
+                move_up=_with_variables(DELIVERIES.move_up),
                 add_counts=_with_variables(DELIVERIES.add_counts),
             ),
             SQL.end_of.written(
                 end_holder=_with_variables(sql.shared.end_holder),
                 wait_for_holder=_with_variables(LEASES.wait_for_holder),
             ),
-            SQL.redrive_of.written(
-                redrives=_with_variables(QUEUES.redrives.on(redrive=redrive)),
-                stand_still=_with_variables(sql.shared.stand_still),
-                redrive_deliveries=_with_variables(QUEUES.redrive_deliveries.on(redrive=redrive)),
-            ),
             SQL.fill_of.written(
                 at_once=str(filling.AT_ONCE),
-                lock_head=_with_variables(sql.shared.lock_head),
                 lock_filling=_with_variables(filling.SQL.lock_filling),
                 last_readable=sql.shared.last_readable.written(log="%1$s", topic_id="%2$s", after="%3$s"),
                 pending_deliveries=_with_variables(filling.SQL.pending_deliveries),
@@ -79,8 +71,6 @@ def created() -> str:
             SQL.lease_of.written(
                 smallest_window=str(SMALLEST_WINDOW),
                 largest_window=str(LARGEST_WINDOW),
-                lock_position=_with_variables(DELIVERIES.lock_position),
-                move_up=_with_variables(DELIVERIES.move_up),
                 enter=_with_variables(DELIVERIES.enter),
                 take_over=_with_variables(DELIVERIES.take_over),
                 claim_ordered=_with_variables(DELIVERIES.claim_ordered.on(**ordered)),
@@ -91,6 +81,7 @@ def created() -> str:
             SQL.claim_of.written(
                 count_delivery_attempt=_with_variables(CLAIMED.count_delivery_attempt),
                 split_lease=_with_variables(CLAIMED.split_lease),
+                too_long=reading.TOO_LONG,
                 **begins,
             ),
             SQL.ack_of.written(**begins, **lost),
@@ -118,7 +109,7 @@ def _bounded() -> str:
     value, metadata = (as_text("e", column, small=SMALL).text for column in ("value", "metadata"))
     log = CLAIMED.read_deliveries.written(log="%1$s", first="%2$s", last="%3$s")
     chosen = SQL.readable.written(log=log, buried=sql.shared.read_dead_letters.text)
-    return _numbered(READING.bounded.written(chosen=chosen, bytes="$4", value=value, metadata=metadata), _READ)
+    return _numbered(reading.SQL.bounded.written(chosen=chosen, bytes="$4", value=value, metadata=metadata), _READ)
 
 
 def _bury() -> str:

@@ -104,10 +104,11 @@ $function$
 
 
 -- name: count_of
--- Add to the counts of a queue consumer, unless another session keeps its position locked.
+-- Add to the counts of a queue consumer, and move its position up, as `flush` does; so nothing before it is looked at.
 --
--- In a transaction of the caller's nothing is waited for: its own locks would stay meanwhile.
--- Parts: lock_position, add_counts.
+-- Where another session keeps the position locked for longer than a moment, as a program that froze before COMMIT may, the
+-- counts are given up: the consumer must go on.
+-- Parts: lock_position, move_up, add_counts.
 CREATE FUNCTION django_events_count_of(
     given_consumer_id integer, given_handled bigint, given_failed bigint, given_dead_lettered bigint
 ) RETURNS void
@@ -117,18 +118,16 @@ DECLARE
     line record;
     before CONSTANT text := current_setting('lock_timeout');
 BEGIN
-    IF transaction_timestamp() <> statement_timestamp() THEN
-        FOR line IN
+    FOR line IN
 {lock_position}
+    LOOP
+        FOR line IN
+{move_up}
         LOOP
-            FOR line IN
-{add_counts}
-            LOOP
-                NULL;
-            END LOOP;
+            NULL;
         END LOOP;
         RETURN;
-    END IF;
+    END LOOP;
     PERFORM set_config('lock_timeout', '500ms', true);
     BEGIN
         FOR line IN
@@ -169,51 +168,15 @@ END
 $function$
 
 
--- name: redrive_of
--- Make deliveries of dead letters that are due to be handled again; answers with whether there were any.
---
--- Before `enter`, which takes the other side of the lock. Parts: redrives, stand_still, redrive_deliveries.
-CREATE FUNCTION django_events_redrive_of(given_consumer_id integer) RETURNS boolean
-LANGUAGE plpgsql AS $function$
-DECLARE
-    given_consumer_ids CONSTANT integer[] := ARRAY[given_consumer_id];
-    line record;
-    before CONSTANT text := current_setting('lock_timeout');
-    made boolean := false;
-BEGIN
-    FOR line IN
-{redrives}
-    LOOP
-        PERFORM set_config('lock_timeout', '50ms', true);
-        BEGIN
-            FOR line IN
-{stand_still}
-            LOOP
-                NULL;
-            END LOOP;
-            FOR line IN
-{redrive_deliveries}
-            LOOP
-                made := true;
-            END LOOP;
-        EXCEPTION WHEN lock_not_available THEN
-            made := false;
-        END;
-        PERFORM set_config('lock_timeout', before, true);
-    END LOOP;
-    RETURN made;
-END
-$function$
-
-
 -- name: fill_of
 -- Make deliveries of the next part of the log, as `fill_some` does; answers with whether there was one.
 --
--- A filter that fails, and a missing event, are errors: nothing is passed over.
--- Parts: lock_head, lock_filling, last_readable (for format(): log, topic_id, after), pending_deliveries, filled, fill
+-- A filter that fails, and a missing event, are errors: nothing is passed over. The consumer becomes live elsewhere: that
+-- takes the lock of the topic's head, which a transaction of the caller's might keep for long.
+-- Parts: lock_filling, last_readable (for format(): log, topic_id, after), pending_deliveries, filled, fill
 -- (for format(): log, consumer_id, topic_id, after, upper), at_once.
 CREATE FUNCTION django_events_fill_of(
-    log regclass, given_topic_id integer, given_consumer_id integer, to_the_end boolean
+    log regclass, given_topic_id integer, given_consumer_id integer
 ) RETURNS boolean
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -225,16 +188,9 @@ DECLARE
     there bigint;
     given_most bigint;
     given_filled_until bigint;
-    given_live boolean;
+    given_live CONSTANT boolean := false;
     room bigint := {at_once};
 BEGIN
-    IF to_the_end THEN
-        FOR line IN
-{lock_head}
-        LOOP
-            NULL;
-        END LOOP;
-    END IF;
     FOR line IN
 {lock_filling}
     LOOP
@@ -257,7 +213,7 @@ BEGIN
         END IF;
     END IF;
     upper := least(last, after + {at_once}, after + room);
-    IF upper = after AND after < last THEN
+    IF upper = after THEN
         RETURN false;
     END IF;
     EXECUTE format(
@@ -273,16 +229,12 @@ BEGIN
             after + 1, upper, log USING ERRCODE = 'DE006';
     END IF;
     given_filled_until := upper;
-    given_live := to_the_end AND upper = last;
     FOR line IN
 {filled}
     LOOP
         NULL;
     END LOOP;
-    IF NOT to_the_end AND last - upper <= {at_once} THEN
-        RETURN django_events_fill_of(log, given_topic_id, given_consumer_id, true) OR upper > after;
-    END IF;
-    RETURN upper > after OR given_live;
+    RETURN true;
 END
 $function$
 
@@ -292,8 +244,7 @@ $function$
 --
 -- Answers with the token, the lost one of a lease that was taken over, and the deliveries, with the attempts that are
 -- counted and their keys; without ids if there is nothing.
--- Parts: enter, take_over, claim_ordered, claim_unordered, overdue_leases, lock_position, move_up, smallest_window,
--- largest_window.
+-- Parts: enter, take_over, claim_ordered, claim_unordered, overdue_leases, smallest_window, largest_window.
 CREATE FUNCTION django_events_lease_of(
     log regclass,
     topic_id integer,
@@ -315,37 +266,14 @@ LANGUAGE plpgsql AS $function$
 DECLARE
     given_ours CONSTANT bigint[] := ARRAY[]::bigint[];
     given_async_commit CONSTANT boolean := false;
-    given_handled CONSTANT bigint := 0;
-    given_failed CONSTANT bigint := 0;
-    given_ignored CONSTANT bigint := 0;
-    given_dead_lettered CONSTANT bigint := 0;
     given_token bigint;
     given_after bigint := 0;
     given_window integer := greatest({smallest_window}, 2 * given_most);
     line record;
-    owner record;
     ends bigint;
     frozen boolean;
     ended boolean := false;
-    filled boolean;
-    before CONSTANT text := current_setting('lock_timeout');
-    makes CONSTANT boolean :=
-        transaction_timestamp() = statement_timestamp() AND given_since IS NULL AND given_until IS NULL;
 BEGIN
-    IF transaction_timestamp() = statement_timestamp() THEN
-        FOR owner IN
-{lock_position}
-        LOOP
-            FOR line IN
-{move_up}
-            LOOP
-                NULL;
-            END LOOP;
-        END LOOP;
-    END IF;
-    IF makes THEN
-        PERFORM django_events_redrive_of(given_consumer_id);
-    END IF;
     LOOP
         given_token := ('x' || right(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint & 9223372036854775807;
         token := given_token;
@@ -414,17 +342,8 @@ BEGIN
             ended := true;
         END IF;
         CONTINUE WHEN frozen;
-        IF makes THEN
-            filled := false;
-            PERFORM set_config('lock_timeout', '500ms', true);
-            BEGIN
-                filled := django_events_fill_of(log, topic_id, given_consumer_id, false);
-            EXCEPTION WHEN lock_not_available THEN
-                NULL;
-            END;
-            PERFORM set_config('lock_timeout', before, true);
-            CONTINUE WHEN filled;
-        END IF;
+        CONTINUE WHEN given_since IS NULL AND given_until IS NULL
+            AND django_events_fill_of(log, topic_id, given_consumer_id);
         RETURN;
     END LOOP;
 END
@@ -473,7 +392,7 @@ SET plan_cache_mode = force_custom_plan SET lock_timeout = '5s'
 -- Claim the next events of a queue consumer, as `hand_out` does.
 --
 -- An event that may have ended a worker comes alone with its attempt counted, or becomes a dead letter if none is left.
--- Parts: settings, at_home, count_delivery_attempt, split_lease.
+-- Parts: settings, at_home, count_delivery_attempt, split_lease, too_long.
 CREATE FUNCTION django_events_claim_of(
     root regclass,
     consumer text,
@@ -534,7 +453,9 @@ BEGIN
         LOOP
             got := django_events_lease_of(
                 log, whose.topic_id, whose.id, whose.ordered, given_most, coalesce(lease, whose.lease),
-                left(coalesce(worker, nullif(current_setting('application_name'), ''), 'SQL') || ':' || pg_backend_pid(), 200),
+                left(coalesce(
+                    worker, coalesce(nullif(current_setting('application_name'), ''), 'SQL') || ':' || pg_backend_pid()
+                ), 200),
                 since, until
             );
             EXIT WHEN got.ids IS NULL;
@@ -595,9 +516,9 @@ BEGIN
                         ) AS e;
                         IF one.id IS NOT NULL AND one.cut THEN
                             why := format(
-                                'UnreadableEvent: Event %s/%s can''t be read: it has numbers of more than 4,300 digits, or '
-                                '900 decimals, or is nested more than 5,000 deep, which is not made into text.',
-                                whose.topic, given_event_id
+                                'UnreadableEvent: The payload of event %s/%s, %s bytes as they are stored, can''t be read: '
+                                '{too_long}. It stays in the log, and so does the copy that a dead letter has.',
+                                whose.topic, given_event_id, to_char(one.size, 'FM999,999,999,999,999')
                             );
                         ELSIF one.id IS NOT NULL THEN
                             given_kept := ARRAY[given_event_id];

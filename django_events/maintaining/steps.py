@@ -16,6 +16,7 @@ from django_events.log.inventory import logs
 from django_events.maintaining.expiring import a_lock, expire
 from django_events.maintaining.notifying import STEP, notify
 from django_events.maintaining.pruning import forget_dedup_keys, forget_staged, prune_histories
+from django_events.maintaining.queues import serve_queues
 from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
 from django_events.operating.orphans import forget_orphans
@@ -119,6 +120,7 @@ STEPS = (
         run=lambda using, until: delete_leftovers(using, until),
         every=10 * MINUTE,
     ),
+    Step(name="queues", help="Queues that programs claim from are filled and redriven.", run=serve_queues),
     Step(name="bloat", help="Tables that are not vacuumed are found.", run=watch_dead_rows, every=10 * MINUTE),
     Step(name="samples", help="A sample for charts is taken.", run=lambda using, until: {"taken": int(take(using))}),
     # The last one: hooks may take long.

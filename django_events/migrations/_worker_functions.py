@@ -247,28 +247,46 @@ DECLARE
     line record;
     before CONSTANT text := current_setting('lock_timeout');
 BEGIN
-    IF transaction_timestamp() <> statement_timestamp() THEN
-        FOR line IN
+    FOR line IN
 SELECT p.position
 FROM django_events_position AS p
 WHERE p.consumer_id = given_consumer_id AND p.partition = -1
 FOR NO KEY UPDATE OF p SKIP LOCKED
-        LOOP
-            FOR line IN
-UPDATE django_events_position
+    LOOP
+        FOR line IN
+UPDATE django_events_position AS p
 SET
-    handled = handled + given_handled,
-    failed = failed + given_failed,
-    ignored = ignored + given_ignored,
-    dead_lettered = dead_lettered + given_dead_lettered
-WHERE consumer_id = given_consumer_id AND partition = -1
-RETURNING id
-            LOOP
-                NULL;
-            END LOOP;
+    position = greatest(p.position, least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END)),
+    number = greatest(p.position, least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END)),
+    handled = p.handled + given_handled,
+    failed = p.failed + given_failed,
+    ignored = p.ignored + given_ignored,
+    dead_lettered = p.dead_lettered + given_dead_lettered,
+    served_at = clock_timestamp()
+FROM django_events_consumer AS c
+LEFT JOIN LATERAL (
+    SELECT d.event_id
+    FROM django_events_delivery AS d
+    WHERE d.consumer_id = c.id
+        AND d.event_id > (
+            SELECT own.position FROM django_events_position AS own WHERE own.consumer_id = c.id AND own.partition = -1
+        )
+    ORDER BY d.event_id
+    LIMIT 1
+) AS oldest ON true
+WHERE c.id = given_consumer_id
+    AND p.consumer_id = c.id
+    AND p.partition = -1
+    AND (
+        given_handled + given_failed + given_ignored > 0
+        OR least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END) > p.position
+    )
+RETURNING p.position
+        LOOP
+            NULL;
         END LOOP;
         RETURN;
-    END IF;
+    END LOOP;
     PERFORM set_config('lock_timeout', '500ms', true);
     BEGIN
         FOR line IN
@@ -319,118 +337,8 @@ EXCEPTION WHEN lock_not_available OR insufficient_privilege THEN
 END
 $function$;
 
-CREATE FUNCTION django_events_redrive_of(given_consumer_id integer) RETURNS boolean
-LANGUAGE plpgsql AS $function$
-DECLARE
-    given_consumer_ids CONSTANT integer[] := ARRAY[given_consumer_id];
-    line record;
-    before CONSTANT text := current_setting('lock_timeout');
-    made boolean := false;
-BEGIN
-    FOR line IN
-SELECT d.id
-FROM django_events_consumer AS c
-CROSS JOIN django_events_deadletter AS d
-WHERE c.id = given_consumer_id AND d.redrive_at IS NOT NULL AND d.consumer_id = c.id
-AND d.redrive_at <= clock_timestamp()
-AND NOT EXISTS (
-    SELECT FROM django_events_delivery AS own WHERE own.consumer_id = d.consumer_id AND own.event_id = d.event_id
-)
-AND NOT (
-    c.ordered AND (
-        EXISTS (
-            SELECT FROM django_events_deadletter AS older
-            WHERE older.consumer_id = d.consumer_id AND older.key = d.key AND older.event_id < d.event_id
-        )
-        OR (
-            SELECT CASE WHEN oldest.key = d.key THEN oldest.token END
-            FROM django_events_delivery AS oldest
-            WHERE oldest.consumer_id = d.consumer_id
-                AND oldest.key IS NOT NULL
-                AND (oldest.key, oldest.event_id) > (
-                    d.key,
-                    (
-                        SELECT own.position
-                        FROM django_events_position AS own
-                        WHERE own.consumer_id = d.consumer_id AND own.partition = -1
-                    )
-                )
-            ORDER BY oldest.key, oldest.event_id
-            LIMIT 1
-        ) IS NOT NULL
-    )
-)
-LIMIT 1
-    LOOP
-        PERFORM set_config('lock_timeout', '50ms', true);
-        BEGIN
-            FOR line IN
-SELECT pg_advisory_xact_lock(561, id) FROM unnest(given_consumer_ids::int[]) AS id ORDER BY id
-            LOOP
-                NULL;
-            END LOOP;
-            FOR line IN
-WITH due AS MATERIALIZED (
-    SELECT d.event_id, CASE WHEN c.ordered THEN d.key END AS key
-    FROM django_events_consumer AS c
-    CROSS JOIN django_events_deadletter AS d
-    WHERE c.id = given_consumer_id AND d.redrive_at IS NOT NULL AND d.consumer_id = c.id
-AND d.redrive_at <= clock_timestamp()
-AND NOT EXISTS (
-    SELECT FROM django_events_delivery AS own WHERE own.consumer_id = d.consumer_id AND own.event_id = d.event_id
-)
-AND NOT (
-    c.ordered AND (
-        EXISTS (
-            SELECT FROM django_events_deadletter AS older
-            WHERE older.consumer_id = d.consumer_id AND older.key = d.key AND older.event_id < d.event_id
-        )
-        OR (
-            SELECT CASE WHEN oldest.key = d.key THEN oldest.token END
-            FROM django_events_delivery AS oldest
-            WHERE oldest.consumer_id = d.consumer_id
-                AND oldest.key IS NOT NULL
-                AND (oldest.key, oldest.event_id) > (
-                    d.key,
-                    (
-                        SELECT own.position
-                        FROM django_events_position AS own
-                        WHERE own.consumer_id = d.consumer_id AND own.partition = -1
-                    )
-                )
-            ORDER BY oldest.key, oldest.event_id
-            LIMIT 1
-        ) IS NOT NULL
-    )
-)
-    ORDER BY d.event_id
-    LIMIT 1000
-),
-made AS (
-    INSERT INTO django_events_delivery (consumer_id, event_id, key, received_at)
-    SELECT given_consumer_id, due.event_id, due.key, clock_timestamp() FROM due
-    ON CONFLICT (consumer_id, event_id) DO NOTHING
-    RETURNING event_id
-)
-UPDATE django_events_position AS p
-SET position = least(p.position, first.event_id - 1), number = least(p.position, first.event_id - 1)
-FROM (SELECT min(made.event_id) AS event_id FROM made) AS first
-WHERE p.consumer_id = given_consumer_id AND p.partition = -1 AND first.event_id IS NOT NULL
-RETURNING p.position
-            LOOP
-                made := true;
-            END LOOP;
-        EXCEPTION WHEN lock_not_available THEN
-            made := false;
-        END;
-        PERFORM set_config('lock_timeout', before, true);
-    END LOOP;
-    RETURN made;
-END
-$function$;
-
 CREATE FUNCTION django_events_fill_of(
-    log regclass, given_topic_id integer, given_consumer_id integer, to_the_end boolean
+    log regclass, given_topic_id integer, given_consumer_id integer
 ) RETURNS boolean
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -442,16 +350,9 @@ DECLARE
     there bigint;
     given_most bigint;
     given_filled_until bigint;
-    given_live boolean;
+    given_live CONSTANT boolean := false;
     room bigint := 5000;
 BEGIN
-    IF to_the_end THEN
-        FOR line IN
-SELECT topic_id FROM django_events_topichead WHERE topic_id = given_topic_id FOR UPDATE
-        LOOP
-            NULL;
-        END LOOP;
-    END IF;
     FOR line IN
 SELECT c.filled_until, c.max_pending
 FROM django_events_consumer AS c
@@ -488,7 +389,7 @@ FROM (
         END IF;
     END IF;
     upper := least(last, after + 5000, after + room);
-    IF upper = after AND after < last THEN
+    IF upper = after THEN
         RETURN false;
     END IF;
     EXECUTE format(
@@ -522,17 +423,13 @@ SELECT
             after + 1, upper, log USING ERRCODE = 'DE006';
     END IF;
     given_filled_until := upper;
-    given_live := to_the_end AND upper = last;
     FOR line IN
 UPDATE django_events_consumer SET filled_until = given_filled_until, live = given_live WHERE id = given_consumer_id
 RETURNING id
     LOOP
         NULL;
     END LOOP;
-    IF NOT to_the_end AND last - upper <= 5000 THEN
-        RETURN django_events_fill_of(log, given_topic_id, given_consumer_id, true) OR upper > after;
-    END IF;
-    RETURN upper > after OR given_live;
+    RETURN true;
 END
 $function$;
 
@@ -557,67 +454,14 @@ LANGUAGE plpgsql AS $function$
 DECLARE
     given_ours CONSTANT bigint[] := ARRAY[]::bigint[];
     given_async_commit CONSTANT boolean := false;
-    given_handled CONSTANT bigint := 0;
-    given_failed CONSTANT bigint := 0;
-    given_ignored CONSTANT bigint := 0;
-    given_dead_lettered CONSTANT bigint := 0;
     given_token bigint;
     given_after bigint := 0;
     given_window integer := greatest(200, 2 * given_most);
     line record;
-    owner record;
     ends bigint;
     frozen boolean;
     ended boolean := false;
-    filled boolean;
-    before CONSTANT text := current_setting('lock_timeout');
-    makes CONSTANT boolean :=
-        transaction_timestamp() = statement_timestamp() AND given_since IS NULL AND given_until IS NULL;
 BEGIN
-    IF transaction_timestamp() = statement_timestamp() THEN
-        FOR owner IN
-SELECT p.position
-FROM django_events_position AS p
-WHERE p.consumer_id = given_consumer_id AND p.partition = -1
-FOR NO KEY UPDATE OF p SKIP LOCKED
-        LOOP
-            FOR line IN
-UPDATE django_events_position AS p
-SET
-    position = greatest(p.position, least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END)),
-    number = greatest(p.position, least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END)),
-    handled = p.handled + given_handled,
-    failed = p.failed + given_failed,
-    ignored = p.ignored + given_ignored,
-    dead_lettered = p.dead_lettered + given_dead_lettered,
-    served_at = clock_timestamp()
-FROM django_events_consumer AS c
-LEFT JOIN LATERAL (
-    SELECT d.event_id
-    FROM django_events_delivery AS d
-    WHERE d.consumer_id = c.id
-        AND d.event_id > (
-            SELECT own.position FROM django_events_position AS own WHERE own.consumer_id = c.id AND own.partition = -1
-        )
-    ORDER BY d.event_id
-    LIMIT 1
-) AS oldest ON true
-WHERE c.id = given_consumer_id
-    AND p.consumer_id = c.id
-    AND p.partition = -1
-    AND (
-        given_handled + given_failed + given_ignored > 0
-        OR least(oldest.event_id - 1, CASE WHEN NOT c.live THEN c.filled_until END) > p.position
-    )
-RETURNING p.position
-            LOOP
-                NULL;
-            END LOOP;
-        END LOOP;
-    END IF;
-    IF makes THEN
-        PERFORM django_events_redrive_of(given_consumer_id);
-    END IF;
     LOOP
         given_token := ('x' || right(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint & 9223372036854775807;
         token := given_token;
@@ -922,17 +766,8 @@ WHERE consumer_id = given_consumer_id AND leased_until <= clock_timestamp() AND 
             ended := true;
         END IF;
         CONTINUE WHEN frozen;
-        IF makes THEN
-            filled := false;
-            PERFORM set_config('lock_timeout', '500ms', true);
-            BEGIN
-                filled := django_events_fill_of(log, topic_id, given_consumer_id, false);
-            EXCEPTION WHEN lock_not_available THEN
-                NULL;
-            END;
-            PERFORM set_config('lock_timeout', before, true);
-            CONTINUE WHEN filled;
-        END IF;
+        CONTINUE WHEN given_since IS NULL AND given_until IS NULL
+            AND django_events_fill_of(log, topic_id, given_consumer_id);
         RETURN;
     END LOOP;
 END
@@ -1052,7 +887,9 @@ BEGIN
         LOOP
             got := django_events_lease_of(
                 log, whose.topic_id, whose.id, whose.ordered, given_most, coalesce(lease, whose.lease),
-                left(coalesce(worker, nullif(current_setting('application_name'), ''), 'SQL') || ':' || pg_backend_pid(), 200),
+                left(coalesce(
+                    worker, coalesce(nullif(current_setting('application_name'), ''), 'SQL') || ':' || pg_backend_pid()
+                ), 200),
                 since, until
             );
             EXIT WHEN got.ids IS NULL;
@@ -1118,9 +955,9 @@ RETURNING attempts,
                         ) AS e;
                         IF one.id IS NOT NULL AND one.cut THEN
                             why := format(
-                                'UnreadableEvent: Event %s/%s can''t be read: it has numbers of more than 4,300 digits, or '
-                                '900 decimals, or is nested more than 5,000 deep, which is not made into text.',
-                                whose.topic, given_event_id
+                                'UnreadableEvent: The payload of event %s/%s, %s bytes as they are stored, can''t be read: '
+                                'it has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep, which is not made into text. It stays in the log, and so does the copy that a dead letter has.',
+                                whose.topic, given_event_id, to_char(one.size, 'FM999,999,999,999,999')
                             );
                         ELSIF one.id IS NOT NULL THEN
                             given_kept := ARRAY[given_event_id];
@@ -1408,8 +1245,7 @@ DROP FUNCTION django_events_ack_of(regclass, bigint, bigint[]);
 DROP FUNCTION django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint);
 DROP FUNCTION django_events_under_token(bigint);
 DROP FUNCTION django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz);
-DROP FUNCTION django_events_fill_of(regclass, integer, integer, boolean);
-DROP FUNCTION django_events_redrive_of(integer);
+DROP FUNCTION django_events_fill_of(regclass, integer, integer);
 DROP FUNCTION django_events_end_of(bigint);
 DROP FUNCTION django_events_count_of(integer, bigint, bigint, bigint);
 DROP FUNCTION django_events_bury_of(regclass, integer, integer, bigint, integer, text);
