@@ -42,6 +42,7 @@ class Granting:
     functions: list[str]
     look_ups: list[str]
     segment_functions: list[str]
+    claiming_functions: list[str]
     path: list[str]
 
     def on(self, rights: str, *names: str) -> str:
@@ -51,6 +52,10 @@ class Granting:
 
     def on_sequence(self) -> str:
         return self.grant("USAGE", f"SEQUENCE {quoted_name(self.schema)}.{quoted_name(SEQUENCE)}")
+
+    @property
+    def all_functions(self) -> list[str]:
+        return [*self.functions, *self.look_ups, *self.segment_functions, *self.claiming_functions]
 
     def grant(self, rights: str, things: str) -> str:
         return self.grant_to(self.role, rights, things)
@@ -133,7 +138,7 @@ def _closed(of: Granting) -> Block:
         [
             of.grant_to(of.owner, "USAGE, CREATE", f"SCHEMA {quoted_name(of.schema)}"),
             *(of.revoke("CREATE", f"SCHEMA {name}", *roles) for name in of.schemas()),
-            of.revoke("EXECUTE", _functions([*of.functions, *of.look_ups, *of.segment_functions]), "PUBLIC"),
+            of.revoke("EXECUTE", _functions(of.all_functions), "PUBLIC"),
             of.proof(),
         ],
     )
@@ -230,6 +235,16 @@ def consumer(of: Granting) -> Iterator[Block]:
     )
 
 
+def claimer(of: Granting) -> Iterator[Block]:
+    """The rights of a program in any language that works on queues: four functions, and no table."""
+    yield _entry(of)
+    yield Block(
+        "Events of queues are claimed and settled by functions with the rights of their owner. They reach all queues,\n"
+        "and nothing else.",
+        [of.on_functions(of.claiming_functions)],
+    )
+
+
 def operator(of: Granting) -> Iterator[Block]:
     """The rights of the transfer and of operators: all tables of django_events, and nothing else. It owns nothing."""
     yield _entry(of)
@@ -262,6 +277,7 @@ def reader(of: Granting) -> Iterator[Block]:
 ROLES: dict[str, Callable[[Granting], Iterable[Block]]] = {
     "publisher": publisher,
     "consumer": consumer,
+    "claimer": claimer,
     "operator": operator,
     "reader": reader,
     "sink": sink,
@@ -287,7 +303,7 @@ def revoking(using: str, role: str) -> list[Block]:
         raise Invalid(f"{role!r} owns the tables of events. An owner has its rights by that, and no REVOKE takes them.")
     name, schema = quoted_name(role), quoted_name(of.schema)
     tables = ",\n    ".join(f"{schema}.{quoted_name(table)}" for table in _tables())
-    functions = _functions([*of.functions, *of.look_ups, *of.segment_functions])
+    functions = _functions(of.all_functions)
     return [
         Block(
             "All tables of django_events, with their columns.",
@@ -295,7 +311,8 @@ def revoking(using: str, role: str) -> list[Block]:
         ),
         Block("The log: the root, each topic's own table, and their segments.", [of.revoke_log()]),
         Block(
-            "The functions that publish, and those that make and drop segments.", [of.revoke("ALL", functions, name)]
+            "The functions that publish, that claim, and that make and drop segments.",
+            [of.revoke("ALL", functions, name)],
         ),
         Block(
             "What operators and readers have besides. Leave this out if the role watches the server for others.",

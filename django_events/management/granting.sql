@@ -166,14 +166,15 @@ GRANT {role} TO {to}
 
 -- name: home
 -- Where the tables of events are: the schema, its database, who owns them, the owner's functions that publish, that look
--- a topic up and that change segments, with their arguments, and the schemas of the search_path.
+-- a topic up, that change segments and that claim events, with their arguments, and the schemas of the search_path.
 --
 -- Relies on: the catalog's own indexes.
 SELECT
     n.nspname, current_database(), pg_get_userbyid(c.relowner),
-    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_(segment|topic_id)\('),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_(segment|topic_id|claim|ack|nack|extend)\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_topic_id\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_segment\('),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(claim|ack|nack|extend)\('),
     ARRAY(SELECT name FROM unnest(current_schemas(false)) AS name WHERE NOT starts_with(name, 'pg_'))::text[]
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -184,7 +185,8 @@ CROSS JOIN LATERAL (
         WHERE p.pronamespace = n.oid AND p.proowner = c.relowner AND p.proname IN (
             'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
             'django_events_is_new', 'django_events_topic_id',
-            'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment'
+            'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment',
+            'django_events_claim', 'django_events_ack', 'django_events_nack', 'django_events_extend'
         )
         ORDER BY p.proname
     ) AS signatures

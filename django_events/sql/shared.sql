@@ -481,7 +481,11 @@ functions AS (
         'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
         'django_events_is_new', 'django_events_topic_id',
         'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment', 'django_events_log_of',
-        'django_events_make_segment_of', 'django_events_cut_segment_of', 'django_events_drop_segment_of'
+        'django_events_make_segment_of', 'django_events_cut_segment_of', 'django_events_drop_segment_of',
+        'django_events_claim', 'django_events_ack', 'django_events_nack', 'django_events_extend',
+        'django_events_claim_of', 'django_events_ack_of', 'django_events_nack_of', 'django_events_extend_of',
+        'django_events_under_token', 'django_events_lease_of', 'django_events_fill_of', 'django_events_end_of',
+        'django_events_count_of', 'django_events_bury_of', 'django_events_settle_of', 'django_events_read_of'
     )
 )
 SELECT 'schema', format('%%s may create in the schema %%I', role.name, path.nspname),

@@ -20,6 +20,7 @@ FIRST = """\
 NOTES = {
     "publisher": "A consumer whose handlers publish needs this as well.",
     "consumer": "The tables that handlers use are the site's own: give rights on them too.",
+    "claimer": "It can have the events of every queue: give it to few. Queues are watched by the role of readers.",
     "operator": "It can read every payload and end sessions of others: give it to few.",
     "sink": "A query that reads events as well needs the role of readers, too.",
     "reader": "It can read every payload. A streaming query of Spark that has a name needs the role of consumers too.",

@@ -43,7 +43,39 @@ INNER_FUNCTIONS = {
     "django_events_cut_segment_of(regclass, bigint, bigint)": "ebc52295cf0bb6320694450e2d4f244d",
     "django_events_drop_segment_of(regclass, bigint)": "8b383d246054738934153aa25e055f6c",
 }
-OF_SEGMENTS = {**dict.fromkeys(SEGMENT_FUNCTIONS, md5(b"", usedforsecurity=False).hexdigest()), **INNER_FUNCTIONS}
+# By which programs claim and settle events of queues: those that they call, and those that these call.
+CLAIMING_FUNCTIONS = (
+    "django_events_claim(text, integer, interval, text, text, timestamptz, timestamptz, bigint)",
+    "django_events_ack(bigint, bigint[])",
+    "django_events_nack(bigint, bigint[], interval, text)",
+    "django_events_extend(bigint, interval)",
+)
+INNER_CLAIMING_FUNCTIONS = {
+    ("django_events_read_of(regclass, integer, integer, bigint[], bigint)"): "c5291c7dc22b4bac1cd6e2d81cfb3fcc",
+    (
+        "django_events_settle_of(integer, bigint, bigint[], boolean, bigint[], bigint, text, "
+        "bigint, integer, interval, text, boolean, boolean)"
+    ): "8a56c1e65820c44a523fd2c60483f054",
+    ("django_events_bury_of(regclass, integer, integer, bigint, integer, text)"): "57fc42ba0c80a3f6c25e434544346fae",
+    "django_events_count_of(integer, bigint, bigint, bigint)": "ebb3de00f5924723d0757c29487304d3",
+    "django_events_end_of(bigint)": "577d74cfd54521d52eadb3d50f512791",
+    "django_events_fill_of(regclass, integer, integer)": "c7acc29a551f264dbed2d78a75b714a5",
+    (
+        "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
+    ): "2bde82f3ddbaf82cebdc553c08aadda2",
+    "django_events_under_token(bigint)": "b3f7ca483ca10eca2c8877fddbfd9240",
+    (
+        "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
+    ): "80737810244c23345bfe0d5b017e4083",
+    "django_events_ack_of(regclass, bigint, bigint[])": "2e41182698e67abe6ecf46c025b5ab40",
+    ("django_events_nack_of(regclass, bigint, bigint[], interval, text)"): "463d6d7109ccff167eabb98860647297",
+    "django_events_extend_of(regclass, bigint, interval)": "2f923e78f324d183a81a64f7b0573975",
+}
+
+NO_TEXT = md5(b"", usedforsecurity=False).hexdigest()  # of a body that is parsed already
+OF_SEGMENTS = {**dict.fromkeys(SEGMENT_FUNCTIONS, NO_TEXT), **INNER_FUNCTIONS}
+OF_CLAIMS = {**dict.fromkeys(CLAIMING_FUNCTIONS, NO_TEXT), **INNER_CLAIMING_FUNCTIONS}
+EXPECTED = {**FUNCTIONS, **OF_SEGMENTS, **OF_CLAIMS}
 
 PURPOSES = ("publish", "transfer", "read", "handle", "make segments")
 
@@ -64,12 +96,12 @@ def migrations(database: Database) -> Iterator[Finding]:
 
 
 def functions(database: Database) -> Iterator[Finding]:
-    """Is what publishing and segments go through there, as this version made it?"""
+    """Is what publishing, claims and segments go through there, as this version made it?"""
     wrong = sql.fetch(
         database.using,
         SQL.wrong_functions,
-        signatures=[*FUNCTIONS, *OF_SEGMENTS],
-        digests=[*FUNCTIONS.values(), *OF_SEGMENTS.values()],
+        signatures=list(EXPECTED),
+        digests=list(EXPECTED.values()),
         called=list(FUNCTIONS),
     )
     for signature, there, may_call in wrong:
@@ -86,7 +118,7 @@ def functions(database: Database) -> Iterator[Finding]:
             remedy = f"manage.py migrate --database {database.using}; if that changes nothing, it was replaced by hand."
             yield warning(what, remedy, **seen)
     if not wrong:
-        yield ok(f"{count(len(FUNCTIONS) + len(OF_SEGMENTS), 'function')}, all there.")
+        yield ok(f"{count(len(EXPECTED), 'function')}, all there.")
 
 
 def triggers(database: Database) -> Iterator[Finding]:

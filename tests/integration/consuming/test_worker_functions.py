@@ -161,9 +161,13 @@ def test_an_error_follows_the_schedule_of_the_consumer(things, make_queue, progr
 
 def test_dead_letters_are_those_that_pythons_claim_makes(things, make_queue, program):
     errors = [
-        "no such address", "order 1042 of 0x7f33aa is gone\nsee the log", "  told by 8b6f3c1e-90f0-4c41-a4e6-9bfe2ab4d5c1 ",
-        "x" * 30_000, "", "naïve 🧪 file12 deadbeef01",
-    ]  # fmt: skip
+        "no such address",
+        "order 1042 of 0x7f33aa is gone\nsee the log",
+        "  told by 8b6f3c1e-90f0-4c41-a4e6-9bfe2ab4d5c1 ",
+        "x" * 30_000,
+        "",
+        "naïve 🧪 file12 deadbeef01",
+    ]
     made = [make_queue(things, name=name, retry=Backoff(attempts=1), history=HOUR) for name in ("queue", "other")]
     publish_many(things, [Draft(value=n, type="t", key="k", metadata={"n": n}) for n in range(len(errors))])
     transfer_all()
@@ -184,7 +188,10 @@ def test_dead_letters_are_those_that_pythons_claim_makes(things, make_queue, pro
                 letter["traceback"] = ""
         other["traceback"] = other["traceback"].removeprefix("django_events.consuming.handed_out.")
         assert one == other
-    past = [list(models.PastDelivery.objects.of(n).values_list("event_id", "outcome", "attempts")) for n in ("queue", "other")]
+    past = [
+        list(models.PastDelivery.objects.of(n).values_list("event_id", "outcome", "attempts"))
+        for n in ("queue", "other")
+    ]
     assert past[0] == past[1] != []
     counts = models.Position.objects.filter(consumer__name__in=["queue", "other"])
     assert set(counts.values_list("failed", "dead_lettered")) == {(len(errors), len(errors))}

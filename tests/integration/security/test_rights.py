@@ -30,7 +30,7 @@ from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
 
-KINDS = ("publisher", "consumer", "operator", "reader", "sink")
+KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink")
 PASSWORD = "for-a-test"
 ONCE = Backoff(attempts=1)
 
@@ -178,6 +178,39 @@ def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, colum
         f"INSERT INTO django_events_{table} (topic_id, value, {column}{more}) "
         f"OVERRIDING SYSTEM VALUE VALUES ({topic_id}, '1', {value}{later})",
     )
+
+
+@pytest.mark.requirement("S2")
+def test_claimers_work_on_queues_and_reach_no_table(make_topic, make_queue, roles):
+    """With what a program has that is not written in Python: four functions."""
+    topic, alias = make_topic("things"), roles["claimer"]
+    make_queue(topic, retry=ONCE)
+    fill_topic(topic, *"abc")
+    [[token, value], *more] = execute(alias, "SELECT token, value::text FROM django_events_claim('queue', 3)")
+    assert (value, len(more)) == ('"a"', 2)
+    assert execute(alias, f"SELECT django_events_ack({token}, '{{1}}')") == [([1],)]
+    assert execute(alias, f"SELECT django_events_nack({token}, '{{2}}', error => 'bad')") == [([2],)]
+    assert execute(alias, f"SELECT django_events_extend({token}, '1 hour')") == [([3],)]
+    assert models.DeadLetter.objects.get().error == "Reported: bad"
+
+    assert_refused(
+        alias,
+        "SELECT FROM django_events_event",
+        "SELECT FROM django_events_consumer",
+        "SELECT FROM django_events_delivery",
+        "DELETE FROM django_events_delivery",
+        "SELECT FROM django_events_deliverylease",
+        "UPDATE django_events_deliverylease SET leased_until = now()",
+        "SELECT FROM django_events_deadletter",
+        "UPDATE django_events_position SET position = 9",
+        "INSERT INTO django_events_bufferedevent (topic_id, value) VALUES (1, '1')",
+    )
+    inner = "django_events_claim_of('django_events_event', 'queue', 1, NULL, NULL, NULL, NULL, NULL, 1)"
+    with pytest.raises(ProgrammingError, match="permission denied for table django_events_consumer"):
+        execute(alias, f"SELECT {inner}")
+    for kind in ("publisher", "consumer", "operator", "reader", "sink"):
+        with pytest.raises(ProgrammingError, match="permission denied for function django_events_claim"):
+            execute(roles[kind], "SELECT django_events_claim('queue')")
 
 
 def test_sinks_stage_and_publish_and_read_no_other_event(make_topic, roles):
@@ -435,6 +468,9 @@ def test_what_was_given_is_taken_back(roles, readers, kind):
     assert_refused(roles[kind], "SELECT FROM django_events_topic", "SELECT FROM django_events_event")
     assert execute("default", "SELECT count(*) FROM django_events_event") == before
     printed(kind, name)
+    if kind == "claimer":  # it reads no table, and may call what it may call
+        assert rights_of(name)
+        return
     execute(roles[kind], "SELECT FROM django_events_topic")
 
 

@@ -44,7 +44,7 @@ from testproject.shop.models import Product
 from tests.support.fix_servers import database_of
 from tests.support.fix_topics import transfer_all
 
-KINDS = ("publisher", "consumer", "operator", "reader", "sink")
+KINDS = ("publisher", "consumer", "claimer", "operator", "reader", "sink")
 PASSWORD = "for-a-test"
 # More servers than those that are found: folders of programs, as in a PATH.
 MORE = [Path(folder) for folder in os.environ.get("POSTGRES_BINARIES", "").split(os.pathsep) if folder]
@@ -209,6 +209,9 @@ ATTACKS = [
             "ALTER FUNCTION {home}.django_events_open(text, boolean) SET search_path = trap",
             "ALTER FUNCTION {home}.django_events_make_segment(integer, bigint, bigint) SET search_path = trap",
             "ALTER FUNCTION {home}.django_events_open(text, boolean) OWNER TO CURRENT_USER",
+            "CREATE OR REPLACE FUNCTION {home}.django_events_end_of(given_token bigint) RETURNS void LANGUAGE plpgsql"
+            " AS $f$ BEGIN {note}; END $f$",
+            "ALTER FUNCTION {home}.django_events_ack(bigint, bigint[]) SET search_path = trap",
             "DROP FUNCTION {home}.django_events_is_new(text, text, interval)",
         ),
     ),
@@ -264,6 +267,39 @@ ATTACKS = [
         "an event trigger",
         ("CREATE EVENT TRIGGER {id} ON ddl_command_end EXECUTE FUNCTION trap.{id}()",),
         ("", "event_trigger", ""),
+    ),
+    Attack(
+        "names of the functions by which programs claim",
+        (
+            "CREATE TEMP TABLE django_events_event (LIKE {home}.django_events_event)",
+            "CREATE TEMP TABLE django_events_consumer AS SELECT 1 AS id, 1 AS topic_id, 'queue' AS name",
+            "CREATE TEMP TABLE django_events_topic AS SELECT 1 AS id, 'things' AS name",
+            "CREATE TEMP TABLE django_events_delivery (consumer_id integer, event_id bigint, token bigint)",
+            "CREATE TEMP TABLE django_events_deliverylease (token bigint, consumer_id integer)",
+            "CREATE FUNCTION trap.django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text,"
+            " timestamptz, timestamptz) RETURNS record LANGUAGE plpgsql AS $f$ BEGIN {note}; RETURN NULL; END $f$",
+            "CREATE FUNCTION trap.django_events_log_of(regclass, integer) RETURNS regclass LANGUAGE plpgsql"
+            " AS $f$ BEGIN {note}; RETURN $1; END $f$",
+            "CREATE FUNCTION trap.django_events_under_token(bigint) RETURNS record LANGUAGE plpgsql"
+            " AS $f$ BEGIN {note}; RETURN NULL; END $f$",
+            "CREATE FUNCTION trap.quote_ident(name) RETURNS text LANGUAGE plpgsql"
+            " AS $f$ BEGIN {note}; RETURN $1; END $f$",
+            "CREATE FUNCTION trap.set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql"
+            " AS $f$ BEGIN {note}; RETURN $2; END $f$",
+            "CREATE FUNCTION trap.same_text(varchar, text) RETURNS boolean LANGUAGE plpgsql"
+            " AS $f$ BEGIN {note}; RETURN true; END $f$",
+            "CREATE OPERATOR trap.= (LEFTARG = varchar, RIGHTARG = text, FUNCTION = trap.same_text)",
+            "SET search_path = pg_temp, trap, pg_catalog, {path}",
+            "SELECT * FROM {home}.django_events_claim('queue', 1, '1 second')",
+            "SELECT * FROM {home}.django_events_claim('queue; SELECT 1', 1, '1 second', worker => $q$';--$q$)",
+            "SELECT {home}.django_events_ack(1, '{{1}}')",
+            "SELECT {home}.django_events_nack(token, error => '%s $1 {{}}') FROM {home}.django_events_claim('queue')",
+            "SELECT {home}.django_events_claim_of("
+            "'{home}.django_events_event'::regclass, 'queue', 1, '1 s', NULL, NULL, NULL, NULL, 1)",
+            "SELECT {home}.django_events_claim_of("
+            "'pg_temp.django_events_event'::regclass, 'queue', 1, '1 s', NULL, NULL, NULL, NULL, 1)",
+            "SELECT {home}.django_events_settle_of(1, 1, '{{1}}', true)",
+        ),
     ),
     Attack(
         "names of the functions that have the owner's rights",
@@ -458,6 +494,18 @@ def consumes(site: Site) -> None:
     assert HANDLED
 
 
+def claims(site: Site) -> None:
+    """As a program would that is not written in Python, and one that died."""
+    with connections[site.alias("claimer")].cursor() as cursor:
+        cursor.execute("SELECT token, id FROM django_events_claim('queue', 3, '1 second')")
+        for token, event_id in cursor.fetchall():
+            cursor.execute("SELECT django_events_extend(%s, '1 second')", [token])
+            cursor.execute("SELECT django_events_nack(%s, %s, '1 s', 'a test')", [token, [event_id]])
+        cursor.execute("SELECT token, id FROM django_events_claim('queue', 3)")
+        for token, event_id in cursor.fetchall():
+            cursor.execute("SELECT django_events_ack(%s, %s)", [token, [event_id]])
+
+
 def reads(site: Site) -> None:
     alias = site.alias("reader")
     for arguments in (("status",), ("peek", "things"), ("consumers", "stream"), ("dead-letters",), ("verify",)):
@@ -524,7 +572,7 @@ def sinks(site: Site) -> None:
         statements.fetch(alias, SINK_SQL.note_batch, sink=f"{attempt}", batch=1, events=1, run="")
 
 
-WORK = (migrates, publishes, saves, sinks, operates, consumes, reads, reads_by_spark)
+WORK = (migrates, publishes, saves, sinks, operates, claims, consumes, reads, reads_by_spark)
 
 
 @pytest.fixture(scope="module")
