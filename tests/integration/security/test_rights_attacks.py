@@ -295,9 +295,9 @@ ATTACKS = [
             "SELECT {home}.django_events_ack(1, '{{1}}')",
             "SELECT {home}.django_events_nack(token, error => '%s $1 {{}}') FROM {home}.django_events_claim('queue')",
             "SELECT {home}.django_events_claim_of("
-            "'{home}.django_events_event'::regclass, 'queue', 1, '1 s', NULL, NULL, NULL, NULL, 1)",
+            "'{home}.django_events_event'::regclass, 'nothing', 1, '1 s', NULL, NULL, NULL, NULL, 1)",
             "SELECT {home}.django_events_claim_of("
-            "'pg_temp.django_events_event'::regclass, 'queue', 1, '1 s', NULL, NULL, NULL, NULL, 1)",
+            "'pg_temp.django_events_event'::regclass, 'nothing', 1, '1 s', NULL, NULL, NULL, NULL, 1)",
             "SELECT {home}.django_events_settle_of(1, 1, '{{1}}', true)",
         ),
     ),
