@@ -26,6 +26,7 @@ PRIVATE = {
     "_meta": "documented: fields and names of a model",
     "_replace": "documented: named tuples",
     "_sort_migrations": "as _auto_deps",
+    "_worker_functions": "of our migrations: Django takes a module without an underscore for one more",
     "_state": "documented: the database that a row is from",
 }
 # Attributes of others that are set, or deleted.

@@ -16,6 +16,7 @@ from django_events.publishing.encoding import BufferRow
 
 PACKAGE = Path(sql.__file__).parents[1]
 SHARED = "sql/shared"
+FUNCTIONS = "consuming/worker_functions"  # no statements: the bodies of functions, which hold statements of other files
 
 ASKING = {"ask"}
 FETCHING = {"fetch", "fetch_whole", "bounded", "begin_with"}  # all take a statement, and its parameters by name
@@ -63,6 +64,8 @@ def blocks() -> dict[str, Block]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.sql")):
         file = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        if file == FUNCTIONS:
+            continue
         statements = sql.Statements(f"{file}.sql")
         before, *others = path.read_text(encoding="utf-8").split("-- name: ")
         assert not before, f"{path}: {before}"
@@ -96,6 +99,7 @@ def uses() -> list[Use]:
         for use in Module(path.relative_to(PACKAGE).with_suffix("").as_posix()).uses(
             ast.parse(path.read_text(encoding="utf-8"))
         )
+        if not use.name.startswith(FUNCTIONS)
     ]
 
 
