@@ -22,6 +22,7 @@ from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import Standing, ends_of, oldest_waits, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
+from django_events.observing.scaling import wanted
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
 
 logger = logging.getLogger("django_events.metrics")
@@ -75,6 +76,11 @@ STATE = _metric(
     labels=(*OF_CONSUMER, "state"),
 )
 PAUSED = _metric("consumer_paused", "Whether it is paused.", labels=OF_CONSUMER)
+WANTED = _metric(
+    "consumer_workers_wanted",
+    "Workers that arrivals and lag ask for, to be done within 10 minutes. Missing where the samples don't tell it.",
+    labels=OF_CONSUMER,
+)
 OF_QUEUE = (*OF_CONSUMER, "state")
 QUEUE_EVENTS = _metric(
     "queue_events", "Events of a queue: available, in_hand, waiting, retrying or dead, counted.", labels=OF_QUEUE
@@ -154,6 +160,9 @@ def _of_database(using: str) -> Iterator[Measurement]:
     yield Measurement(OVERDUE, (using,), max(scheduled.overdue.total_seconds(), 0.0) if scheduled else 0)
     yield from _of_clocks(using)
     yield from _of_consumers(using, found)
+    for one in wanted(using, found):
+        if one.workers is not None:
+            yield Measurement(WANTED, (using, one.consumer, one.topic), one.workers)
     yield from _of_queues(using, found, counted)
     for step in models.MaintenanceStep.objects.using(using).annotate(now=ClockTimestamp()).order_by("name"):
         if step.finished_at is not None:

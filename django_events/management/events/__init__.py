@@ -19,6 +19,7 @@ from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.removing import REMOVE_TOPIC
 from django_events.management.events.replaying import REPLAY
+from django_events.management.events.scaling import SCALE
 from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
 from django_events.management.events.searching import SEARCH
 from django_events.management.events.status import STATUS
@@ -33,6 +34,7 @@ ALL = (
     TOPICS,
     CONSUMERS,
     WORKERS,
+    SCALE,
     PEEK,
     FATE,
     MATCH,

@@ -76,6 +76,17 @@ def seconds(text: str) -> float:
     return number
 
 
+def seconds_of_work(text: str) -> timedelta:
+    """How long an event takes."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.00001 <= number <= 86_400:
+        raise ArgumentTypeError(f"{text!r} is no time for an event, expected seconds from 0.00001 to 86400, like 0.04.")
+    return timedelta(seconds=number)
+
+
 class Address(NamedTuple):
     """`orders/1042`, or where the topic goes without saying `1042`."""
 

@@ -1462,6 +1462,7 @@ SUBCOMMANDS = {
     "topics": [],
     "consumers": [],
     "workers": [],
+    "scale": ["billing"],
     "peek": ["orders"],
     "fate": ["orders/1"],
     "match": ["billing"],
