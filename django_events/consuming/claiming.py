@@ -253,7 +253,7 @@ def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[ClaimedDeliverie
     without a window of time, because deliveries that are made now are received now.
     """
     server = QueueServer(queue, at_once=most)
-    only_existing = nested or queue.since is not None or queue.until is not None
+    only_existing = nested or queue.is_windowed
     while (claimed := queue.claim(most) if only_existing else server.claim()) is not None or server.ask_again:
         if claimed is None:
             continue

@@ -40,6 +40,16 @@ class Unclaimable(NamedTuple):
     seconds: float
 
 
+class Window(NamedTuple):
+    """A stretch of the times when events came to a queue consumer; without a bound it goes on."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+ALWAYS = Window()
+
+
 class Queue:
     """A queue consumer as one worker sees it, with the id behind which that worker looks for deliveries next."""
 
@@ -76,6 +86,11 @@ class Queue:
     @property
     def using(self) -> str:
         return self.subscription.using
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether it takes only what was received in a stretch of time. What is made now is received now."""
+        return self.since is not None or self.until is not None
 
     def claim(self, most: int, *, ours: Collection[int] = (), async_commit: bool = True) -> ClaimedDeliveries | None:
         """Lease the next deliveries; None if none can be claimed now, as far as is known.
@@ -139,7 +154,10 @@ class Queue:
     def _go_back_sometimes(self) -> None:
         """Once per `ROUND`, look from the oldest delivery on: other workers may have freed some."""
         if self._round.is_over():
-            self._after = 0
+            if (
+                not self.is_windowed
+            ):  # a window may be far behind the oldest: there, only a search without success goes back
+                self._after = 0
             self.flush()
 
     def _remember(self, claimed: ClaimedDeliveries | None, end: int, seconds: float) -> None:

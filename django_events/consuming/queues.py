@@ -49,9 +49,14 @@ class QueueServer:
     ) -> ClaimedDeliveries | None:
         """Claim the next deliveries; None if there are none now. While the consumer isn't live, make them from the log.
 
-        Making them takes time where a filter leaves out much: then the answer is None, and `ask_again` is true.
+        With a window of received times, nothing is made. Making takes time where a filter leaves out much: then the
+        answer is None, and `ask_again` is true.
         """
         tokens = [lease.token for lease in ours]
+        if self.queue.is_windowed:
+            claimed = self.queue.claim(self.at_once, ours=tokens, async_commit=async_commit)
+            self.more = claimed is not None and len(claimed.attempts) >= self.at_once
+            return claimed
         if self._redrives.is_over() and redrive_some(self.subscription):  # even if there is much else to do
             self.queue.start_over()
         claimed = self.queue.claim(self.at_once, ours=tokens, async_commit=async_commit)

@@ -10,7 +10,7 @@ A server is one worker's, for one position: a partition of a stream, or a whole 
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from django_events.consuming.deliveries import Queue, Unclaimable
+from django_events.consuming.deliveries import ALWAYS, Queue, Unclaimable, Window
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import OnFailure
 from django_events.consuming.leases import Lease
@@ -68,11 +68,15 @@ def server_of(
     holder: str,
     patient: bool = True,
     session: SharedSession | None = None,
+    received: Window = ALWAYS,
 ) -> Server:
     """The server of a position. A patient one waits until there are min_batch events, or max_wait is over.
 
-    With a session, statements that are asked again and again are prepared.
+    With a session, statements that are asked again and again are prepared. With a window, a queue is served only as far
+    as its events were received in it; a stream has no such times.
     """
     if subscription.is_queue:
-        return QueueServer(Queue(subscription, holder=holder, session=session))
+        return QueueServer(
+            Queue(subscription, holder=holder, since=received.since, until=received.until, session=session)
+        )
     return StreamServer(subscription, position_id, partition, holder=holder, patient=patient, session=session)

@@ -15,6 +15,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import declarations, sql, telemetry
 from django_events.conf import settings
+from django_events.consuming.deliveries import ALWAYS, Window
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import Lease, give_up
@@ -135,7 +136,12 @@ class ConsumerWorker:
     def _server(self, due: Due) -> Server:
         if due.position_id not in self._servers:
             self._servers[due.position_id] = server_of(
-                due.subscription, due.position_id, due.partition, holder=self._holder, session=self._session
+                due.subscription,
+                due.position_id,
+                due.partition,
+                holder=self._holder,
+                session=self._session,
+                received=self._pool.received,
             )
         return self._servers[due.position_id]
 
@@ -208,10 +214,17 @@ class ConsumerPool:
     """Some consumers, served by threads that share the due partitions, the renewal of leases and a wake-up flag."""
 
     def __init__(
-        self, using: str, consumers: Sequence[declarations.DeclaredConsumer], *, threads: int = 1, listener: Listener
+        self,
+        using: str,
+        consumers: Sequence[declarations.DeclaredConsumer],
+        *,
+        threads: int = 1,
+        listener: Listener,
+        received: Window = ALWAYS,
     ) -> None:
         self.using = using
         self.threads = threads
+        self.received = received
         self.handlers: dict[str, BoundHandler] = {}
         self.broken: list[HandlerNotFound] = []
         self.wakeup = WakeupFlag()

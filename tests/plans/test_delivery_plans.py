@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
 from django_events import models, sql
 from django_events.consuming.claimed_deliveries import SQL as CLAIMED_DELIVERIES_SQL
@@ -135,6 +136,18 @@ def test_a_claim_reads_deliveries_by_index(consumer_id, statistics, name):
     conditions = conditions_on_deliveries(plan)
     assert len(conditions) >= 3
     assert not [node for node in plan if node.get("Join Type") == "Semi"], "keys times keys"
+    assert all("event_id" in condition or "visible_at" in condition for condition in conditions), conditions
+
+
+@pytest.mark.requirement("D4")
+@pytest.mark.parametrize("name", ["claim_unordered", "claim_ordered"])
+def test_a_claim_of_a_window_of_received_times_reads_deliveries_by_index(consumer_id, statistics, name):
+    window = {"since": timezone.now() - timedelta(hours=8), "until": timezone.now()}
+    plan = explained(claim_statement(name), **{**of_claim(name, consumer_id, after=MANY // 3), **window})
+
+    assert how_deliveries_are_read(plan) <= {"Index Scan", "Index Only Scan"}
+    conditions = conditions_on_deliveries(plan)
+    assert len(conditions) >= 3
     assert all("event_id" in condition or "visible_at" in condition for condition in conditions), conditions
 
 

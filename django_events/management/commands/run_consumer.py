@@ -1,12 +1,16 @@
 """`manage.py run_consumer billing`: hand events to consumers."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
+from django_events.consuming.deliveries import ALWAYS, Window
+from django_events.management.events.subcommand import past_time
 from django_events.management.worker import WorkerCommand, log_handled
 from django_events.workers.consuming import ConsumerPool
 from django_events.workers.listening import Listener
@@ -20,6 +24,13 @@ class Command(WorkerCommand):
         self.add_consumers(parser, which="Which consumers.")
         parser.add_argument("--all", action="store_true", help="Every consumer that the installed apps declare.")
         parser.add_argument("--once", action="store_true", help="Handle what is due, and exit.")
+        for option, bound in (("--received-since", "from"), ("--received-until", "before")):
+            parser.add_argument(
+                option,
+                type=past_time,
+                metavar="TIME",
+                help=f"Only events that came to the queue {bound} then: a time with its zone, or 2h ago, as 2h.",
+            )
         self.add_metrics(parser)
         self.add_database(parser)
 
@@ -30,18 +41,22 @@ class Command(WorkerCommand):
         all: bool,
         threads: int,
         once: bool,
+        received_since: datetime | None,
+        received_until: datetime | None,
         metrics: str | None,
         database: str | None,
         verbosity: int,
         **options: Any,
     ) -> None:
         consumers = self._chosen(names, all=all, threads=threads)
+        received = Window(received_since, received_until)
+        _refuse_window(received, consumers)
         using = self.alias(database)
         with (
             self.serving_metrics(metrics),
             self.working(using) as stop,
             closing(Listener(using)) as listener,
-            closing(ConsumerPool(using, consumers, threads=threads, listener=listener)) as pool,
+            closing(ConsumerPool(using, consumers, threads=threads, listener=listener, received=received)) as pool,
         ):
             if not once and verbosity:
                 listed = ", ".join(consumer.name for consumer in consumers)
@@ -68,3 +83,16 @@ class Command(WorkerCommand):
             listed = ", ".join(sorted(known)) or "none"
             raise CommandError(f"Name a consumer, or say --all. Known are: {listed}.", returncode=Exit.USAGE)
         return self.consumers(known if all else names, threads=threads)
+
+
+def _refuse_window(received: Window, consumers: Sequence[declarations.DeclaredConsumer]) -> None:
+    if received == ALWAYS:
+        return
+    if received.since is not None and received.until is not None and received.since >= received.until:
+        raise CommandError("--received-since is not before --received-until.", returncode=Exit.USAGE)
+    if streams := [one.name for one in consumers if one.mode != "queue"]:
+        raise CommandError(
+            f"Consumer {streams[0]!r} is a stream, which handles the events of a partition in order. "
+            "--received-since and --received-until are for queues.",
+            returncode=Exit.USAGE,
+        )
