@@ -15,7 +15,7 @@ from django_events.maintaining.queues import serve_queues
 from django_events.migrations._worker_functions import CREATE_WORKER_FUNCTIONS
 from django_events.models.functions import ClockTimestamp
 from tests.support.fix_consumers import dead_letters
-from tests.support.fix_queues import deliveries, end_pauses, fill_topic, pending
+from tests.support.fix_queues import another, deliveries, end_pauses, expire, fill_topic, pending, values
 from tests.support.fix_topics import transfer_all
 from tests.support.worst_values import EXPANDING
 
@@ -547,3 +547,63 @@ def test_twenty_programs_and_a_python_worker_share_the_events(things, make_queue
         for key in range(keys):
             done = list(dict.fromkeys(reversed([n for n in seen if n % keys == key])))
             assert done[::-1] == sorted(done)
+
+
+def test_a_program_that_keeps_its_transaction_open_stops_nobody_else(things, make_queue, program):
+    """Neither the transfer, which needs the topic's head, nor other programs; `fill` is part of its transaction too."""
+    make_queue(things, live=False)
+    fill_topic(things, *"abcd")
+    patient, other = program(autocommit=False), program()
+    token, events = patient.claim(most=2)
+    assert [value for _, _, value in events] == ["a", "b"]
+
+    fill_topic(things, "e")  # the transfer goes on
+    assert other.claim(most=5) == (None, [])  # the deliveries are in that transaction still
+    patient.ack(token)
+    patient.session.commit()
+    assert [value for _, _, value in other.claim(most=5)[1]] == ["c", "d"]
+    assert [value for _, _, value in other.claim(most=5)[1]] == ["e"]
+
+
+def test_a_program_that_froze_after_its_ack_stops_no_ack_of_others(queue, program):
+    frozen, other = program(autocommit=False), program()
+    token, _ = other.claim(most=2)
+    more, _ = other.claim(most=3)
+    frozen.ack(token)  # and has the row that counts
+
+    assert other.ack(more) == [3, 4, 5]
+    assert pending(queue) == [1, 2]
+    frozen.session.rollback()
+    assert models.Position.objects.get(consumer__name="queue").handled == 0  # the count was given up, the ack was not
+    assert other.ack(token) == [1, 2]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_programs_and_pythons_workers_take_over_from_each_other(things, make_queue, program, ordered):
+    queue = make_queue(things, ordered=ordered)
+    publish_many(things, [Draft(value=value, key="k") for value in "abc"])
+    transfer_all()
+    worker = program()
+    token, _ = worker.claim(most=3)
+    end_lease(token)
+    taken = another(queue).claim(10)
+    assert (taken.lost_token, values(taken)) == (token, ["a", "b", "c"])
+    expire(taken)
+
+    token, events = worker.claim(most=3)
+    assert events == [(1, 1, "a")]
+    worker.ack(token)
+    second = hand_out("queue", 10)
+    assert [event.value for event in second.events] == ["b"]
+    assert worker.ack(second.token) == [2]  # a token is good wherever it is from
+
+
+def test_names_are_not_looked_up_in_the_path_of_the_caller(queue, program):
+    worker = program()
+    [[home]] = worker.session.execute("SELECT current_schema()").fetchall()
+    worker.session.execute("SET search_path = pg_temp")
+    worker.session.execute("CREATE TEMP TABLE django_events_consumer (id integer)")
+    [[token]] = worker.session.execute(f"SELECT token FROM {home}.django_events_claim('queue')").fetchall()
+    assert worker.session.execute(f"SELECT {home}.django_events_ack(%s)", [token]).fetchone() == ([1],)
+    assert worker.session.execute("SHOW search_path").fetchone() == ("pg_temp",)
+    assert worker.session.execute("SHOW enable_seqscan").fetchone() == ("on",)
