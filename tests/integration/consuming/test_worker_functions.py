@@ -549,7 +549,7 @@ def test_twenty_programs_and_a_python_worker_share_the_events(things, make_queue
             assert done[::-1] == sorted(done)
 
 
-def test_a_program_that_keeps_its_transaction_open_stops_nobody_else(things, make_queue, program):
+def test_a_program_that_keeps_its_transaction_open_stops_no_other_session(things, make_queue, program):
     """Neither the transfer, which needs the topic's head, nor other programs; `fill` is part of its transaction too."""
     make_queue(things, live=False)
     fill_topic(things, *"abcd")
