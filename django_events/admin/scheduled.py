@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, QuerySet
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
@@ -12,7 +12,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_events.admin import addresses, payloads
+from django_events import sql
+from django_events.admin import addresses, lists, payloads
 from django_events.admin.forms import DiscardForm, ReasonForm
 from django_events.admin.lists import CHOICES, NAMED, DatabaseFilter, Lists, OfRows, local
 from django_events.admin.pages import by, may
@@ -22,17 +23,29 @@ from django_events.observing import counted
 from django_events.operations import cancel_scheduled, publish_scheduled
 from django_events.phrases import without_turning
 
+SQL = sql.beside(__name__)
+
+SEARCHED = 100_000  # events, the next ones: no index leads to a topic or a key
+
 
 class ScheduledTopicFilter(OfRows):
+    """The events of a topic, among those that are next."""
+
     title = _("topic")
     parameter_name = "topic"
     column = "topic_id"
 
     def rows(self, request: HttpRequest) -> list[tuple[int, str]]:
-        using = addresses.database_of(request)
-        scheduled = ScheduledEvent.objects.filter(topic=OuterRef("pk"))
-        found = Topic.objects.using(using).filter(Exists(scheduled)).order_by("name").values_list("pk", "name")
+        # All topics: no index tells which of them have scheduled events.
+        found = Topic.objects.using(addresses.database_of(request)).order_by("name").values_list("pk", "name")
         return list(found[:CHOICES])
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value is None:
+            return queryset
+        is_id = value.isascii() and value.isdigit() and len(value) < 10
+        return queryset.filter(pk__in=_among_next(queryset.db, topic_id=int(value))) if is_id else queryset.none()
 
 
 class ActionOnScheduled(NamedTuple):
@@ -71,7 +84,7 @@ class ScheduledEventAdmin(Lists):
     list_select_related = ("topic",)
     ordering = ("publish_at", "id")
     search_fields = ("id",)  # see get_search_results
-    search_help_text = _("A ticket, or a key.")
+    search_help_text = _("A ticket, or a key of the next 100,000 events.")
     sortable_by = ()
     actions = ("cancel", "publish")
 
@@ -187,11 +200,21 @@ class ScheduledEventAdmin(Lists):
             return queryset, False
         if "\0" in term:  # no text of PostgreSQL has one
             return queryset.none(), False
-        number = term.isascii() and term.isdigit() and len(term) < 19
-        return queryset.filter(Q(pk=int(term)) | Q(key=term) if number else Q(key=term)), False
+        if term.isascii() and term.isdigit() and len(term) < 19:
+            of_ticket = queryset.filter(pk=int(term))
+            if of_ticket.exists():
+                return of_ticket, False
+        return queryset.filter(pk__in=_among_next(queryset.db, key=term)), False
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).defer("value", "body", "metadata")
+
+
+def _among_next(using: str, *, key: str | None = None, topic_id: int | None = None) -> list[int]:
+    """The tickets of those that fit, of as many as are looked through, the next ones first."""
+    chosen = {"key": key, "topic_id": topic_id, "looked_through": SEARCHED, "most": lists.COUNTED}
+    with sql.by_index(using):
+        return [ticket for (ticket,) in sql.fetch(using, SQL.among_next, **chosen)]
 
 
 def _row(address: str) -> ScheduledEvent:

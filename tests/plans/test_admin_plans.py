@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_events import models
-from django_events.admin import lists
+from django_events.admin import lists, scheduled
 from django_events.admin import log as log_pages
 from django_events.log.segments import extend
 from tests.plans.test_plans import nodes
@@ -175,7 +175,10 @@ def test_a_rewind_of_a_stream_is_previewed_by_index(rows_read: Read) -> None:
 def test_scheduled_events_are_counted_up_to_a_bound(rows_read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "COUNTED", 1_000)
     ticket = models.ScheduledEvent.objects.values_list("pk", flat=True)[0]
-    for query, most in (("", 1_300), ("?p=5", 2_100), (f"?q={ticket}", 10), ("?q=abc", 10)):
+    monkeypatch.setattr(scheduled, "SEARCHED", 1_000)
+    topic = models.ScheduledEvent.objects.values_list("topic_id", flat=True)[0]
+    looked_through = ("?q=abc", 4_100), (f"?topic={topic}", 4_100), ("?topic=999999", 4_100)
+    for query, most in (("", 1_300), ("?p=5", 2_100), (f"?q={ticket}", 10), *looked_through):
         assert rows_read("scheduledevent/" + query) < most, query
     assert rows_read(f"scheduledevent/{ticket}/change/") < 10
 
