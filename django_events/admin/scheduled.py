@@ -212,9 +212,11 @@ class ScheduledEventAdmin(Lists):
 
 def _among_next(using: str, *, key: str | None = None, topic_id: int | None = None) -> list[int]:
     """The tickets of those that fit, of as many as are looked through, the next ones first."""
-    chosen = {"key": key, "topic_id": topic_id, "looked_through": SEARCHED, "most": lists.COUNTED}
     with sql.by_index(using):
-        return [ticket for (ticket,) in sql.fetch(using, SQL.among_next, **chosen)]
+        found = sql.fetch(
+            using, SQL.among_next, key=key, topic_id=topic_id, looked_through=SEARCHED, most=lists.COUNTED
+        )
+    return [ticket for (ticket,) in found]
 
 
 def _row(address: str) -> ScheduledEvent:
