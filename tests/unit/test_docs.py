@@ -7,6 +7,7 @@ import pkgutil
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -183,6 +184,7 @@ COLUMNS = [
 ]
 
 
+@cache
 def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
@@ -229,6 +231,7 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     without_code = FENCE.sub("", text_of(page))
     found: set[str] = set()
@@ -270,134 +273,125 @@ def test_the_lists_are_not_empty():
     assert all([check_ids(), error_names(), sql_functions(), VERBS, links(), examples(), COLUMNS])
 
 
-@pytest.mark.parametrize(("page", "name"), LINES)
-def test_the_reference_has_a_line(page, name):
-    assert has_line(text_of(REFERENCE / page), name), f"docs/reference/{page} has no heading or row for {name}."
+def test_the_reference_has_a_line_for_every_name():
+    assert [f"{name} in {page}" for page, name in LINES if not has_line(text_of(REFERENCE / page), name)] == []
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_the_changelog_mentions(name):
+def test_the_changelog_mentions_every_name():
     changes = text_of(ROOT / "CHANGELOG.md")
-    assert re.search(rf"`{re.escape(name)}(?:\(.*?\))?`", changes), f"CHANGELOG.md has no mention of {name}."
+    assert [name for name in CHANGES if not re.search(rf"`{re.escape(name)}(?:\(.*?\))?`", changes)] == []
 
 
-@pytest.mark.parametrize(("name", "value"), SIGNATURES)
-def test_the_reference_has_the_signature(name, value):
-    _, _, code = FENCE.findall(sections(text_of(REFERENCE / "python.md"))[name])[0]
-    actual = [(p.name, p.default) for p in inspect.signature(value).parameters.values()]
-    assert documented_parameters(code) == actual
+def test_the_reference_has_every_signature():
+    headings = sections(text_of(REFERENCE / "python.md"))
+    for name, value in SIGNATURES:
+        _, _, code = FENCE.findall(headings[name])[0]
+        actual = [(p.name, p.default) for p in inspect.signature(value).parameters.values()]
+        assert documented_parameters(code) == actual, f"docs/reference/python.md has another signature of {name}."
 
 
-@pytest.mark.parametrize(("table", "column"), COLUMNS)
-def test_the_reference_has_every_column(table, column):
-    section = sections(text_of(REFERENCE / "tables.md"))[table]
-    assert f"| `{column}` |" in section, f"docs/reference/tables.md has no row for {table}.{column}."
+def test_the_reference_has_every_column():
+    tables = sections(text_of(REFERENCE / "tables.md"))
+    assert [f"{table}.{column}" for table, column in COLUMNS if f"| `{column}` |" not in tables[table]] == []
 
 
-@pytest.mark.parametrize("code", Exit, ids=lambda code: code.name)
-def test_the_reference_has_every_exit_code(code):
-    assert f"| {code.value} | `{code.name}` |" in text_of(REFERENCE / "commands.md")
+def test_the_reference_has_every_exit_code():
+    text = text_of(REFERENCE / "commands.md")
+    assert [code.name for code in Exit if f"| {code.value} | `{code.name}` |" not in text] == []
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
-def test_the_reference_has_every_subcommand_of_events_with_its_options(subcommand):
-    section = sections(text_of(REFERENCE / "commands.md"))[f"events {subcommand}"]
-    _, _, usage = FENCE.findall(section)[0]
-    assert f"manage.py events {subcommand}" in usage
-    for option in SUBCOMMANDS[subcommand]:
-        assert re.search(rf"(?<![\w-]){option}(?![\w-])", usage), f"The usage of events {subcommand} has no {option}."
-        if option.startswith("--"):
-            assert has_line(section, option), f"events {subcommand} has no row for {option}."
+def test_the_reference_has_every_subcommand_of_events_with_its_options():
+    headings = sections(text_of(REFERENCE / "commands.md"))
+    for subcommand, options in SUBCOMMANDS.items():
+        section = headings[f"events {subcommand}"]
+        _, _, usage = FENCE.findall(section)[0]
+        assert f"manage.py events {subcommand}" in usage
+        for one in options:
+            assert re.search(rf"(?<![\w-]){one}(?![\w-])", usage), f"The usage of events {subcommand} has no {one}."
+            assert not one.startswith("--") or has_line(section, one), f"events {subcommand} has no row for {one}."
+    assert [one for one in ("--format", "--database") if not has_line(headings["events"], one)] == []
 
 
-@pytest.mark.parametrize("option", ["--format", "--database"])
-def test_the_reference_has_the_options_of_all_subcommands(option):
-    assert has_line(sections(text_of(REFERENCE / "commands.md"))["events"], option)
+def test_the_tree_of_errors_is_complete():
+    assert [name for name in error_names() if not re.search(rf"\b{name}\b", exceptions.__doc__ or "")] == []
 
 
-@pytest.mark.parametrize("name", error_names())
-def test_the_tree_of_errors_is_complete(name):
-    assert re.search(rf"\b{name}\b", exceptions.__doc__ or "")
+def test_every_link_leads_somewhere():
+    for page, target in links():
+        path, _, anchor = unquote(target).partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{name_of(page)} links to {target}, which is not there."
+        if anchor:
+            assert anchor in anchors(file), f"{name_of(page)} links to {target}, a heading that is not there."
 
 
-@pytest.mark.parametrize(("page", "target"), links(), ids=name_of)
-def test_a_link_leads_somewhere(page, target):
-    path, _, anchor = unquote(target).partition("#")
-    file = (page.parent / path).resolve() if path else page
-    assert file.exists(), f"{name_of(page)} links to {target}, which is not there."
-    if anchor:
-        assert anchor in anchors(file), f"{name_of(page)} links to {target}, a heading that is not there."
+def test_the_index_leads_to_every_page():
+    pages = [page for page in PAGES if page.parent != ROOT and page != INDEX]
+    assert [page for page in pages if f"({page.relative_to(INDEX.parent).as_posix()})" not in text_of(INDEX)] == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT and page != INDEX], ids=name_of)
-def test_the_index_leads_to_every_page(page):
-    assert f"({page.relative_to(INDEX.parent).as_posix()})" in text_of(INDEX)
+def test_the_readme_leads_to_every_page_but_the_decisions():
+    pages = [page for page in PAGES if page.parent.parent == ROOT / "docs" and page.parent.name != "images"]
+    listed = text_of(ROOT / "README.md")
+    assert [page for page in pages if f"({page.relative_to(ROOT).as_posix()})" not in listed] == []
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page.parent.parent == ROOT / "docs" and page.parent.name != "images"],
-    ids=name_of,
-)
-def test_the_readme_leads_to_every_page_but_the_decisions(page):
-    assert f"({page.relative_to(ROOT).as_posix()})" in text_of(ROOT / "README.md"), "Add it to its list of pages."
+def test_who_uninstalls_is_told_of_every_table():
+    tables = {model._meta.db_table for model in apps.get_app_config("django_events").get_models()}
+    told = text_of(ROOT / "docs/how-to/uninstall.md")
+    assert [table for table in sorted(tables) if f"`{table}`" not in told] == []
 
 
-@pytest.mark.parametrize(
-    "table", sorted({model._meta.db_table for model in apps.get_app_config("django_events").get_models()})
-)
-def test_who_uninstalls_is_told_of_every_table(table):
-    assert f"`{table}`" in text_of(ROOT / "docs/how-to/uninstall.md")
-
-
-@pytest.mark.parametrize("folder", sorted(path.parent for path in PACKAGE.glob("*/__init__.py")), ids=name_of)
-def test_a_contributor_finds_every_package(folder):
+def test_a_contributor_finds_every_package_and_every_root_module():
     rows = [line for line in text_of(ROOT / "CONTRIBUTING.md").splitlines() if line.startswith("| `django_events/")]
-    assert any(f"{folder.name}/`" in row for row in rows), f"The table of folders has no row for {folder.name}/."
+    packages = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
+    modules = [path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
+
+    assert [name for name in packages if not any(f"{name}/`" in row for row in rows)] == []
+    assert [name for name in modules if not any(re.search(rf"[`/]{re.escape(name)}`", row) for row in rows)] == []
 
 
-@pytest.mark.parametrize(("page", "code"), examples(), ids=name_of)
-def test_an_example_is_python(page, code):
-    compile(code, name_of(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+def test_examples_are_python_and_import_what_exists():
+    for page, code in examples():
+        compile(code, name_of(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("django_events"):
+                module = importlib.import_module(node.module or "")
+                missing = [name.name for name in node.names if not hasattr(module, name.name)]
+                assert not missing, f"{name_of(page)} imports {missing} from {node.module}."
 
 
-@pytest.mark.parametrize(("page", "code"), examples(), ids=name_of)
-def test_an_example_imports_what_exists(page, code):
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("django_events"):
-            module = importlib.import_module(node.module or "")
-            missing = [name.name for name in node.names if not hasattr(module, name.name)]
-            assert not missing, f"{name_of(page)} imports {missing} from {node.module}."
-
-
-@pytest.mark.parametrize(("heading", "command"), COMMANDS_OF_README.items())
-def test_the_readme_has_the_command_of_one_line(heading, command):
-    expected = rf"^## {heading}\n\n```\w*\n{re.escape(command)}\n```$"
-    assert re.search(expected, text_of(ROOT / "README.md"), flags=re.MULTILINE)
+def test_the_readme_has_the_commands_of_one_line():
+    for heading, command in COMMANDS_OF_README.items():
+        expected = rf"^## {heading}\n\n```\w*\n{re.escape(command)}\n```$"
+        assert re.search(expected, text_of(ROOT / "README.md"), flags=re.MULTILINE), heading
 
 
 @pytest.mark.requirement("X10")
-@pytest.mark.parametrize("metric", [*INSTRUMENTS, *STATE_METRICS], ids=lambda metric: metric.name)
-def test_the_reference_has_every_metric(metric):
-    row = f"| `{metric.full_name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |"
-    assert row in text_of(REFERENCE / "metrics.md")
+def test_the_reference_has_every_metric_and_names_no_other():
+    text = text_of(REFERENCE / "metrics.md")
+    metrics = [*INSTRUMENTS, *STATE_METRICS]
+    rows = [f"| `{one.full_name}` | {one.kind} | {', '.join(one.labels)} | {one.help} |" for one in metrics]
+    known = {metric.full_name for metric in metrics} | {"django_events_"}
+    named = set(re.findall(r"django_events_\w+", text))
+
+    assert [row for row in rows if row not in text] == []
+    assert {name for name in named - known if re.sub("_(sum|count|bucket)$", "", name) not in known} == set()
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"django_events_\w+", text_of(REFERENCE / "metrics.md")))))
-def test_the_reference_names_no_other_metric(name):
-    known = {metric.full_name for metric in (*INSTRUMENTS, *STATE_METRICS)}
-    assert name in known | {"django_events_"} or re.sub("_(sum|count|bucket)$", "", name) in known
+def test_the_reference_has_every_record_of_the_log():
+    lines = text_of(REFERENCE / "metrics.md").splitlines()
+    missing = [
+        (logger, message)
+        for logger, message in log_records()
+        if not any(line.startswith(f"| `{logger}` |") and f"| {message} |" in line for line in lines)
+    ]
+    assert missing == []
 
 
-@pytest.mark.parametrize(("logger", "message"), log_records())
-def test_the_reference_has_every_record_of_the_log(logger, message):
-    lines = [line for line in text_of(REFERENCE / "metrics.md").splitlines() if line.startswith(f"| `{logger}` |")]
-    assert any(f"| {message} |" in line for line in lines), f"docs/reference/metrics.md has no {logger}: {message}"
-
-
-@pytest.mark.parametrize("signal", [n for n, value in vars(signals).items() if isinstance(value, Signal)])
-def test_the_reference_has_every_signal(signal):
-    assert has_line(text_of(REFERENCE / "metrics.md"), signal)
+def test_the_reference_has_every_signal():
+    names = [name for name, value in vars(signals).items() if isinstance(value, Signal)]
+    assert [name for name in names if not has_line(text_of(REFERENCE / "metrics.md"), name)] == []
 
 
 @pytest.mark.parametrize(
@@ -408,9 +402,3 @@ def test_the_files_that_a_reader_is_told_to_open_exist(page, heading):
     named = re.findall(r"`((?:django_events|tests|docs)/[^`]*)`", sections(text)[heading] if heading else text)
     assert len(named) >= 10
     assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("module", sorted(path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"))
-def test_a_contributor_finds_every_root_module(module):
-    rows = [line for line in text_of(ROOT / "CONTRIBUTING.md").splitlines() if line.startswith("| `django_events/")]
-    assert any(re.search(rf"[`/]{re.escape(module)}`", row) for row in rows), f"The table of folders lacks {module}."
