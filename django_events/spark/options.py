@@ -199,7 +199,7 @@ class _Given:
     def boundary(self, options: tuple[str, ...], *, otherwise: str) -> Boundary:
         option = self._only_one(options, "One end of what to read")
         if option is None:
-            return Boundary(place=EARLIEST if otherwise == "earliest" else LATEST)
+            return Boundary(point=EARLIEST if otherwise == "earliest" else LATEST)
         return Boundary.parsed(option, self._values[option.lower()].strip())
 
     def listed(self, name: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class Command(BaseCommand):
             where = {"master": options["master"], "remote": options["remote"]}
             since = _place("--since", options["since"], topics) or BEGINNING
             until = _place("--until", options["until"], topics) or END
-            if _is_behind(since.place, until.place):
+            if _is_behind(since.point, until.point):
                 raise usage(f"--since {options['since']} is behind --until {options['until']}, expected one before it.")
             wanted = Export(
                 dsn=dsn_of(using),
@@ -94,7 +94,7 @@ def _place(option: str, text: str | None, topics: list[str]) -> Any:
     if re.fullmatch("0*[1-9][0-9]*", text):
         if len(topics) > 1:
             raise usage(f"{option} {text} is another event in each of {', '.join(topics)}: export one at a time.")
-        return Boundary(option=option, place=int(text))
+        return Boundary(option=option, point=int(text))
     try:
         moment = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
     except ValueError:
@@ -107,4 +107,4 @@ def _place(option: str, text: str | None, topics: list[str]) -> Any:
             f"{option} is {text!r}, expected an id, a day like 2026-11-20 (of UTC), or a time with its zone like "
             "2026-11-20T18:00:00Z."
         )
-    return Boundary(option=option, place=moment)
+    return Boundary(option=option, point=moment)

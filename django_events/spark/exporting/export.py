@@ -27,7 +27,7 @@ from django_events.spark.session import tagged
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BEGINNING, END = Boundary(place=EARLIEST), Boundary(place=LATEST)
+BEGINNING, END = Boundary(point=EARLIEST), Boundary(point=LATEST)
 EVENTS_PER_PART = 5_000_000
 SAMPLE = 500
 
@@ -131,17 +131,17 @@ def _ranges(found: list[TopicLog], wanted: Export) -> list[tuple[TopicLog, int, 
 
 def _refuse_beyond(boundary: Boundary, topic: TopicLog, wanted: Export) -> None:
     """Say of an id that is not in the log what can be done with the options of the command."""
-    place = boundary.place
-    if boundary.by_topic is not None or not isinstance(place, int) or place < 0:  # a time, or an end
+    point = boundary.point
+    if boundary.by_topic is not None or not isinstance(point, int) or point < 0:  # a time, or an end
         return
-    if place > topic.end:
+    if point > topic.end:
         raise Invalid(
-            f"{boundary.option} is {place}, and topic {topic.name!r} has no such event: the next one will be "
+            f"{boundary.option} is {point}, and topic {topic.name!r} has no such event: the next one will be "
             f"{topic.end}. Expected an id up to that, or a day like 2026-11-20."
         )
-    if place < topic.first and not wanted.allow_loss:
+    if point < topic.first and not wanted.allow_loss:
         raise EventsMissing(
-            f"{boundary.option} is {place}, and the log of topic {topic.name!r} begins at {topic.first}: what was "
+            f"{boundary.option} is {point}, and the log of topic {topic.name!r} begins at {topic.first}: what was "
             "before it has expired. Export what is left with --allow-loss."
         )
 

@@ -12,7 +12,7 @@ LENGTH = re.compile(rf"([0-9]{{1,6}}) *({'|'.join(UNITS)})s?")
 
 
 def seconds(option: str, text: str) -> int:
-    """What a text like "90 minutes" means; Invalid if it means nothing, or nothing at all."""
+    """The seconds in a text like "90 minutes"; Invalid if it is no length of time, or zero."""
     found = LENGTH.fullmatch(text.strip().lower())
     if found is None or int(found[1]) == 0:
         raise Invalid(f"Option {option!r} is {text!r}, expected a length of time like '15 minutes' or '1 day'.")

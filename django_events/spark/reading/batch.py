@@ -1,4 +1,4 @@
-"""Reading a part of the log once."""
+"""A batch query: reads the log from one boundary to another, once."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from django_events.spark.reading.ranges import Range, split
 
 
 class BatchReader(DataSourceReader):
-    """Decides on the driver what to read; the executors read ranges that don't overlap."""
+    """The driver turns the two boundaries into ranges of ids that don't overlap; the executors read these."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -21,7 +21,7 @@ class BatchReader(DataSourceReader):
         try:
             return list(split(self._whole(), least=self.options.min_partitions))
         except NotImplementedError as error:
-            # Spark would take this one for a source that has no partitions, and read nothing without a word.
+            # Spark takes a NotImplementedError for a source without partitions, and would read nothing and say nothing.
             raise RuntimeError(f"What to read can't be planned: {error}") from error
 
     def _whole(self) -> list[Range]:

@@ -25,7 +25,10 @@ ARROW: dict[DataType, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its type, what it is called in the table, and whether it is JSON there. `topic` is in none."""
+    """A column: its type in Spark, its name in the table of events, and whether it is JSON there.
+
+    `topic` has no column in the table: the reader adds it.
+    """
 
     type: DataType
     source: str
@@ -53,5 +56,5 @@ COLUMNS = {
 
 
 def struct(columns: dict[str, Column]) -> StructType:
-    """The schema of these columns, in this order."""
+    """Spark's schema of these columns, in this order."""
     return StructType([StructField(name, column.type) for name, column in columns.items()])

@@ -1,4 +1,4 @@
-"""A streaming query as a consumer: people see its lag, and retention waits for it."""
+"""A streaming query as a consumer: its lag is shown like any other's, and retention waits for it."""
 
 from collections.abc import Mapping
 
@@ -10,20 +10,23 @@ SQL = beside(__name__)
 
 
 class Follower:
-    """Tells the database how far a query is. Its checkpoint decides; this is what the others see of it."""
+    """Writes the positions of a streaming query to the database, for lag and retention.
+
+    The query itself reads by its checkpoint and never by these positions.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._told: dict[int, int] = {}
 
     def tell(self, connection: Connection, offsets: Mapping[int, int]) -> None:
-        """Everything before these offsets of topics is done. What was told already costs nothing."""
+        """Store that all events before these offsets, by topic id, are done. Repeating that costs nothing."""
         for topic_id, offset in sorted(offsets.items()):
             told = self._told.get(topic_id)
             if told == offset:
                 continue
-            goes_on = told is not None and told < offset  # otherwise it is new, or goes back because its log was cut
-            if not (goes_on and self._moved(connection, topic_id, offset)):  # or it was unregistered
+            goes_on = told is not None and told < offset  # else the topic is new to the query, or its log was cut
+            if not (goes_on and self._moved(connection, topic_id, offset)):  # or the consumer was unregistered
                 self._register(connection, topic_id, offset)
             self._told[topic_id] = offset
 

@@ -1,4 +1,4 @@
-"""What one task reads: a range of a topic's ids, its end excluded."""
+"""The range of a topic's ids that one task of Spark reads, without its end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +23,10 @@ class Range(InputPartition):
 
 
 def split(whole: list[Range], *, least: int) -> list[Range]:
-    """Cut ranges into even parts, at least so many where there are as many events, none of them empty."""
+    """Cut ranges into parts of about the same size, none of them empty.
+
+    There are at least `least` parts, unless there are fewer events, and none has many more than EVENTS_PER_TASK.
+    """
     total = sum(map(len, whole))
     if not total:
         return []
@@ -33,6 +36,6 @@ def split(whole: list[Range], *, least: int) -> list[Range]:
 
 def _cut(whole: Range, parts: int) -> Iterator[Range]:
     parts = min(parts, len(whole))
-    ends = [whole.start + len(whole) * place // parts for place in range(parts + 1)] if parts else []
+    ends = [whole.start + len(whole) * index // parts for index in range(parts + 1)] if parts else []
     for start, end in pairwise(ends):
         yield replace(whole, start=start, end=end)

@@ -1,7 +1,7 @@
 """From PostgreSQL to Arrow: the server gathers many events into one row, in the shape that Arrow keeps them in.
 
-A column of texts comes as one long text and the lengths of its parts, one of numbers as an array. What is left to do
-here doesn't depend on the number of events: the same rows one by one would take Python longer than the server needs.
+A column of texts comes as one long text and the lengths of its parts, a column of numbers as an array. So Python does
+the same few steps for a piece of 2,000 events as for one event; row by row it would need more time than the server.
 """
 
 import json
@@ -28,7 +28,7 @@ from django_events.statements import SMALL, Statement, all_of, as_text, beside, 
 logger = logging.getLogger("django_events.spark")
 SQL = beside(__name__)
 
-# A site's own values would change what is planned. A limit for statements is meant for pages.
+# With a site's own values PostgreSQL might choose another plan, or a limit for web pages would end a long read.
 SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -37,13 +37,13 @@ SETTINGS = {
     "statement_timeout": "0",
     "row_security": "off",  # where it would hide rows from this role, PostgreSQL refuses to read
 }
-# How many events make a row: so many that a batch has about a megabyte, learnt from those before.
+# How many events the server puts into one row: so many that it has about a megabyte, by the size of those before.
 PIECE_BYTES = 1 << 20
 FIRST_PIECE, LARGEST_PIECE = 128, 2048
 
 NOT_MADE_INTO_TEXT = "It has numbers of more than 4,300 digits, or 900 decimals, or is nested more than 5,000 deep."
-NAMED = 5  # events, in a warning
-LEFT_OUT = -2  # the length of one that is there and was not made into text
+NAMED = 5  # addresses of events in one warning
+LEFT_OUT = -2  # stands for the length of JSON that is there and was not made into text
 
 HEADER = struct.Struct(">11sii")  # of a binary COPY
 ARRAY = struct.Struct(">iiiii")  # dimensions, has nulls, type, length, lower bound
@@ -53,7 +53,7 @@ INFINITE = np.iinfo(np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class RangeReader:
-    """Reads ranges of the log. It travels to the executors."""
+    """Reads ranges of the log. Spark sends it to the executors."""
 
     dsn: Dsn
     columns: tuple[str, ...]
@@ -62,14 +62,14 @@ class RangeReader:
     condition: Statement | None = None
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The events of a range, in order; EventsMissing if some of them are not there any more."""
-        if isinstance(part, Range):  # Spark makes one of its own where there is nothing to read
+        """The events of a range, in order; EventsMissing if some are gone and `fail_on_data_loss` is set."""
+        if isinstance(part, Range):  # where there is nothing to read, Spark gives an InputPartition of its own
             with self.dsn.connected() as connection:
                 yield from self._read(connection, part)
 
     def _read(self, connection: Connection, part: Range) -> Iterator[pa.RecordBatch]:
         start, piece, learnt = part.start, FIRST_PIECE, False
-        refused = ""  # what the server says of the next event, even by itself
+        refused = ""  # why the server can't send the next event, even alone
         while start < part.end:
             end = min(start + (1 if refused else self.fetch_size if learnt else FIRST_PIECE), part.end)
             rows = size = 0
@@ -90,13 +90,13 @@ class RangeReader:
                 if not _is_too_large(failed) or refused:
                     raise
                 error = failed
-            if short:  # of those left out, the first tells of all: a log loses nothing but its oldest
+            if short:  # the first short piece is enough: retention removes the oldest events only
                 self._check(connection, part, *short[0])
             if error is not None and not rows:
                 if piece == 1:
                     refused = _refused(error)
                 piece, learnt = max(piece // 8, 1), False
-            elif refused:  # the next ones may be no smaller
+            elif refused:  # the piece stays small, because the next events may be as large
                 refused = ""
             elif rows:
                 learnt = error is None
@@ -104,11 +104,11 @@ class RangeReader:
 
     @property
     def _wanted(self) -> dict[str, Column]:
-        """What to ask for: something, even if nothing but the topic is wanted."""
+        """The columns to ask the server for: at least one, even where Spark wants the topic alone."""
         return {name: COLUMNS[name] for name in self.columns if name != TOPIC} or {"offset": COLUMNS["offset"]}
 
     def _asked(self, connection: Connection, part: Range, start: int, end: int, piece: int, refused: str) -> Statement:
-        """A range of events; of one that can't be sent, no payload."""
+        """The statement for a range of events, without their payload if the server refused to send it."""
         named = _named_without_payload if refused else _named
         return SQL.copy_range.on(
             log=log_table(part.topic_id),
@@ -122,7 +122,7 @@ class RangeReader:
         )
 
     def _check(self, connection: Connection, part: Range, start: int, end: int, seen: int) -> None:
-        """Fewer than there are ids: were they left out, or are they gone?"""
+        """A piece had fewer events than ids: EventsMissing, or a warning, unless the filter left the others out."""
         log = log_table(part.topic_id)
         [[first]] = fetch_whole(connection, shared.first_id.on(log=log, topic_id=part.topic_id))
         if first is not None and first <= start and (self.condition or seen == end - start):
@@ -137,14 +137,14 @@ class RangeReader:
         logger.warning(said)
 
     def _completed(self, given: "Gathered", part: Range, first: int, refused: str) -> pa.RecordBatch:
-        """A batch with the column that is in no table, and with what is to be said of events that can't be read."""
+        """A batch with the column `topic`, and with the reason in the metadata of events without their JSON."""
         batch = given.batch
         arrays = {name: batch.column(name) for name in batch.schema.names}
         arrays[TOPIC] = pa.repeat(pa.scalar(part.topic), batch.num_rows)
         left_out = list(range(batch.num_rows)) if refused else given.left_out
         if left_out:
             why = refused or NOT_MADE_INTO_TEXT
-            ids = [arrays["offset"][place].as_py() if "offset" in arrays else first + place for place in left_out]
+            ids = [arrays["offset"][index].as_py() if "offset" in arrays else first + index for index in left_out]
             named = ", ".join(f"{part.topic}/{event_id}" for event_id in ids[:NAMED])
             more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
             logger.warning("Read without what can't be made into text: event %s. %s", named + more, why)
@@ -154,37 +154,37 @@ class RangeReader:
 
 
 class Gathered(NamedTuple):
-    """A batch, and the places of the events of which JSON is left out."""
+    """A batch, and the indexes in it of the events whose JSON was not made into text."""
 
     batch: pa.RecordBatch
     left_out: list[int]
 
 
 def _is_too_large(error: psycopg.Error) -> bool:
-    """Whether it is what PostgreSQL says to more than it can send in one row; to bytes, that is an internal error."""
+    """Whether a row was more than PostgreSQL can send. For bytes it says so by an internal error."""
     return kind_of(error) in (ErrorKind.TOO_LARGE, ErrorKind.INTERNAL, ErrorKind.OUT_OF_MEMORY)
 
 
 def _refused(error: psycopg.Error) -> str:
-    """Why an event can't be sent by itself. What is short of memory may have some the next time."""
+    """Why the server can't send an event alone; out of memory is raised, because another try may succeed."""
     if kind_of(error) is ErrorKind.OUT_OF_MEMORY:
         raise error
     return f"PostgreSQL can't send it: {str(error).strip().splitlines()[0].rstrip('.')}."
 
 
 def _saying(metadata: pa.Array, left_out: list[int], why: str) -> pa.Array:
-    """Metadata that say of these events why something is missing, as they do of erased ones."""
+    """Metadata that say `unreadable`, and why, for the events at these indexes."""
     said = json.dumps({"unreadable": why}, ensure_ascii=False)
     texts = metadata.to_pylist()
-    for place in left_out:
-        text = texts[place]
+    for index in left_out:
+        text = texts[index]
         known = text if text is not None and text.startswith("{") and text != "{}" else ""
-        texts[place] = f"{known[:-1]}, {said[1:]}" if known else said
+        texts[index] = f"{known[:-1]}, {said[1:]}" if known else said
     return pa.array(texts, pa.string())
 
 
 def read_table(connection: Connection, asked: Statement, columns: Mapping[str, Column]) -> Iterator[pa.RecordBatch]:
-    """All that a statement answers with, whose columns are named like these."""
+    """All rows that a statement answers with; it names its columns as `columns` does."""
     wanted = SQL.copy_answer.on(asked=asked, gathered=_gathering(connection, columns))
     return (given.batch for given in gathered(connection, wanted, columns))
 
@@ -205,7 +205,7 @@ def gathered(connection: Connection, asked: Statement, columns: Mapping[str, Col
             at = 0
             if fields:
                 yield _batch(fields, columns)
-    except BaseException:  # the caller stopped reading, for example: the server finds out when the connection closes
+    except BaseException:  # for example, the caller stopped reading: without this the server would go on sending
         connection.close()
         raise
     results = list(iter(line.get_result, None))
@@ -249,7 +249,7 @@ def _refuse_failure(result: PGresult, expected: ExecStatus) -> None:
 
 
 def _fields(row: memoryview, at: int) -> list[memoryview | None]:
-    """The fields of a row of a binary COPY; none for its trailer."""
+    """The fields of a row of a binary COPY, null as None; an empty list for its trailer."""
     count = int.from_bytes(row[at : at + 2], "big", signed=True)
     at += 2
     fields: list[memoryview | None] = []
@@ -276,7 +276,7 @@ def _batch(fields: list[memoryview | None], columns: Mapping[str, Column]) -> Ga
 
 
 def _texts(joined: memoryview | None, sizes: "np.typing.NDArray[np.signedinteger]", type: pa.DataType) -> pa.Array:
-    """Texts or bytes one after the other, and how long each is; less than 0 stands for none."""
+    """An array of the texts, or bytes, that `joined` holds one after the other; a size below 0 stands for null."""
     there = sizes >= 0
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(np.where(there, sizes, 0), out=ends[1:])
@@ -293,7 +293,7 @@ def _numbers(array: memoryview | None, type: pa.DataType) -> pa.Array:
 
 
 def _array(array: memoryview | None, type: "np.typing.DTypeLike") -> "np.typing.NDArray[np.signedinteger]":
-    """The values of an array of PostgreSQL, which has none that are null."""
+    """The values of an array of PostgreSQL that has no nulls."""
     if array is None:
         return np.empty(0, type)
     value = np.dtype(type).newbyteorder(">")
@@ -310,5 +310,5 @@ HOW = {
     pa.int64(): SQL.gather_numbers,
     pa.timestamp("us", "UTC"): SQL.gather_times,
 }
-# Of a server that keeps texts in another encoding, the lengths would be of that one.
+# On a server with another encoding, lengths would be counted in it, and not in the UTF-8 that Arrow keeps.
 HOW_ELSEWHERE = {**HOW, pa.string(): SQL.gather_foreign_texts}

@@ -1,8 +1,9 @@
 """Reading the log as it grows: a micro-batch is the range of each topic from one offset to another.
 
 Ids are dense and in commit order, so that nothing is ever added below an offset that was read. What is checkpointed
-is, of each topic, the next offset and the incarnation: a topic that was made anew begins again at 1, and is another.
-Where a batch doesn't begin where the last one ended, its own offset says so: done again, it has the same events.
+is, of each topic, the next offset and the incarnation: a topic that was made anew has another incarnation, and its ids
+begin at 1 again. Where a batch doesn't begin at the end of the batch before, the checkpoint says where it begins, so
+that Spark reads the same events when it runs the batch again.
 """
 
 import logging
@@ -24,15 +25,15 @@ from django_events.spark.reading.topics import TopicLog
 
 logger = logging.getLogger("django_events.spark")
 
-PAUSE = 0.5  # seconds before another look at logs that have nothing new
+PAUSE = 0.5  # seconds until the driver looks again at logs that had no new events
 
 
 class Checkpointed(TypedDict):
-    """How far a query is in one topic: the next offset, and of which incarnation.
+    """How far a query is in one topic: the next offset, and the incarnation that it belongs to.
 
-    `first` is where the batch that ends here began, if that is not the offset of the one before: in the first batch, in
-    a topic that is new to the query, and after a loss that was allowed. `left` is there while the topic is gone or not
-    subscribed to, and that was allowed: should it come back, the query goes on where it stopped.
+    `first` is where the batch that ends here began, if the batch before ended elsewhere: in the first batch, in a topic
+    that is new to the query, and after a loss that `failOnDataLoss=false` allowed. `left` is set while the topic is
+    gone or not subscribed to, and that option allowed it: when the topic comes back, the query goes on at `offset`.
     """
 
     offset: int
@@ -45,18 +46,18 @@ Offsets = dict[str, Checkpointed]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches on the driver; the executors read ranges that don't overlap."""
+    """The driver plans micro-batches of ranges that don't overlap; the executors read the ranges."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self._until: dict[str, int] | None = None  # where a query that reads what is available now ends
+        self._until: dict[str, int] | None = None  # the ends of topics, for a query with availableNow
         self._session = KeptConnection(options.dsn)
         self._follower = Follower(options.consumer) if options.consumer else None
 
     def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's names, here and below
         start, fail = self.options.start, self.options.fail_on_data_loss
         self._session.run(self.options.filter.refuse_unusable)
-        found = self._found(fail=True)  # nothing can be lost yet: a name that is no topic is a mistake
+        found = self._found(fail=True)  # nothing was read yet, so a missing topic is a wrong name and no loss
         start.refuse_others(found)
         begins = {topic.name: start.of(topic, fail_on_data_loss=fail) for topic in found}
         return {topic.name: _ended(topic, begins[topic.name], begins[topic.name], None) for topic in found}
@@ -69,10 +70,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = {topic.name: topic.end for topic in self._found()}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """Where the next micro-batch ends: the ends of the topics, or a fair share of the limit of each."""
+        """Where the next micro-batch ends: at the ends of the topics, or after each topic's share of the limit."""
         found = self._found()
         if self._until is None and {t.name: t.end for t in found} == _offsets_in_use(start):
-            time.sleep(PAUSE)  # Spark asks again at once
+            time.sleep(PAUSE)  # without it Spark would ask again at once, and keep the server busy
             found = self._found()
         left = self._left(start, found)
         begins = {topic.name: self._begin(topic, start.get(topic.name)) for topic in found}
@@ -88,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {topic.name: {"offset": topic.end, "incarnation": topic.incarnation} for topic in self._found()}
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        """The ranges of a micro-batch, which may be one that was begun before a restart."""
+        """The ranges of a micro-batch, which Spark may have planned before a restart."""
         found = {topic.name: topic for topic in self._found()}
         whole = []
         for name, until in end.items():
@@ -109,7 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offsets) -> None:
         if follower := self._follower:
-            # What the log doesn't have any more is not told: the next batch was planned from its end already.
+            # An offset above the log's end isn't stored: the database is older than the checkpoint, and the next batch
+            # was planned from the log's end already.
             offsets = {t.id: end[t.name]["offset"] for t in self._found() if _is_within(t, end.get(t.name))}
             self._session.run(lambda connection: follower.tell(connection, offsets))
 
@@ -121,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._session.run(lambda connection: topics.find(connection, subscription, fail=fail))
 
     def _left(self, start: Offsets, found: list[TopicLog]) -> Offsets:
-        """How far the query was in the topics that are missing; EventsMissing for those that were there until now."""
+        """The checkpoints of topics that are missing, as left; EventsMissing for one that the last batch still had."""
         missing = sorted(start.keys() - {topic.name for topic in found})
         for name in missing:
             if "left" not in start[name]:
@@ -129,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: {**start[name], "left": True} for name in missing}
 
     def _begin(self, topic: TopicLog, known: Checkpointed | None) -> int:
-        """Where to go on in a topic: at its oldest event if it is new to this query."""
+        """The offset at which the next batch begins in a topic: the oldest event if the topic is new to the query."""
         if known is None:
             return topic.first
         if known["incarnation"] != topic.incarnation:
@@ -163,15 +165,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _began(known: Checkpointed | None, until: Checkpointed) -> Checkpointed | None:
-    """Where a batch begins in one topic. Spark asks anew where a first batch begins that is done again."""
+    """The checkpoint at which a batch begins in one topic.
+
+    When Spark runs the first batch again, it asks for the initial offsets anew, and they may have moved: what `until`
+    says counts.
+    """
     return {"offset": until["first"], "incarnation": until["incarnation"]} if "first" in until else known
 
 
 def _ended(topic: TopicLog, begin: int, end: int, known: Checkpointed | None) -> Checkpointed:
-    """What a batch leaves behind in one topic, where `known` was before it."""
+    """The checkpoint after a batch in one topic; `known` is the one before it."""
     goes_on = known is not None and known["incarnation"] == topic.incarnation and known["offset"] == begin
     if known is not None and goes_on and end == begin and "left" not in known:
-        return known  # as it is: another one would be a batch to Spark
+        return known  # unchanged: for another checkpoint Spark would run an empty batch
     if known is not None and goes_on and known.get("first") != begin:
         return {"offset": end, "incarnation": topic.incarnation}
     return {"offset": end, "incarnation": topic.incarnation, "first": begin}
@@ -186,13 +192,13 @@ def _is_within(topic: TopicLog, known: Checkpointed | None) -> bool:
 
 
 def shared(begins: dict[str, int], ends: dict[str, int], most: int) -> dict[str, int]:
-    """Ends for at most so many events: each topic gets its share of what there is to read."""
+    """Ends of a batch of at most `most` events: each topic's share is in proportion to what it has to read."""
     waiting = {name: ends[name] - begins[name] for name in ends}
     total = sum(waiting.values())
     if total <= most:
         return ends
     shares = {name: most * count // total for name, count in waiting.items()}
     hungry = sorted((name for name in waiting if shares[name] < waiting[name]), key=waiting.__getitem__)
-    for name in hungry[: most - sum(shares.values())]:  # what rounding left over goes to the smallest
+    for name in hungry[: most - sum(shares.values())]:  # what rounding left over goes to the smallest topics
         shares[name] += 1
     return {name: begins[name] + shares[name] for name in ends}

@@ -1,4 +1,4 @@
-"""What goes on beside the log, for jobs: dead letters, how far consumers are, what queues have processed."""
+"""Tables beside the log, for jobs: dead letters, positions of consumers, and the history of queues."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ TIME, BYTES = Column(TimestampType(), ""), Column(BinaryType(), "")
 
 @dataclass(frozen=True)
 class Table:
-    """A statement of `sql/`, and what it answers with."""
+    """A statement of `tables.sql`, and the columns that it answers with."""
 
     asked: Statement
     columns: dict[str, Column]
@@ -88,7 +88,7 @@ TABLES = {
 
 
 class TableReader(DataSourceReader):
-    """Reads one of these as a whole, in one task."""
+    """Reads one of `TABLES` as a whole, in one task."""
 
     def __init__(self, dsn: Dsn, table: str) -> None:
         self.dsn, self.table = dsn, table

@@ -1,4 +1,4 @@
-"""The topics of a database, and where their logs begin and end."""
+"""The topics of a database, and the first and last ids of their logs."""
 
 import re
 from bisect import bisect_left
@@ -21,7 +21,7 @@ class TopicChoice:
 
 @dataclass(frozen=True)
 class TopicLog:
-    """A topic as it is now: `first` is the oldest event that is there, `end` the next one that comes."""
+    """A topic when it was looked at: `first` is the id of its oldest event, `end` the id of its next one."""
 
     name: str
     id: int
@@ -31,19 +31,19 @@ class TopicLog:
     connection: Connection = field(repr=False, compare=False)
 
     def first_since(self, moment: datetime) -> int:
-        """The first event at or after a moment. Times never decrease along ids, so halving finds it."""
+        """The id of the first event logged at a moment or later, found by bisection: times never decrease along ids."""
         before = shared.logged_before
 
         def has_come(id: int) -> bool:
             asked = before.on(log=log_table(self.id), topic_id=self.id, id=id)
             found = fetch_whole(self.connection, asked, moment=moment)
-            return bool(found) and not found[0][0]  # what was removed meanwhile is older than what is left
+            return bool(found) and not found[0][0]  # no row: retention dropped it meanwhile, so it was older
 
         return self.first + bisect_left(range(self.first, self.end), True, key=has_come)
 
 
 def find(connection: Connection, wanted: TopicChoice, *, fail: bool = True) -> list[TopicLog]:
-    """The topics that are meant, in the order of their names; UnknownName for a name that is none."""
+    """The topics that a choice means, by name; with `fail`, UnknownName for a name without a topic."""
     rows = {name: row for name, *row in fetch_whole(connection, shared.topics)}
     if wanted.pattern is not None:
         names = {name for name in rows if re.fullmatch(wanted.pattern, name)}
@@ -66,6 +66,6 @@ def find(connection: Connection, wanted: TopicChoice, *, fail: bool = True) -> l
 
 
 def refuse_unknown(wanted: Iterable[str], known: Iterable[str]) -> None:
-    """UnknownName if one of these is no topic of the database."""
+    """UnknownName if a wanted name is not among the known ones."""
     for name in sorted(set(wanted) - set(known)):
         raise UnknownName(f"There is no topic {name!r} in the database. {did_you_mean(name, known)}")
