@@ -10,8 +10,8 @@ pytest.register_assert_rewrite("tests.spark.rivals", "tests.support.processes", 
 
 pytest_plugins = [  # each before those that import it
     "django_events.pytest_plugin",
-    "tests.support.fix_database",
     "tests.support.fix_topics",
+    "tests.support.fix_database",
     "tests.support.fix_consumers",
     "tests.support.fix_servers",
     "tests.support.fix_processes",

@@ -164,7 +164,7 @@ def test_publishing_and_draining():
     assert drain() == 0
     assert Event.objects.of("notes").count() == 2
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("again", range(2))
 def test_what_is_committed(again):
     Note.objects.create(text="captured")

@@ -12,7 +12,7 @@ from django_events.models import Topic
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 from tests.support.processes import Processes
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.quick]
 
 COPY = "COPY django_events_bufferedevent (topic_id, value) FROM STDIN"
 

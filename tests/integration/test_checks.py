@@ -460,7 +460,7 @@ def found_by_e013():
     return {(message.msg, message.obj._meta.label) for message in ours() if message.id == "django_events.E013"}
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("transactional_db")
 def test_models_that_are_written_where_there_are_no_events_are_found(other_alias):
     with override_settings(DATABASE_ROUTERS=[KeepsEventsOn(other_alias, "default")]):
         found = found_by_e013()

@@ -197,7 +197,7 @@ def connect_and_lock(django):
         yield session
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("transactional_db")
 class TestBadDatabases:
     """Each statement fails for a reason that people understand."""
 

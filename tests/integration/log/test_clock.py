@@ -21,7 +21,7 @@ from django_events.testing import drain
 from tests.support.fix_database import Connect
 from tests.support.fix_topics import transfer_all
 
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 rolled_back = pytest.mark.django_db
 
 MakeClock = Callable[..., declarations.DeclaredClock]

@@ -23,7 +23,7 @@ from django_events.models.functions import ClockTimestamp
 from tests.plans.test_plans import explain, scans
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 rolled_back = pytest.mark.django_db
 IN_ONE_DATABASE = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -24,7 +24,7 @@ from django_events.statements import log_table
 from django_events.syncing import sync_after_migrate
 from tests.support.fix_topics import assert_dense, drop_topics, log_values, transfer_all
 
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 rolled_back = pytest.mark.django_db
 
 

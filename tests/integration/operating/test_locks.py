@@ -119,7 +119,7 @@ def test_the_command_says_it_in_a_line(dead, connect):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("transactional_db")
 def test_the_admin_says_it_beside_the_question(dead, connect, admin_client):
     row = models.Consumer.objects.get(name=dead.name)
     holder = connect(application_name="psql")

@@ -24,7 +24,7 @@ from tests.support.fix_topics import assert_dense, transfer_all
 from tests.support.publishing_app.models import Account, Awkward, Captured, Everything, SavingsAccount, Shelf, Tag
 
 rolled_back = pytest.mark.django_db
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 IN_ONE_DATABASE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -16,7 +16,7 @@ from django_events.models import BufferedEvent, DedupKey, ScheduledEvent
 from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
 
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 rolled_back = pytest.mark.django_db
 DAY = timedelta(days=1)
 

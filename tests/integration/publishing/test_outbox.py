@@ -33,7 +33,7 @@ from tests.support.publishing_app.models import (
 )
 
 rolled_back = pytest.mark.django_db
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 IN_ONE_DATABASE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -26,7 +26,7 @@ from tests.support.publishing_app.models import (
 )
 
 rolled_back = pytest.mark.django_db
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 
 
 def events(topic="library"):

@@ -28,7 +28,7 @@ from django_events.models import BufferedEvent, Event
 from tests.support.fix_topics import assert_dense, log_values, transfer_all
 
 IN_ONE_DATABASE = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-committing = pytest.mark.django_db(transaction=True)
+committing = pytest.mark.usefixtures("transactional_db")
 rolled_back = pytest.mark.django_db
 
 TEXT = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -732,7 +732,7 @@ def test_equality_of_json_is_strict_about_types():
     assert not same(True, 1.0) and not same(math.nextafter(1.0, 2), 1.0)
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("bad", [0, 50, 150, 4_999])
 @pytest.mark.requirement("E3")
 def test_one_bad_draft_among_thousands_leaves_nothing_and_the_callers_transaction_goes_on(things, bad):
@@ -775,7 +775,7 @@ def test_a_row_of_plain_sql_without_a_payload_is_moved_all_the_same(things):
     assert (event.value, event.body, event.partition) == (None, None, 0)
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("many", [False, True])
 def test_a_caught_error_of_the_database_does_not_look_like_a_commit(things, many):
     """PostgreSQL has given the transaction up: the next statement must say so, and so must the message."""

@@ -18,7 +18,7 @@ LATER = Backoff(attempts=3, base=timedelta(hours=1), cap=timedelta(hours=1))
 AT_ONCE = Backoff(attempts=3, base=timedelta(0), cap=timedelta(0))
 
 in_a_transaction = pytest.mark.django_db
-in_autocommit = pytest.mark.django_db(transaction=True)
+in_autocommit = pytest.mark.usefixtures("transactional_db")
 
 
 @pytest.fixture(autouse=True)
