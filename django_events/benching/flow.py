@@ -1,4 +1,4 @@
-"""A whole flow, measured: publishers, a transfer and consumers of this process, on a ground of its own.
+"""A whole flow, measured: publishers, a transfer and consumers of this process, on a scratch topic of its own.
 
 with stop_on_signals() as stop:
     measured = run("default", Load(events=10_000, rate=500), stop)
@@ -17,8 +17,8 @@ from django_events.benching.load import Load
 from django_events.benching.moving import TransferOfOne
 from django_events.benching.percentiles import SHARES, LatencySummary
 from django_events.benching.publishers import Publishers
-from django_events.benching.scratch_topic import Ground, ground
-from django_events.benching.timings import Tally, clock
+from django_events.benching.scratch_topic import ScratchTopic, scratch_topic
+from django_events.benching.timings import Timings, clock
 from django_events.log import inventory
 from django_events.received import ReceivedEvent
 from django_events.statements import log_table
@@ -81,25 +81,25 @@ class FlowResult:
 
 
 def run(using: str, load: Load, stop: Stop, *, say: Callable[[str], None] = lambda text: None) -> FlowResult:
-    """Make the ground, put the load on it, wait until it is through, and drop the ground again.
+    """Make the scratch topic, put the load on it, wait until it is through, and drop the scratch topic again.
 
     Publishing ends after the load's seconds, and waiting for what is published after as many again. Whatever happens,
-    the ground is dropped, except by a process that is killed.
+    the scratch topic is dropped, except by a process that is killed.
     """
-    tally = Tally(load.planned, load.consumers)
-    with ground(using, lambda topic: _consumers(topic, load, tally), partitions=load.partitions) as made:
+    timings = Timings(load.planned, load.consumers)
+    with scratch_topic(using, lambda topic: _consumers(topic, load, timings), partitions=load.partitions) as made:
         say(f"Publishing to {made.declared}. Ctrl-C stops, and drops it.")
-        return Flow(using, made, load, tally).run(stop)
+        return Flow(using, made, load, timings).run(stop)
 
 
 class Flow:
-    """One run on a ground that is made."""
+    """One run on a scratch topic that is made."""
 
-    def __init__(self, using: str, made: Ground, load: Load, tally: Tally) -> None:
+    def __init__(self, using: str, made: ScratchTopic, load: Load, timings: Timings) -> None:
         self.using = using
         self._made = made
         self._load = load
-        self._tally = tally
+        self._timings = timings
 
     def run(self, stop: Stop) -> FlowResult:
         using, consumers, threads = self.using, self._made.consumers, self._load.threads
@@ -110,14 +110,14 @@ class Flow:
             in_background(transfer := TransferOfOne(using, self._made.topic.pk, listener), on_error=ending.request),
             _together([lambda: pool.run(ending)] if consumers else [], ending) as consuming,
         ):
-            self._tally.start()
+            self._timings.start()
             cpu = time.process_time()
-            publishers = Publishers(self.using, self._made.declared, self._load, self._tally)
+            publishers = Publishers(self.using, self._made.declared, self._load, self._timings)
             shares = [lambda: publishers.work(ending)] * self._load.publishers
             try:
                 with _together(shares, ending) as publishing:
                     self._watch(stop, ending, [*consuming, *publishing], publishing)
-                    took = clock() - self._tally.started
+                    took = clock() - self._timings.started
                     cpu = (time.process_time() - cpu) / took
                     if stop.requested:
                         ending.request()
@@ -129,49 +129,49 @@ class Flow:
         self, stop: Stop, ending: Stop, threads: Sequence[threading.Thread], publishers: Sequence[threading.Thread]
     ) -> None:
         """Until all is through, or its time is over."""
-        tally = self._tally
-        latest = tally.started + self._load.seconds + max(self._load.seconds, LEAST_WAITING)
+        timings = self._timings
+        latest = timings.started + self._load.seconds + max(self._load.seconds, LEAST_WAITING)
         while not stop.requested and not ending.requested and clock() < latest:
             [log] = inventory.logs(self.using, [self._made.topic])
-            tally.logged = log.last_id
-            if not any(thread.is_alive() for thread in publishers) and not tally.in_flight:
+            timings.logged = log.last_id
+            if not any(thread.is_alive() for thread in publishers) and not timings.in_flight:
                 return
             stop.wait(LOOK_EVERY)
         ending.request()
 
     def _measured(self, stop: Stop, transfer: TransferOfOne, cpu: float) -> FlowResult:
-        tally, topic = self._tally, self._made.topic
+        timings, topic = self._timings, self._made.topic
         [log] = inventory.logs(self.using, [topic])
         [(_, average, shares)] = sql.fetch(
             self.using, SQL.log_latencies.on(log=log_table(topic.pk)), shares=list(SHARES)
         )
-        latencies = {"due → committed": LatencySummary.of(tally.to_commit())}
+        latencies = {"due → committed": LatencySummary.of(timings.to_commit())}
         if shares:
             latencies["published → log"] = LatencySummary(
                 log.last_id, 1_000 * average, *(1_000 * seconds for seconds in shares)
             )
-        for place in range(len(self._made.consumers)):
-            mark = f", consumer {place + 1}" if len(self._made.consumers) > 1 else ""
-            latencies[f"committed → handler{mark}"] = LatencySummary.of(tally.to_handler(place, since_commit=True))
-            latencies[f"due → handler{mark}"] = LatencySummary.of(tally.to_handler(place))
+        for index in range(len(self._made.consumers)):
+            mark = f", consumer {index + 1}" if len(self._made.consumers) > 1 else ""
+            latencies[f"committed → handler{mark}"] = LatencySummary.of(timings.to_handler(index, since_commit=True))
+            latencies[f"due → handler{mark}"] = LatencySummary.of(timings.to_handler(index))
         handled = {
-            consumer.name: Throughput(events=tally.handled[place], seconds=tally.seconds_of_handling(place))
-            for place, consumer in enumerate(self._made.consumers)
+            consumer.name: Throughput(events=timings.handled[index], seconds=timings.seconds_of_handling(index))
+            for index, consumer in enumerate(self._made.consumers)
         }
         return FlowResult(
             topic=topic.name,
             complete=not stop.requested
-            and (self._load.rate is None or tally.published == self._load.planned)
-            and tally.published == log.last_id
-            and all(n == tally.published for n in tally.handled),
+            and (self._load.rate is None or timings.published == self._load.planned)
+            and timings.published == log.last_id
+            and all(n == timings.published for n in timings.handled),
             stopped=stop.requested,
             paced=self._load.rate is not None,
             planned=self._load.planned,
-            published=Throughput(events=tally.published, seconds=tally.seconds_of_publishing),
-            calls=tally.calls,
+            published=Throughput(events=timings.published, seconds=timings.seconds_of_publishing),
+            calls=timings.calls,
             logged=log.last_id,
             handled=handled,
-            again=tally.again,
+            again=timings.again,
             moved=transfer.moved,
             batches=transfer.batches,
             moving_seconds=transfer.seconds,
@@ -181,19 +181,21 @@ class Flow:
         )
 
 
-def _consumers(topic: declarations.DeclaredTopic, load: Load, tally: Tally) -> list[declarations.DeclaredConsumer]:
-    return [_consumer(topic, load, tally, place) for place in range(load.consumers)]
+def _consumers(topic: declarations.DeclaredTopic, load: Load, timings: Timings) -> list[declarations.DeclaredConsumer]:
+    return [_consumer(topic, load, timings, index) for index in range(load.consumers)]
 
 
-def _consumer(topic: declarations.DeclaredTopic, load: Load, tally: Tally, place: int) -> declarations.DeclaredConsumer:
+def _consumer(
+    topic: declarations.DeclaredTopic, load: Load, timings: Timings, index: int
+) -> declarations.DeclaredConsumer:
     def note(event: ReceivedEvent) -> None:
-        tally.note_handled(place, [event.value["n"]])
+        timings.note_handled(index, [event.value["n"]])
 
     def note_all(events: Sequence[ReceivedEvent]) -> None:
-        tally.note_handled(place, [event.value["n"] for event in events])
+        timings.note_handled(index, [event.value["n"] for event in events])
 
     return declarations.DeclaredConsumer(
-        name=f"{topic}.{place + 1}",
+        name=f"{topic}.{index + 1}",
         topics=(topic.name,),
         handler=note if load.batch_size is None else note_all,
         batch_size=load.batch_size,

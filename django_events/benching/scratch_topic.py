@@ -1,6 +1,6 @@
 """The scratch topic of a measurement: its name is not used otherwise. It and its consumers are gone afterwards.
 
-with ground("default", consumers=2, partitions=4) as made:
+with scratch_topic("default", consumers=2, partitions=4) as made:
     publish(made.declared, ...)
 
 A measurement that is killed leaves its topic behind, and the next one drops it. A lock tells whether it is in use.
@@ -34,7 +34,7 @@ MakeConsumers = Callable[[declarations.DeclaredTopic], Sequence[declarations.Dec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class ScratchTopic:
     """What was made."""
 
     declared: declarations.DeclaredTopic
@@ -43,14 +43,16 @@ class Ground:
 
 
 class Leftover(NamedTuple):
-    """A ground that is there, and why it must not be dropped, if it must not."""
+    """A scratch topic that is there, and why it must not be dropped, if it must not."""
 
     topic: models.Topic
     kept: str
 
 
 @contextmanager
-def ground(using: str, consumers: MakeConsumers = lambda topic: [], **options: Any) -> Iterator[Ground]:
+def scratch_topic(
+    using: str, consumers: MakeConsumers = lambda topic: [], *, patience: timedelta = PATIENCE, **options: Any
+) -> Iterator[ScratchTopic]:
     """Make a topic with these options and its consumers, and drop them when the block ends, however it ends.
 
     In transactions of their own. No other topic, declared or not, is made, adapted or dropped.
@@ -65,15 +67,15 @@ def ground(using: str, consumers: MakeConsumers = lambda topic: [], **options: A
             made = list(consumers(declared))
             for consumer in made:
                 registration.register(using, consumer)
-            yield Ground(declared=declared, topic=topic, consumers=made)
+            yield ScratchTopic(declared=declared, topic=topic, consumers=made)
         finally:
             declarations.registry.discard(declared)
             if row := models.Topic.objects.using(using).filter(name=declared.name).first():
-                drop(using, row)
+                drop(using, row, patience=patience)
 
 
 def leftovers(using: str) -> list[Leftover]:
-    """The grounds that are in the database. Looking changes nothing."""
+    """The scratch topics that are in the database. Looking changes nothing."""
     rows = models.Topic.objects.using(using).filter(name__startswith="events-bench.").order_by("name")
     return [Leftover(row, _why_kept(using, row)) for row in rows if NAME.fullmatch(row.name)]
 
@@ -87,14 +89,14 @@ def drop_leftover(using: str, topic: models.Topic) -> bool:
         return True
 
 
-def drop(using: str, topic: models.Topic) -> None:
-    """Drop a ground: its consumers with their deliveries, and the topic. InUse if its log is locked for too long."""
+def drop(using: str, topic: models.Topic, *, patience: timedelta = PATIENCE) -> None:
+    """Drop a scratch topic with its consumers and their deliveries. InUse if its log is locked for too long."""
     with sql.committed(using), changing_topics(using):
         sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)  # no delivery comes in meanwhile
         models.Consumer.objects.using(using).filter(topic=topic).delete()
         dropping.forget(using, topic)
     forget_orphans(using)
-    if dropping.drop_forgotten(using, wait=PATIENCE):
+    if dropping.drop_forgotten(using, wait=patience):
         raise InUse(
             f"Topic {topic} is gone, but its log is locked, as by a report or a dump that takes long. Maintenance "
             "drops it."
@@ -141,7 +143,7 @@ def _holding(using: str, name: str) -> Iterator[bool]:
         connection.set_autocommit(False)
         with connection.cursor() as cursor:
             timeouts = sql.locally({"idle_in_transaction_session_timeout": "0"})
-            for statement, parameters in (timeouts, (SQL.hold_ground, {"name": name})):
+            for statement, parameters in (timeouts, (SQL.hold_topic, {"name": name})):
                 cursor.execute(statement.text, parameters)
                 [row] = cursor.fetchall()
         yield bool(row[0])

@@ -1,4 +1,4 @@
--- name: hold_ground
+-- name: hold_topic
 -- Take a name until this transaction ends, or find that another session has it.
 --
 -- A lock of the transaction, because a pooler hands sessions around. It holds no snapshot while it waits.

@@ -16,7 +16,7 @@ from typing import Any
 from django_events import models, sql
 from django_events.benching.load import MOST_BYTES, OF_A_ROW
 from django_events.benching.percentiles import LatencySummary
-from django_events.benching.scratch_topic import Ground, ground
+from django_events.benching.scratch_topic import ScratchTopic, scratch_topic
 from django_events.benching.timings import clock
 from django_events.drafts import Draft
 from django_events.exceptions import InUse
@@ -106,12 +106,12 @@ def run(
     stop: Stop,
     say: Callable[[str], None] = lambda text: None,
 ) -> TimelineResult:
-    """Seed a ground with a timeline, read random timelines of it, check each, and drop the ground again.
+    """Seed a scratch topic with a timeline, read random timelines of it, check each, and drop the scratch topic again.
 
     It ends after so many seconds at the latest, with what it has until then.
     """
     until = clock() + seconds
-    with ground(using, timeline=True) as made:
+    with scratch_topic(using, timeline=True) as made:
         topic, log = made.declared, log_table(made.topic.pk)
         say(f"Seeding {topic}. Ctrl-C stops, and drops it.")
         began = clock()
@@ -161,7 +161,7 @@ def _value(event: Event) -> dict[str, Any]:
     return event.value or {}
 
 
-def _seed(using: str, made: Ground, resources: Resources, over: Callable[[], bool]) -> int:
+def _seed(using: str, made: ScratchTopic, resources: Resources, over: Callable[[], bool]) -> int:
     """Publish and move, a batch after the other; returns how many events are in the log."""
     connect_for_work(using)
     transfer = Transfer(using, only=made.topic.pk)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 clock = time.perf_counter
 
 
-class Tally:
+class Timings:
     """For a number of events that is known beforehand, and several consumers. Threads may share it."""
 
     def __init__(self, events: int, consumers: int) -> None:

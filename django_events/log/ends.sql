@@ -29,12 +29,12 @@ WHERE t.id = {topic_id}
 -- through the primary key, which is far where a partition is quiet.
 -- Literals: partitions, since. Identifiers: log.
 -- Relies on: (partition, id) of the log.
-SELECT lane.partition, last.number
-FROM generate_series(0, {partitions} - 1) AS lane (partition)
+SELECT part.partition, last.number
+FROM generate_series(0, {partitions} - 1) AS part (partition)
 CROSS JOIN LATERAL (
     SELECT e.number
     FROM {log} AS e
-    WHERE e.partition = lane.partition AND e.id > {since}
+    WHERE e.partition = part.partition AND e.id > {since}
     ORDER BY e.id DESC
     LIMIT 1
 ) AS last

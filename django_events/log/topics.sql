@@ -49,12 +49,12 @@ SELECT setval(
 -- Only for topics of several partitions; see `ends_of_partitions`.
 -- Literals: partitions. Identifiers: log.
 -- Relies on: (partition, id) of the log.
-SELECT lane.partition, first.number AS begins_at
-FROM generate_series(0, {partitions} - 1) AS lane (partition)
+SELECT part.partition, first.number AS begins_at
+FROM generate_series(0, {partitions} - 1) AS part (partition)
 CROSS JOIN LATERAL (
     SELECT e.number
     FROM {log} AS e
-    WHERE e.partition = lane.partition
+    WHERE e.partition = part.partition
     ORDER BY e.id
     LIMIT 1
 ) AS first

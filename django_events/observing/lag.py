@@ -14,13 +14,13 @@ from django.db import DatabaseError
 
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, registered
+from django_events.log.inventory import TOPICS_AT_ONCE
 from django_events.models.buffer import writable
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
 ALL = models.Position.ALL
-TOPICS_AT_ONCE = 50  # a statement about very many logs would lock very many tables at the same time
 WORST_FIRST = ("stopped", "retrying", "lost", "paused", "handling", "idle")
 COUNTED = 1_000  # dead letters and deliveries of a consumer; more are not counted
 COUNTED_OF_ONE = 1_000_000  # where one consumer is looked at by its name
@@ -113,7 +113,7 @@ def progress(
     with sql.by_index(using):
         found = sql.fetch(
             using,
-            SQL.progress.on(lanes=SQL.lanes, state=SQL.state_of_position),
+            SQL.progress.on(partitions=SQL.partitions, state=SQL.state_of_position),
             consumer_ids=consumer_ids,
             most_pending=counted,
             topic_ids=ends.topic_ids,
@@ -141,7 +141,7 @@ def standings(
     with sql.by_index(using):
         found = sql.fetch(
             using,
-            SQL.standings.on(lanes=SQL.lanes, state=SQL.state_of_position),
+            SQL.standings.on(partitions=SQL.partitions, state=SQL.state_of_position),
             consumer_ids=consumer_ids,
             most=most,
             most_pending=most,
@@ -212,8 +212,8 @@ def _statements(topic: models.Topic) -> list[sql.Statement]:
     last = SQL.end_of_log.on(topic_id=topic.pk, log=log)
     if topic.partitions == 1:
         return [last]
-    lanes = sql.shared.ends_of_partitions.on(topic_id=topic.pk, partitions=topic.partitions, log=log)
-    return [last, lanes]
+    partitions = sql.shared.ends_of_partitions.on(topic_id=topic.pk, partitions=topic.partitions, log=log)
+    return [last, partitions]
 
 
 def oldest_waits(using: str, consumer_ids: Sequence[int], *, due: bool = False) -> dict[int, timedelta]:

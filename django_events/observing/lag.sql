@@ -4,13 +4,13 @@
 -- The lag of a stream is a subtraction, from where the log of each partition ends: it costs the same however long the
 -- log is. That of a queue is a count of its deliveries, up to `most_pending`.
 -- Parameters: consumer_ids (null for all); most_pending (null to count all); topic_ids, partitions, ends (arrays of one
--- length: the last number of each partition, and under partition -1 the last id of the topic). Parts: lanes, state.
--- Relies on: what `lanes` does.
+-- length: the last number of each partition, and under partition -1 the last id of the topic). Parts: partitions, state.
+-- Relies on: what `partitions` does.
 SELECT
     c.name, t.name, p.partition, p.position, log.ends_at AS last_id, p.events, p.more, {state} AS state,
     p.handled, p.failed, p.ignored, p.dead_lettered, p.attempted, p.attempts, p.retry_at, p.error, p.holder,
     p.served_at
-FROM ({lanes}) AS p
+FROM ({partitions}) AS p
 JOIN django_events_consumer AS c ON c.id = p.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
 LEFT JOIN unnest(%(topic_ids)s::int[], %(partitions)s::int[], %(ends)s::bigint[]) AS log (topic_id, partition, ends_at)
@@ -18,7 +18,7 @@ LEFT JOIN unnest(%(topic_ids)s::int[], %(partitions)s::int[], %(ends)s::bigint[]
 ORDER BY c.name, t.name, p.partition
 
 
--- name: lanes
+-- name: partitions
 -- Part of a FROM: positions with what goes on in them. Of a queue consumer that is told by its deliveries and their leases.
 --
 -- Its position is where the filling stopped, or the end of what it was given if it has finished all of that.
@@ -116,17 +116,17 @@ END
 -- counted up to a limit. So it costs the same however many events there are.
 -- The worst partition is found by one number: its place in the list of states, and the partition behind it.
 -- Parameters: consumer_ids (null for all); most (dead letters); most_pending (deliveries); topic_ids, partitions, ends (arrays of one length: the last
--- number of each partition, and under partition -1 the last id of the topic). Parts: lanes, state.
--- Relies on: what `lanes` does, django_events_deadletter (consumer_id, event_id).
+-- number of each partition, and under partition -1 the last id of the topic). Parts: partitions, state.
+-- Relies on: what `partitions` does, django_events_deadletter (consumer_id, event_id).
 WITH p AS MATERIALIZED (
     SELECT
-        lane.*,
-        array_position(ARRAY['stopped', 'retrying', 'lost', 'paused', 'handling', 'idle'], lane.state) AS rank
+        part.*,
+        array_position(ARRAY['stopped', 'retrying', 'lost', 'paused', 'handling', 'idle'], part.state) AS rank
     FROM (
         SELECT p.*, {state} AS state
-        FROM ({lanes}) AS p
+        FROM ({partitions}) AS p
         JOIN django_events_consumer AS c ON c.id = p.consumer_id
-    ) AS lane
+    ) AS part
 ),
 total AS (
     SELECT

@@ -92,12 +92,12 @@ WHERE locktype = 'advisory'
 -- would rather walk back through the primary key, which is far where a partition is quiet.
 -- Literals: topic_id, partitions. Identifiers: log.
 -- Relies on: (partition, id) of the log.
-SELECT {topic_id} AS topic_id, lane.partition, last.number AS ends_at
-FROM generate_series(0, {partitions} - 1) AS lane (partition)
+SELECT {topic_id} AS topic_id, part.partition, last.number AS ends_at
+FROM generate_series(0, {partitions} - 1) AS part (partition)
 CROSS JOIN LATERAL (
     SELECT e.number
     FROM {log} AS e
-    WHERE e.partition = lane.partition
+    WHERE e.partition = part.partition
     ORDER BY e.id DESC
     LIMIT 1
 ) AS last

@@ -8,7 +8,7 @@ import pytest
 from django_events.benching.load import MOST_BYTES, Load
 from django_events.benching.percentiles import LatencySummary, percentile
 from django_events.benching.timeline import MOST_EVENTS, Resources, problems
-from django_events.benching.timings import Tally
+from django_events.benching.timings import Timings
 from django_events.models import Event
 
 
@@ -116,17 +116,17 @@ def test_an_event_of_another_tenant_is_told():
 def test_an_event_that_waits_for_a_late_publisher_is_counted_from_when_it_was_due(monkeypatch):
     now = 100.0
     monkeypatch.setattr("django_events.benching.timings.clock", lambda: now)
-    tally = Tally(3, 1)
-    for n in tally.take(2):
-        tally.note_due([n], 100.0 + n)
+    timings = Timings(3, 1)
+    for n in timings.take(2):
+        timings.note_due([n], 100.0 + n)
     now = 105.0  # the database stood still
-    tally.note_committed([0, 1])
+    timings.note_committed([0, 1])
     now = 106.0
-    tally.note_handled(0, [0, 1])
-    tally.note_handled(0, [1])
+    timings.note_handled(0, [0, 1])
+    timings.note_handled(0, [1])
 
-    assert list(tally.to_commit()) == [5, 4]
-    assert list(tally.to_handler(0)) == [6, 5]
-    assert list(tally.to_handler(0, since_commit=True)) == [1, 1]
-    assert (tally.published, tally.handled, tally.again) == (2, [2], 1)
-    assert (list(tally.take(2)), list(tally.take(2))) == ([2], [])
+    assert list(timings.to_commit()) == [5, 4]
+    assert list(timings.to_handler(0)) == [6, 5]
+    assert list(timings.to_handler(0, since_commit=True)) == [1, 1]
+    assert (timings.published, timings.handled, timings.again) == (2, [2], 1)
+    assert (list(timings.take(2)), list(timings.take(2))) == ([2], [])

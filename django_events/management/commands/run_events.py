@@ -60,41 +60,41 @@ class Command(WorkerCommand):
         with (
             self.serving_metrics(metrics),
             self.working(using) as stop,
-            closing(AllInOne(using, consumers, threads=threads)) as crew,
+            closing(AllInOne(using, consumers, threads=threads)) as worker,
         ):
             if greeting:
                 self.say(greeting)
                 self.say_whether_it_polls(using)
-            done = _run(crew, stop, once=once)
+            done = _run(worker, stop, once=once)
         if once:
-            self.refuse_setbacks(using, crew.transfer.setbacks, crew.pool.setbacks)
+            self.refuse_setbacks(using, worker.transfer.setbacks, worker.pool.setbacks)
         if verbosity:
             self.stdout.write(f"Events moved into the log: {done.moved}. Events handled: {done.handled}.")
-        if crew.pool.broken:
+        if worker.pool.broken:
             sys.exit(Exit.FAILED)
 
     def _work_until_changed(
         self, using: str, consumers: list[declarations.DeclaredConsumer], *, threads: int, greeting: str
     ) -> None:
-        crews: list[AllInOne] = []
+        workers: list[AllInOne] = []
 
         def work(stop: Stop) -> None:
-            if greeting and not crews:
+            if greeting and not workers:
                 self.say(greeting)
-            crews.append(AllInOne(using, consumers, threads=threads))
-            with closing(crews[-1]) as crew:
-                _run(crew, stop)
+            workers.append(AllInOne(using, consumers, threads=threads))
+            with closing(workers[-1]) as worker:
+                _run(worker, stop)
 
         def hand_back() -> None:
-            for crew in crews:
-                crew.hand_back()
+            for worker in workers:
+                worker.hand_back()
 
         with explained(using):
             reloading.work_until_changed(work, hand_back=hand_back, say=self.say)
 
 
-def _run(crew: AllInOne, stop: Stop, *, once: bool = False) -> Done:
-    return crew.run(stop, once=once, on_moved=log_moved(crew.using), on_handled=log_handled(crew.using))
+def _run(worker: AllInOne, stop: Stop, *, once: bool = False) -> Done:
+    return worker.run(stop, once=once, on_moved=log_moved(worker.using), on_handled=log_handled(worker.using))
 
 
 def _greeting(using: str, consumers: list[declarations.DeclaredConsumer], *, reload: bool) -> str:

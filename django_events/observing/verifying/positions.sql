@@ -8,11 +8,11 @@
 -- Answers with how many there are, the fault, consumer, partition, position, number and the expected number.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) of the log.
 WITH expected AS (
-    SELECT c.id AS consumer_id, lane.partition
+    SELECT c.id AS consumer_id, part.partition
     FROM django_events_consumer AS c
     CROSS JOIN LATERAL generate_series(
         CASE WHEN c.partitioned THEN 0 ELSE -1 END, CASE WHEN c.partitioned THEN {partitions} - 1 ELSE -1 END
-    ) AS lane (partition)
+    ) AS part (partition)
     WHERE c.topic_id = {topic_id}
 ),
 there AS (

@@ -45,7 +45,7 @@ SELECT
             (SELECT count(*) FROM django_events_delivery AS d WHERE d.consumer_id = c.id)
             + CASE WHEN c.live THEN 0 ELSE greatest(coalesce(log.id, h.id_floor) - c.filled_until, 0) END
         WHEN p.partition = -1 THEN greatest(coalesce(log.id, h.id_floor) - p.position, 0)
-        ELSE greatest(coalesce(lane.number, 0) - p.number, 0)
+        ELSE greatest(coalesce(part.number, 0) - p.number, 0)
     END AS lag,
     p.handled, p.failed, p.ignored, p.dead_lettered, p.served_at
 FROM django_events_position AS p
@@ -61,5 +61,5 @@ LEFT JOIN LATERAL (
     WHERE p.partition >= 0 AND e.topic_id = c.topic_id AND e.partition = p.partition
     ORDER BY e.id DESC
     LIMIT 1
-) AS lane ON true
+) AS part ON true
 ORDER BY c.name, t.name, p.partition

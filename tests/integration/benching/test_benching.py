@@ -11,10 +11,10 @@ import pytest
 from django.db import connection, transaction
 
 from django_events import declarations, publish
-from django_events.benching import flow, scratch_topic, timeline
+from django_events.benching import flow, timeline
 from django_events.benching.load import Load
 from django_events.benching.publishers import Publishers
-from django_events.benching.scratch_topic import _holding, drop, ground, leftovers
+from django_events.benching.scratch_topic import _holding, drop, leftovers, scratch_topic
 from django_events.exceptions import Refused
 from django_events.log import dropping
 from django_events.log.topics import create
@@ -304,7 +304,7 @@ def test_topics_with_a_name_that_is_only_alike_are_no_leftovers(make_topic):
 
 
 def test_a_run_is_seen_as_in_use_by_another_one():
-    with ground("default") as made:
+    with scratch_topic("default") as made:
         [one] = leftovers("default")
         assert (one.topic.name, one.kept) == (made.topic.name, "an app declares it")
         declarations.registry.discard(made.declared)
@@ -315,7 +315,7 @@ def test_a_run_is_seen_as_in_use_by_another_one():
 
 def test_a_lock_on_the_log_of_all_topics_is_waited_for(connect, in_thread):
     """Dropping asks for it again and again, for a moment each, so that no session queues behind it for long."""
-    with ground("default") as made:
+    with scratch_topic("default") as made:
         reader = connect()
         reader.execute("SELECT count(*) FROM django_events_event")
         dropping = in_thread(drop, "default", made.topic)
@@ -327,11 +327,10 @@ def test_a_lock_on_the_log_of_all_topics_is_waited_for(connect, in_thread):
         assert not Topic.objects.filter(pk=made.topic.pk).exists()
 
 
-def test_a_lock_that_is_held_for_too_long_leaves_it_to_the_next_run(bench, connect, monkeypatch):
-    monkeypatch.setattr(scratch_topic, "PATIENCE", timedelta(0))
+def test_a_lock_that_is_held_for_too_long_leaves_it_to_the_next_run(bench, connect):
     before = everything()
     reader = connect()
-    with pytest.raises(Refused, match="Maintenance drops it"), ground("default") as made:
+    with pytest.raises(Refused, match="Maintenance drops it"), scratch_topic("default", patience=timedelta(0)) as made:
         reader.execute("SELECT count(*) FROM django_events_event")
     assert not Topic.objects.filter(pk=made.topic.pk).exists()
     assert dropping.forgotten("default") == [made.topic.pk]
@@ -346,7 +345,7 @@ def test_publishers_without_a_rate_wait_while_too_much_is_in_flight(monkeypatch)
     most = []
 
     def note(self: Any, numbers: range) -> None:
-        most.append(self._tally.in_flight)
+        most.append(self._timings.in_flight)
 
     monkeypatch.setattr("django_events.benching.publishers.Publishers._one", with_note(note))
     with closing(Stop()) as stop:
