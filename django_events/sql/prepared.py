@@ -78,8 +78,9 @@ class SharedSession:
 
     _numbers = count(1)  # no name comes twice: the server may have forgotten some statements and not others
 
-    def __init__(self, using: str) -> None:
+    def __init__(self, using: str, *, most: int = MOST_PREPARED) -> None:
         self.using = using
+        self._most = most
         self._connection: psycopg.Connection[Any] | None = None
         self._executes: OrderedDict[str, tuple[str, Statement]] = OrderedDict()  # by text: its name, and what runs it
         self._pooled = False
@@ -132,7 +133,7 @@ class SharedSession:
         return self._executes[statement.text][1]
 
     def _prepare(self, cursor: "psycopg.ClientCursor[Any]", statement: Statement) -> None:
-        if len(self._executes) >= MOST_PREPARED:
+        if len(self._executes) >= self._most:
             _, (oldest, _) = self._executes.popitem(last=False)
             cursor.execute(SQL.deallocate.on(name=oldest).text.encode())
         name = f"django_events_{next(self._numbers)}"

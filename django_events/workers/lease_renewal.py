@@ -30,10 +30,18 @@ HANDED_BACK = 2.0  # seconds that a process which ends at once waits for the dat
 class LeaseRenewal:
     """Renews the leases that the threads of this process have on one database."""
 
-    def __init__(self, using: str, *, stop: Callable[[], None], end: Callable[[int], None] = os._exit) -> None:
+    def __init__(
+        self,
+        using: str,
+        *,
+        stop: Callable[[], None],
+        end: Callable[[int], None] = os._exit,
+        others_finish: float = OTHERS_FINISH,
+    ) -> None:
         self.using = using
         self._stop_others = stop
         self._end = end
+        self._others_finish = others_finish
         self._leases: dict[int, Lease] = {}
         self._renewed_at: dict[int, float] = {}
         self._wake = threading.Event()
@@ -178,7 +186,7 @@ class LeaseRenewal:
             if lease.subscription.consumer.timeout is not None
         ]
         if limits:
-            faulthandler.dump_traceback_later(max(limits).total_seconds() + OTHERS_FINISH, exit=True)
+            faulthandler.dump_traceback_later(max(limits).total_seconds() + self._others_finish, exit=True)
             self._watched = True
         elif self._watched:
             faulthandler.cancel_dump_traceback_later()
@@ -229,7 +237,7 @@ class LeaseRenewal:
             extra=lease.fields,
         )
         self._stop_others()
-        deadline = time.monotonic() + OTHERS_FINISH
+        deadline = time.monotonic() + self._others_finish
         while (others := [o for o in self.leases if o is not lease]) and time.monotonic() < deadline:
             self._renew(others, time.monotonic())
             time.sleep(TICK)

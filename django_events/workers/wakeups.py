@@ -53,8 +53,9 @@ def why_polling(using: str) -> str | None:
 class WakeUps:
     """The sleep of a transfer, and the lock that tells publishers of it. For one thread."""
 
-    def __init__(self, listener: Listener, wakeup: WakeupFlag, *, poll: float) -> None:
+    def __init__(self, listener: Listener, wakeup: WakeupFlag, *, poll: float, soon: float = SOON) -> None:
         self.poll = poll
+        self._soon = soon
         self._listener = listener
         self._wakeup = wakeup
         self._locked: ListenSession | None = None  # the session that has the lock, which ends with it
@@ -79,7 +80,7 @@ class WakeUps:
             self._wait(stop, limit)
         except psycopg.Error:  # the listener logs it, and makes a new connection
             self._look_everywhere = True
-            stop.wait(min(self.poll, SOON, limit))
+            stop.wait(min(self.poll, self._soon, limit))
 
     def take(self) -> set[int] | None:
         """The topics that publishers have named since this was asked; None if any topic may have events."""
@@ -94,7 +95,7 @@ class WakeUps:
             # What a publisher did besides, as scheduling an event, is not in what it names.
             self._pause = SHORTEST_PAUSE
             if self._look_by is not None:
-                self._look_by = min(self._look_by, time.monotonic() + max(self.poll, SOON))
+                self._look_by = min(self._look_by, time.monotonic() + max(self.poll, self._soon))
         return named
 
     def look_again(self) -> None:
@@ -125,14 +126,14 @@ class WakeUps:
     def _wait(self, stop: Stop, limit: float) -> None:
         session = self._listener.session
         if session is None:
-            longest = self.poll if self._listener.pooled else min(self.poll, SOON)
+            longest = self.poll if self._listener.pooled else min(self.poll, self._soon)
             self._wakeup.wait(stop, min(self._next_pause(longest), limit))
         elif self._locked is session:
             # Only events that were inserted without notifying are left to be found by polling.
             if self._look_by is None:
                 pause = self._next_pause(LISTENING_POLL if self._all_notify else self.poll)
                 if self._all_notify:
-                    pause = max(pause, self.poll, SOON)
+                    pause = max(pause, self.poll, self._soon)
                 self._look_by = time.monotonic() + pause
             remaining = self._look_by - time.monotonic()
             if remaining > 0 and self._wakeup.wait(stop, min(remaining, limit)):
@@ -142,10 +143,10 @@ class WakeUps:
             self._all_notify = prepared == "0" and settings.WAKE_UPS is not False
         elif self._another_sleeps(session):
             # When that transfer ends, the lock is free, so publishers don't notify this one.
-            self._wakeup.wait(stop, min(self.poll, SOON, limit))
+            self._wakeup.wait(stop, min(self.poll, self._soon, limit))
         else:
             # An open publisher doesn't notify, so look again soon, and less often the longer it takes.
-            stop.wait(min(self._next_pause(min(self.poll, SOON)), limit))
+            stop.wait(min(self._next_pause(min(self.poll, self._soon)), limit))
         self._look_everywhere = True
 
     def _next_pause(self, longest: float) -> float:

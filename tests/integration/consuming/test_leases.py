@@ -21,7 +21,6 @@ from django_events.exceptions import LeaseLost
 from django_events.models import Delivery
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.dead_letters import redrive
-from django_events.workers import lease_renewal
 from django_events.workers.lease_renewal import LeaseRenewal
 from testproject.shop.models import Product
 from tests.support.fix_consumers import (
@@ -54,11 +53,12 @@ BOTH_MODES = pytest.mark.parametrize("transactional", [True, False], ids=["trans
 
 
 @pytest.fixture
-def renewal(monkeypatch):
-    """A renewal that says how it would have ended the process."""
+def renewal(request, monkeypatch):
+    """A renewal that says how it would have ended the process; its parameter is how long others may finish."""
     monkeypatch.setattr(logging, "shutdown", lambda: None)
     ended = []
-    renewal = LeaseRenewal("default", stop=lambda: ended.append("stop"), end=ended.append)
+    options = {"others_finish": request.param} if hasattr(request, "param") else {}
+    renewal = LeaseRenewal("default", stop=lambda: ended.append("stop"), end=ended.append, **options)
     renewal.ended = ended
     yield renewal
     renewal.close()
@@ -951,10 +951,10 @@ def test_a_handler_that_does_not_come_back_ends_its_process_and_others_go_on(
 
 
 @pytest.mark.requirement("P9")
+@pytest.mark.parametrize("renewal", [SOON], indirect=True)
 def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
-    lanes, make_consumer, renewal, in_thread, monkeypatch
+    lanes, make_consumer, renewal, in_thread
 ):
-    monkeypatch.setattr(lease_renewal, "OTHERS_FINISH", SOON)
     stuck, busy = threading.Event(), threading.Event()
 
     def handler(event):
@@ -988,10 +988,10 @@ def test_the_others_of_the_process_finish_what_they_have_in_hand_before_it_ends(
 
 
 @pytest.mark.requirement("P9")
+@pytest.mark.parametrize("renewal", [0.05], indirect=True)
 def test_others_that_do_not_finish_either_are_not_waited_for_and_their_events_go_to_others(
-    lanes, make_consumer, renewal, in_thread, monkeypatch
+    lanes, make_consumer, renewal, in_thread
 ):
-    monkeypatch.setattr(lease_renewal, "OTHERS_FINISH", 0.05)
     go_on = threading.Event()
 
     def handler(event):

@@ -18,7 +18,6 @@ from django_events.consuming.subscriptions import subscriptions
 from django_events.models import DeadLetter, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.operations import pause, resume
-from django_events.sql import prepared
 from django_events.sql.prepared import SharedSession
 from django_events.statements import log_table
 from django_events.workers.loop import connect_for_work
@@ -62,9 +61,9 @@ def warm(things, make_consumer):
     connection.close()
 
 
-def server_of(consumer, partition=None):
+def server_of(consumer, partition=None, session=None):
     connect_for_work("default")
-    session = SharedSession("default")
+    session = session or SharedSession("default")
     session.renew()
     [subscription] = subscriptions("default", [consumer])
     lanes = {lane: position_id for position_id, lane in subscription.positions}
@@ -326,12 +325,10 @@ def test_settings_of_the_session_stay(warm, things):
     assert shown() == before
 
 
-def test_statements_that_are_not_asked_for_are_given_up(warm, things, monkeypatch, make_consumer):
-    monkeypatch.setattr(prepared, "MOST_PREPARED", 2)
+def test_statements_that_are_not_asked_for_are_given_up(things, make_consumer):
+    session = SharedSession("default", most=2)
     other_topics = [make_consumer(things, handler=print, name=f"c{n}", types=[f"t{n}"]) for n in range(5)]
-    servers = [server_of(one) for one in other_topics]
-    for server in servers:
-        server._session = warm._session
+    servers = [server_of(one, session=session) for one in other_topics]
     fill(things, 1, type="t1")
     for server in servers:
         serve(server)

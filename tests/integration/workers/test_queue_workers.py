@@ -647,8 +647,7 @@ def test_the_history_tells_who_handled_what_and_how_long_it_took(things, make):
     assert not Delivery.objects.of(consumer).exists()
 
 
-def test_what_is_older_than_the_history_is_deleted(things, make, monkeypatch):
-    monkeypatch.setattr("django_events.maintaining.pruning.AT_ONCE", 2)
+def test_what_is_older_than_the_history_is_deleted(things, make):
     consumer = make(history=timedelta(days=7))
     fill_topic(things, *range(6))
     run_once(consumer)
@@ -656,7 +655,7 @@ def test_what_is_older_than_the_history_is_deleted(things, make, monkeypatch):
     past.filter(event_id__lte=5).order_by().update(processed_at=F("processed_at") - timedelta(days=8))
     fill_topic(things, 7)
     run_once(consumer)
-    assert prune_histories("default", seconds=60) == 5
+    assert prune_histories("default", seconds=60, at_once=2) == 5
     assert list(past.values_list("event_id", flat=True)) == [6, 7]
 
 

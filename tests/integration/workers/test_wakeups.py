@@ -136,9 +136,8 @@ def test_wake_ups_put_no_look_off_that_finds_what_was_inserted_without(
     wait_until(is_looked_for, seconds=20, what="a look at all topics between wake-ups")
 
 
-def test_while_it_is_quiet_a_transfer_looks_less_and_less_often(make_wake_ups, stop, monkeypatch, things):
-    monkeypatch.setattr(wakeups, "SOON", 0.01)
-    wake_ups = make_wake_ups(poll=0.01)
+def test_while_it_is_quiet_a_transfer_looks_less_and_less_often(make_wake_ups, stop, things):
+    wake_ups = make_wake_ups(soon=0.01)
     fall_asleep(wake_ups, stop)
     for _ in range(30):
         assert wake_ups.take() is None
@@ -225,9 +224,9 @@ def make_wake_ups(connect: Connect) -> Iterator[Callable[[], WakeUps]]:
     """The wake-ups of transfers that do nothing else, each of another process."""
     with ExitStack() as stack:
 
-        def make(*, poll: float = 0.01) -> WakeUps:
+        def make(**options: float) -> WakeUps:
             listener = stack.enter_context(closing(Listener("default")))
-            wake_ups = WakeUps(listener, stack.enter_context(closing(WakeupFlag())), poll=poll)
+            wake_ups = WakeUps(listener, stack.enter_context(closing(WakeupFlag())), **{"poll": 0.01, **options})
             stack.callback(wake_ups.close)
             listener.start()
             wait_until(lambda: listener.listening, what="a LISTEN connection")
