@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef
 
 from django_events import declarations, sql
 from django_events.consuming import streams
-from django_events.models import Consumer, Event, Topic
+from django_events.models import Consumer, Event, Position, Topic
 from django_events.observing import dead_rows
 from django_events.syncing import sync
 from django_events.workers import lease_renewal
@@ -41,10 +41,11 @@ def transactional_db(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
     It takes the place of pytest-django's fixture, which flushes all tables after each test and sends post_migrate, and
     needs a third of a second for it. Here the tables that a test wrote to are emptied. Fixtures remove the topics and
-    consumers that a test makes; a consumer or a thread that stays fails the test. Tests of several databases are marked
-    `django_db(transaction=True, databases=…)`, and flushed.
+    consumers that a test makes; a consumer or a thread that stays fails the test. Tests of several databases, marked
+    `django_db(transaction=True, databases=…)`, and those with a fixture of pytest-django's that asks for `db`, like
+    `admin_client`, are flushed.
     """
-    if request.node.get_closest_marker("django_db"):
+    if request.node.get_closest_marker("django_db") or "db" in request.fixturenames:
         request.getfixturevalue("_django_db_helper")
         yield
         return
@@ -53,18 +54,17 @@ def transactional_db(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     for time_that_may_be_up in ("TURN", "TRANSACTION"):  # not because a test runs on a busy machine
         monkeypatch.setattr(streams, time_that_may_be_up, 3_600.0)
     with request.getfixturevalue("django_db_blocker").unblock():
-        consumers = names_of_consumers()
-        topics = topics_of_the_site()
+        before = of_the_site()
         clean_up_dead_rows()
         yield
         left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("consumer ", "django_ev"))]
         try:
             assert not left, f"threads go on: {left}"
             assert not connection.in_atomic_block
-            assert names_of_consumers() <= consumers
+            assert set(Consumer.objects.values_list("name", flat=True)) <= before.names
         finally:
             empty_what_was_written_to()
-            make_anew(topics, consumers)
+            make_anew(before)
             connections.close_all()
 
 
@@ -81,23 +81,38 @@ def empty_what_was_written_to() -> None:
             cursor.execute(f"TRUNCATE {', '.join(written)} CASCADE")
 
 
-def topics_of_the_site() -> dict[str, bool]:
-    """Those of the database, and whether they have events."""
+class OfTheSite(NamedTuple):
+    """What `migrate` has made of the declarations: topics, and whether they have events; rows of consumers."""
+
+    topics: dict[str, bool]
+    consumers: list[dict[str, Any]]
+    positions: list[dict[str, Any]]
+
+    @property
+    def names(self) -> set[str]:
+        return {row["name"] for row in self.consumers}
+
+
+def of_the_site() -> OfTheSite:
     events = Event.objects.filter(topic_id=OuterRef("pk"))
-    return dict(Topic.objects.annotate(used=Exists(events)).values_list("name", "used"))
+    return OfTheSite(
+        dict(Topic.objects.annotate(used=Exists(events)).values_list("name", "used")),
+        list(Consumer.objects.order_by("pk").values()),
+        list(Position.objects.order_by("pk").values()),
+    )
 
 
-def names_of_consumers() -> set[str]:
-    return set(Consumer.objects.values_list("name", flat=True))
-
-
-def make_anew(topics: dict[str, bool], consumers: set[str]) -> None:
-    """What a test did to topics and consumers is undone: logs are empty again, none is gone, and none is new."""
-    now = topics_of_the_site()
-    changed = [name for name in topics.keys() | now.keys() if topics.get(name) != now.get(name)]
-    if changed or names_of_consumers() != consumers:
-        drop_topics(changed)
-        sync("default")
+def make_anew(before: OfTheSite) -> None:
+    """What a test did to topics and consumers is undone: logs are empty again, nothing is gone, and nothing is new."""
+    now = of_the_site()
+    if now == before:
+        return
+    touched = {row["id"] for row in now.consumers if row not in before.consumers}
+    touched |= {row["consumer_id"] for row in now.positions if row not in before.positions}
+    Consumer.objects.filter(pk__in=touched).delete()
+    names = before.topics.keys() | now.topics.keys()
+    drop_topics([name for name in names if before.topics.get(name) != now.topics.get(name)])
+    sync("default")
 
 
 def clean_up_dead_rows() -> None:
