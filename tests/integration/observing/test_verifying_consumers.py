@@ -207,7 +207,8 @@ def test_a_redrive_that_never_comes(things, make_consumer) -> None:
 @pytest.mark.parametrize("column", ["attempted", "careful_until"])
 def test_attempts_at_no_event_of_the_partition(lanes, make_consumer, column: str) -> None:
     make_consumer(lanes, handler=print)
-    fill_topic(lanes, *range(20))
+    publish_many(lanes, [Draft(value=n, partition=n % 4) for n in range(20)])
+    transfer_all()
     by_partition = dict(Event.objects.of(lanes).values_list("partition", "id"))
     mine = Position.objects.filter(consumer__name="reader", partition=1)
     for strange in (99, by_partition[2], -4):
