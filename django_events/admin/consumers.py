@@ -380,9 +380,11 @@ def _charts(using: str, row: Consumer, period: timedelta) -> list[Chart]:
     frame = {"start": end - period, "end": end}
     handled = Line(_("handled or ignored"), rates([Point(one.at, one.handled) for one in points]))
     failed = Line(_("failed attempts"), rates([Point(one.at, one.failed) for one in points]))
+    behind = [Point(one.at, one.behind) for one in points if one.behind is not None]
     return [
         chart(_("Lag"), _("events"), [Line(_("not passed"), [Point(one.at, one.lag) for one in points])], **frame),
         chart(_("Handled"), _("events/s"), [handled, failed], **frame),
+        chart(_("Behind"), _("seconds"), [Line(_("oldest event not passed"), behind)], **frame),
         chart(_("Dead letters"), _("events"), [Line(_("there"), [Point(one.at, one.dead) for one in points])], **frame),
     ]
 

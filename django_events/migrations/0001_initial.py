@@ -1387,7 +1387,7 @@ class Migration(OnPostgreSQL):
                     "consumers",
                     models.JSONField(
                         default=dict,
-                        help_text="By the consumer's id: its lag, and how many events it had handled, failed and given up on.",
+                        help_text="By the consumer's id: its lag, what it handled, failed and gave up on, and how old its oldest event was.",
                         verbose_name="consumers",
                     ),
                 ),

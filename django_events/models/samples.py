@@ -29,7 +29,9 @@ class Sample(models.Model):
     consumers: "models.JSONField[Any, Any]" = models.JSONField(
         _("consumers"),
         default=dict,
-        help_text=_("By the consumer's id: its lag, and how many events it had handled, failed and given up on."),
+        help_text=_(
+            "By the consumer's id: its lag, what it handled, failed and gave up on, and how old its oldest event was."
+        ),
     )
 
     class Meta:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from django_events import models, sql
 from django_events.conf import settings
 from django_events.log.inventory import Log, waiting
-from django_events.observing.lag import Standing, ends_of, standings
+from django_events.observing.lag import Standing, ends_of, oldest_waits, standings
 
 SQL = sql.beside(__name__)
 
@@ -23,6 +23,7 @@ COUNTED = 10_000  # deliveries and dead letters of a consumer; more are not coun
 COUNTED_OF_QUEUES = 200_000  # nor more deliveries of all of them together: a second counts some million
 POINTS = 240  # of a chart: more would not be seen
 MINUTE = timedelta(minutes=1)
+NO_TIME = timedelta(0)
 FRESH = timedelta(seconds=30)  # what is younger tells no rate
 FORGOTTEN_AT_ONCE = 1_000
 # Events wait meanwhile, so it is short, and a minute without a sample is no harm; nor is one that a crash takes back.
@@ -48,13 +49,17 @@ class OfTopic(NamedTuple):
 
 
 class OfConsumer(NamedTuple):
-    """How far a consumer was on a topic: what it had handled or ignored, failed attempts, and dead letters there."""
+    """How far a consumer was on a topic: what it had handled or ignored, failed attempts, and dead letters there.
+
+    For `behind` seconds the oldest event that it had not passed had been in the log; zero where it had passed all.
+    """
 
     at: datetime
     lag: int
     handled: int
     failed: int
     dead: int
+    behind: float | None = None
 
 
 class Whole(NamedTuple):
@@ -154,7 +159,7 @@ def _step(period: timedelta) -> timedelta:
     return max(math.ceil(period / POINTS / MINUTE), 1) * MINUTE
 
 
-def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[float]]]:
     """Topics and consumers as they are now, by the ids of their rows."""
     buffered = {one.topic_id: one.events for one in waiting(using, **LIMITS)}
     ends = ends_of(using, list(models.Topic.objects.using(using).select_related("head")))
@@ -163,9 +168,17 @@ def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
         for (topic_id, partition), end in ends.items()
         if partition == models.Position.ALL
     }
+    found = standings(using, counted=_share(using), known=ends)
+    waits = oldest_waits(using, [one.consumer_id for one in found if one.lag])
     consumers = {
-        one.consumer_id: [one.lag, one.handled + one.ignored, one.failed, one.dead_letters]
-        for one in standings(using, counted=_share(using), known=ends)
+        one.consumer_id: [
+            one.lag,
+            one.handled + one.ignored,
+            one.failed,
+            one.dead_letters,
+            round(waits.get(one.consumer_id, NO_TIME).total_seconds(), 3),
+        ]
+        for one in found
     }
     return topics, consumers
 

@@ -56,7 +56,8 @@ ORDER BY date_bin(%(step)s::interval, s.at, 'epoch'), s.at DESC
 -- Relies on: the primary key of django_events_sample.
 SELECT
     sample.taken_at, (consumer.counts ->> 0)::bigint AS lag, (consumer.counts ->> 1)::bigint AS handled,
-    (consumer.counts ->> 2)::bigint AS failed, (consumer.counts ->> 3)::bigint AS dead
+    (consumer.counts ->> 2)::bigint AS failed, (consumer.counts ->> 3)::bigint AS dead,
+    (consumer.counts ->> 4)::float8 AS behind
 FROM (
     SELECT DISTINCT ON (date_bin(%(step)s::interval, s.at, 'epoch')) s.at, s.taken_at, s.consumers
     FROM django_events_sample AS s

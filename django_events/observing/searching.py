@@ -34,7 +34,6 @@ def search(
     before: int | None = None,
     limit: int = 20,
     last: int = 100_000,
-    portion: int = PORTION,
     using: str | None = None,
 ) -> Searched:
     """The newest events whose value, metadata or body contains a text: among `last` of a time, and before an id.
@@ -54,7 +53,7 @@ def search(
     found: list[int] = []
     at = upper
     while at > lower and len(found) < limit:
-        step = max(lower, at - portion)
+        step = max(lower, at - PORTION)
         statement = SQL.containing.on(
             log=log_table(row.pk),
             topic_id=row.pk,
@@ -72,7 +71,7 @@ def search(
             partition=partition,
             patterns=[f"%{_escaped(needle)}%" for needle in _needles(text)],
             bytes=None if hides() else text.encode(),
-            most=portion if hides() else limit - len(found),
+            most=PORTION if hides() else limit - len(found),
         )
         seen = [one_id for one_id, *layouts in rows if not hides() or any(_is_shown(text, one) for one in layouts)]
         found += seen[: limit - len(found)]

@@ -4,14 +4,16 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from django.db.models import Max
+from django.db import connection
+from django.db.models import F, Max
 from django.test import override_settings
 from django.utils import timezone
 
 from django_events import Backoff, Draft, publish_many
-from django_events.models import Consumer, Event, Sample, Topic
+from django_events.models import Consumer, Delivery, Event, Sample, Topic
 from django_events.observing import samples
 from django_events.observing.samples import OfConsumer, OfTopic, Total, latest, of_consumer, take, totals
+from django_events.statements import log_table
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_topics import transfer_all
@@ -56,8 +58,10 @@ def test_a_sample_is_how_far_everything_is(lanes, things, make_consumer, make_qu
     assert sample.at.second == sample.at.microsecond == 0
     assert sample.topics[str(of_lanes)] == [7, 0]
     assert sample.topics[str(of_things)] == [2, 5]
-    assert sample.consumers[str(row.pk)] == [4, 2, 1, 1]
-    assert sample.consumers[str(queue.subscription.consumer_id)] == [2, 0, 0, 0]
+    *counts, behind = sample.consumers[str(row.pk)]
+    assert counts == [4, 2, 1, 1] and behind > 0
+    *counts, behind = sample.consumers[str(queue.subscription.consumer_id)]
+    assert counts == [2, 0, 0, 0] and behind > 0
     assert (sample.published, sample.buffered) == (elsewhere + 9, 5)
     assert sample.lag == sum(counts[0] for counts in sample.consumers.values())
     assert sample.handled == sum(counts[1] for counts in sample.consumers.values())
@@ -101,6 +105,26 @@ def test_what_is_counted_is_shared_by_many_queues(things, make_queue, monkeypatc
     [sample] = Sample.objects.all()
     lags = [sample.consumers[str(queue.subscription.consumer_id)][0] for queue in queues]
     assert lags == [max(6 // (before + 2), 1)] * 2
+
+
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_a_sample_says_how_old_the_oldest_event_is_that_was_not_passed(things, make_consumer, mode):
+    late = make_consumer(things, handler=print, mode=mode)
+    fill_topic(things, *range(3))
+    with connection.cursor() as cursor:
+        log = log_table(Topic.objects.get(name="things").pk)
+        cursor.execute(f"UPDATE {log} SET logged_at = logged_at - interval '5 minutes'")
+    Delivery.objects.update(received_at=F("received_at") - 5 * MINUTE)
+    assert take("default")
+
+    row = Consumer.objects.get(name=late.name)
+    [before] = of_consumer("default", row.pk, HOUR)
+    assert before.lag == 3
+    assert before.behind is not None and 300 <= before.behind < 400
+    serve_due(late)
+    Sample.objects.all().delete()
+    assert take("default")
+    assert of_consumer("default", row.pk, HOUR)[0].behind == 0
 
 
 # --- taken by the transfer

@@ -10,6 +10,7 @@ from django.db import connection
 from django_events import Draft, publish_many
 from django_events.exceptions import Invalid, UnknownName
 from django_events.models import Event
+from django_events.observing import searching
 from django_events.operations import search
 from django_events.outcomes import Searched
 from tests.support.fix_topics import transfer_all
@@ -60,8 +61,9 @@ def test_a_search_stays_in_its_time(orders):
 
 @pytest.mark.parametrize("portion", [1, 7, 1_000])
 @pytest.mark.parametrize("last", [1, 7, 10, 59, 60, 1_000])
-def test_it_looks_at_so_many_ids_and_says_which(orders, portion, last):
-    found = search(orders, "O'Brien", last=last, portion=portion)
+def test_it_looks_at_so_many_ids_and_says_which(orders, monkeypatch, portion, last):
+    monkeypatch.setattr(searching, "PORTION", portion)
+    found = search(orders, "O'Brien", last=last)
 
     oldest = max(61 - last, 1)
     assert found == Searched([n for n in range(60, oldest - 1, -1) if n % 10 == 0], oldest=oldest, newest=60)
