@@ -14,6 +14,7 @@ from django_events import declarations, telemetry
 from django_events.consuming import children
 from django_events.consuming.leases import Lease
 from django_events.exceptions import HandlerTimeout
+from django_events.publishing.context import enter_cause, leave_cause
 from django_events.received import ReceivedEvent
 
 Enough = Callable[[], bool]
@@ -65,6 +66,8 @@ class BoundHandler:
 
     def _call(self, lease: Lease, argument: ReceivedEvent | list[ReceivedEvent], given: range) -> None:
         first = argument[0] if isinstance(argument, list) else argument
+        # Which event of several makes a handler publish, only the handler knows.
+        cause = enter_cause(first) if first is argument or len(given) == 1 else None
         lease.handling_since = time.monotonic()
         lease.handling = first
         forks = children.forks
@@ -84,6 +87,8 @@ class BoundHandler:
             closed = connections[lease.using].closed_in_transaction
             raise HandlerFailed(given, error, closed=closed, seconds=_since(lease)) from error
         finally:
+            if cause is not None:
+                leave_cause(cause)
             lease.handling = None
         if lease.lost:
             raise lease.lose()

@@ -167,12 +167,17 @@ CREATE FUNCTION django_events_publish(
 ) RETURNS bigint
 LANGUAGE plpgsql AS $function$
 DECLARE
+    context text := pg_catalog.current_setting('django_events.context', true);
     ticket bigint;
 BEGIN
     -- Here and not in the table: PostgreSQL prepares the CHECKs of a table anew for each INSERT.
     IF (value IS NULL) OPERATOR(pg_catalog.=) (body IS NULL) THEN
         RAISE EXCEPTION 'An event has exactly one of value and body.'
             USING ERRCODE = 'DE002', HINT = 'The JSON null is ''null'', not NULL.';
+    END IF;
+    -- What event_context() and handlers tell. What the event says itself wins.
+    IF context OPERATOR(pg_catalog.<>) '' AND pg_catalog.jsonb_typeof(metadata) OPERATOR(pg_catalog.=) 'object' THEN
+        metadata := context::pg_catalog.jsonb OPERATOR(pg_catalog.||) metadata;
     END IF;
     IF pg_catalog.pg_column_size(value) OPERATOR(pg_catalog.>) 4000
         OR pg_catalog.pg_column_size(metadata) OPERATOR(pg_catalog.>) 4000
@@ -205,11 +210,16 @@ CREATE FUNCTION django_events_schedule(
 ) RETURNS bigint
 LANGUAGE plpgsql AS $function$
 DECLARE
+    context text := pg_catalog.current_setting('django_events.context', true);
     ticket bigint;
 BEGIN
     IF (value IS NULL) OPERATOR(pg_catalog.=) (body IS NULL) THEN
         RAISE EXCEPTION 'An event has exactly one of value and body.'
             USING ERRCODE = 'DE002', HINT = 'The JSON null is ''null'', not NULL.';
+    END IF;
+    -- What event_context() and handlers tell. What the event says itself wins.
+    IF context OPERATOR(pg_catalog.<>) '' AND pg_catalog.jsonb_typeof(metadata) OPERATOR(pg_catalog.=) 'object' THEN
+        metadata := context::pg_catalog.jsonb OPERATOR(pg_catalog.||) metadata;
     END IF;
     IF pg_catalog.pg_column_size(value) OPERATOR(pg_catalog.>) 4000
         OR pg_catalog.pg_column_size(metadata) OPERATOR(pg_catalog.>) 4000

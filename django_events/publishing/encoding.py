@@ -14,7 +14,7 @@ from django_events.conf import settings
 from django_events.declarations import DeclaredTopic
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
-from django_events.publishing.context import has_context, with_context
+from django_events.publishing.context import CAUSED_BY, has_context, lone_cause, with_context
 
 MAX_TYPE_LENGTH = 200
 MAX_KEY_LENGTH = 512
@@ -91,8 +91,11 @@ def encode(
             "An event has exactly one of value and body, "
             f"got {'neither' if value is UNSET else 'both'}. Use value for JSON (None is JSON null), body for bytes."
         )
+    lone = None
     if has_context():
-        metadata = with_context(metadata)
+        lone = lone_cause() if metadata is None and telemetry.tracing is None else None
+        if lone is None:
+            metadata = with_context(metadata)
     if telemetry.tracing is not None and (metadata is None or isinstance(metadata, Mapping)):
         metadata = telemetry.carried(metadata)
     _check_text("type", type, MAX_TYPE_LENGTH)
@@ -107,7 +110,7 @@ def encode(
         type,
         key,
         None if body is UNSET else bytes(body),
-        "{}" if not metadata and metadata in (None, {}) else _metadata(metadata),
+        _encoded(metadata) if lone is None else f'{{"{CAUSED_BY}":"{lone}"}}',  # an address has nothing to escape
         partition,
     )
     # A character has 4 bytes at most, so most events need no closer look.
@@ -195,7 +198,9 @@ def _refuse_doubles(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError(f"two keys of one object are both {double!r} in JSON")
 
 
-def _metadata(metadata: Any) -> str:
+def _encoded(metadata: Any) -> str:
+    if not metadata and metadata in (None, {}):
+        return "{}"
     if not isinstance(metadata, Mapping):
         raise InvalidEvent(f"metadata is {_kind_only(metadata)}, expected a mapping, like {{'user': 7}}.")
     return to_json("metadata", dict(metadata))

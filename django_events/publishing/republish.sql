@@ -2,9 +2,9 @@
 -- Publish a copy of an event of the log, inside the server, so that not a byte of it changes.
 --
 -- It wakes the transfer as `publish` does. Literals: topic_id, event_id. Identifiers: log. Parameters: topic, context
--- (metadata of the publisher, in JSON), copy_of (the address), wake (null: decide by the server), dedup_key (null: each
--- time), dedup_window. Answers with the ticket, null where the key is taken, and the type; with nothing where the log has
--- no such event.
+-- (metadata of the publisher, in JSON), why (metadata of the copy, which win, in JSON), wake (null: decide by the server),
+-- dedup_key (null: each time), dedup_window. Answers with the ticket, null where the key is taken, and the type; with
+-- nothing where the log has no such event.
 -- Relies on: the primary keys of the log and of django_events_dedupkey, django_events_topic (name).
 SELECT
     CASE
@@ -12,7 +12,7 @@ SELECT
             OR django_events_is_new(%(topic)s::text, %(dedup_key)s::text, %(dedup_window)s::interval)
             THEN django_events_publish(
                 %(topic)s::text, e.value, e.type::text, e.key::text, e.body,
-                %(context)s::jsonb || e.metadata || jsonb_build_object('copy_of', %(copy_of)s::text),
+                %(context)s::jsonb || e.metadata || %(why)s::jsonb,
                 NULL::integer, %(wake)s::boolean
             )
     END,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextlib import suppress as ignoring
 from contextvars import ContextVar
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from inspect import isfunction
 from types import MethodType
 from typing import Any
@@ -20,15 +21,28 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
 from psycopg.sql import Composable
 
 from django_events import declarations, sql
-from django_events.publishing.context import Lazily, carrying, current_context, entered, has_context
+from django_events.publishing.context import (
+    Lazily,
+    carrying,
+    current_cause,
+    current_context,
+    entered,
+    has_context,
+    has_only_cause,
+)
 from django_events.publishing.encoding import to_json
 
 SQL = sql.beside(__name__)
 
 ALL = "*"
+
+_CONTEXT, _SUPPRESSED = "django_events_context", "django_events_suppressed"
+_TELL_BY_PLACE = cache(lambda: SQL.tell.written(context="%s", suppressed="%s"))
+_TELL_BY_NAME = cache(lambda: SQL.tell.written(context=f"%({_CONTEXT})s", suppressed=f"%({_SUPPRESSED})s"))
 
 _FIRST_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 # What others tell in front of a statement: pgtrigger.ignore() and pgtrigger.schema() do, and django-pghistory.
@@ -36,9 +50,22 @@ _TOLD_BY_OTHERS = re.compile(r"select\s+set_config\s*\((?:[^;']|'[^']*')*+;", re
 # What fires the triggers of rows. Others may not be allowed to share a message, or a transaction that failed.
 _WRITES = {"insert", "update", "delete", "merge", "with", "explain"}
 _MAY_COMMIT = {"call", "do"}  # outside of a transaction they must be alone
+_FUNCTIONS = ("django_events_publish", "django_events_schedule")  # in a SELECT: they add what was told
 
-# The transaction of a connection in which something was told.
-_told: WeakKeyDictionary[BaseDatabaseWrapper, object] = WeakKeyDictionary()
+
+@dataclass(slots=True)
+class _Told:
+    """What the transaction of a connection was told last; no values where that may not hold any more."""
+
+    transaction: object
+    cause: object | None
+    values: tuple[str, str] | None = None
+
+
+_UNKNOWN = object()
+_heard: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_with_context: set[str] = set()
+_told: WeakKeyDictionary[BaseDatabaseWrapper, _Told] = WeakKeyDictionary()
 _BY_HAND = object()  # a transaction that Django doesn't know, and the one after it
 _suppressed: ContextVar[tuple[frozenset[str], ...]] = ContextVar("django_events_suppressed", default=())
 
@@ -74,6 +101,11 @@ def _checked(name: str, value: Any) -> Any:
     return Lazily(ask)
 
 
+def has_its_context(*statements: sql.Statement) -> None:
+    """These SELECTs publish what Python has put the context into: only what was told otherwise must be taken back."""
+    _with_context.update(statement.text for statement in statements)
+
+
 @contextmanager
 def suppress(*what: declarations.DeclaredTopic | str | type[Model]) -> Iterator[None]:
     """Let `@outbox` and `capture()` publish nothing in the block, of these topics or models or at all: for imports.
@@ -86,7 +118,7 @@ def suppress(*what: declarations.DeclaredTopic | str | type[Model]) -> Iterator[
         with entered(_suppressed, names):
             for connection in _open_transactions():
                 with connection.cursor() as cursor:
-                    cursor.execute(_telling(connection), ())
+                    _tell(cursor, _telling(connection))
             yield
     finally:
         _tell_at_the_end()
@@ -144,30 +176,64 @@ def _tell_before(
 ) -> Any:
     """Runs instead of each statement of Django's, and runs it."""
     connection: BaseDatabaseWrapper = context["connection"]
-    if not _suppressed.get() and not has_context() and not _was_told(connection):
+    told = _told_in(connection)
+    if told is None and ((not _suppressed.get() and not has_context()) or _has_its_context(statement)):
         return execute(statement, parameters, many, context)
     cursor = context["cursor"]
     text = _text_of(statement, cursor.cursor)
     word = _first_word(text)
-    if (word not in _WRITES and word not in _MAY_COMMIT) or isinstance(cursor.cursor, psycopg.ServerCursor):
+    if word == "rollback" and told is not None:  # to a savepoint: what held before it holds again
+        told.cause, told.values = _UNKNOWN, None
+    if not _hears(word, text, told, connection) or isinstance(cursor.cursor, psycopg.ServerCursor):
         return execute(statement, parameters, many, context)
     within = _is_open(connection)
     if word in _MAY_COMMIT and not within:
         return execute(statement, parameters, many, context)
     telling = _telling(connection)
+    if telling is None:
+        return execute(statement, parameters, many, context)
     raw: Any = connection.connection
     together = isinstance(cursor.cursor, psycopg.ClientCursor) and raw.pgconn.pipeline_status == PipelineStatus.OFF
-    if together and not many and word in _WRITES:
-        told = telling.replace("%%", "%") if parameters is None else telling
-        result = execute(f"{told};\n{text}", parameters, many, context)
+    if together and not many and word not in _MAY_COMMIT:
+        result = execute(*_joined(telling, text, parameters), many, context)
         cursor.nextset()  # what was asked for comes behind what was told
         return result
     if within:
-        cursor.execute(telling, ())
+        _tell(cursor, telling)
         return execute(statement, parameters, many, context)
     with transaction.atomic(connection.alias):
-        cursor.execute(telling, ())
+        _tell(cursor, telling)
         return execute(statement, parameters, many, context)
+
+
+def _has_its_context(statement: Any) -> bool:
+    return type(statement) is str and statement in _with_context
+
+
+def _hears(word: str, text: str, told: _Told | None, connection: BaseDatabaseWrapper) -> bool:
+    """Whether a statement may run something that reads what is told."""
+    if word in _WRITES or word in _MAY_COMMIT:
+        return told is not None or bool(_suppressed.get()) or not has_only_cause() or _is_heard(connection)
+    if word != "select":
+        return False
+    # A function of the site's may write, too. It must not take the event before for the cause of what it publishes.
+    if told is not None and told.cause is not current_cause():
+        return True
+    return any(name in text for name in _FUNCTIONS)
+
+
+def _is_heard(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a function of the database reads the context: where none does, handlers need not tell theirs.
+
+    Asked once for each connection, and so not of triggers that a later migration makes.
+    """
+    raw: Any = connection.connection
+    if raw.info.transaction_status is TransactionStatus.INERROR:
+        return False
+    if raw not in _heard:
+        with raw.cursor(row_factory=tuple_row) as cursor:  # no query of the site's: its tests count those
+            [[_heard[raw]]] = cursor.execute(SQL.is_heard.text, ()).fetchall()
+    return _heard[raw]
 
 
 def _text_of(statement: Any, cursor: Any) -> str:
@@ -209,24 +275,43 @@ def _is_open(connection: BaseDatabaseWrapper) -> bool:
     return connection.in_atomic_block or not connection.get_autocommit() or by_hand
 
 
-def _was_told(connection: BaseDatabaseWrapper) -> bool:
-    """Whether something was told in this transaction: it may hold still, or again after a savepoint was rolled back."""
+def _told_in(connection: BaseDatabaseWrapper) -> _Told | None:
+    """What was told in this transaction: it may hold still, or again after a savepoint was rolled back."""
     told = _told.get(connection)
-    if told is None or told is not _transaction(connection):
-        return False
+    if told is None or told.transaction is not _transaction(connection):
+        return None
     raw: Any = connection.connection
-    return raw is not None and raw.info.transaction_status is not TransactionStatus.IDLE
+    return told if raw is not None and raw.info.transaction_status is not TransactionStatus.IDLE else None
 
 
-def _telling(connection: BaseDatabaseWrapper) -> str:
-    """The statement that tells what holds here, to be run with parameters, if only none: others may add theirs."""
-    _told[connection] = _transaction(connection)
+def _telling(connection: BaseDatabaseWrapper) -> tuple[str, str] | None:
+    """The values of the two settings here; None where the transaction was told just that before.
+
+    A transaction by hand may be another one by now.
+    """
+    before = _told_in(connection)
+    now = _told[connection] = _Told(_transaction(connection), current_cause())  # a function of a block may ask as well
     context = current_context()
-    statement = SQL.tell.on(
-        context=sql.literal(to_json("event_context()", context) if context else ""),
-        suppressed=sql.literal(",".join(sorted(_suppressed_names()))),
-    )
-    return statement.text
+    values = to_json("event_context()", context) if context else "", ",".join(sorted(_suppressed_names()))
+    if now.transaction is not _BY_HAND:
+        now.values = values
+    return None if before is not None and before.values == values else values
+
+
+def _joined(telling: tuple[str, str], text: str, parameters: Any) -> tuple[str, Any]:
+    """One message of both. Values are parameters where it has some: psycopg remembers the texts that it has parsed."""
+    if isinstance(parameters, tuple | list):
+        return f"{_TELL_BY_PLACE()};\n{text}", (*telling, *parameters)
+    if isinstance(parameters, dict):
+        return f"{_TELL_BY_NAME()};\n{text}", {**parameters, _CONTEXT: telling[0], _SUPPRESSED: telling[1]}
+    context, suppressed = map(sql.literal, telling)
+    told = SQL.tell.on(context=context, suppressed=suppressed).text
+    return f"{told.replace('%%', '%') if parameters is None else told};\n{text}", parameters
+
+
+def _tell(cursor: Any, telling: tuple[str, str] | None) -> None:
+    if telling is not None:
+        cursor.execute(_TELL_BY_PLACE(), telling)
 
 
 def _open_transactions() -> Iterator[BaseDatabaseWrapper]:
@@ -241,6 +326,6 @@ def _open_transactions() -> Iterator[BaseDatabaseWrapper]:
 def _tell_at_the_end() -> None:
     """Tell transactions at once that a block has ended: what comes next may be a COPY, which Django doesn't see."""
     for connection in _open_transactions():
-        if _was_told(connection):
+        if _told_in(connection) is not None:
             with ignoring(DatabaseError), connection.cursor() as cursor:
-                cursor.execute(_telling(connection), ())
+                _tell(cursor, _telling(connection))

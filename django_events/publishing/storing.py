@@ -21,10 +21,12 @@ from django_events.models.buffer import writable
 from django_events.models.topic_queries import TOPIC_MISSING
 from django_events.phrases import cut_details
 from django_events.publishing.encoding import PLAIN, BufferRow, Conditional, Encoded
+from django_events.publishing.session_settings import has_its_context
 from django_events.signals import event_published
 from django_events.sql.search_path import tables_missing
 
 SQL = sql.beside(__name__)
+has_its_context(SQL.publish, SQL.publish_value, SQL.publish_later_or_once)
 
 # Characters of JSON: what may have more than 4,000 bytes as jsonb, which the function would look through.
 LARGE = 2_000

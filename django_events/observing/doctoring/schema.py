@@ -21,10 +21,10 @@ FUNCTIONS = {
     "django_events_open(text, boolean)": "16bc924dd97a34ae210a262d0a360422",
     "django_events_checked(jsonb)": "91b5727b5152f240bea3bb8d2996a9e7",
     "django_events_publish(text, jsonb, text, text, bytea, jsonb, integer, boolean)": (
-        "82add90f5932a002e18deae69a2bb93a"
+        "8c97661f6cdb80fcb43afc5973151b51"
     ),
     "django_events_schedule(text, timestamptz, jsonb, text, text, bytea, jsonb, integer, boolean)": (
-        "f72cc6637e72cd7ab2393f23129d6808"
+        "7dc67c17348f8335773c33c21d099f84"
     ),
     "django_events_is_new(text, text, interval)": "58357dacee760cc5af6a7f77b06a056a",
     "django_events_topic_id(text)": "951c444635d319ba222c3efaa30d70ac",
