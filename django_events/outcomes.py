@@ -99,6 +99,37 @@ class Fate(NamedTuple):
     dead_letter_id: int | None
 
 
+class CausedEvent(NamedTuple):
+    """An event that a handler published because of another one, the cause; and how deep it is in the tree."""
+
+    topic: str
+    id: int
+    type: str
+    key: str | None
+    cause: str
+    published_at: datetime
+    logged_at: datetime
+    depth: int
+
+    @property
+    def address(self) -> str:
+        """`payments/12`."""
+        return f"{self.topic}/{self.id}"
+
+
+class Caused(NamedTuple):
+    """What was published because of an event: each event is followed by those that it caused itself.
+
+    There are `more` where the tree is larger than what was asked for. So many events were looked at, and of the topics
+    that are `left_out` not all that came since.
+    """
+
+    events: list[CausedEvent]
+    more: bool
+    looked_at: int
+    left_out: tuple[str, ...]
+
+
 class Matched(NamedTuple):
     """Of a type, how many events were looked at, how many a filter matches, and the ids of the newest that it does."""
 

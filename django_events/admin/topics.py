@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from django_events.admin import addresses, log, payloads
+from django_events.admin import addresses, causes, log, matching, payloads
 from django_events.admin.forms import OnceForm, RemoveForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows, topic_rows
@@ -57,6 +57,7 @@ class TopicAdmin(Pages):
             self.page("<str:address>/change/", "change", self.topic, "view_topic"),
             self.page("<str:address>/log/", "log", self.log, "view_event"),
             self.page("<str:address>/remove/", "remove", self.remove, "view_topic", "remove_topic", post=True),
+            self.page("<str:address>/match/", "match", self.match, "view_event"),
             self.page(event, "event", self.event, "view_event"),
             self.page(event + "again/", "again", self.again, "view_event", "republish_event", post=True),
             *super().get_urls(),
@@ -183,12 +184,33 @@ class TopicAdmin(Pages):
         }
         return self.answer(request, "log.html", context)
 
+    def match(self, request: HttpRequest, address: str) -> HttpResponse:
+        """What a filter would match: `?consumer=7` begins with that of a consumer."""
+        topic, using = _row(address)
+        consumer = None
+        if (pk := addresses.id_of(request, "consumer")) and may(request, "view_consumer"):
+            consumer = Consumer.objects.using(using).select_related("topic").filter(pk=pk, topic=topic).first()
+        form = matching.form_of(request.GET.dict(), consumer)
+        context = {
+            "title": _("What would match for %(consumer)s") % {"consumer": consumer}
+            if consumer
+            else _("What would match in %(topic)s") % {"topic": topic.name},
+            "trail": [(topic.name, self.url("change", address)), (_("Log"), self.url("log", address))],
+            "using": using,
+            "topic": topic,
+            "consumer": consumer,
+            "form": form,
+            "tried": matching.tried(using, topic, form) if form.is_bound else None,
+        }
+        return self.answer(request, "match.html", context)
+
     def event(self, request: HttpRequest, address: str, event_id: int) -> HttpResponse:
         topic, using, event = self._event(address, event_id)
         earlier, later = log.neighbours(using, topic, event)
         found = fates(using, topic, event_id)
         everything = "all" in request.GET
         context = {
+            **causes.of(using, topic, event),
             "title": f"{topic.name}/{event.id}",
             "trail": [(topic.name, self.url("change", address)), (_("Log"), self.url("log", address))],
             "using": using,

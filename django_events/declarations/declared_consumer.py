@@ -17,6 +17,7 @@ from django_events.declarations.limits import (
     SHORTEST_LEASE,
     check_number,
     is_storable,
+    rest_is_last,
 )
 from django_events.exceptions import HandlerNotFound
 from django_events.operable import Operable
@@ -163,7 +164,7 @@ class DeclaredConsumer(Operable):
                 if not is_storable(pattern):
                     yield f"{what} has {option}={list(patterns)!r}, expected texts, like ['order.*']."
                     break
-                if ">" in pattern.split(".")[:-1]:
+                if not rest_is_last(pattern):
                     yield f"{what} has the pattern {pattern!r} in {option}: '>' means the rest, so it can only be last."
         if self.where is not None and (not is_storable(self.where) or not self.where.strip()):
             yield f"{what} has where={self.where!r}, expected a jsonpath predicate, like '$.total > 100'."

@@ -37,3 +37,8 @@ def texts(given: Sequence[str] | None) -> tuple[str, ...] | None: ...
 def texts(given: Sequence[str] | None) -> tuple[str, ...] | None:
     """What a declaration is given as texts. A single text is taken as a sequence of one, not of its letters."""
     return None if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def rest_is_last(text: str) -> bool:
+    """Whether a pattern of types or keys means something: `>` is the rest, so it can only be the last token."""
+    return ">" not in text.split(".")[:-1]

@@ -13,7 +13,7 @@ from django_events.models.functions import TopicId
 from django_events.models.times import first_since, refuse_naive
 from django_events.models.topic_queries import TopicQuerySet
 from django_events.models.topics import Topic, TopicHead
-from django_events.outcomes import Fate
+from django_events.outcomes import Caused, Fate
 
 SQL = sql.beside(__name__)
 
@@ -108,6 +108,21 @@ class Event(models.Model):
         """What became of this event: a `Fate` for each consumer of its topic, by name."""
         # The room above reads it, so it is entered with the call.
         found: list[Fate] = import_module("django_events.observing.fates").fates(self._state.db, self.topic, self.id)
+        return found
+
+    @property
+    def caused_by(self) -> str | None:
+        """The address of the event that a handler published this one because of; or what the site itself put there."""
+        found = self.metadata.get("caused_by") if isinstance(self.metadata, dict) else None
+        return found if isinstance(found, str) else None
+
+    def caused(self, *, most: int = 100, depth: int = 5, last: int = 100_000) -> Caused:
+        """What handlers published because of this event, and because of that, among the `last` that were logged next.
+
+        At most so many events, and so deep. It reads, and nothing else.
+        """
+        find = import_module("django_events.observing.causes").caused
+        found: Caused = find(self._state.db, self.topic, self.id, self.logged_at, most=most, depth=depth, last=last)
         return found
 
     @property

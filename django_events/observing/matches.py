@@ -9,6 +9,7 @@ from typing import NamedTuple
 from django.db import DatabaseError
 
 from django_events import declarations, models, sql
+from django_events.declarations.limits import is_storable, rest_is_last
 from django_events.exceptions import Invalid
 from django_events.log.inventory import existing
 from django_events.matching import condition
@@ -37,8 +38,15 @@ def matches(
 ) -> list[Matched]:
     """How many of the newest `last` events of a topic a filter matches, by type, those with most matches first.
 
-    It reads, and nothing else. Invalid for a predicate that PostgreSQL doesn't take, or that fails on one of them.
+    It reads, and nothing else. Invalid for a pattern that a consumer can't have, and for a predicate that PostgreSQL
+    doesn't take, or that fails on one of them.
     """
+    for option, patterns in (("types", types), ("keys", keys)):
+        for pattern in patterns or ():
+            if not is_storable(pattern):
+                raise Invalid(f"{option} has {pattern!r}, expected texts, like 'order.*'.")
+            if not rest_is_last(pattern):
+                raise Invalid(f"The pattern {pattern!r} in {option}: '>' means the rest, so it can only be last.")
     using = using or models.Event.objects.db
     row = existing(using, topic)
     statement = SQL.matches.on(

@@ -131,6 +131,8 @@ def test_every_page_fits_on_every_screen(site, olga, request):
         "topic": f"{root}topic/{consumer.topic_id}/change/",
         "remove": f"{root}topic/{consumer.topic_id}/remove/",
         "log": f"{root}topic/{consumer.topic_id}/log/",
+        "match": f"{root}topic/{consumer.topic_id}/match/?types=visit.*&keys=visitor-1%0Avisitor-2&where=&last=99",
+        "match-wrong": f"{root}topic/{consumer.topic_id}/match/?types=visit.>.x&where=$.visitor>&last=0",
         "event": f"{root}topic/{consumer.topic_id}/log/40/",
         "again": f"{root}topic/{consumer.topic_id}/log/40/again/",
         "consumers": f"{root}consumer/",
@@ -155,6 +157,38 @@ def test_every_page_fits_on_every_screen(site, olga, request):
         assert headless(olga) == [], name
         assert pale(olga) == [], name
         picture(olga, f"{name}-{name_of(request)}")
+
+
+@pytest.mark.requirement("X16")
+@on_every_screen
+def test_an_event_shows_why_it_exists_and_what_it_caused(make_topic, make_consumer, olga, request):
+    carts, mails, bills = make_topic("carts"), make_topic("mails"), make_topic("bills")
+
+    def bill(event):
+        bills.publish({"of": event.key}, type="bill.made", key=event.key)
+        mails.publish({"to": event.key}, type="mail.wanted", key=event.key)
+
+    def mail(event):
+        mails.publish({"for": event.address}, type="mail.wanted", key=event.key)
+
+    make_consumer(carts, handler=bill, name="charging")
+    make_consumer(bills, handler=mail, name="mailing")
+    for customer in ("ann", "bo", "cy"):
+        carts.publish({"total": 9}, type="cart.ordered", key=customer)
+    drain()
+    olga.goto("/admin/django_events/topic/go/carts/2/")
+    causes = olga.locator("section", has=olga.get_by_role("heading", name="Causes"))
+
+    expect(causes.get_by_role("row", name="bills/2 bill.made bo")).to_be_visible()
+    expect(causes.get_by_role("row")).to_have_count(4)
+    assert narrow_enough(olga) and headless(olga) == [] and pale(olga) == []
+    causes.scroll_into_view_if_needed()
+    picture(olga, f"causes-{name_of(request)}")
+    causes.get_by_role("link", name="bills/2").click()
+    expect(olga.get_by_role("link", name="carts/2")).to_be_visible()
+    picture(olga, f"cause-{name_of(request)}")
+    olga.get_by_role("link", name="carts/2").click()
+    expect(olga.get_by_role("heading", name="carts/2")).to_be_visible()
 
 
 def name_of(request):

@@ -1,4 +1,4 @@
-"""`manage.py events fate`: what became of one event."""
+"""`manage.py events fate`: what became of one event, why it exists, and what it caused."""
 
 from typing import Any
 
@@ -7,7 +7,9 @@ from django.core.management.base import CommandParser
 from django_events.management.events.subcommand import Address, Subcommand, address, refused, wrong_usage
 from django_events.management.reporting import Report, fields, table
 from django_events.models import Event
+from django_events.observing.causes import caused_by
 from django_events.observing.fates import STATES
+from django_events.outcomes import Caused
 
 PAYLOAD = ("value", "body", "metadata")
 
@@ -19,6 +21,7 @@ def fate(using: str, *, event: Address, **options: Any) -> Report:
         found = Event.objects.using(using).select_related("topic").defer(*PAYLOAD).at(event.topic, event.id)
     except Event.DoesNotExist as error:
         raise refused(str(error)) from error
+    caused = found.caused()
     facts = {
         "address": str(event),
         "type": found.type,
@@ -26,16 +29,35 @@ def fate(using: str, *, event: Address, **options: Any) -> Report:
         "partition": found.partition,
         "published_at": found.published_at,
         "logged_at": found.logged_at,
+        "caused_by": caused_by(using, found.topic, found.id),
     }
     fates = found.fate()
-    data = {**facts, "consumers": [one._asdict() for one in fates]}
+    data = {
+        **facts,
+        "consumers": [one._asdict() for one in fates],
+        "caused": {**caused._asdict(), "events": [one._asdict() for one in caused.events]},
+    }
     columns = ["consumer", "state", "attempts", "since", "until", "holder", "error"]
     cells = [
         (one.consumer, str(STATES[one.state]), one.attempts, one.since, one.until, one.holder, _line(one.error))
         for one in fates
     ]
     told = table(columns, cells) if cells else f"No consumer reads topic {event.topic}."
-    return Report(data, f"{fields((name.replace('_', ' '), value) for name, value in facts.items())}\n\n{told}")
+    named = fields((name.replace("_", " "), value) for name, value in facts.items())
+    return Report(data, f"{named}\n\n{told}\n\n{_told_of(caused)}")
+
+
+def _told_of(caused: Caused) -> str:
+    """The tree by its branches, and what was not looked at."""
+    columns = ["because of it", "type", "key", "logged at"]
+    cells = [(f"{'- ' * (one.depth - 1)}{one.address}", one.type, one.key, one.logged_at) for one in caused.events]
+    parts = [table(columns, cells) if cells else "No handler published anything because of it, as far as was looked."]
+    if caused.more:
+        parts.append("There are more.")
+    looked = f"Looked at the {caused.looked_at:,} events that were logged next."
+    if caused.left_out:
+        looked += f" Not looked at to the end: {', '.join(caused.left_out)}."
+    return "\n\n".join([*parts, looked])
 
 
 def _line(error: str) -> str:

@@ -458,3 +458,29 @@ def test_a_consumers_page_has_charts(olga, things, make_consumer):
     told = olga.get(address("consumer", consumer_of(reader)), {"period": "24h"}).content.decode()
     assert told.count("<figure") == 4 and "not passed: 0 now" in told
     assert 'href="?period=1h"' in told and 'href="?period=24h" aria-current="true"' in told
+
+
+@pytest.mark.requirement("X16")
+def test_an_event_links_to_its_cause_and_to_what_it_caused(olga, make_topic, things):
+    carts = make_topic("carts")
+    carts.publish(1)
+    for cause in ("carts/1", "nothing/1", "things/a<b", None):
+        things.publish({"n": 1}, metadata={} if cause is None else {"caused_by": cause}, key=str(cause))
+    transfer_all()
+    cause = olga.get(address("topic", topic_of(carts), "log/1")).content.decode()
+    caused = [olga.get(address("topic", topic_of(things), f"log/{id}")).content.decode() for id in (1, 2, 3, 4)]
+
+    assert f'<a href="{address("topic", topic_of(things), "log/1")}">things/1</a>' in cause
+    assert "Looked for in the 4 events of all topics that were logged next." in cause
+    assert f'Published because of <a href="{address("topic", topic_of(carts), "log/1")}">carts/1</a>' in caused[0]
+    assert "Published because of <bdi>nothing/1" in caused[1]
+    assert "Published because of <bdi>things/a&lt;b" in caused[2]
+    assert "No handler said" in caused[3]
+
+
+def test_a_cause_that_is_masked_is_not_shown(olga, things, settings):
+    settings.DJANGO_EVENTS = {"MASKED_FIELDS": ["caused_by"]}
+    things.publish(1, metadata={"caused_by": "secret"})
+    transfer_all()
+
+    assert "secret" not in olga.get(address("topic", topic_of(things), "log/1")).content.decode()

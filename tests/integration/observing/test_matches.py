@@ -68,6 +68,10 @@ def test_a_predicate_that_can_not_be_used(orders):
         matches(orders, where="$.n >")
     with pytest.raises(UnknownName):
         matches("unknown")
+    with pytest.raises(Invalid, match=r"'a\.>\.b' in keys: '>' means the rest"):
+        matches(orders, keys=["fine", "a.>.b"])
+    with pytest.raises(Invalid, match="types has 'a\\\\x00', expected texts"):
+        matches(orders, types=["a\0"])
     assert matches(orders, where="$.n > 29")[0].matching == 1, "the connection works"
 
 
