@@ -737,7 +737,6 @@ def test_what_the_servers_table_of_locks_has_no_room_for_is_moved_one_by_one(mak
     assert worker._trusted_at_once == TOPICS_AT_ONCE
 
 
-@pytest.mark.django_db(transaction=True)
 def test_a_look_at_many_logs_leaves_no_locks_to_the_transaction_that_looks(make_topic, make_consumer, monkeypatch):
     """As doctor, maintenance and samples do it."""
     for module in (inventory, lag, retention):
