@@ -481,9 +481,7 @@ def test_a_function_of_another_version_is_told():
 def test_every_function_of_the_schema_is_examined():
     with connection.cursor() as cursor:
         cursor.execute("SELECT proname FROM pg_proc WHERE starts_with(proname, 'django_events_')")
-        assert {name for (name,) in cursor.fetchall()} == {
-            one.partition("(")[0] for one in (*schema.FUNCTIONS, *schema.OF_SEGMENTS)
-        }
+        assert {name for (name,) in cursor.fetchall()} == {one.partition("(")[0] for one in schema.EXPECTED}
 
 
 def test_a_role_that_only_publishes_is_told_what_it_can_not_do(well):
