@@ -575,7 +575,8 @@ $function$
 -- The deliveries that a token has now, and whose they are, with the row of the lease locked.
 --
 -- Without ids if there is no lease of this token. In statements of their own, so that the second one sees what was
--- committed by the session that had the row locked. Parts: deliveries_of_token.
+-- committed by the session that had the row locked. PostgreSQL releases that session's lock of the token a moment after
+-- its row: settling at once would take it for a takeover. Parts: deliveries_of_token.
 CREATE FUNCTION django_events_under_token(
     given_token bigint,
     OUT consumer_id integer,
@@ -596,6 +597,10 @@ BEGIN
     IF consumer_id IS NULL THEN
         RETURN;
     END IF;
+    FOR try IN 1..100 LOOP
+        EXIT WHEN pg_try_advisory_xact_lock(given_token);
+        PERFORM pg_sleep(0.005);
+    END LOOP;
     SELECT c.topic_id, c.ordered, c.lease, c.retry INTO topic_id, ordered, lease, retry
     FROM django_events_consumer AS c WHERE c.id = consumer_id;
     ids := ARRAY[]::bigint[];

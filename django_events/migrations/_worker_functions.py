@@ -793,6 +793,10 @@ BEGIN
     IF consumer_id IS NULL THEN
         RETURN;
     END IF;
+    FOR try IN 1..100 LOOP
+        EXIT WHEN pg_try_advisory_xact_lock(given_token);
+        PERFORM pg_sleep(0.005);
+    END LOOP;
     SELECT c.topic_id, c.ordered, c.lease, c.retry INTO topic_id, ordered, lease, retry
     FROM django_events_consumer AS c WHERE c.id = consumer_id;
     ids := ARRAY[]::bigint[];

@@ -63,7 +63,7 @@ INNER_CLAIMING_FUNCTIONS = {
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
     ): "2bde82f3ddbaf82cebdc553c08aadda2",
-    "django_events_under_token(bigint)": "b3f7ca483ca10eca2c8877fddbfd9240",
+    "django_events_under_token(bigint)": "380554d4821752f5c307439efe798f15",
     (
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
     ): "80737810244c23345bfe0d5b017e4083",
