@@ -239,7 +239,9 @@ def make_by_migrations(using: str) -> None:
 
 def _ours() -> Iterator[Migration]:
     package = import_module(f"{apps.get_app_config(LABEL).name}.migrations")
-    for name in sorted(module.name for module in iter_modules(package.__path__)):
+    # As Django's loader does it: what begins so is a module beside the migrations, and none of them.
+    names = (module.name for module in iter_modules(package.__path__) if module.name[0] not in "_~")
+    for name in sorted(names):
         yield import_module(f"{package.__name__}.{name}").Migration(name, LABEL)
 
 
