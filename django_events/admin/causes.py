@@ -19,17 +19,23 @@ class Linked(NamedTuple):
     event: CausedEvent
 
 
-def of(using: str, topic: Topic, event: Event) -> dict[str, Any]:
-    """What the template shows: the cause, where it is if it is an address here, and the tree of what was caused."""
+def of(using: str, topic: Topic, event: Event, *, with_tree: bool) -> dict[str, Any]:
+    """What the template shows: the cause, where it is if it is an address here, and the tree of what was caused.
+
+    The tree is looked for in very many events, so the page has it when it is asked for.
+    """
     cause = without_masked({"caused_by": caused_by(using, topic, event.id)})["caused_by"]
     at = ADDRESS.fullmatch(cause) if isinstance(cause, str) else None
-    found = caused(using, topic, event.id, event.logged_at, most=MOST, depth=DEPTH, last=SEARCHED)
-    names = {one.topic for one in found.events} | ({at[1]} if at else set())
+    found = (
+        caused(using, topic, event.id, event.logged_at, most=MOST, depth=DEPTH, last=SEARCHED) if with_tree else None
+    )
+    events = [] if found is None else found.events
+    names = {one.topic for one in events} | ({at[1]} if at else set())
     topics = {one.name: one for one in Topic.objects.using(using).filter(name__in=names)} if names else {}
     return {
         "cause": cause,
         "cause_topic": topics.get(at[1]) if at else None,
         "cause_id": int(at[2]) if at else None,
-        "tree": [Linked(topics.get(one.topic), one) for one in found.events],
+        "tree": [Linked(topics.get(one.topic), one) for one in events],
         "caused": found,
     }

@@ -210,7 +210,7 @@ class TopicAdmin(Pages):
         found = fates(using, topic, event_id)
         everything = "all" in request.GET
         context = {
-            **causes.of(using, topic, event),
+            **causes.of(using, topic, event, with_tree="causes" in request.GET),
             "title": f"{topic.name}/{event.id}",
             "trail": [(topic.name, self.url("change", address)), (_("Log"), self.url("log", address))],
             "using": using,

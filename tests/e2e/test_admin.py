@@ -179,6 +179,7 @@ def test_an_event_shows_why_it_exists_and_what_it_caused(make_topic, make_consum
     olga.goto("/admin/django_events/topic/go/carts/2/")
     causes = olga.locator("section", has=olga.get_by_role("heading", name="Causes"))
 
+    causes.get_by_role("link", name="Look for what was published because of it").click()
     expect(causes.get_by_role("row", name="bills/2 bill.made bo")).to_be_visible()
     expect(causes.get_by_role("row")).to_have_count(4)
     assert narrow_enough(olga) and headless(olga) == [] and pale(olga) == []
