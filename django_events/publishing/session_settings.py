@@ -55,11 +55,19 @@ _FUNCTIONS = ("django_events_publish", "django_events_schedule")  # in a SELECT:
 
 @dataclass(slots=True)
 class _Told:
-    """What the transaction of a connection was told last; no values where that may not hold any more."""
+    """What the transaction of a connection was told last; no values where that may not hold any more.
+
+    A decorator's block is the same one in each call, so a transaction is known by its list of hooks, too: Django makes
+    a new one where a transaction ends, and where a savepoint is rolled back.
+    """
 
     transaction: object
+    hooks: object
     cause: object | None
     values: tuple[str, str] | None = None
+
+    def doubt(self) -> None:
+        self.cause, self.values = _UNKNOWN, None
 
 
 _UNKNOWN = object()
@@ -183,7 +191,7 @@ def _tell_before(
     text = _text_of(statement, cursor.cursor)
     word = _first_word(text)
     if word == "rollback" and told is not None:  # to a savepoint: what held before it holds again
-        told.cause, told.values = _UNKNOWN, None
+        told.doubt()
     if not _hears(word, text, told, connection) or isinstance(cursor.cursor, psycopg.ServerCursor):
         return execute(statement, parameters, many, context)
     within = _is_open(connection)
@@ -192,13 +200,31 @@ def _tell_before(
     telling = _telling(connection)
     if telling is None:
         return execute(statement, parameters, many, context)
+    try:
+        return _execute_told(telling, execute, statement, text, parameters, many, context)
+    except BaseException:  # psycopg may have refused it before anything was sent
+        if connection in _told:
+            _told[connection].doubt()
+        raise
+
+
+def _execute_told(
+    telling: tuple[str, str],
+    execute: Callable[..., Any],
+    statement: Any,
+    text: str,
+    parameters: Any,
+    many: bool,
+    context: dict[str, Any],
+) -> Any:
+    connection, cursor = context["connection"], context["cursor"]
     raw: Any = connection.connection
     together = isinstance(cursor.cursor, psycopg.ClientCursor) and raw.pgconn.pipeline_status == PipelineStatus.OFF
-    if together and not many and word not in _MAY_COMMIT:
+    if together and not many and _first_word(text) not in _MAY_COMMIT:
         result = execute(*_joined(telling, text, parameters), many, context)
         cursor.nextset()  # what was asked for comes behind what was told
         return result
-    if within:
+    if _is_open(connection):
         _tell(cursor, telling)
         return execute(statement, parameters, many, context)
     with transaction.atomic(connection.alias):
@@ -281,7 +307,15 @@ def _told_in(connection: BaseDatabaseWrapper) -> _Told | None:
     if told is None or told.transaction is not _transaction(connection):
         return None
     raw: Any = connection.connection
-    return told if raw is not None and raw.info.transaction_status is not TransactionStatus.IDLE else None
+    is_older = told.hooks is not connection.run_on_commit
+    if raw is None or raw.info.transaction_status is TransactionStatus.IDLE:
+        if is_older:
+            del _told[connection]  # the transaction that begins now was told nothing
+        return None
+    if is_older:
+        told.hooks = connection.run_on_commit
+        told.doubt()
+    return told
 
 
 def _telling(connection: BaseDatabaseWrapper) -> tuple[str, str] | None:
@@ -290,7 +324,8 @@ def _telling(connection: BaseDatabaseWrapper) -> tuple[str, str] | None:
     A transaction by hand may be another one by now.
     """
     before = _told_in(connection)
-    now = _told[connection] = _Told(_transaction(connection), current_cause())  # a function of a block may ask as well
+    # Before the context is asked for: a function of a block may run statements as well.
+    now = _told[connection] = _Told(_transaction(connection), connection.run_on_commit, current_cause())
     context = current_context()
     values = to_json("event_context()", context) if context else "", ",".join(sorted(_suppressed_names()))
     if now.transaction is not _BY_HAND:

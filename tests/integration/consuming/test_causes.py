@@ -2,12 +2,13 @@
 
 import asyncio
 from contextlib import closing
+from contextlib import suppress as ignoring
 from datetime import timedelta
 
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 
 from django_events import (
@@ -19,6 +20,7 @@ from django_events import (
     event_context,
     publish,
     publish_many,
+    suppress,
 )
 from django_events.models import Event, ScheduledEvent, Topic
 from django_events.operations import publish_again, redrive, replay
@@ -418,3 +420,56 @@ def test_what_no_function_hears_is_not_told(make_topic, make_consumer, stock, mo
     run_once(consumer)
 
     assert {value for [[value]] in told} <= {None, ""}
+
+
+@transaction.atomic
+def restock(shelf, count):
+    """A decorated function has one block of Django's for all its calls."""
+    list(Product.objects.filter(pk=shelf.pk))
+    Product.objects.filter(pk=shelf.pk).update(on_shelf=count)
+
+
+def test_each_call_of_a_decorated_function_is_a_transaction_of_its_own(shelf, stock):
+    with event_context(caused_by="a restock"):
+        restock(shelf, 1)
+        restock(shelf, 2)
+        with ignoring(DatabaseError), transaction.atomic():
+            restock(shelf, 3)
+            ask("SELECT 1 / 0")
+        restock(shelf, 4)
+        with suppress():
+            restock(shelf, 5)
+            restock(shelf, 6)
+    restock(shelf, 7)
+
+    assert stock() == [(1, "a restock"), (2, "a restock"), (4, "a restock"), (7, None)]
+
+
+def test_a_decorated_handler_is_called_again(make_topic, make_consumer, shelf, stock):
+    calls = []
+
+    @transaction.atomic
+    def handle(event):
+        restock(shelf, event.value)
+        calls.append(event)
+        if len(calls) == 1:
+            raise ValueError("the first attempt fails")
+
+    topic = make_topic()
+    consumer = make_consumer(topic, mode="queue", handler=handle, transactional=False, retry=AT_ONCE)
+    fill_topic(topic, 1)
+    run_once(consumer)
+    serve_due(consumer)
+
+    assert stock() == [(1, "things/1")]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_statement_that_was_never_sent_has_told_nothing(shelf, stock, many):
+    with event_context(caused_by="a form"), transaction.atomic():
+        with connection.cursor() as cursor, pytest.raises(DatabaseError):
+            run = cursor.executemany if many else cursor.execute
+            run("UPDATE shop_product SET on_shelf = %s", [[object()]] if many else [object()])
+        Product.objects.filter(pk=shelf.pk).update(on_shelf=1)
+
+    assert stock() == [(1, "a form")]
