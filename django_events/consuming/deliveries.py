@@ -30,6 +30,7 @@ SQL = sql.beside(__name__)
 SMALLEST_WINDOW, LARGEST_WINDOW = 200, 20_000  # deliveries
 ROUND = 1.0  # seconds between two looks at the oldest deliveries
 SLOW = 0.005  # seconds: a search that took longer and found nothing is not repeated at once
+COUNTS_WAIT = "500ms"  # for a session that has the position locked, when there is no later time to count
 TRUSTED = 10  # times as long as the search took
 
 
@@ -138,18 +139,45 @@ class Queue:
         self.counts.clear()
 
     def close(self) -> None:
-        """Add the counts since the last time to the consumer's: there is no next time."""
-        if +self.counts:
-            sql.fetch(
-                self.using,
-                SQL.add_counts,
-                consumer_id=self.subscription.consumer_id,
-                handled=self.counts["handled"],
-                failed=self.counts["failed"],
-                ignored=self.counts["ignored"],
-                dead_lettered=self.counts["dead_lettered"],
-            )
-            self.counts.clear()
+        """Add the counts since the last time to the consumer's: there is no next time.
+
+        A program that settles in a transaction of its own has the position locked until that ends, which may be never.
+        Then the counts are given up.
+        """
+        if +self.counts and not self._add_if_free():
+            try:
+                with sql.committed(self.using, lock_timeout=COUNTS_WAIT):
+                    sql.fetch(
+                        self.using,
+                        SQL.add_counts,
+                        consumer_id=self.subscription.consumer_id,
+                        handled=self.counts["handled"],
+                        failed=self.counts["failed"],
+                        ignored=self.counts["ignored"],
+                        dead_lettered=self.counts["dead_lettered"],
+                    )
+            except DatabaseError as error:
+                if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
+                    raise
+                counted = ", ".join(f"{number} {name}" for name, number in (+self.counts).items())
+                logger.warning(
+                    "Consumer %s: another session has its position locked, so this is not counted: %s.",
+                    self.subscription,
+                    counted,
+                )
+        self.counts.clear()
+
+    def _add_if_free(self) -> bool:
+        rows = sql.fetch(
+            self.using,
+            SQL.add_counts_if_free,
+            consumer_id=self.subscription.consumer_id,
+            handled=self.counts["handled"],
+            failed=self.counts["failed"],
+            ignored=self.counts["ignored"],
+            dead_lettered=self.counts["dead_lettered"],
+        )
+        return bool(rows)
 
     def _go_back_sometimes(self) -> None:
         """Once per `ROUND`, look from the oldest delivery on: other workers may have freed some."""

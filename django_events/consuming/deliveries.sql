@@ -62,6 +62,26 @@ WHERE consumer_id = %(consumer_id)s AND partition = -1
 RETURNING id
 
 
+-- name: add_counts_if_free
+-- As `add_counts`, unless another session has the position locked: then there is no answer.
+--
+-- Parameters: consumer_id, handled, failed, ignored, dead_lettered (how many more).
+-- Relies on: django_events_position (consumer_id, partition).
+UPDATE django_events_position
+SET
+    handled = handled + %(handled)s,
+    failed = failed + %(failed)s,
+    ignored = ignored + %(ignored)s,
+    dead_lettered = dead_lettered + %(dead_lettered)s
+WHERE id = (
+    SELECT p.id
+    FROM django_events_position AS p
+    WHERE p.consumer_id = %(consumer_id)s AND p.partition = -1
+    FOR NO KEY UPDATE OF p SKIP LOCKED
+)
+RETURNING id
+
+
 -- name: complete_until
 -- The id up to which no delivery of a queue consumer is added any more.
 --

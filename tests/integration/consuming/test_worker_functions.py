@@ -9,12 +9,12 @@ import pytest
 from django.db import connection
 
 from django_events import Backoff, Draft, claim, models, publish_many
-from django_events.consuming.handed_out import hand_out, nack
+from django_events.consuming.handed_out import ack, hand_out, nack
 from django_events.consuming.worker_functions import created
 from django_events.maintaining.queues import serve_queues
 from django_events.migrations._worker_functions import CREATE_WORKER_FUNCTIONS
 from django_events.models.functions import ClockTimestamp
-from tests.support.fix_consumers import dead_letters
+from tests.support.fix_consumers import dead_letters, run_once
 from tests.support.fix_queues import another, deliveries, end_pauses, expire, fill_topic, pending, values
 from tests.support.fix_topics import transfer_all
 from tests.support.worst_values import EXPANDING
@@ -576,6 +576,25 @@ def test_a_program_that_froze_after_its_ack_stops_no_ack_of_others(queue, progra
     frozen.session.rollback()
     assert models.Position.objects.get(consumer__name="queue").handled == 0  # the count was given up, the ack was not
     assert other.ack(token) == [1, 2]
+
+
+def test_a_program_that_froze_after_its_ack_stops_no_worker_of_python(queue, program, caplog):
+    frozen = program(autocommit=False)
+    token, _ = frozen.claim(most=2)
+    frozen.session.commit()
+    frozen.ack(token)  # and has the row that counts
+
+    handed = hand_out("queue", 1)
+    assert ack(handed.token, using="default").settled == [3]
+    assert run_once(queue.subscription.consumer) == 2
+    assert pending(queue) == [1, 2]
+    said = [record.message for record in caplog.records if "locked" in record.message]
+    assert said == [
+        f"Consumer 'queue' of 'things': another session has its position locked, so this is not counted: {n} handled."
+        for n in (1, 2)
+    ]
+    frozen.session.rollback()
+    assert models.Position.objects.get(consumer__name="queue").handled == 0
 
 
 @pytest.mark.parametrize("ordered", [False, True])
