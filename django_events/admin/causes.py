@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 from django_events.admin.finding import ADDRESS
 from django_events.admin.log import SEARCHED
-from django_events.masking import without_masked
 from django_events.models import Event, Topic
 from django_events.observing.causes import caused, caused_by
 from django_events.outcomes import CausedEvent
@@ -24,8 +23,8 @@ def of(using: str, topic: Topic, event: Event, *, with_tree: bool) -> dict[str, 
 
     The tree is looked for in very many events, so the page has it when it is asked for.
     """
-    cause = without_masked({"caused_by": caused_by(using, topic, event.id)})["caused_by"]
-    at = ADDRESS.fullmatch(cause) if isinstance(cause, str) else None
+    cause = caused_by(using, topic, event.id)
+    at = None if cause is None else ADDRESS.fullmatch(cause)
     found = (
         caused(using, topic, event.id, event.logged_at, most=MOST, depth=DEPTH, last=SEARCHED) if with_tree else None
     )

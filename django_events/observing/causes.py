@@ -15,8 +15,10 @@ from django.db import DatabaseError
 
 from django_events import models, sql
 from django_events.consuming import log_positions
+from django_events.masking import without_masked
 from django_events.models.times import first_since
 from django_events.outcomes import Caused, CausedEvent
+from django_events.publishing.context import CAUSED_BY
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -34,10 +36,10 @@ class _Window(NamedTuple):
 
 
 def caused_by(using: str, topic: models.Topic, event_id: int) -> str | None:
-    """What an event says of why it exists: the address of another one, or what the site put there."""
+    """What an event says of why it exists: the address of another one, or the text that the site put there, masked."""
     statement = SQL.caused_by.on(log=log_table(topic.pk), topic_id=topic.pk, event_id=event_id)
     rows = sql.fetch(using, statement)
-    cause: str | None = rows[0][0] if rows else None
+    cause: str | None = without_masked({CAUSED_BY: rows[0][0] if rows else None})[CAUSED_BY]
     return cause
 
 

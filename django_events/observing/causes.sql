@@ -1,9 +1,12 @@
 -- name: caused_by
--- What the metadata of an event say of why it exists. A site may have put anything there.
+-- What the metadata of an event say of why it exists. A site may have put anything there: what is no text is left out, as
+-- it may have fields that are to be masked.
 --
 -- Literals: topic_id, event_id. Identifiers: log.
 -- Relies on: the primary key of the log.
-SELECT left(e.metadata ->> 'caused_by', 600) FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id = {event_id}
+SELECT CASE WHEN jsonb_typeof(e.metadata -> 'caused_by') = 'string' THEN left(e.metadata ->> 'caused_by', 600) END
+FROM {log} AS e
+WHERE e.topic_id = {topic_id} AND e.id = {event_id}
 
 
 -- name: newest

@@ -148,6 +148,19 @@ def test_what_a_site_says_itself_may_be_anything(make_topic):
     assert [one.caused_by for one in Event.objects.since("things", 4)] == [None] * 4
 
 
+@pytest.mark.parametrize(
+    ("hidden", "cause", "told"),
+    [("iban", {"iban": "DE02"}, None), ("caused_by", "DE02", "•••"), ("iban", "things/7", "things/7")],
+)
+def test_a_cause_tells_nothing_that_is_masked(make_topic, settings, capsys, hidden, cause, told):
+    settings.DJANGO_EVENTS = {"MASKED_FIELDS": [hidden]}
+    make_topic()
+    because_of(cause, "a")
+    call_command("events", "fate", "things/1", "--format", "json")
+    assert json.loads(capsys.readouterr().out)["caused_by"] == told
+    assert causes.caused_by("default", Topic.objects.get(name="things"), 1) == told
+
+
 def test_a_log_that_cannot_be_read_is_left_out(make_topic):
     make_topic()
     broken = make_topic("broken")
