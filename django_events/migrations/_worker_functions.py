@@ -874,6 +874,9 @@ BEGIN
     IF lease NOT BETWEEN interval '1 second' AND interval '1 day' THEN
         RAISE EXCEPTION 'lease is %, expected an interval from 1 second to 1 day.', lease USING ERRCODE = '22023';
     END IF;
+    IF most_bytes IS NULL OR most_bytes < 0 THEN
+        RAISE EXCEPTION 'most_bytes is %, expected a number from 0.', most_bytes USING ERRCODE = '22023';
+    END IF;
     FOR whose IN
         SELECT c.id, c.topic_id, t.name::text AS topic, c.mode, c.ordered, c.lease, (c.retry ->> 'attempts')::integer AS attempts
         FROM django_events_consumer AS c

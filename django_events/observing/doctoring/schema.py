@@ -66,7 +66,7 @@ INNER_CLAIMING_FUNCTIONS = {
     "django_events_under_token(bigint)": "380554d4821752f5c307439efe798f15",
     (
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
-    ): "80737810244c23345bfe0d5b017e4083",
+    ): "784623c16bbeb2ad9d900b1a6b84577e",
     "django_events_ack_of(regclass, bigint, bigint[])": "2e41182698e67abe6ecf46c025b5ab40",
     ("django_events_nack_of(regclass, bigint, bigint[], interval, text)"): "463d6d7109ccff167eabb98860647297",
     "django_events_extend_of(regclass, bigint, interval)": "2f923e78f324d183a81a64f7b0573975",

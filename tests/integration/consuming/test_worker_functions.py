@@ -343,6 +343,8 @@ def test_more_time_keeps_the_next_worker_away(queue, program):
         ("SELECT * FROM django_events_claim('queue', 0)", "22023"),
         ("SELECT * FROM django_events_claim('queue', NULL)", "22023"),
         ("SELECT * FROM django_events_claim('queue', 1, '2 days')", "22023"),
+        ("SELECT * FROM django_events_claim('queue', most_bytes => NULL)", "22023"),
+        ("SELECT * FROM django_events_claim('queue', most_bytes => -1)", "22023"),
         ("SELECT * FROM django_events_claim('unheard-of')", "DE005"),
         ("SELECT * FROM django_events_claim('queue', of_topic => 'others')", "DE005"),
         ("SELECT * FROM django_events_claim('stream')", "DE005"),
