@@ -6,21 +6,35 @@ dead letters that are redriven take a lock that keeps all claims out. A program 
 
 from collections.abc import Callable
 
+from django.db import DatabaseError
+
 from django_events import declarations, models
 from django_events.consuming.filling import fill
 from django_events.consuming.queues import redrive_some
+from django_events.consuming.setbacks import sets_aside
 from django_events.consuming.subscriptions import Subscription, subscriptions
-from django_events.exceptions import NotReady
+from django_events.exceptions import EventsMissing, NotReady
 
 
 def serve_queues(using: str, until: Callable[[], bool]) -> dict[str, int]:
-    """Fill queues that aren't live, and redrive what is due, as far as it goes now."""
+    """Fill queues that aren't live, and redrive what is due, as far as it goes now.
+
+    Where one of them can't be because of its log or its filter, the others go on, and then the step fails.
+    """
     filled = redriven = 0
+    failed: Exception | None = None
     for of in _waiting(using):
-        while not until() and redrive_some(of):
-            redriven += 1
-        while not until() and fill(of):
-            filled += 1
+        try:
+            while not until() and redrive_some(of):
+                redriven += 1
+            while not until() and fill(of):
+                filled += 1
+        except (DatabaseError, EventsMissing) as error:
+            if not sets_aside(using, error):
+                raise
+            failed = failed or error
+    if failed is not None:
+        raise failed
     return {"filled": filled, "redriven": redriven}
 
 

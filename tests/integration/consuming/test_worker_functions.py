@@ -11,6 +11,7 @@ from django.db import connection
 from django_events import Backoff, Draft, claim, models, publish_many
 from django_events.consuming.handed_out import ack, hand_out, nack
 from django_events.consuming.worker_functions import created
+from django_events.exceptions import EventsMissing
 from django_events.maintaining.queues import serve_queues
 from django_events.migrations._worker_functions import CREATE_WORKER_FUNCTIONS
 from django_events.models.functions import ClockTimestamp
@@ -628,3 +629,22 @@ def test_names_are_not_looked_up_in_the_path_of_the_caller(queue, program):
     assert worker.session.execute(f"SELECT {home}.django_events_ack(%s)", [token]).fetchone() == ([1],)
     assert worker.session.execute("SHOW search_path").fetchone() == ("pg_temp",)
     assert worker.session.execute("SHOW enable_seqscan").fetchone() == ("on",)
+
+
+def test_a_queue_that_can_t_be_filled_keeps_none_of_the_others_waiting(make_topic, make_queue):
+    for name in ("apples", "things"):
+        topic = make_topic(name)
+        make_queue(topic, name=f"of-{name}", live=False)
+        fill_topic(topic, "a", "b")
+    with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute("DELETE FROM django_events_event WHERE topic_id = django_events_topic_id('apples') AND id = 1")
+        cursor.execute("RESET session_replication_role")
+
+    with pytest.raises(EventsMissing, match="apples/1"):
+        serve_queues("default", lambda: False)
+    ours = models.Consumer.objects.filter(name__startswith="of-").order_by("name")
+    assert [*ours.values_list("name", "live")] == [
+        ("of-apples", False),
+        ("of-things", True),
+    ]
