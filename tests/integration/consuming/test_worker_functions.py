@@ -319,6 +319,23 @@ def test_two_sessions_with_one_token_settle_each_event_once(queue, program):
     assert pending(queue) == []
 
 
+def test_sessions_that_share_a_token_never_take_it_for_lost(things, make_queue, program):
+    queue = make_queue(things)
+    fill_topic(things, *range(100))
+    one, other, watcher = program(autocommit=False), program(), program()
+    for first in range(1, 100, 2):
+        token, _ = other.claim(most=2)
+        one.ack(token, [first])
+        answers = []
+        waiting = threading.Thread(target=lambda token=token, answers=answers: answers.append(other.ack(token)))
+        waiting.start()
+        _until_blocked(watcher, other)
+        one.session.commit()
+        waiting.join(TIMEOUT)
+        assert answers == [[first + 1]]
+    assert pending(queue) == []
+
+
 def _until_blocked(watcher, program):
     pid = program.session.info.backend_pid
     for _ in range(10_000):
