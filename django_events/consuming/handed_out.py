@@ -7,10 +7,12 @@
 The token fences: after the lease was taken over, nothing is settled by it.
 """
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from django.db import connections
 
@@ -25,6 +27,9 @@ from django_events.models.buffer import writable
 from django_events.received import ReceivedEvent
 
 SQL = sql.beside(__name__)
+T = TypeVar("T")
+
+OTHERS_SETTLE, PAUSE = 0.5, 0.005  # seconds
 
 
 class HandedOut(NamedTuple):
@@ -62,9 +67,13 @@ def hand_out(
 
 def ack(token: int, event_ids: Sequence[int] | None = None, *, using: str | None = None) -> Settled:
     """Settle events as handled; all of the token's if none are named. Those that were settled before are left out."""
-    held = _Held(token, event_ids, using=using)
-    held.claimed.ack(*held.events)
-    return held.settled()
+
+    def settle() -> Settled:
+        held = _Held(token, event_ids, using=using)
+        held.claimed.ack(*held.events)
+        return held.settled()
+
+    return _after_others(token, settle, using=using)
 
 
 def nack(
@@ -81,10 +90,14 @@ def nack(
     """
     asked = _Held(token, event_ids, using=using)
     reported = Reported(error) if error else None
-    for event in asked.events:
+
+    def settle(event: ReceivedEvent) -> None:
         held = _Held(token, [event.id], using=using)
         for one in held.events:  # none, if it was released with an earlier event of its key
             held.claimed.nack(one, after=after, error=reported)
+
+    for event in asked.events:
+        _after_others(token, partial(settle, event), using=using)
     return asked.settled()
 
 
@@ -94,6 +107,21 @@ def extend(token: int, lease: timedelta | None = None, *, using: str | None = No
     if held.left:
         held.claimed.extend(lease)
     return held.left
+
+
+def _after_others(token: int, settle: Callable[[], T], *, using: str | None) -> T:
+    """Settle, and again for a while if the lease seems lost but is there: another process settles by the same token.
+
+    Its lock of the token is released a moment after its row of the lease, so this one may have taken it for a takeover.
+    """
+    deadline = time.monotonic() + OTHERS_SETTLE
+    while True:
+        try:
+            return settle()
+        except LeaseLost:
+            if time.monotonic() > deadline or not sql.fetch(writable(using), SQL.lease_of_token, token=token):
+                raise
+            time.sleep(PAUSE)
 
 
 class Reported(Exception):

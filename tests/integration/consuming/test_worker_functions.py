@@ -18,12 +18,14 @@ from django_events.models.functions import ClockTimestamp
 from tests.support.fix_consumers import dead_letters, run_once
 from tests.support.fix_queues import another, deliveries, end_pauses, expire, fill_topic, pending, values
 from tests.support.fix_topics import transfer_all
+from tests.support.processes import wait_until
 from tests.support.worst_values import EXPANDING
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("S2")]
 
 HOUR = timedelta(hours=1)
 TIMEOUT = 60  # seconds, for what ends much sooner
+WAITS = "SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
 class Program:
@@ -333,6 +335,24 @@ def test_sessions_that_share_a_token_never_take_it_for_lost(things, make_queue, 
         one.session.commit()
         waiting.join(TIMEOUT)
         assert answers == [[first + 1]]
+    assert pending(queue) == []
+
+
+def test_python_settles_what_such_a_session_leaves(things, make_queue, program, in_thread):
+    queue = make_queue(things)
+    fill_topic(things, *range(60))
+    one, watcher = program(autocommit=False), program()
+    for first in range(1, 60, 2):
+        token, _ = one.claim(most=2)
+        one.session.commit()
+        one.ack(token, [first])
+        waiting = in_thread(ack, token)
+        wait_until(
+            lambda: watcher.session.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(),
+            what="an ack that waits",
+        )
+        one.session.commit()
+        assert waiting.result(TIMEOUT).settled == [first + 1]
     assert pending(queue) == []
 
 
