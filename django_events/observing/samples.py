@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_events import models, sql
 from django_events.conf import settings
@@ -23,7 +23,6 @@ COUNTED = 10_000  # deliveries and dead letters of a consumer; more are not coun
 COUNTED_OF_QUEUES = 200_000  # nor more deliveries of all of them together: a second counts some million
 POINTS = 240  # of a chart: more would not be seen
 MINUTE = timedelta(minutes=1)
-NO_TIME = timedelta(0)
 FRESH = timedelta(seconds=30)  # what is younger tells no rate
 FORGOTTEN_AT_ONCE = 1_000
 # Events wait meanwhile, so it is short, and a minute without a sample is no harm; nor is one that a crash takes back.
@@ -51,7 +50,8 @@ class OfTopic(NamedTuple):
 class OfConsumer(NamedTuple):
     """How far a consumer was on a topic: what it had handled or ignored, failed attempts, and dead letters there.
 
-    For `behind` seconds the oldest event that it had not passed had been in the log; zero where it had passed all.
+    For `behind` seconds the oldest event that it had not passed had been in the log; zero where it had passed all, and
+    None where the log could not be read.
     """
 
     at: datetime
@@ -159,7 +159,7 @@ def _step(period: timedelta) -> timedelta:
     return max(math.ceil(period / POINTS / MINUTE), 1) * MINUTE
 
 
-def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[float]]]:
+def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[Any]]]:
     """Topics and consumers as they are now, by the ids of their rows."""
     buffered = {one.topic_id: one.events for one in waiting(using, **LIMITS)}
     ends = ends_of(using, list(models.Topic.objects.using(using).select_related("head")))
@@ -176,11 +176,15 @@ def _seen(using: str) -> tuple[dict[int, list[int]], dict[int, list[float]]]:
             one.handled + one.ignored,
             one.failed,
             one.dead_letters,
-            round(waits.get(one.consumer_id, NO_TIME).total_seconds(), 3),
+            _seconds(waits.get(one.consumer_id)) if one.lag else 0.0,
         ]
         for one in found
     }
     return topics, consumers
+
+
+def _seconds(wait: timedelta | None) -> float | None:
+    return None if wait is None else round(wait.total_seconds(), 3)
 
 
 def _share(using: str) -> int:
