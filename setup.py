@@ -73,6 +73,7 @@ setup(
             "build>=1.2",
             "coverage>=7.6",
             "django-stubs[compatible-mypy]>=5.2",
+            "django-unfold>=0.91",
             "import-linter>=2.1",
             "mypy>=1.13",
             "ruff>=0.8",
