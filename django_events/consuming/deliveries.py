@@ -164,6 +164,7 @@ class Queue:
                     "Consumer %s: another session has its position locked, so this is not counted: %s.",
                     self.subscription,
                     counted,
+                    extra=self.subscription.fields,
                 )
         self.counts.clear()
 
