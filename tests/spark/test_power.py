@@ -17,6 +17,7 @@ from django_events.spark.exporting.storage import OfDisk
 from tests.spark.rivals import ids
 from tests.spark.test_batch import publish
 from tests.spark.test_export import run
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db", "spark")]
 
@@ -24,8 +25,8 @@ pytestmark = [pytest.mark.usefixtures("transactional_db", "spark")]
 class Disk:
     """An ext4 in a file, which writes nothing for minutes unless it is told to."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
+    def __init__(self, folder: Path, stack: ExitStack, collect_garbage: Callable[[], None]) -> None:
+        self._folder, self._stack, self._collect_garbage = folder, stack, collect_garbage
         self._image = folder / "image"
         self.path = folder / "disk"
 
@@ -46,15 +47,20 @@ class Disk:
         place.mkdir()
         words = ["mount", "-o", "loop,commit=300,noauto_da_alloc", str(image), str(place)]
         subprocess.run(words, check=True, capture_output=True)
-        self._stack.callback(subprocess.run, ["umount", str(place)], check=True)
+        self._stack.callback(wait_until, lambda: self._unmount(place), what=f"{place} to be used by nothing")
+
+    def _unmount(self, place: Path) -> bool:
+        """Whether it is unmounted now. A query that failed leaves files open until Java collects its garbage."""
+        self._collect_garbage()
+        return subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(tmp_path: Path, spark: Any) -> Iterator[Disk]:
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("There is no mkfs.ext4 to make a disk with.")
     with ExitStack() as stack:
-        one = Disk(tmp_path, stack)
+        one = Disk(tmp_path, stack, spark.sparkContext._jvm.System.gc)
         try:
             one.make()
         except (subprocess.CalledProcessError, OSError):
