@@ -15,20 +15,24 @@ class ReceivedEvent:
     The columns come as the database sends them, JSON and times as text, in the order of `EVENT`.
     """
 
-    __slots__ = ("_columns", "_metadata", "_value", "attempt", "consumer", "topic")
+    __slots__ = ("_columns", "_metadata", "_value", "attempt", "consumer", "database", "topic")
 
     topic: str
     consumer: str
     attempt: int
+    database: str
     _columns: Sequence[Any]
     _value: Any
     _metadata: dict[str, Any]
 
-    def __init__(self, topic: str, columns: Sequence[Any], *, consumer: str = "", attempt: int = 1) -> None:
+    def __init__(
+        self, topic: str, columns: Sequence[Any], *, consumer: str = "", attempt: int = 1, database: str = ""
+    ) -> None:
         _set_topic(self, topic)
         _set_columns(self, columns)
         _set_consumer(self, consumer)
         _set_attempt(self, attempt)
+        _set_database(self, database)
 
     @property
     def id(self) -> int:
@@ -100,7 +104,7 @@ class ReceivedEvent:
 
     def with_attempt(self, attempt: int) -> "ReceivedEvent":
         """The same event in another attempt."""
-        return type(self)(self.topic, self._columns, consumer=self.consumer, attempt=attempt)
+        return _made(type(self), self.topic, self._columns, self.consumer, attempt, self.database)
 
     def forget(self) -> None:
         """Decode `value` and `metadata` anew when they are read next: a handler may have changed what it got."""
@@ -117,7 +121,7 @@ class ReceivedEvent:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made like the first one: for another process, or a log."""
         columns = tuple(bytes(column) if isinstance(column, memoryview) else column for column in self._columns)
-        return _made, (type(self), self.topic, columns, self.consumer, self.attempt)
+        return _made, (type(self), self.topic, columns, self.consumer, self.attempt, self.database)
 
     def __repr__(self) -> str:
         return f"<event {self.address} {self.type or 'without type'}, key {self.key!r}, attempt {self.attempt}>"
@@ -128,6 +132,7 @@ _setters: dict[str, Any] = {name: vars(ReceivedEvent)[name].__set__ for name in 
 _set_topic = _setters["topic"]
 _set_consumer = _setters["consumer"]
 _set_attempt = _setters["attempt"]
+_set_database = _setters["database"]
 _set_columns = _setters["_columns"]
 _set_value = _setters["_value"]
 _set_metadata = _setters["_metadata"]
@@ -135,8 +140,10 @@ _forget_value: Any = vars(ReceivedEvent)["_value"].__delete__
 _forget_metadata: Any = vars(ReceivedEvent)["_metadata"].__delete__
 
 
-def _made(kind: type[ReceivedEvent], topic: str, columns: Sequence[Any], consumer: str, attempt: int) -> ReceivedEvent:
-    return kind(topic, columns, consumer=consumer, attempt=attempt)
+def _made(
+    kind: type[ReceivedEvent], topic: str, columns: Sequence[Any], consumer: str, attempt: int, database: str = ""
+) -> ReceivedEvent:
+    return kind(topic, columns, consumer=consumer, attempt=attempt, database=database)
 
 
 def _moment(column: Any) -> datetime:

@@ -159,7 +159,7 @@ def deliver(
     """
     using = writable(using)
     declared = declarations.consumers.get(consumer) if isinstance(consumer, str) else consumer
-    received = [_received(declared, event, place) for place, event in enumerate(events, start=1)]
+    received = [_received(using, declared, event, place) for place, event in enumerate(events, start=1)]
     most = declared.batch_size or 1
     if not 1 <= len(received) <= most:
         takes = "one event" if most == 1 else f"1 to {most} events"
@@ -291,18 +291,21 @@ def _bytes(body: Any) -> bytes | None:
 
 
 def _received(
-    consumer: declarations.DeclaredConsumer, event: ReceivedEvent | PublishedEvent | models.Event | Draft, place: int
+    using: str,
+    consumer: declarations.DeclaredConsumer,
+    event: ReceivedEvent | PublishedEvent | models.Event | Draft,
+    place: int,
 ) -> ReceivedEvent:
     """An event as a worker hands it to this consumer. What it has no id for gets its place."""
     if isinstance(event, ReceivedEvent):
-        return ReceivedEvent(event.topic, event.columns, consumer=consumer.name, attempt=event.attempt)
+        return ReceivedEvent(event.topic, event.columns, consumer=consumer.name, attempt=event.attempt, database=using)
     if isinstance(event, Draft):
         topic = declarations.registry.get(consumer.topics[0])
         encoded = encode(topic, event.value, event.body, event.type, event.key, event.metadata, event.partition)
         row = cast("BufferRow", encoded)  # it is handed over now, whatever time or dedup key it has
         partition, now = event.partition or 0, datetime.now(UTC)
         columns = (place, partition, place, row.type, row.key, row.value, row.body, row.metadata, now, now)
-        return ReceivedEvent(topic.name, columns, consumer=consumer.name)
+        return ReceivedEvent(topic.name, columns, consumer=consumer.name, database=using)
     if not isinstance(event, PublishedEvent | models.Event):
         raise TypeError(f"{event!r:.80} can't be delivered, expected a Draft or an event.")
     body = _bytes(event.body)
@@ -318,7 +321,7 @@ def _received(
         event.published_at,
         event.logged_at or event.published_at,
     )
-    return ReceivedEvent(str(event.topic), columns, consumer=consumer.name)
+    return ReceivedEvent(str(event.topic), columns, consumer=consumer.name, database=using)
 
 
 def _refuse_filtered(using: str, consumer: declarations.DeclaredConsumer, event: ReceivedEvent) -> None:

@@ -5,12 +5,11 @@
 
 from urllib.parse import urlencode
 
-from django.db import connections, router
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
-from django_events import models
 from django_events.models.buffer import writable
+from django_events.models.databases import databases
 
 PARAMETER = "database"
 
@@ -18,16 +17,6 @@ PARAMETER = "database"
 def home() -> str:
     """The alias of pages whose address names none."""
     return writable()
-
-
-def databases() -> list[str]:
-    """The aliases that hold topics, the usual one first."""
-    holding = [
-        alias
-        for alias in connections
-        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.Topic)
-    ]
-    return sorted(holding, key=lambda alias: alias != home())
 
 
 def checked(alias: str) -> str:

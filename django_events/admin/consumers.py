@@ -26,6 +26,7 @@ from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position
+from django_events.models.databases import databases
 from django_events.observing import counted, samples
 from django_events.observing.findings import Subject
 from django_events.observing.lag import importance, progress, standings
@@ -225,7 +226,7 @@ class ConsumerAdmin(Pages):
         context = {
             "title": _("Consumers"),
             "using": using,
-            "databases": addresses.databases(),
+            "databases": databases(),
             "q": asked,
             "page": page,
             "consumers": consumer_rows(using, list(page.object_list), Pace.since_sample(using)),

@@ -23,6 +23,7 @@ from django_events.admin.lists import CHOICES, COUNTED, NAMED, BoundedPaginator,
 from django_events.admin.pages import by, may
 from django_events.exceptions import EventsError
 from django_events.models import Consumer, DeadLetter
+from django_events.models.databases import databases
 from django_events.observing import counted
 from django_events.operations import discard, redrive
 from django_events.phrases import without_turning
@@ -207,7 +208,7 @@ class DeadLetterAdmin(Lists):
             "title": _("Dead letters by error"),
             "trail": [],
             "using": using,
-            "databases": addresses.databases(),
+            "databases": databases(),
             "page": page,
             "groups": [{**group, **self._addresses_of(using, group)} for group in page],
             "may_redrive": self.has_redrive_permission(request),

@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events.admin import addresses
 from django_events.admin.pages import Pages
+from django_events.models.databases import databases
 
 COUNTED = 10_000
 CHOICES = 200  # of a filter
@@ -62,7 +63,7 @@ class DatabaseFilter(SimpleListFilter):
     parameter_name = addresses.PARAMETER
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(alias, alias) for alias in addresses.databases() if alias != addresses.home()]
+        return [(alias, alias) for alias in databases() if alias != addresses.home()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset  # Lists chose the database already, so that searches and other filters are about it too

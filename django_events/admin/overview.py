@@ -19,6 +19,7 @@ from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.log.inventory import logs, next_scheduled, waiting
 from django_events.models import Position, Topic
+from django_events.models.databases import databases
 from django_events.observing import samples
 from django_events.observing.findings import Finding
 from django_events.observing.lag import Standing, importance, standings
@@ -55,7 +56,7 @@ class OverviewAdmin(Pages):
         context = {
             "title": _("Overview"),
             "using": using,
-            "databases": addresses.databases(),
+            "databases": databases(),
             "problems": problems(
                 request,
                 find_problems(using, in_buffer, scheduled, consumers),
@@ -95,7 +96,7 @@ class OverviewAdmin(Pages):
             "title": _("Workers"),
             "trail": [],
             "using": using,
-            "databases": addresses.databases(),
+            "databases": databases(),
             "seen": look(using),
             "all": Position.ALL,
             "now": sql.now(using),
@@ -112,7 +113,7 @@ class OverviewAdmin(Pages):
         context = {
             "title": _("Find"),
             "using": using,
-            "databases": addresses.databases(),
+            "databases": databases(),
             "asked": asked,
             "hits": hits,
         }
@@ -168,7 +169,7 @@ def signs(request: HttpRequest) -> dict[str, Any]:
     except NoReverseMatch:  # this site doesn't show it
         return {}
     try:
-        found = [one for using in addresses.databases() for one in _found(using)]
+        found = [one for using in databases() for one in _found(using)]
     except (DatabaseError, InterfaceError):
         return {"address": address, "unavailable": True}
     errors = sum(one.severity == "error" for one in found)

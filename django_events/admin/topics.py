@@ -18,6 +18,7 @@ from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
+from django_events.models.databases import databases
 from django_events.observing import counted
 from django_events.observing.fates import STATES, fates
 from django_events.observing.lag import importance, standings
@@ -75,7 +76,7 @@ class TopicAdmin(Pages):
         context = {
             "title": _("Topics"),
             "using": using,
-            "databases": addresses.databases(),
+            "databases": databases(),
             "q": asked,
             "page": page,
             "topics": page.object_list,

@@ -127,7 +127,7 @@ class ClaimedDeliveries(Lease):
         if cut is not None and not rows:
             self.unread.remove(cut[0])
             there.add(cut[0])
-            read = [UnreadEvent(of.topic, cut, consumer=of.consumer.name)]
+            read = [UnreadEvent(of.topic, cut, consumer=of.consumer.name, database=of.using)]
         left = {*self.unread, *there}
         if gone := [event_id for event_id in event_ids if event_id not in left]:
             self._forget_dropped(gone)
@@ -139,7 +139,7 @@ class ClaimedDeliveries(Lease):
 
     def _events_of(self, rows: sql.Rows) -> list[ReceivedEvent]:
         of = self.subscription
-        return [ReceivedEvent(of.topic, row, consumer=of.consumer.name) for row in rows]
+        return [ReceivedEvent(of.topic, row, consumer=of.consumer.name, database=of.using) for row in rows]
 
     def _forget_dropped(self, event_ids: list[int]) -> None:
         """Delete the deliveries of events that retention has dropped; EventsMissing if one was not dropped."""

@@ -82,7 +82,7 @@ def _text_of(column: str) -> sql.Statement:
 def loaded(rows: Rows, event: ReceivedEvent) -> ReceivedEvent | None:
     """An event that was read by itself, now with its payload; None if that can't be read, EventGone without a row."""
     for row in rows.read:
-        return ReceivedEvent(event.topic, row, consumer=event.consumer, attempt=event.attempt)
+        return ReceivedEvent(event.topic, row, consumer=event.consumer, attempt=event.attempt, database=event.database)
     if rows.cut is None:
         raise EventGone
     return None

@@ -105,10 +105,12 @@ def next_redrive(lease: LeasedPartition) -> Redrive | None:
         if not is_of_payload(lease.using, error):
             raise
         read, cut = _rows(lease, event_id, most_bytes=NOTHING)
-    topic, name = lease.subscription.topic, lease.subscription.consumer.name
-    if cut is not None:
-        return Redrive(lease, dead_letter_id, attempts, UnreadEvent(topic, cut, consumer=name))
-    return Redrive(lease, dead_letter_id, attempts, ReceivedEvent(topic, read[0], consumer=name)) if read else None
+    kind, row = (UnreadEvent, cut) if cut is not None else (ReceivedEvent, read[0] if read else None)
+    if row is None:
+        return None
+    of = lease.subscription
+    event = kind(of.topic, row, consumer=of.consumer.name, database=lease.using)
+    return Redrive(lease, dead_letter_id, attempts, event)
 
 
 def _rows(lease: LeasedPartition, event_id: int, *, most_bytes: int | None = None) -> Rows:

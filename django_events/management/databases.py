@@ -1,16 +1,27 @@
 """The database that a command works on, and what goes wrong there as a message with an exit code."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
 from django_events.exceptions import EventsError, UnknownName, rights_missing, rows_hidden
 from django_events.models.buffer import writable
+from django_events.models.databases import databases
 from django_events.sql.search_path import tables_missing
 from django_events.workers.loop import Exit, Unreachable
+
+
+def all_named(named_ones: str | Sequence[str] | None, *, all_databases: bool = False) -> list[str]:
+    """The aliases that --database names, each once, or with --all-databases all that hold topics."""
+    asked = [named_ones] if isinstance(named_ones, str) else list(named_ones or ())
+    if all_databases and asked:
+        raise CommandError("Name databases, or say --all-databases, not both.", returncode=Exit.USAGE)
+    if all_databases:
+        return databases()
+    return [named(one) for one in dict.fromkeys(asked)] or [named(None)]
 
 
 def named(database: str | None) -> str:
@@ -24,6 +35,17 @@ def named(database: str | None) -> str:
             f"The database {using!r} is {connections[using].vendor}; events need PostgreSQL.", returncode=Exit.USAGE
         )
     return using
+
+
+def add_databases(parser: CommandParser, *, several: str = "") -> None:
+    """The options that say where: --database, which may be repeated, and --all-databases."""
+    parser.add_argument(
+        "--database",
+        action="append",
+        metavar="ALIAS",
+        help=f"The database alias; by default where events are written.{several}",
+    )
+    parser.add_argument("--all-databases", action="store_true", help="All databases that hold topics.")
 
 
 @contextmanager
@@ -50,6 +72,15 @@ def explained(using: str) -> Iterator[None]:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     except EventsError as error:
         raise CommandError(str(error), returncode=Exit.FAILED) from error
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code for several databases: that of a failure, otherwise that of one which is out of reach."""
+    return max(codes, key=_badness, default=Exit.DONE)
+
+
+def _badness(code: int) -> int:
+    return 0 if code == Exit.DONE else 1 if code == Exit.UNREACHABLE else 2
 
 
 def _unreachable(using: str, error: Exception) -> CommandError:

@@ -5,7 +5,8 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -14,10 +15,11 @@ from django.db import connections
 from django_events import declarations
 from django_events.exceptions import UnknownName
 from django_events.log.setbacks import Setback
-from django_events.management.databases import explained, named
+from django_events.management.databases import add_databases, all_named, explained, worst
 from django_events.phrases import count
 from django_events.sql.direct import connected_as_a_worker
 from django_events.workers.loop import Exit, RateMeter
+from django_events.workers.several import OneDatabase
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeups import why_polling
 
@@ -27,8 +29,8 @@ REPAIR = "What to do about it: manage.py events status"
 class WorkerCommand(BaseCommand):
     """A command that works until it is stopped; its exit codes are for its supervisor."""
 
-    def add_database(self, parser: CommandParser) -> None:
-        parser.add_argument("--database", help="The database alias; by default where events are written.")
+    def add_databases(self, parser: CommandParser) -> None:
+        add_databases(parser, several=" Repeat it for several: each is served by threads of its own.")
 
     def add_consumers(self, parser: CommandParser, *, which: str) -> None:
         parser.add_argument("names", nargs="*", metavar="NAME", help=which)
@@ -64,16 +66,16 @@ class WorkerCommand(BaseCommand):
                 ) from error
             yield
 
-    def alias(self, database: str | None) -> str:
-        """The database to work on, if workers can."""
-        using = named(database)
-        if connections[using].in_atomic_block:
+    def aliases(self, database: str | Sequence[str] | None, *, all_databases: bool) -> list[str]:
+        """The databases to work on, if workers can."""
+        found = all_named(database, all_databases=all_databases)
+        if any(connections[using].in_atomic_block for using in found):
             name = type(self).__module__.rpartition(".")[2]
             raise CommandError(
                 f"{name} commits batch by batch, so it can't run inside a transaction of the caller.",
                 returncode=Exit.USAGE,
             )
-        return using
+        return found
 
     def consumers(self, names: Sequence[str], *, threads: int) -> list[declarations.DeclaredConsumer]:
         """The declarations of these consumers, each once."""
@@ -102,27 +104,85 @@ class WorkerCommand(BaseCommand):
         if reason := why_polling(using):
             self.say(reason)
 
-    def refuse_setbacks(self, using: str, topics: Iterable[Setback] = (), consumers: Iterable[Setback] = ()) -> None:
-        """End with what the database said of the topics and consumers that could not be served; the others were."""
-        moved, served = ([f"{one.name}: {one.said}" for one in some] for some in (topics, consumers))
-        told: list[str] = []
-        if moved:
-            failed = f"Working on {using!r} failed for {count(len(moved), 'topic')}; the events of others were moved."
-            told += [failed, *moved]
-        if served:
-            failed = f"Working on {using!r} failed for {count(len(served), 'consumer')}; the others were served."
-            told += [failed, *served]
+    def refuse_failures(
+        self,
+        errors: Mapping[str, BaseException],
+        topics: Mapping[str, Iterable[Setback]] | None = None,
+        consumers: Mapping[str, Iterable[Setback]] | None = None,
+    ) -> None:
+        """End with what went wrong, by database: with all of it, or of topics and consumers that could not be served.
+
+        The others were.
+        """
+        told, codes = list[str](), list[int]()
+        for using, error in errors.items():
+            try:
+                with explained(using):
+                    raise error
+            except CommandError as one:
+                told.append(str(one))
+                codes.append(one.returncode)
+        setbacks: list[str] = []
+        for using, some in (topics or {}).items():
+            setbacks += _set_back(using, some, "topic", "the events of others were moved")
+        for using, some in (consumers or {}).items():
+            setbacks += _set_back(using, some, "consumer", "the others were served")
+        if setbacks:
+            told += [*setbacks, REPAIR]
+            codes.append(Exit.FAILED)
         if told:
-            raise CommandError("\n".join([*told, REPAIR]), returncode=Exit.FAILED)
+            raise CommandError("\n".join(dict.fromkeys(told)), returncode=worst(codes))
 
     @contextmanager
-    def working(self, using: str) -> Iterator[Stop]:
-        """Stop on signals, and turn errors into messages with the exit code that says what to do about them."""
+    def working(self, aliases: Sequence[str]) -> Iterator[Stop]:
+        """Stop on signals, and turn errors into messages with the exit code that says what to do about them.
+
+        Of several databases each has errors of its own: `refuse_failures` tells them.
+        """
         try:
-            with explained(using), connected_as_a_worker(using), stop_on_signals() as stop:
-                yield stop
+            with ExitStack() as entered:
+                if len(aliases) == 1:
+                    entered.enter_context(explained(aliases[0]))
+                for using in aliases:
+                    entered.enter_context(connected_as_a_worker(using))
+                yield entered.enter_context(stop_on_signals())
         except KeyboardInterrupt:
             sys.exit(Exit.FAILED)
+
+
+class Tally:
+    """How many events were done, of each database."""
+
+    def __init__(self, aliases: Iterable[str]) -> None:
+        self._done = dict.fromkeys(aliases, 0)
+        self._adding = threading.Lock()
+
+    def counting(self, one: OneDatabase, then: Callable[[int], None]) -> Callable[[int], None]:
+        """Count what is done on one database; any call says that it was reached. Threads may share it."""
+
+        def add(done: int) -> None:
+            one.reached()
+            with self._adding:
+                self._done[one.using] += done
+            then(done)
+
+        return add
+
+    def __str__(self) -> str:
+        """`12`, or `12 of 'default', 3 of 'west'`."""
+        if len(self._done) == 1:
+            return str(next(iter(self._done.values())))
+        return ", ".join(f"{done} of {using!r}" for using, done in self._done.items())
+
+
+def quoted(aliases: Sequence[str]) -> str:
+    """`'default'`, or `'default', 'west'`."""
+    return ", ".join(map(repr, aliases))
+
+
+def _set_back(using: str, setbacks: Iterable[Setback], what: str, others: str) -> list[str]:
+    lines = [f"{one.name}: {one.said}" for one in setbacks]
+    return [f"Working on {using!r} failed for {count(len(lines), what)}; {others}.", *lines] if lines else []
 
 
 def _address(where: str) -> tuple[str, int]:

@@ -13,16 +13,18 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
-from django.db import DatabaseError, connections, router
+from django.db import DatabaseError, connections
 
 from django_events import declarations, models, sql
 from django_events.exceptions import rights_missing, rows_hidden
 from django_events.log.inventory import logs, next_scheduled, sizes, waiting
+from django_events.models.databases import databases
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import Standing, ends_of, oldest_waits, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.scaling import wanted
+from django_events.sql.each import in_each
 from django_events.telemetry import OF_CONSUMER, Kind, Metric
 
 logger = logging.getLogger("django_events.metrics")
@@ -30,6 +32,7 @@ logger = logging.getLogger("django_events.metrics")
 COUNTED, COUNTED_OF_ALL = 10_000, 100_000  # dead letters and deliveries, of one consumer and of all together
 NO_TIME = timedelta(0)
 LIMITS = {"statement_timeout": "5s", "lock_timeout": "500ms"}
+SECONDS = 6  # for each answer where several databases are read: a little longer than LIMITS
 OF_TOPIC = ("database", "topic")
 
 
@@ -105,18 +108,14 @@ PROBLEMS = _metric(
 STATE_METRICS = tuple(one for one in vars().copy().values() if isinstance(one, Metric))
 
 
-def databases() -> list[str]:
-    """The aliases that hold topics."""
-    return [
-        alias
-        for alias in connections
-        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, models.Topic)
-    ]
-
-
 def read_all() -> list[Measurement]:
-    """The metrics of every database. One that can't be read has `up` 0; the others are read all the same."""
-    return [sample for using in databases() for sample in read(using)]
+    """The metrics of every database. One that can't be read has `up` 0; the others are read all the same, and at the
+    same time, so that one that gives no answer holds none of them up."""
+    aliases = databases()
+    if len(aliases) == 1:
+        return read(aliases[0])
+    found = in_each(aliases, read, seconds=SECONDS)
+    return [sample for using in aliases for sample in found[using].value()]
 
 
 def read(using: str) -> list[Measurement]:

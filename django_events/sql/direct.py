@@ -15,6 +15,7 @@ from django_events.statements import beside
 
 SQL = beside(__name__)
 
+LEAST_TO_CONNECT = 2  # seconds; libpq makes 2 of 1
 PROBES = 3  # without an answer: then the other side has vanished
 
 
@@ -50,6 +51,7 @@ def connected_as_a_worker(using: str) -> Iterator[None]:
         "keepalives_interval": interval,
         "keepalives_count": PROBES,
         "tcp_user_timeout": int(after * 1000),
+        "connect_timeout": max(int(after), LEAST_TO_CONNECT),  # a frozen server takes connections, and answers none
         **before,
         "pool": False,
     }

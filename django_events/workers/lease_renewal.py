@@ -27,6 +27,10 @@ OTHERS_FINISH = 5.0  # seconds that other handlers of the process have to finish
 HANDED_BACK = 2.0  # seconds that a process which ends at once waits for the database
 
 
+_running: set["LeaseRenewal"] = set()  # of this process: one for each database that it works on
+_watching = threading.Lock()
+
+
 class LeaseRenewal:
     """Renews the leases that the threads of this process have on one database."""
 
@@ -49,7 +53,6 @@ class LeaseRenewal:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._renewing = threading.Lock()
-        self._watched = False
 
     @contextmanager
     def renewing(self, lease: Lease) -> Iterator[None]:
@@ -108,10 +111,14 @@ class LeaseRenewal:
         return list(self._leases.values())
 
     def _run(self) -> None:
+        with _watching:
+            _running.add(self)
         try:
             self._repeat()
         finally:
-            self._watch_for_a_stuck_interpreter(False)
+            with _watching:
+                _running.discard(self)
+            _watch_for_a_stuck_interpreter()
             connections[self.using].close()
 
     def _repeat(self) -> None:
@@ -120,7 +127,7 @@ class LeaseRenewal:
             idle = 0 if self._leases else idle + 1
             if idle > IDLE_TICKS:  # the next lease wakes it
                 connections[self.using].close()
-                self._watch_for_a_stuck_interpreter(False)
+                _watch_for_a_stuck_interpreter()
                 self._wake.clear()
                 if not self._leases and not self._closed:
                     self._wake.wait()
@@ -135,7 +142,7 @@ class LeaseRenewal:
     def _tick(self) -> None:
         now = time.monotonic()
         to_renew = []
-        self._watch_for_a_stuck_interpreter(True)
+        _watch_for_a_stuck_interpreter()
         for token, lease in tuple(self._leases.items()):
             renewed_at = self._renewed_at.get(token)
             if renewed_at is None or lease.lost:
@@ -173,24 +180,16 @@ class LeaseRenewal:
         )
         return True
 
-    def _watch_for_a_stuck_interpreter(self, working: bool) -> None:
-        """A handler that never releases the GIL, like a catastrophic regular expression, stops this thread too.
-
-        Python's own watchdog, which needs no Python thread, then ends the process and prints where it was.
-        """
+    def stuck_after(self) -> float | None:
+        """So many seconds without a tick, and no handler will come back any more; None if none of them is limited."""
         if self._end is not os._exit:
-            return
+            return None
         limits = [
             lease.subscription.consumer.timeout + lease.subscription.consumer.lease
-            for lease in (self.leases if working else ())
+            for lease in self.leases
             if lease.subscription.consumer.timeout is not None
         ]
-        if limits:
-            faulthandler.dump_traceback_later(max(limits).total_seconds() + self._others_finish, exit=True)
-            self._watched = True
-        elif self._watched:
-            faulthandler.cancel_dump_traceback_later()
-            self._watched = False
+        return max(limits).total_seconds() + self._others_finish if limits else None
 
     def _renew(self, leases: list[Lease], now: float) -> None:
         try:
@@ -236,11 +235,21 @@ class LeaseRenewal:
             Exit.ABANDONED,
             extra=lease.fields,
         )
+        with _watching:
+            elsewhere = [one for one in _running if one is not self]
         self._stop_others()
+        for one in elsewhere:
+            one._stop_others()
         deadline = time.monotonic() + self._others_finish
-        while (others := [o for o in self.leases if o is not lease]) and time.monotonic() < deadline:
-            self._renew(others, time.monotonic())
+        while time.monotonic() < deadline:
+            others = [o for o in self.leases if o is not lease]
+            if not others and not any(one.leases for one in elsewhere):
+                break
+            if others:
+                self._renew(others, time.monotonic())
             time.sleep(TICK)
+        for one in elsewhere:  # each waits for its database for a moment only
+            one.hand_back()
         try:
             give_up(self.using, list(self._leases))
         except (DatabaseError, InterfaceError) as error:
@@ -248,3 +257,22 @@ class LeaseRenewal:
         logging.shutdown()
         self._closed = True
         self._end(Exit.ABANDONED)
+
+
+_watched = False
+
+
+def _watch_for_a_stuck_interpreter() -> None:
+    """A handler that never releases the GIL, like a catastrophic regular expression, stops the renewing threads too.
+
+    Python's own watchdog, which needs no Python thread, then ends the process and prints where it was. A process has
+    one of them for all its databases, so it waits for as long as any of their handlers may take.
+    """
+    global _watched
+    with _watching:
+        limits = [limit for one in _running if (limit := one.stuck_after()) is not None]
+        if limits:
+            faulthandler.dump_traceback_later(max(limits), exit=True)
+        elif _watched:
+            faulthandler.cancel_dump_traceback_later()
+        _watched = bool(limits)

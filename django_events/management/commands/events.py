@@ -6,11 +6,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser, DjangoHelpFormatter
 
-from django_events.management.databases import explained, named
+from django_events.management.databases import add_databases, all_named, explained
 from django_events.management.events import ALL, SUBCOMMANDS
-from django_events.management.events.subcommand import with_joined_times
+from django_events.management.events.subcommand import with_joined_times, wrong_usage
 from django_events.management.following import follow_log
 from django_events.management.reporting import show
+from django_events.management.several import report_of_each
 from django_events.management.subcommands import common, refuse_unknown
 from django_events.management.watching import watch
 from django_events.workers.loop import Exit
@@ -39,7 +40,7 @@ class Command(_Unchecked):
             own.add_argument(
                 "--format", choices=["table", "json"], default="table", help="For people, or for programs."
             )
-            own.add_argument("--database", help="The database alias; by default where events are written.")
+            add_databases(own, several=f" {subcommand.name} takes several." if subcommand.several else "")
 
     def run_from_argv(self, argv: list[str]) -> None:
         refuse_unknown(_Unchecked(), argv, SUBCOMMANDS, "subcommand")
@@ -49,8 +50,13 @@ class Command(_Unchecked):
         if subcommand is None:
             self.print_help("manage.py", "events")
             return
-        using = named(options["database"])
-        ask, as_json = partial(SUBCOMMANDS[subcommand].report, using, **options), options["format"] == "json"
+        chosen = SUBCOMMANDS[subcommand]
+        aliases = all_named(options["database"], all_databases=options["all_databases"])
+        if len(aliases) > 1 and not chosen.several:
+            raise wrong_usage(f"events {subcommand} is about one database at a time, got {len(aliases)}.")
+        using, as_json = aliases[0], options["format"] == "json"
+        of_one = partial(chosen.report, **options)
+        ask = partial(report_of_each, aliases, of_one) if _are_sections(options) else partial(of_one, using)
         try:
             if options.get("follow"):
                 follow_log(self, using, as_json=as_json, **options)
@@ -65,3 +71,8 @@ class Command(_Unchecked):
         show(self, report, as_json=as_json)
         if report.code:
             sys.exit(report.code)
+
+
+def _are_sections(options: dict[str, Any]) -> bool:
+    """Whether the report says of which database it is: where several are named, or all are asked for, however many."""
+    return bool(options["all_databases"]) or (isinstance(options["database"], list) and len(options["database"]) > 1)

@@ -10,11 +10,14 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
 from django_events.consuming.deliveries import ALWAYS, Window
+from django_events.consuming.setbacks import ConsumerSetbacks
+from django_events.exceptions import HandlerNotFound
 from django_events.management.events.subcommand import past_time
-from django_events.management.worker import WorkerCommand, log_handled
+from django_events.management.worker import Tally, WorkerCommand, log_handled, quoted
 from django_events.workers.consuming import ConsumerPool
 from django_events.workers.listening import Listener
 from django_events.workers.loop import Exit
+from django_events.workers.several import OneDatabase, Several
 
 
 class Command(WorkerCommand):
@@ -32,7 +35,7 @@ class Command(WorkerCommand):
                 help=f"Only events that came to the queue {bound} then: a time with its zone, or 2h ago, as 2h.",
             )
         self.add_metrics(parser)
-        self.add_database(parser)
+        self.add_databases(parser)
 
     def handle(
         self,
@@ -44,29 +47,37 @@ class Command(WorkerCommand):
         received_since: datetime | None,
         received_until: datetime | None,
         metrics: str | None,
-        database: str | None,
+        database: list[str] | None,
+        all_databases: bool,
         verbosity: int,
         **options: Any,
     ) -> None:
         consumers = self._chosen(names, all=all, threads=threads)
         received = Window(received_since, received_until)
         _refuse_window(received, consumers)
-        using = self.alias(database)
-        with (
-            self.serving_metrics(metrics),
-            self.working(using) as stop,
-            closing(Listener(using)) as listener,
-            closing(ConsumerPool(using, consumers, threads=threads, listener=listener, received=received)) as pool,
-        ):
+        aliases = self.aliases(database, all_databases=all_databases)
+        handled, setbacks, broken = Tally(aliases), dict[str, ConsumerSetbacks](), list[HandlerNotFound]()
+
+        def serve(one: OneDatabase) -> None:
+            using = one.using
+            with (
+                closing(Listener(using)) as listener,
+                closing(ConsumerPool(using, consumers, threads=threads, listener=listener, received=received)) as pool,
+            ):
+                setbacks[using], one.hand_back = pool.setbacks, pool.hand_back
+                pool.run(one.stop, once=once, on_progress=handled.counting(one, log_handled(using)))
+                broken.extend(pool.broken)
+
+        several = Several(aliases, serve, once=once)
+        with self.serving_metrics(metrics), self.working(aliases) as stop:
             if not once and verbosity:
                 listed = ", ".join(consumer.name for consumer in consumers)
-                self.say(f"Handing events of {using!r} to {listed}. Ctrl-C stops.")
-            handled = pool.run(stop, once=once, on_progress=log_handled(using))
+                self.say(f"Handing events of {quoted(aliases)} to {listed}. Ctrl-C stops.")
+            several.run(stop)
         if verbosity:
             self.stdout.write(f"Events handled: {handled}.")
-        if once:
-            self.refuse_setbacks(using, consumers=pool.setbacks)
-        if pool.broken:
+        self.refuse_failures(several.errors, consumers=setbacks if once else None)
+        if broken:
             sys.exit(Exit.FAILED)
 
     def _chosen(self, names: list[str], *, all: bool, threads: int) -> list[declarations.DeclaredConsumer]:

@@ -2,7 +2,8 @@
 
 import sys
 from argparse import BooleanOptionalAction
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from typing import Any
 
 from django.conf import settings
@@ -11,9 +12,10 @@ from django.core.management.base import CommandError, CommandParser
 from django_events import declarations
 from django_events.management import reloading
 from django_events.management.databases import explained
-from django_events.management.worker import WorkerCommand, log_handled, log_moved
-from django_events.workers.all_in_one import AllInOne, Done
+from django_events.management.worker import Tally, WorkerCommand, log_handled, log_moved, quoted
+from django_events.workers.all_in_one import AllInOne
 from django_events.workers.loop import Exit
+from django_events.workers.several import OneDatabase, Several
 from django_events.workers.stopping import Stop
 
 
@@ -29,7 +31,7 @@ class Command(WorkerCommand):
             help="Start again when the code changes; by default where DEBUG is on.",
         )
         self.add_metrics(parser)
-        self.add_database(parser)
+        self.add_databases(parser)
 
     def handle(
         self,
@@ -39,65 +41,102 @@ class Command(WorkerCommand):
         once: bool,
         reload: bool | None,
         metrics: str | None,
-        database: str | None,
+        database: list[str] | None,
+        all_databases: bool,
         verbosity: int,
         **options: Any,
     ) -> None:
         chosen = names or [one.name for one in declarations.consumers if not one.is_for_claims]
         consumers = self.consumers(chosen, threads=threads)
-        using = self.alias(database)
+        aliases = self.aliases(database, all_databases=all_databases)
         if once and reload:
             raise CommandError("--once ends by itself, so there is nothing to reload.", returncode=Exit.USAGE)
         if reload is None:
             reload = settings.DEBUG and not once
         if reload and not reloading.is_worker():
             sys.exit(reloading.watch_over_worker(self.say))
-        greeting = _greeting(using, consumers, reload=reload) if verbosity and not once else ""
+        greeting = _greeting(aliases, consumers, reload=reload) if verbosity and not once else ""
         if reload:
             with self.serving_metrics(metrics):
-                self._work_until_changed(using, consumers, threads=threads, greeting=greeting)
+                self._work_until_changed(aliases, consumers, threads=threads, greeting=greeting)
             return
-        with (
-            self.serving_metrics(metrics),
-            self.working(using) as stop,
-            closing(AllInOne(using, consumers, threads=threads)) as worker,
-        ):
+        work = _Work(aliases, consumers, threads=threads, once=once)
+        with self.serving_metrics(metrics), self.working(aliases) as stop:
             if greeting:
                 self.say(greeting)
-                self.say_whether_it_polls(using)
-            done = _run(worker, stop, once=once)
-        if once:
-            self.refuse_setbacks(using, worker.transfer.setbacks, worker.pool.setbacks)
+                work.on_start = self.say_whether_it_polls
+            work.several.run(stop)
         if verbosity:
-            self.stdout.write(f"Events moved into the log: {done.moved}. Events handled: {done.handled}.")
-        if worker.pool.broken:
+            self.stdout.write(f"Events moved into the log: {work.moved}. Events handled: {work.handled}.")
+        topics = {using: one.transfer.setbacks for using, one in work.workers.items()}
+        served = {using: one.pool.setbacks for using, one in work.workers.items()}
+        self.refuse_failures(work.several.errors, topics=topics if once else None, consumers=served if once else None)
+        if any(one.pool.broken for one in work.workers.values()):
             sys.exit(Exit.FAILED)
 
     def _work_until_changed(
-        self, using: str, consumers: list[declarations.DeclaredConsumer], *, threads: int, greeting: str
+        self,
+        aliases: list[str],
+        consumers: list[declarations.DeclaredConsumer],
+        *,
+        threads: int,
+        greeting: str,
     ) -> None:
-        workers: list[AllInOne] = []
+        begun: list[_Work] = []
 
         def work(stop: Stop) -> None:
-            if greeting and not workers:
+            if greeting and not begun:
                 self.say(greeting)
-            workers.append(AllInOne(using, consumers, threads=threads))
-            with closing(workers[-1]) as worker:
-                _run(worker, stop)
+            begun.append(_Work(aliases, consumers, threads=threads))
+            begun[-1].several.run(stop)
+            self.refuse_failures(begun[-1].several.errors)
 
         def hand_back() -> None:
-            for worker in workers:
-                worker.hand_back()
+            for one in begun:
+                one.several.hand_back()
 
-        with explained(using):
+        with ExitStack() as explaining:
+            if len(aliases) == 1:
+                explaining.enter_context(explained(aliases[0]))
             reloading.work_until_changed(work, hand_back=hand_back, say=self.say)
 
 
-def _run(worker: AllInOne, stop: Stop, *, once: bool = False) -> Done:
-    return worker.run(stop, once=once, on_moved=log_moved(worker.using), on_handled=log_handled(worker.using))
+class _Work:
+    """A worker for each database, and what they did."""
+
+    def __init__(
+        self,
+        aliases: list[str],
+        consumers: list[declarations.DeclaredConsumer],
+        *,
+        threads: int,
+        once: bool = False,
+    ) -> None:
+        self.several = Several(aliases, self._serve, once=once)
+        self.workers: dict[str, AllInOne] = {}
+        self.moved, self.handled = Tally(aliases), Tally(aliases)
+        self.on_start: Callable[[str], None] = lambda using: None
+        self._consumers = consumers
+        self._threads = threads
+        self._once = once
+
+    def _serve(self, one: OneDatabase) -> None:
+        using = one.using
+        with closing(AllInOne(using, self._consumers, threads=self._threads)) as worker:
+            self.workers[using], one.hand_back = worker, worker.hand_back
+            if not one.failures:
+                self.on_start(using)
+            worker.run(
+                one.stop,
+                once=self._once,
+                on_moved=self.moved.counting(one, log_moved(using)),
+                on_handled=self.handled.counting(one, log_handled(using)),
+            )
 
 
-def _greeting(using: str, consumers: list[declarations.DeclaredConsumer], *, reload: bool) -> str:
+def _greeting(aliases: list[str], consumers: list[declarations.DeclaredConsumer], *, reload: bool) -> str:
     listed = ", ".join(consumer.name for consumer in consumers) or "none: no installed app declares a consumer"
     reloading = " Code that changes is loaded again." if reload else ""
-    return f"Moving the events of {using!r} into the log, and handing them to {listed}.{reloading} Ctrl-C stops."
+    return (
+        f"Moving the events of {quoted(aliases)} into the log, and handing them to {listed}.{reloading} Ctrl-C stops."
+    )

@@ -5,11 +5,13 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_events.management.worker import WorkerCommand, log_moved
+from django_events.log.setbacks import TopicSetbacks
+from django_events.management.worker import Tally, WorkerCommand, log_moved, quoted
 from django_events.workers.background import in_background
 from django_events.workers.listening import Listener
 from django_events.workers.loop import run
 from django_events.workers.maintaining import Maintenance
+from django_events.workers.several import OneDatabase, Several
 from django_events.workers.transferring import TransferWorker
 
 
@@ -19,24 +21,35 @@ class Command(WorkerCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="Move what is there, and exit.")
         self.add_metrics(parser)
-        self.add_database(parser)
+        self.add_databases(parser)
 
     def handle(
-        self, *args: Any, once: bool, metrics: str | None, database: str | None, verbosity: int, **options: Any
+        self,
+        *args: Any,
+        once: bool,
+        metrics: str | None,
+        database: list[str] | None,
+        all_databases: bool,
+        verbosity: int,
+        **options: Any,
     ) -> None:
-        using = self.alias(database)
-        with (
-            self.serving_metrics(metrics),
-            self.working(using) as stop,
-            closing(Listener(using)) as listener,
-            closing(TransferWorker(using, listener)) as worker,
-        ):
+        aliases = self.aliases(database, all_databases=all_databases)
+        moved, setbacks = Tally(aliases), dict[str, TopicSetbacks]()
+
+        def serve(one: OneDatabase) -> None:
+            using = one.using
+            with closing(Listener(using)) as listener, closing(TransferWorker(using, listener)) as worker:
+                setbacks[using] = worker.setbacks
+                if not once and verbosity and not one.failures:
+                    self.say_whether_it_polls(using)
+                with nullcontext() if once else in_background(Maintenance(using)):
+                    run(worker, one.stop, once=once, on_progress=moved.counting(one, log_moved(using)))
+
+        several = Several(aliases, serve, once=once)
+        with self.serving_metrics(metrics), self.working(aliases) as stop:
             if not once and verbosity:
-                self.say(f"Moving the events of {using!r} into the log. Ctrl-C stops.")
-                self.say_whether_it_polls(using)
-            with nullcontext() if once else in_background(Maintenance(using)):
-                moved = run(worker, stop, once=once, on_progress=log_moved(using))
-        if once:
-            self.refuse_setbacks(using, worker.setbacks)
+                self.say(f"Moving the events of {quoted(aliases)} into the log. Ctrl-C stops.")
+            several.run(stop)
         if verbosity:
             self.stdout.write(f"Events moved into the log: {moved}.")
+        self.refuse_failures(several.errors, topics=setbacks if once else None)

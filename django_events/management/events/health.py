@@ -105,5 +105,9 @@ def _arguments(parser: CommandParser) -> None:
 
 
 HEALTH = Subcommand(
-    name="health", help="One line and an exit code, for the probes of workers.", report=look, arguments=_arguments
+    name="health",
+    help="One line and an exit code, for the probes of workers.",
+    report=look,
+    arguments=_arguments,
+    several=True,
 )

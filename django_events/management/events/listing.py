@@ -153,16 +153,18 @@ def _arguments_of_interventions(parser: CommandParser) -> None:
     parser.add_argument("--limit", type=at_least_one, default=20, help="How many, the newest first; 20 by default.")
 
 
-TOPICS = Subcommand(name="topics", help="The topics, their logs and sizes.", report=topics)
+TOPICS = Subcommand(name="topics", help="The topics, their logs and sizes.", report=topics, several=True)
 CONSUMERS = Subcommand(
     name="consumers",
     help="The consumers on each of their topics: lag, counts, state.",
     report=consumers,
     arguments=_arguments_of_consumers,
+    several=True,
 )
 INTERVENTIONS = Subcommand(
     name="interventions",
     help="Who did what to consumers by hand, the newest first.",
     report=interventions,
     arguments=_arguments_of_interventions,
+    several=True,
 )

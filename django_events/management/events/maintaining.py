@@ -140,4 +140,5 @@ MAINTAIN = Subcommand(
     help="Make segments, drop what is over, prune, and take samples: now, for cron.",
     report=maintain,
     arguments=_arguments,
+    several=True,
 )

@@ -82,6 +82,7 @@ STATUS = Subcommand(
     help="One look at everything, the most important problem first.",
     report=status,
     arguments=_arguments,
+    several=True,
 )
 
 

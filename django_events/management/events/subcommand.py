@@ -28,13 +28,15 @@ def no_arguments(parser: CommandParser) -> None:
 class Subcommand:
     """One word behind `manage.py events`: its arguments, and the function that answers with a report.
 
-    The function gets the database alias and the options by name.
+    The function gets the database alias and the options by name. Where it may be asked of several databases at a time
+    (`several`), each gets a section of its own.
     """
 
     name: str
     help: str
     report: Callable[..., Report]
     arguments: Callable[[CommandParser], None] = no_arguments
+    several: bool = False
 
 
 def add_name(parser: CommandParser) -> None:

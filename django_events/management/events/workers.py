@@ -64,5 +64,9 @@ def _maintenance(seen: SeenProcesses) -> str:
 
 
 WORKERS = Subcommand(
-    name="workers", help="The processes that work, and what they have in hand.", report=workers, arguments=add_watch
+    name="workers",
+    help="The processes that work, and what they have in hand.",
+    report=workers,
+    arguments=add_watch,
+    several=True,
 )
