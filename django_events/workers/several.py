@@ -34,13 +34,14 @@ class OneDatabase:
         self.hand_back: Callable[[], None] = lambda: None
         self.failures = 0
         self.was_reached = False
+        self.unreachable: Exception | None = None
 
     def reached(self) -> None:
         """The database answers, and its work is done."""
         if self.failures:
             about = {"database": self.using}
             logger.info("The database %r works again, after %d tries.", self.using, self.failures, extra=about)
-        self.failures, self.was_reached = 0, True
+        self.failures, self.was_reached, self.unreachable = 0, True, None
 
 
 class Several:
@@ -132,9 +133,11 @@ class Several:
             if self._stopping:
                 one.stop.request()
             one.failures += 1
-            hopeless = all(other.failures and not other.was_reached for other in self._ones)
-        if hopeless and isinstance(error, Unreachable):
-            self.errors[one.using] = error
+            one.unreachable = error if _is_unreachable(error) else None
+            one.was_reached |= one.unreachable is None  # it answered, whatever it said
+            away = {other.using: other.unreachable for other in self._ones if not other.was_reached}
+        if len(away) == len(self._ones) and all(away.values()):
+            self.errors.update({using: found for using, found in away.items() if found is not None})
             self._stop_all()
             return
         pause = pause_after(one.failures)
@@ -157,6 +160,12 @@ class Several:
             self._stopping = True
             for one in self._ones:
                 one.stop.request()
+
+
+def _is_unreachable(error: Exception) -> bool:
+    return isinstance(error, Unreachable) or (
+        isinstance(error, DatabaseError | InterfaceError) and sql.kind_of(error) is sql.ErrorKind.LOST
+    )
 
 
 def said_of(using: str, error: Exception) -> str:

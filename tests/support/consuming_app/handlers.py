@@ -3,7 +3,7 @@
 A letter's value may name a `gate` to wait at, until a test lets them through.
 """
 
-from django.db import connection
+from django.db import connections
 
 from django_events import ReceivedEvent, publish
 from tests.support.consuming_app.models import Effect
@@ -13,7 +13,7 @@ def answer(event: ReceivedEvent) -> None:
     """Answer a letter, unless it wants none."""
     write(event)
     if not event.value.get("silent"):
-        publish("answers", {"to": event.address})
+        publish("answers", {"to": event.address}, using=event.database)
 
 
 def read(event: ReceivedEvent) -> None:
@@ -22,11 +22,13 @@ def read(event: ReceivedEvent) -> None:
 
 def write(event: ReceivedEvent, *, note: str = "") -> None:
     wait_at_gate(event)
-    Effect.objects.create(consumer=event.consumer, event=event.address, attempt=event.attempt, note=note)
+    Effect.objects.using(event.database).create(
+        consumer=event.consumer, event=event.address, attempt=event.attempt, note=note
+    )
 
 
 def wait_at_gate(event: ReceivedEvent) -> None:
     """A lock that a test holds: it sees who waits, and decides for how long."""
     if gate := event.value.get("gate"):
-        with connection.cursor() as cursor:
+        with connections[event.database].cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [gate])
