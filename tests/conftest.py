@@ -15,6 +15,7 @@ pytest_plugins = [  # each before those that import it
     "tests.support.fix_consumers",
     "tests.support.fix_servers",
     "tests.support.fix_processes",
+    "tests.support.fix_second_database",
     "tests.support.fix_queues",
     "tests.support.fix_restores",
     "tests.support.fix_sites",

@@ -17,6 +17,7 @@ from django_events.admin.finding import Hit, find
 from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows, topic_rows
+from django_events.admin.summaries import Summary, summaries
 from django_events.log.inventory import logs, next_scheduled, waiting
 from django_events.models import Position, Topic
 from django_events.models.databases import databases
@@ -47,7 +48,10 @@ class OverviewAdmin(Pages):
         return may(request, "view_overview")
 
     def overview(self, request: HttpRequest) -> HttpResponse:
-        using = addresses.database_of(request)
+        using, aliases = addresses.database_of(request), databases()
+        of_each = summaries(aliases) if len(aliases) > 1 else []
+        if away := next((one for one in of_each if one.alias == using and one.figures is None), None):
+            return self._away(request, away, of_each)
         in_buffer, in_logs, consumers = waiting(using), logs(using), sorted(standings(using), key=importance)
         scheduled = next_scheduled(using)
         pace = Pace.since_sample(using)
@@ -56,7 +60,8 @@ class OverviewAdmin(Pages):
         context = {
             "title": _("Overview"),
             "using": using,
-            "databases": databases(),
+            "databases": aliases,
+            "summaries": of_each,
             "problems": problems(
                 request,
                 find_problems(using, in_buffer, scheduled, consumers),
@@ -88,6 +93,18 @@ class OverviewAdmin(Pages):
             "now": sql.now(using),
         }
         return self.answer(request, "overview.html", context)
+
+    def _away(self, request: HttpRequest, away: Summary, of_each: list[Summary]) -> HttpResponse:
+        """The overview of a database that gives no answer: why, and the others."""
+        context = {
+            "title": _("Overview"),
+            "using": away.alias,
+            "databases": [one.alias for one in of_each],
+            "summaries": of_each,
+            "said": away.unavailable,
+            "details": away.details,
+        }
+        return self.answer(request, "overview_away.html", context, status=503)
 
     def workers(self, request: HttpRequest) -> HttpResponse:
         """The processes, as far as the database knows of them."""
@@ -168,8 +185,18 @@ def signs(request: HttpRequest) -> dict[str, Any]:
         address = reverse("admin:django_events_overview_changelist", current_app=getattr(request, "current_app", None))
     except NoReverseMatch:  # this site doesn't show it
         return {}
+    aliases = databases()
+    if len(aliases) > 1:
+        of_each = summaries(aliases)
+        known = [one.figures for one in of_each if one.figures is not None]
+        return {
+            "address": address,
+            "errors": sum(one.errors for one in known),
+            "warnings": sum(one.warnings for one in known),
+            "away": [one.alias for one in of_each if one.figures is None],
+        }
     try:
-        found = [one for using in databases() for one in _found(using)]
+        found = [one for using in aliases for one in _found(using)]
     except (DatabaseError, InterfaceError):
         return {"address": address, "unavailable": True}
     errors = sum(one.severity == "error" for one in found)

@@ -93,7 +93,7 @@ class Pages(ModelAdmin):
             context = {"title": _("Not there"), "said": str(error)}
             return self.answer(request, "unavailable.html", context, status=404)
         except (DatabaseError, InterfaceError) as error:
-            said = _reason(error, _broken(request))
+            said = reason(error, _broken(request))
             if said is None:
                 raise
             context = {"title": _("Nothing to show"), "said": said, "details": sql.said(error)}
@@ -177,7 +177,7 @@ def _broken(request: HttpRequest) -> str:
     return named if named in connections else addresses.home()
 
 
-def _reason(error: Exception, using: str) -> str | None:
+def reason(error: Exception, using: str) -> str | None:
     """A sentence about an error of the database; None if it is a defect of this package."""
     alias = {"alias": using}
     kind = sql.kind_of(error)

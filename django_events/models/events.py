@@ -1,7 +1,10 @@
 """The log: events in the order of their commits, and the questions one asks of it."""
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from heapq import merge
 from importlib import import_module
+from operator import attrgetter
 
 import pgtrigger.apps  # lets Meta take triggers, wherever it stands in INSTALLED_APPS
 from django.db import models
@@ -16,6 +19,8 @@ from django_events.models.topics import Topic, TopicHead
 from django_events.outcomes import Caused, Fate
 
 SQL = sql.beside(__name__)
+
+PAGE = 500  # events that are read at once from each of several databases
 
 
 class EventQuerySet(TopicQuerySet["Event"]):
@@ -74,9 +79,40 @@ class EventQuerySet(TopicQuerySet["Event"]):
         chosen = {"key": key} if key_prefix is None else {"key__startswith": key_prefix}
         return self.of(topic).filter(**chosen).order_by("id")
 
+    def across(
+        self,
+        topic: declarations.DeclaredTopic | str,
+        databases: Iterable[str] | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        newest_first: bool = False,
+    ) -> "Iterator[Event]":
+        """The events of a topic in several databases, by the time when they were logged; each says its `database`.
+
+        By default in all that hold topics. The events of one database come in the order of its ids. They are read in
+        pages while the iteration goes on; a database that can't be reached is an error, and never left out.
+        """
+        # The aliases are asked for here: that module imports the tables.
+        aliases = import_module("django_events.models.databases").databases() if databases is None else databases
+        pages = [
+            _paged(self.using(using).between(topic, start, end), newest_first=newest_first)
+            for using in dict.fromkeys(aliases)
+        ]
+        return merge(*pages, key=attrgetter("logged_at"), reverse=newest_first)
+
     def peek(self, topic: declarations.DeclaredTopic | str, *, limit: int = 10) -> "EventQuerySet":
         """The newest events, newest first. Looking moves no consumer."""
         return self.of(topic).order_by("-id")[:limit]
+
+
+def _paged(events: EventQuerySet, *, newest_first: bool) -> "Iterator[Event]":
+    """All of them by id, some at a time: no cursor stays open meanwhile, so a pooler may be in between."""
+    ordered, beyond = events.order_by("-id" if newest_first else "id"), "id__lt" if newest_first else "id__gt"
+    page = list(ordered[:PAGE])
+    while page:
+        yield from page
+        page = list(ordered.filter(**{beyond: page[-1].id})[:PAGE]) if len(page) == PAGE else []
 
 
 class Event(models.Model):
@@ -109,6 +145,11 @@ class Event(models.Model):
         # The room above reads it, so it is entered with the call.
         found: list[Fate] = import_module("django_events.observing.fates").fates(self._state.db, self.topic, self.id)
         return found
+
+    @property
+    def database(self) -> str:
+        """The alias of the database that it was read from."""
+        return self._state.db or ""
 
     @property
     def caused_by(self) -> str | None:

@@ -1,50 +1,34 @@
 """Two databases, where the same address but for its alias means another row: nothing ever strays to the other one."""
 
 import re
+import socket
 from collections import deque
 from datetime import timedelta
 from html import unescape
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
-import psycopg
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.core.management import call_command
-from django.db import connection, connections
+from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
 from django_events import Backoff, declarations
+from django_events.admin import summaries
 from django_events.consuming import registration
 from django_events.log.topics import sync
 from django_events.log.transfer import Transfer
 from django_events.models import BufferedEvent, Consumer, DeadLetter, Intervention, ScheduledEvent, Topic
+from django_events.observing import state
 from django_events.statements import log_table
+from tests.support.fix_database import login
 
 BOTH = ("default", "archive")
 ROOT = "/admin/django_events/"
-pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "archive"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def archive(django_db_setup, django_db_blocker):
-    """The alias of another database of the same server, with our tables. It comes before pytest-django looks."""
-    with django_db_blocker.unblock():
-        given = connection.get_connection_params()
-        server = {key: given[key] for key in ("user", "password", "host", "port") if given.get(key)}
-        name = f"{given['dbname']}_archive"
-        with psycopg.connect(**server, dbname="postgres", autocommit=True) as session:
-            session.execute(f'DROP DATABASE IF EXISTS "{name}"')
-            session.execute(f'CREATE DATABASE "{name}"')
-        connections["archive"] = connection.copy("archive")
-        connections["archive"].settings_dict = {**connection.settings_dict, "NAME": name}
-        connections.settings["archive"] = connections["archive"].settings_dict
-        call_command("migrate", database="archive", verbosity=0)
-        yield "archive"
-        connections["archive"].close()
-        del connections["archive"], connections.settings["archive"]
-        with psycopg.connect(**server, dbname="postgres", autocommit=True) as session:
-            session.execute(f'DROP DATABASE "{name}"')
+pytestmark = [
+    pytest.mark.usefixtures("archive"),
+    pytest.mark.django_db(transaction=True, databases=["default", "archive"]),
+]
 
 
 class Twins:
@@ -206,3 +190,69 @@ def test_one_history_of_a_row_however_its_address_is_written(olga, twins):
     olga.post(f"{ROOT}consumer/{pk}@default/act/pause/")
     for written in (f"{pk}", f"0{pk}", f"{pk}_40default"):
         assert "is paused" in olga.get(f"{ROOT}consumer/{written}/history/").content.decode()
+
+
+@pytest.fixture
+def frozen(archive, monkeypatch):
+    """New connections to the archive lead to a server that takes them and answers nothing, as a frozen one does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = {"HOST": "127.0.0.1", "PORT": str(server.getsockname()[1])}
+        monkeypatch.setitem(connections.settings, archive, login(**address))
+        yield archive
+
+
+@pytest.mark.requirement("E11")
+def test_the_overview_tells_of_every_database(olga, twins):
+    told = olga.get(f"{ROOT}overview/").content.decode()
+    table = told[told.index('id="events-databases"') : told.index('id="events-problems"')]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]
+
+    assert ["default" in row and "archive" not in row for row in rows] == [True, False]
+    for row in rows:
+        assert re.search(r'data-label="Dead letters">1<', row), row
+    assert 'href="/admin/django_events/overview/?database=archive"' in table
+
+
+@pytest.mark.requirement("E11")
+def test_one_database_is_no_table(olga):
+    with override_settings(DATABASE_ROUTERS=[Keeps()]):
+        assert "events-databases" not in olga.get(f"{ROOT}overview/").content.decode()
+
+
+@pytest.mark.requirement("E11")
+def test_a_database_that_gives_no_answer_says_so_in_its_place(olga, twins, frozen, monkeypatch):
+    monkeypatch.setattr(summaries, "SECONDS", 1)
+    answer = olga.get(f"{ROOT}overview/")
+    told = unescape(answer.content.decode())
+
+    assert answer.status_code == 200
+    assert told.count("The database “archive” can't be reached.") == 1
+    assert "things" in told
+    answer = olga.get(f"{ROOT}overview/?database=archive")
+    told = unescape(answer.content.decode())
+    assert answer.status_code == 503
+    assert "did not answer within 1 s" in told or "timeout" in told
+    assert told.count("The database “archive” can't be reached.") == 2
+    assert 'data-label="Dead letters">1<' in told
+
+
+@pytest.mark.requirement("E11")
+def test_the_sign_names_a_database_that_gives_no_answer(olga, frozen, monkeypatch):
+    monkeypatch.setattr(summaries, "SECONDS", 1)
+    sign = unescape(olga.get("/admin/django_events/").content.decode())
+
+    assert "the database “archive” gives no answer." in sign
+    assert "nothing needs attention" not in sign
+
+
+@pytest.mark.requirement("E11")
+def test_metrics_of_the_others_don_t_wait_for_a_database_that_gives_no_answer(archive, monkeypatch, request, caplog):
+    assert up() == {"default": 1, "archive": 1}
+    request.getfixturevalue("frozen")
+    monkeypatch.setattr(state, "SECONDS", 1)
+    assert up() == {"default": 1, "archive": 0}
+    assert "The state of the database 'archive' can't be read." in caplog.text
+
+
+def up():
+    return {labels[0]: value for metric, labels, value in state.read_all() if metric is state.UP}
