@@ -51,7 +51,7 @@ class Command(_Unchecked):
             self.print_help("manage.py", "events")
             return
         chosen = SUBCOMMANDS[subcommand]
-        aliases = all_named(options["database"], all_databases=options["all_databases"])
+        aliases = all_named(options["database"], all_databases=bool(options.get("all_databases")))
         if len(aliases) > 1 and not chosen.several:
             raise wrong_usage(f"events {subcommand} is about one database at a time, got {len(aliases)}.")
         using, as_json = aliases[0], options["format"] == "json"
@@ -75,4 +75,4 @@ class Command(_Unchecked):
 
 def _are_sections(options: dict[str, Any]) -> bool:
     """Whether the report says of which database it is: where several are named, or all are asked for, however many."""
-    return bool(options["all_databases"]) or (isinstance(options["database"], list) and len(options["database"]) > 1)
+    return bool(options.get("all_databases")) or (isinstance(options["database"], list) and len(options["database"]) > 1)
