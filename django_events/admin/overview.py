@@ -17,7 +17,7 @@ from django_events.admin.finding import Hit, find
 from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows, topic_rows
-from django_events.admin.summaries import Summary, summaries
+from django_events.admin.summaries import DatabaseSummary, summaries
 from django_events.log.inventory import logs, next_scheduled, waiting
 from django_events.models import Position, Topic
 from django_events.models.databases import databases
@@ -94,7 +94,7 @@ class OverviewAdmin(Pages):
         }
         return self.answer(request, "overview.html", context)
 
-    def _away(self, request: HttpRequest, away: Summary, of_each: list[Summary]) -> HttpResponse:
+    def _away(self, request: HttpRequest, away: DatabaseSummary, of_each: list[DatabaseSummary]) -> HttpResponse:
         """The overview of a database that gives no answer: why, and the others."""
         context = {
             "title": _("Overview"),

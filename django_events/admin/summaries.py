@@ -35,7 +35,7 @@ class Figures(NamedTuple):
     dead_more: bool
 
 
-class Summary(NamedTuple):
+class DatabaseSummary(NamedTuple):
     """The figures of a database, or a sentence that says why there are none, and what the database said."""
 
     alias: str
@@ -44,7 +44,7 @@ class Summary(NamedTuple):
     details: str = ""
 
 
-def summaries(aliases: Iterable[str]) -> list[Summary]:
+def summaries(aliases: Iterable[str]) -> list[DatabaseSummary]:
     """A summary of each of these databases. One that gives no answer in time says so in its place."""
     return [_summary(using, answer) for using, answer in in_each(aliases, _figures, seconds=SECONDS).items()]
 
@@ -67,10 +67,10 @@ def _figures(using: str) -> Figures:
     )
 
 
-def _summary(using: str, answer: Answer[Figures]) -> Summary:
+def _summary(using: str, answer: Answer[Figures]) -> DatabaseSummary:
     error = answer.error
     if error is None:
-        return Summary(using, answer.value())
+        return DatabaseSummary(using, answer.value())
     if not isinstance(error, DatabaseError | InterfaceError) or (told := reason(error, using)) is None:
         raise error
-    return Summary(using, None, told, said(error))
+    return DatabaseSummary(using, None, told, said(error))

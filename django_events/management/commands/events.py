@@ -75,4 +75,5 @@ class Command(_Unchecked):
 
 def _are_sections(options: dict[str, Any]) -> bool:
     """Whether the report says of which database it is: where several are named, or all are asked for, however many."""
-    return bool(options.get("all_databases")) or (isinstance(options["database"], list) and len(options["database"]) > 1)
+    named = options["database"]
+    return bool(options.get("all_databases")) or (isinstance(named, list) and len(set(named)) > 1)

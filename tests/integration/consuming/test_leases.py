@@ -21,6 +21,7 @@ from django_events.exceptions import LeaseLost
 from django_events.models import Delivery
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.dead_letters import redrive
+from django_events.workers import lease_renewal
 from django_events.workers.lease_renewal import LeaseRenewal
 from testproject.shop.models import Product
 from tests.support.fix_consumers import (
@@ -1145,3 +1146,81 @@ def test_a_failed_batch_is_not_settled_beside_a_takeover(things, make_consumer, 
     with pytest.raises(LeaseLost), transaction.atomic():
         lease.settle([], careful_until=2)
     assert position_of(reader).careful_until == 0
+
+
+# --- a process with several databases has a renewal for each
+
+
+@pytest.fixture
+def elsewhere():
+    """The renewal of the same process for another database."""
+    stopped = []
+    renewal = LeaseRenewal("default", stop=lambda: stopped.append("stop"), end=stopped.append)
+    renewal.stopped = stopped
+    yield renewal
+    renewal.close()
+
+
+@pytest.mark.requirement("E11")
+@pytest.mark.parametrize(
+    ("renewal", "finishes"), [(SOON, True), (0.05, False)], indirect=["renewal"], ids=["finishes", "doesn't finish"]
+)
+def test_a_process_that_ends_gives_what_it_has_of_other_databases_time_and_then_back(
+    lanes, make_consumer, renewal, elsewhere, in_thread, finishes
+):
+    stuck, busy = threading.Event(), threading.Event()
+
+    def handler(event):
+        assert (stuck if event.value == "stuck" else busy).wait(SOON)
+
+    slow = make_consumer(
+        lanes, handler=handler, name="slow", timeout=timedelta(milliseconds=20), lease=timedelta(seconds=1), types=["s"]
+    )
+    other = make_consumer(lanes, handler=handler, name="other", types=["o"], lease=timedelta(hours=1))
+    publish_many(lanes, [Draft(value="stuck", type="s", partition=0), Draft(value="busy", type="o", partition=0)])
+    transfer_all()
+
+    def serve_and_keep(consumer, renewal):
+        lease = lease_of(consumer, 0)
+        with renewal.renewing(lease):
+            return serve_lease(lease)
+
+    serving = [in_thread(serve_and_keep, other, elsewhere)]
+    wait_until(lambda: elsewhere.leases, seconds=SOON)
+    serving.append(in_thread(serve_and_keep, slow, renewal))
+    try:
+        wait_until(lambda: elsewhere.stopped == ["stop"], seconds=SOON)
+        if finishes:
+            assert 70 not in renewal.ended
+            busy.set()
+            assert serving[0].result(SOON) == 1
+        wait_until(lambda: 70 in renewal.ended, seconds=SOON)
+        assert elsewhere.stopped == ["stop"], "one of them ends the process"
+        assert finishes or len(due(other)) == 1, "its lease had an hour left, and is given up"
+    finally:
+        stuck.set()
+        busy.set()
+
+
+@pytest.mark.requirement("E11")
+def test_python_s_watchdog_waits_for_the_longest_handler_of_all_databases(monkeypatch):
+    class OfOneDatabase:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def stuck_after(self):
+            return self.seconds
+
+    said = []
+    monkeypatch.setattr(lease_renewal.faulthandler, "dump_traceback_later", lambda after, **options: said.append(after))
+    monkeypatch.setattr(lease_renewal.faulthandler, "cancel_dump_traceback_later", lambda: said.append("canceled"))
+    first, second = OfOneDatabase(10.0), OfOneDatabase(900.0)
+    monkeypatch.setattr(lease_renewal, "_running", {first, second, OfOneDatabase(None)})
+    lease_renewal._watch_for_a_stuck_interpreter()
+    second.seconds = None
+    lease_renewal._watch_for_a_stuck_interpreter()
+    first.seconds = None
+    lease_renewal._watch_for_a_stuck_interpreter()
+    lease_renewal._watch_for_a_stuck_interpreter()
+
+    assert said == [900.0, 10.0, "canceled"]
