@@ -120,8 +120,14 @@ class Several:
                 raise
             except (Unreachable, DatabaseError, InterfaceError, EventsError) as error:
                 connections.close_all()
-                if self._once or self._is_stopping():
+                if self._once:
                     self.errors[one.using] = error
+                    return
+                if self._is_stopping():  # what was to be tried again isn't a failure of a process that was told to stop
+                    about = {"database": one.using}
+                    logger.debug(
+                        "The database %r can't be served. %s", one.using, said_of(one.using, error), extra=about
+                    )
                     return
                 self._try_again_later(one, error)
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,7 +210,7 @@ def test_reports_have_a_section_for_each_database(processes: Processes, office: 
     assert here.startswith("DATABASE default") and "letters" in here and "letters" in there
 
     west.server.stop("immediate")
-    for subcommand in ("status", "topics", "consumers", "workers", "health", "interventions"):
+    for subcommand in ("topics", "consumers", "health"):
         ended = processes.run("events", subcommand, *BOTH, "--format", "json")
         first, second = json.loads(ended.stdout)["databases"]
         assert ended.returncode == 75
@@ -227,3 +228,37 @@ def test_what_changes_something_is_about_one_database(processes: Processes, west
     assert "events pause is about one database at a time, got 2." in ended.stderr
     ended = processes.run("events", "status", "--database", "west", "--all-databases")
     assert (ended.returncode, ended.stderr) == (2, "CommandError: Name databases, or say --all-databases, not both.\n")
+
+
+def test_a_watched_status_goes_on_while_one_of_them_is_away(processes: Processes, west: West):
+    watching = processes.start("events", "status", *BOTH, "--watch", "0.1", "--format", "json")
+    processes.wait_until(lambda: '"report"' in processes.said(watching), what="the first report")
+    west.server.stop("immediate")
+    processes.wait_until(lambda: "can't be reached" in processes.said(watching), what="what is said of west")
+    west.server.start()
+    away = processes.said(watching).count("\n")
+    processes.wait_until(lambda: processes.said(watching).count("\n") > away + 2, what="more reports")
+    watching.send_signal(signal.SIGINT)
+
+    assert watching.wait(60) == 0
+    first, *_, last = (json.loads(line)["databases"] for line in processes.said(watching).splitlines())
+    assert [one["code"] for one in first] == [one["code"] for one in last] == [0, 0]
+
+
+def test_a_frozen_server_keeps_neither_the_other_database_nor_the_end_waiting(
+    processes: Processes, office: Office, west: West
+):
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        port = frozen.getsockname()[1]
+        server = urlsplit(west.url)
+        processes.variables["WEST_URL"] = urlunsplit(
+            server._replace(netloc=f"{server.username}:{server.password}@127.0.0.1:{port}")
+        )
+        processes.variables["VANISHED_AFTER"] = "2"  # to connect, too
+        worker = processes.start("run_events", *BOTH)
+        office.post({})
+        wait_for(office, 1)
+        worker.send_signal(signal.SIGTERM)
+
+        assert worker.wait(30) == 0
+    assert len(office.effects("answering")) == 1
