@@ -309,7 +309,7 @@ def test_the_reference_has_every_subcommand_of_events_with_its_options():
         for one in options:
             assert re.search(rf"(?<![\w-]){one}(?![\w-])", usage), f"The usage of events {subcommand} has no {one}."
             assert not one.startswith("--") or has_line(section, one), f"events {subcommand} has no row for {one}."
-    assert [one for one in ("--format", "--database") if not has_line(headings["events"], one)] == []
+    assert [one for one in ("--format", "--database", "--all-databases") if not has_line(headings["events"], one)] == []
 
 
 def test_the_tree_of_errors_is_complete():
