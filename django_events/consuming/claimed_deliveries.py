@@ -123,11 +123,11 @@ class ClaimedDeliveries(Lease):
         if cut is not None:
             self.unread = [event_id for event_id in event_ids if event_id >= cut[0]] + self.unread
         there = {row[0] for row in rows}
-        read = self._events_of(rows)
+        read = of.received(rows)
         if cut is not None and not rows:
             self.unread.remove(cut[0])
             there.add(cut[0])
-            read = [UnreadEvent(of.topic, cut, consumer=of.consumer.name, database=of.using)]
+            read = [of.unread(cut)]
         left = {*self.unread, *there}
         if gone := [event_id for event_id in event_ids if event_id not in left]:
             self._forget_dropped(gone)
@@ -135,11 +135,7 @@ class ClaimedDeliveries(Lease):
 
     def take(self, rows: sql.Rows) -> None:
         """The rows of all its events were read with the claim."""
-        self.events = [self._with_attempts(event) for event in self._events_of(rows)]
-
-    def _events_of(self, rows: sql.Rows) -> list[ReceivedEvent]:
-        of = self.subscription
-        return [ReceivedEvent(of.topic, row, consumer=of.consumer.name, database=of.using) for row in rows]
+        self.events = [self._with_attempts(event) for event in self.subscription.received(rows)]
 
     def _forget_dropped(self, event_ids: list[int]) -> None:
         """Delete the deliveries of events that retention has dropped; EventsMissing if one was not dropped."""

@@ -195,9 +195,9 @@ class LeasedPartition(Lease):
     def _batch(self, rows: sql.Rows, cut: tuple[Any, ...] | None, *, most: int, upper: int) -> EventBatch:
         """The events up to the id `upper`, of which at most `most` were asked for, and one did not fit, if any."""
         of = self.subscription
-        events = [ReceivedEvent(of.topic, row, consumer=of.consumer.name, database=of.using) for row in rows]
+        events = of.received(rows)
         if cut is not None and not events:
-            events = [UnreadEvent(of.topic, cut, consumer=of.consumer.name, database=of.using)]
+            events = [of.unread(cut)]
         # Events that did not fit were unpacked for nothing, so the next read asks for fewer.
         self.read_limit = of.most if cut is None else 2 * len(events)
         ended = len(events) < most and cut is None

@@ -10,7 +10,6 @@ from django_events.consuming.failures import Failure, Verdict, judge
 from django_events.consuming.leased_partitions import LeasedPartition, PartitionSettlement
 from django_events.consuming.reading import ALL, NOTHING, Rows, bounded, is_of_payload, loaded
 from django_events.consuming.subscriptions import Subscription
-from django_events.consuming.unread import UnreadEvent
 from django_events.exceptions import LeaseLost
 from django_events.received import ReceivedEvent
 
@@ -105,12 +104,9 @@ def next_redrive(lease: LeasedPartition) -> Redrive | None:
         if not is_of_payload(lease.using, error):
             raise
         read, cut = _rows(lease, event_id, most_bytes=NOTHING)
-    kind, row = (UnreadEvent, cut) if cut is not None else (ReceivedEvent, read[0] if read else None)
-    if row is None:
-        return None
     of = lease.subscription
-    event = kind(of.topic, row, consumer=of.consumer.name, database=lease.using)
-    return Redrive(lease, dead_letter_id, attempts, event)
+    events = of.received(read[:1]) if cut is None else [of.unread(cut)]
+    return Redrive(lease, dead_letter_id, attempts, events[0]) if events else None
 
 
 def _rows(lease: LeasedPartition, event_id: int, *, most_bytes: int | None = None) -> Rows:

@@ -1,14 +1,16 @@
 """A consumer on one of its topics, as it is declared here and registered in the database."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Prefetch
 
 from django_events import declarations, models, sql
+from django_events.consuming.unread import UnreadEvent
 from django_events.exceptions import NotReady
 from django_events.matching import condition
+from django_events.received import ReceivedEvent
 from django_events.statements import log_table
 
 # How many events a worker reads at once for a handler that takes one at a time.
@@ -43,6 +45,15 @@ class Subscription:
     def most(self) -> int:
         """How many events are read at once."""
         return self.consumer.batch_size or READ_AHEAD
+
+    def received(self, rows: Iterable[Sequence[Any]]) -> list[ReceivedEvent]:
+        """Events as its handler gets them."""
+        topic, consumer, database = self.topic, self.consumer.name, self.using
+        return [ReceivedEvent(topic, row, consumer=consumer, database=database) for row in rows]
+
+    def unread(self, row: Sequence[Any]) -> UnreadEvent:
+        """An event whose payload was not read."""
+        return UnreadEvent(self.topic, row, consumer=self.consumer.name, database=self.using)
 
     @property
     def is_queue(self) -> bool:

@@ -1,7 +1,7 @@
 """The database that a command works on, and what goes wrong there as a message with an exit code."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError, connections
@@ -72,6 +72,11 @@ def explained(using: str) -> Iterator[None]:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     except EventsError as error:
         raise CommandError(str(error), returncode=Exit.FAILED) from error
+
+
+def explained_if_alone(aliases: Sequence[str]) -> AbstractContextManager[None]:
+    """`explained` for the only database: of several, each has errors of its own, and none ends the work of others."""
+    return explained(aliases[0]) if len(aliases) == 1 else nullcontext()
 
 
 def worst(codes: Iterable[int]) -> int:

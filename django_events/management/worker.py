@@ -15,7 +15,7 @@ from django.db import connections
 from django_events import declarations
 from django_events.exceptions import UnknownName
 from django_events.log.setbacks import Setback
-from django_events.management.databases import add_databases, all_named, explained, worst
+from django_events.management.databases import add_databases, all_named, explained, explained_if_alone, worst
 from django_events.phrases import count
 from django_events.sql.direct import connected_as_a_worker
 from django_events.workers.loop import Exit, RateMeter
@@ -140,9 +140,7 @@ class WorkerCommand(BaseCommand):
         Of several databases each has errors of its own: `refuse_failures` tells them.
         """
         try:
-            with ExitStack() as entered:
-                if len(aliases) == 1:
-                    entered.enter_context(explained(aliases[0]))
+            with explained_if_alone(aliases), ExitStack() as entered:
                 for using in aliases:
                     entered.enter_context(connected_as_a_worker(using))
                 yield entered.enter_context(stop_on_signals())

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations, sql
 from django_events.exceptions import EventExpired, Invalid
+from django_events.models.databases import databases as holding_topics
 from django_events.models.functions import TopicId
 from django_events.models.times import first_since, refuse_naive
 from django_events.models.topic_queries import TopicQuerySet
@@ -93,11 +94,9 @@ class EventQuerySet(TopicQuerySet["Event"]):
         By default in all that hold topics. The events of one database come in the order of its ids. They are read in
         pages while the iteration goes on; a database that can't be reached is an error, and never left out.
         """
-        # The aliases are asked for here: that module imports the tables.
-        aliases = import_module("django_events.models.databases").databases() if databases is None else databases
         pages = [
             _paged(self.using(using).between(topic, start, end), newest_first=newest_first)
-            for using in dict.fromkeys(aliases)
+            for using in dict.fromkeys(holding_topics() if databases is None else databases)
         ]
         return merge(*pages, key=attrgetter("logged_at"), reverse=newest_first)
 

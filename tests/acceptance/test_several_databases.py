@@ -3,16 +3,14 @@
 import json
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server
-from tests.acceptance.conftest import Office
+from tests.acceptance.conftest import Office, wait_until_told
 from tests.support.fix_servers import database_of
 from tests.support.processes import Processes, wait_until
 
@@ -188,17 +186,11 @@ def test_the_second_signal_gives_the_leases_of_both_back(processes: Processes, o
         here.wait_for_a_waiting_session()
         processes.wait_until(lambda: west.leases() and office.leases(), what="leases on both")
         worker.send_signal(signal.SIGINT)
-        wait_until(lambda: not catches_twice(worker), what="a process that was told to stop")
+        wait_until_told(worker)
         worker.send_signal(signal.SIGINT)
 
         assert worker.wait(60) == 1
     assert (office.leases(), west.leases()) == (0, 0)
-
-
-def catches_twice(process: "subprocess.Popen[str]") -> bool:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    [mask] = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
-    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_reports_have_a_section_for_each_database(processes: Processes, office: Office, west: West):

@@ -51,12 +51,14 @@ class Command(_Unchecked):
             self.print_help("manage.py", "events")
             return
         chosen = SUBCOMMANDS[subcommand]
-        aliases = all_named(options["database"], all_databases=bool(options.get("all_databases")))
+        all_databases = bool(options.get("all_databases"))
+        aliases = all_named(options["database"], all_databases=all_databases)
         if len(aliases) > 1 and not chosen.several:
             raise wrong_usage(f"events {subcommand} is about one database at a time, got {len(aliases)}.")
         using, as_json = aliases[0], options["format"] == "json"
         of_one = partial(chosen.report, **options)
-        ask = partial(report_of_each, aliases, of_one) if _are_sections(options) else partial(of_one, using)
+        sections = all_databases or len(aliases) > 1  # all, however many these are
+        ask = partial(report_of_each, aliases, of_one) if sections else partial(of_one, using)
         try:
             if options.get("follow"):
                 follow_log(self, using, as_json=as_json, **options)
@@ -71,9 +73,3 @@ class Command(_Unchecked):
         show(self, report, as_json=as_json)
         if report.code:
             sys.exit(report.code)
-
-
-def _are_sections(options: dict[str, Any]) -> bool:
-    """Whether the report says of which database it is: where several are named, or all are asked for, however many."""
-    named = options["database"]
-    return bool(options.get("all_databases")) or (isinstance(named, list) and len(set(named)) > 1)

@@ -3,7 +3,7 @@
 import sys
 from argparse import BooleanOptionalAction
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 from django.conf import settings
@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
 from django_events.management import reloading
-from django_events.management.databases import explained
+from django_events.management.databases import explained_if_alone
 from django_events.management.worker import Tally, WorkerCommand, log_handled, log_moved, quoted
 from django_events.workers.all_in_one import AllInOne
 from django_events.workers.loop import Exit
@@ -95,9 +95,7 @@ class Command(WorkerCommand):
             for one in begun:
                 one.several.hand_back()
 
-        with ExitStack() as explaining:
-            if len(aliases) == 1:
-                explaining.enter_context(explained(aliases[0]))
+        with explained_if_alone(aliases):
             reloading.work_until_changed(work, hand_back=hand_back, say=self.say)
 
 
