@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
-from django_events.outcomes import Move, RemovedTopic, Replayed, Retried, Skipped
+from django_events.outcomes import Move, RemovedTopic, Repartitioned, Replayed, Retried, Skipped
 
 WAIT = timedelta(seconds=10)
 
@@ -35,8 +35,22 @@ def _operations() -> Any:
     return import_module("django_events.operations")
 
 
-class Removable:
-    """The verb that a declared topic has."""
+class Changeable:
+    """The verbs that a declared topic has."""
+
+    def repartition(
+        self,
+        partitions: int,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> Repartitioned:
+        """Divide the log of this topic into another number of partitions; see `operations.repartition`."""
+        options = {"reason": reason, "by": by, "dry_run": dry_run, "using": using}
+        changed: Repartitioned = _operations().repartition(self, partitions, **options)
+        return changed
 
     def remove(
         self,

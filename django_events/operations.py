@@ -15,18 +15,20 @@ from django_events.operating.erasing.api import erase
 from django_events.operating.pausing import pause, resume
 from django_events.operating.publishing_scheduled import publish_scheduled
 from django_events.operating.removing import remove_topic
+from django_events.operating.repartitioning import repartition
 from django_events.operating.replaying import replay
 from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from django_events.operating.unregistering import unregister
-from django_events.outcomes import Matched, Move, RemovedTopic, Replayed, Retried, Searched, Skipped
+from django_events.outcomes import Matched, Move, RemovedTopic, Repartitioned, Replayed, Retried, Searched, Skipped
 from django_events.publishing.republish import publish_again
 
 __all__ = [
     "Matched",
     "Move",
     "RemovedTopic",
+    "Repartitioned",
     "Replayed",
     "Retried",
     "Searched",
@@ -43,6 +45,7 @@ __all__ = [
     "redrive",
     "remove_clock",
     "remove_topic",
+    "repartition",
     "replay",
     "resume",
     "resume_clock",

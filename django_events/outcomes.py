@@ -81,6 +81,19 @@ class RemovedTopic(NamedTuple):
     finished: bool
 
 
+class Repartitioned(NamedTuple):
+    """A topic whose log is, or would be, divided into another number of partitions, from an event on.
+
+    `held_back` are the consumers that read by the former number until they have handled all events before that one.
+    """
+
+    topic: str
+    before: int
+    after: int
+    first_id: int
+    held_back: tuple[str, ...]
+
+
 class Fate(NamedTuple):
     """What one consumer has done with one event so far. The state is one of those in docs/how-to/use-the-admin.md.
 

@@ -140,7 +140,7 @@ def events(using: str, topic: Topic) -> QuerySet[Event, dict[str, Any]]:
 def partitions(using: str, topic: Topic) -> list[tuple[int, int]]:
     """The last number of each partition: how many events it has had."""
     known = ends_of(using, [topic])
-    return [(partition, known.get((topic.pk, partition), 0)) for partition in range(topic.partitions)]
+    return [(partition, known.get((topic.pk, partition), 0)) for partition in range(topic.most_partitions)]
 
 
 def ends(using: str, topic: Topic) -> tuple[int, int]:
@@ -194,4 +194,4 @@ def _ids(using: str, topic: Topic, filters: dict[str, Any], place: int, *, up: b
 def _by_index(topic: Topic, filters: dict[str, Any]) -> bool:
     """Whether an index leads to the events, however long the log is."""
     named = set(filters)
-    return not named or (named == {"key"} and topic.timeline) or (named == {"partition"} and topic.partitions > 1)
+    return not named or (named == {"key"} and topic.timeline) or (named == {"partition"} and not topic.is_undivided)

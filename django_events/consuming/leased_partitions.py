@@ -37,7 +37,7 @@ SQL = sql.beside(__name__)
 
 # How many ids a read looks at, at least, where a filter or the partition may leave out most of them.
 RANGE = 10_000
-CLAIMED = 8  # columns of `claim_and_read` before those of an event
+CLAIMED = 9  # columns of `claim_and_read` before those of an event
 MOST = 1_000_000  # events in one read, where neither batch_size nor memory sets a limit
 
 
@@ -97,6 +97,7 @@ class LeasedPartition(Lease):
     row_address: str | None  # the ctid of the position's row; None where it has to be found by its key
     clock: datetime
     redrives: bool
+    barrier: int | None  # it is not read from this id on, because other partitions of the consumer are not so far
     after_crash: bool  # the last worker lost its lease, and what it was handling has not been looked at
     readable_until: int = 0
     batch: EventBatch | None = None
@@ -170,14 +171,9 @@ class LeasedPartition(Lease):
             (rows, upper), self.read_ahead = self.read_ahead, None
             return self._batch(rows, None, most=self.subscription.most, upper=upper)
         of = self.subscription
-        if self.position >= self.readable_until:
-            rows = sql.fetch_whole(
-                self.using, sql.shared.last_readable.on(log=of.log, topic_id=of.topic_id, after=self.position)
-            )
-            if not rows:
-                self.after_crash = False  # the worker that lost its lease was handling nothing
-                return None
-            self.readable_until = rows[0][0]
+        if self.position >= self.readable_until and not self._see_end():
+            self.after_crash = False  # the worker that lost its lease was handling nothing
+            return None
         if self.after_crash:
             self._go_carefully()
         # What may have ended a worker is also read by itself: it may be too large to be read with others.
@@ -191,6 +187,27 @@ class LeasedPartition(Lease):
         )
         rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
         return self._batch(rows, cut, most=most, upper=upper)
+
+    def _see_end(self) -> bool:
+        """Find out up to which id there is something to read; False if there is nothing behind the position."""
+        of = self.subscription
+        for row_address in [self.row_address, None] if self.row_address else [None]:
+            rows = sql.fetch_whole(
+                self.using,
+                SQL.readable_until.on(log=of.log, topic_id=of.topic_id, after=self.position),
+                position_id=self.position_id,
+                row_address=row_address,
+            )
+            if rows:
+                [[last_id, self.barrier]] = rows
+                self.readable_until = last_id or self.position
+                return self.position < self.readable_until
+        raise self.lose()
+
+    @property
+    def is_at_barrier(self) -> bool:
+        """Whether the consumer may go on by the topic's next layout, as far as this partition is concerned."""
+        return self.barrier is not None and self.position >= self.barrier - 1
 
     def _batch(self, rows: sql.Rows, cut: tuple[Any, ...] | None, *, most: int, upper: int) -> EventBatch:
         """The events up to the id `upper`, of which at most `most` were asked for, and one did not fit, if any."""
@@ -266,6 +283,8 @@ class LeasedPartition(Lease):
         """Whether a batch is smaller than min_batch, and its oldest event has not waited for max_wait yet."""
         wanted = self.subscription.consumer
         if not batch.events or not self.last or len(batch.events) >= wanted.min_batch:
+            return False
+        if self.barrier is not None and batch.position >= self.barrier - 1:  # no more come before the barrier
             return False
         now = self.clock + timedelta(seconds=time.monotonic() - self.claimed_at)
         return now - batch.events[0].logged_at < (wanted.max_wait or timedelta(0))
@@ -448,12 +467,13 @@ def claim(
         rows = sql.fetch_whole(
             subscription.using,
             SQL.claim.on(
-                redrive_due=sql.shared.redrive_due,
+                redrive_due=subscription.redrive_due,
                 log=subscription.log,
                 topic_id=subscription.topic_id,
                 min_position=min_position,
             ),
             position_id=position_id,
+            layout=subscription.layout,
             token=token,
             lease=subscription.consumer.lease,
             holder=holder[:200],
@@ -464,7 +484,8 @@ def claim(
             break
     if not rows:
         return None
-    position, number, attempted, attempts, careful_until, lost_token, address, clock, redrives, last_id, _ = rows[0]
+    position, number, attempted, attempts, careful_until, lost_token, address, clock = rows[0][:8]
+    redrives, last_id, barrier, _ = rows[0][8:]
     return LeasedPartition(
         subscription,
         token,
@@ -480,6 +501,7 @@ def claim(
         address,
         clock,
         redrives,
+        barrier,
         after_crash=lost_token is not None,
         readable_until=last_id or 0,
     )
@@ -508,7 +530,7 @@ class PreparedClaim:
             segment=segment.table,
             topic_id=of.topic_id,
             before=segment.first - 1,
-            redrive_due=sql.shared.redrive_due,
+            redrive_due=of.redrive_due,
             light=light(chosen, of.most),
         )
 
@@ -520,6 +542,7 @@ class PreparedClaim:
         rows = self._session.ask(
             self._statement,
             position_id=self._position_id,
+            layout=of.layout,
             token=token,
             lease=of.consumer.lease,
             holder=holder[:200],
@@ -527,7 +550,7 @@ class PreparedClaim:
         )
         if not rows:
             return None
-        position, number, attempted, careful_until, address, clock, last_id, upper = rows[0][:CLAIMED]
+        position, number, attempted, careful_until, address, clock, last_id, barrier, upper = rows[0][:CLAIMED]
         events = [row[CLAIMED:] for row in rows if row[CLAIMED] is not None]
         return LeasedPartition(
             of,
@@ -544,6 +567,7 @@ class PreparedClaim:
             row_address=address,
             clock=clock,
             redrives=False,
+            barrier=barrier,
             after_crash=False,
             readable_until=last_id,
             read_ahead=(events, upper) if are_whole(events) else None,

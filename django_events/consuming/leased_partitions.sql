@@ -11,6 +11,21 @@ ORDER BY e.id
 LIMIT {most}
 
 
+-- name: readable_until
+-- Up to which id a leased partition can be read now, and its barrier: in one snapshot, so that no event is read that came
+-- after a barrier was set. The id is null where nothing is behind the position.
+--
+-- The row is looked for as in `settle`. The position is a literal, so that the planner opens no older segment.
+-- Parameters: position_id, row_address (a ctid, or null). Literals: topic_id, after. Identifiers: log.
+-- Relies on: the row's address, or the primary key of django_events_position; the primary key of the log.
+SELECT least(last.id, p.barrier - 1), p.barrier
+FROM django_events_position AS p
+LEFT JOIN (
+    SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} ORDER BY e.id DESC LIMIT 1
+) AS last ON true
+WHERE p.ctid = coalesce(%(row_address)s::tid, p.ctid) AND p.id = %(position_id)s
+
+
 -- name: count_attempt
 -- Count an attempt before it starts, so that it is counted even if the handler ends its process.
 --
@@ -73,18 +88,20 @@ RETURNING
 -- The commit need not wait for the disk unless an attempt failed before: if a crash of the server undoes the lease,
 -- it undoes everything that was settled under it too.
 -- Where the log ends at the position, nothing is written. `min_position` is at most the position, unless that was
--- rewound: a literal, so that the planner opens no older segment.
--- Parameters: position_id, token, lease (an interval), holder, async_commit (whether the commit may return before it is on disk).
+-- rewound: a literal, so that the planner opens no older segment. By another layout than the worker knows, nothing is
+-- leased: a change of it writes the position's row, so that a claim that waited for the row's lock sees it.
+-- Parameters: position_id, layout, token, lease (an interval), holder, async_commit (whether the commit may return before
+-- it is on disk).
 -- Literals: topic_id, min_position. Identifiers: log. Parts: redrive_due.
 -- Answers with the position as it is, the token of the lease that was taken over if there was one, the row's address,
--- the time, whether a dead letter is to be handled again, and up to which id the log can be read.
+-- the time, whether a dead letter is to be handled again, up to which id the log can be read, and the barrier.
 -- Relies on: the primary keys of django_events_position and of the log.
 WITH free AS MATERIALIZED (
     SELECT
         p.id,
         p.token AS lost_token,
         redrive.due AS redrive_due,
-        last.id AS last_id,
+        least(last.id, p.barrier - 1) AS last_id,
         CASE
             WHEN %(async_commit)s AND p.token IS NULL AND p.attempts = 0 THEN set_config('synchronous_commit', 'off', true)
         END AS commits
@@ -102,7 +119,8 @@ WITH free AS MATERIALIZED (
         AND p.stopped_at IS NULL
         AND (p.retry_at IS NULL OR p.retry_at <= clock_timestamp())
         AND (p.token IS NULL OR p.leased_until <= clock_timestamp())
-        AND (last.id > p.position OR redrive.due)
+        AND p.layout IS NOT DISTINCT FROM %(layout)s
+        AND (least(last.id, p.barrier - 1) > p.position OR redrive.due)
     FOR UPDATE OF p SKIP LOCKED
 )
 UPDATE django_events_position AS p
@@ -116,7 +134,7 @@ WHERE p.id = free.id
 RETURNING
     p.position, p.number, p.attempted, p.attempts, p.careful_until,
     free.lost_token, p.ctid::text, clock_timestamp(),
-    free.redrive_due, free.last_id, free.commits
+    free.redrive_due, free.last_id, p.barrier, free.commits
 
 
 -- name: claim_and_read
@@ -127,13 +145,14 @@ RETURNING
 -- it does nothing: `claim` finds out. It sees one snapshot: a worker that has settled more since has moved the position
 -- beyond what is seen here, so nothing is claimed, or up to where these events begin.
 -- `ONLY log` has no rows. It is there because the rights and policies of the log hold for its segments too.
--- Parameters: position_id, token, lease (an interval), holder, reach (how many ids to look at). Literals: topic_id,
+-- Parameters: position_id, layout, token, lease (an interval), holder, reach (how many ids to look at). Literals: topic_id,
 -- before (the id before the segment's first). Identifiers: log, segment. Parts: redrive_due, light (the events after
 -- claimed.position, up to claimed.upper).
--- Answers with what was claimed, up to which id the log can be read, and up to which it was read; then each event.
+-- Answers with what was claimed, up to which id the log can be read, the barrier, and up to which id it was read; then
+-- each event.
 -- Relies on: the primary keys of django_events_position and of the segment; for `light`, see there.
 WITH free AS MATERIALIZED (
-    SELECT p.id, last.id AS last_id, set_config('synchronous_commit', 'off', true) AS commits
+    SELECT p.id, least(last.id, p.barrier - 1) AS last_id, set_config('synchronous_commit', 'off', true) AS commits
     FROM django_events_position AS p
     JOIN django_events_consumer AS c ON c.id = p.consumer_id
     CROSS JOIN (
@@ -147,8 +166,9 @@ WITH free AS MATERIALIZED (
         AND (p.retry_at IS NULL OR p.retry_at <= clock_timestamp())
         AND c.paused_at IS NULL
         AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+        AND p.layout IS NOT DISTINCT FROM %(layout)s::int
         AND p.position >= {before}
-        AND p.position < last.id
+        AND p.position < least(last.id, p.barrier - 1)
         AND NOT EXISTS (SELECT FROM django_events_deadletter AS d WHERE {redrive_due})
         AND NOT EXISTS (SELECT FROM ONLY {log})
     FOR UPDATE OF p SKIP LOCKED
@@ -165,11 +185,11 @@ claimed AS (
     RETURNING
         p.partition, p.position, p.number, p.attempted, p.careful_until,
         p.ctid::text AS row_address, clock_timestamp() AS clock,
-        free.last_id, least(free.last_id, p.position + %(reach)s::bigint) AS upper
+        free.last_id, p.barrier, least(free.last_id, p.position + %(reach)s::bigint) AS upper
 )
 SELECT
     claimed.position, claimed.number, claimed.attempted, claimed.careful_until, claimed.row_address, claimed.clock,
-    claimed.last_id, claimed.upper, event.*
+    claimed.last_id, claimed.barrier, claimed.upper, event.*
 FROM claimed
 LEFT JOIN LATERAL ({light}) AS event ON true
 

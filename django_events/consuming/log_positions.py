@@ -53,7 +53,7 @@ def begin(using: str, topic: models.Topic, start: declarations.Start) -> int:
 
 def number_at(using: str, topic: models.Topic, partition: int, position: int) -> int:
     """How many events a partition had up to a position; of all partitions it is the position itself."""
-    if partition == models.Position.ALL or topic.partitions == 1:
+    if partition == models.Position.ALL or topic.is_undivided:
         return position
     statement = sql.shared.number_at.on(log=log_table(topic.pk), partition=partition, after=0, upper=position)
     if rows := sql.fetch(using, statement):

@@ -92,7 +92,7 @@ def next_redrive(lease: LeasedPartition) -> Redrive | None:
     """The next dead letter of a leased partition to handle again, by event id; None if none is due."""
     rows = sql.fetch(
         lease.using,
-        SQL.next_redrive.on(redrive_due=sql.shared.redrive_due),
+        SQL.next_redrive.on(redrive_due=lease.subscription.redrive_due),
         position_id=lease.position_id,
     )
     if not rows:

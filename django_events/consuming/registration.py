@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.db import DatabaseError, transaction
+from django.db.models import Max, Min
 
 from django_events import declarations, models, sql
-from django_events.consuming import log_positions
+from django_events.consuming import layouts, log_positions
 from django_events.exceptions import InUse, Invalid, Refused, UnknownName, did_you_mean
 from django_events.matching import decides, expression, is_pattern
 from django_events.models.functions import ClockTimestamp
@@ -78,11 +79,6 @@ def check_filter(using: str, declared: declarations.DeclaredConsumer) -> None:
         )
 
 
-def partitions_of(declared: declarations.DeclaredConsumer, topic: models.Topic) -> list[int]:
-    """The partitions that a consumer has a position in."""
-    return list(range(topic.partitions)) if declared.partitioned else [ALL]
-
-
 def _register(using: str, declared: declarations.DeclaredConsumer, topic: models.Topic) -> list[str]:
     described = _described(declared)
     rows = models.Consumer.objects.using(using).select_related("topic")
@@ -96,7 +92,8 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         row.filled_until = start - 1
         row.live = declared.mode == "queue" and start == log_positions.find(using, topic, "end")
         row.save(using=using)
-        _set_positions(using, row, dict.fromkeys(partitions_of(declared, topic), start - 1))
+        _add_positions(using, row, start - 1)
+        layouts.arrange(using, row)
         return [f"Consumer {row}: registered, begins at {start}."]
     _refuse_other_mode(row, declared)
     differing = [name for name, value in described.items() if getattr(row, name) != value]
@@ -107,13 +104,6 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         models.Consumer.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
     if row.ordered != declared.ordered:
         _change_order(using, row, declared)
-    positions = {p.partition: p for p in row.positions.using(using).select_for_update()}
-    if set(positions) != set(partitions_of(declared, topic)):
-        _set_positions(using, row, _changed_positions(using, row, declared, topic, positions))
-        if row.partitioned != declared.partitioned:
-            changes.append(f"partitioned {row.partitioned} → {declared.partitioned}")
-        else:
-            changes.append(f"partitions {len(positions)} → {topic.partitions}")
     end = log_positions.find(using, topic, "end")
     if row.deliveries.using(using).filter(event_id__gte=end).exists():
         _forget_deliveries(using, row)
@@ -122,11 +112,11 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         row.positions.using(using).filter(pk__in=beyond).update(position=0, number=0, attempted=None, careful_until=0)
         _forget_deliveries(using, row)
         changes.append("its topic was made anew, begins at 1 again")
+    changes += _change_positions(using, row, declared, end)
     if changes:
-        declared_now = {**described, "partitioned": declared.partitioned}
-        for name, value in declared_now.items():
+        for name, value in described.items():
             setattr(row, name, value)
-        row.save(using=using, update_fields=list(declared_now))  # workers write the rest
+        row.save(using=using, update_fields=list(described))  # workers write the rest
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
 
 
@@ -196,9 +186,43 @@ def _forget_deliveries(using: str, row: models.Consumer) -> None:
     models.Consumer.objects.using(using).filter(pk=row.pk).update(live=False, filled_until=0)
 
 
-def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) -> None:
-    row.positions.using(using).exclude(partition__in=positions).delete()
-    kept = set(row.positions.using(using).values_list("partition", flat=True))
+def _change_positions(using: str, row: models.Consumer, declared: declarations.DeclaredConsumer, end: int) -> list[str]:
+    """Have the positions follow the topic's partitions, and whether the consumer reads each of them by itself."""
+    there = row.positions.using(using).aggregate(lowest=Min("position"), layout=Max("layout"))
+    beginning = row.topic.all_layouts[there["layout"] or 0].first_id
+    _add_positions(using, row, max(there["lowest"] or 0, beginning - 1))
+    changes, partitions = [], _read_now(using, row)
+    before = row.partitioned
+    if (declared.partitioned != before) != (row.turns_at is not None):
+        if declared.partitioned == before:
+            row.turns_at = None
+        else:  # partitions all come to the end of the log; one position for all is at one id at any time
+            row.turns_at = end if before else _next_turn(using, row, end)
+        row.save(using=using, update_fields=["turns_at"])
+        changes.append(f"partitioned {before} → {declared.partitioned}")
+    layouts.arrange(using, row)
+    if row.turns_at is not None and changes:
+        changes[-1] += f" at {row.turns_at}, when all before it is handled"
+    if row.partitioned and before and (now := _read_now(using, row)) != partitions:
+        changes.append(f"partitions {partitions} → {now}")
+    return changes
+
+
+def _next_turn(using: str, row: models.Consumer, end: int) -> int:
+    """Where a consumer that reads all partitions together can turn: here, or behind what a worker has in hand."""
+    position = row.positions.using(using).get()
+    return position.position + 1 if position.token is None else min(end, position.position + 1 + layouts.AHEAD)
+
+
+def _read_now(using: str, row: models.Consumer) -> int:
+    """In how many partitions it is read now."""
+    return row.positions.using(using).filter(layout__isnull=False).count()
+
+
+def _add_positions(using: str, row: models.Consumer, position: int) -> None:
+    """Positions in the partitions where it has none, at an id."""
+    partitions = range(layouts.partitions_from(row.topic, position + 1)) if row.partitioned else [ALL]
+    there = set(row.positions.using(using).values_list("partition", flat=True))
     models.Position.objects.using(using).bulk_create(
         models.Position(
             consumer_id=row.pk,
@@ -206,45 +230,9 @@ def _set_positions(using: str, row: models.Consumer, positions: dict[int, int]) 
             position=position,
             number=log_positions.number_at(using, row.topic, partition, position),
         )
-        for partition, position in positions.items()
-        if partition not in kept
+        for partition in partitions
+        if partition not in there
     )
-
-
-def _changed_positions(
-    using: str,
-    row: models.Consumer,
-    declared: declarations.DeclaredConsumer,
-    topic: models.Topic,
-    positions: dict[int, models.Position],
-) -> dict[int, int]:
-    """The positions of a consumer whose partitions change, so that no event is left out or handled twice."""
-    refuse_in_use(using, row)
-    if ALL in positions or not positions:
-        reached = positions[ALL].position if positions else 0
-        return dict.fromkeys(partitions_of(declared, topic), reached)
-    if declared.partitioned:  # another number of partitions, which a topic only gets while it has no events
-        lowest = min(p.position for p in positions.values())
-        return dict.fromkeys(partitions_of(declared, topic), lowest)
-    reached = max(p.position for p in positions.values())
-    if behind := [p for p in positions.values() if _has_unread(using, topic, p, reached)]:
-        raise Refused(
-            f"Consumer {row} is declared with partitioned=False, at {declared.declared_at}, and was registered with "
-            f"partitioned=True. Its partitions are not equally far: {behind[0].partition} is at {behind[0].position} "
-            f"and another at {reached}, so some events would be handled twice. Nothing was changed. Declare "
-            f"partitioned=True again and let it catch up, or give it another name."
-        )
-    return {ALL: reached}
-
-
-def _has_unread(using: str, topic: models.Topic, position: models.Position, upper: int) -> bool:
-    if topic.partitions == 1:
-        return position.position < upper
-    statement = SQL.unread_between.on(
-        log=log_table(topic.pk), partition=position.partition, after=position.position, upper=upper
-    )
-    [[unread]] = sql.fetch(using, statement)
-    return bool(unread)
 
 
 def refuse_in_use(using: str, row: models.Consumer) -> None:

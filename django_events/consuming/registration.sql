@@ -15,14 +15,6 @@ WHERE own.consumer_id = %(consumer_id)s
 RETURNING d.event_id
 
 
--- name: unread_between
--- Whether a partition has events between two ids.
---
--- Literals: partition, after, upper. Identifiers: log.
--- Relies on: (partition, id) of the log.
-SELECT EXISTS (SELECT FROM {log} AS e WHERE e.partition = {partition} AND e.id > {after} AND e.id <= {upper})
-
-
 -- name: stand_still_now
 -- As `stand_still`, for one queue consumer, and only if no worker claims in this moment.
 --

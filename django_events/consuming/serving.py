@@ -24,6 +24,10 @@ class Server(Protocol):
     """What workers and `drain()` ask of both kinds."""
 
     @property
+    def subscription(self) -> Subscription:
+        """What it serves, by the layout that the consumer was read by when it was made."""
+
+    @property
     def ask_again(self) -> bool:
         """Whether the last claim found nothing, but did part of a longer work that may bring something."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from django.db import DatabaseError, connections, transaction
 
 from django_events import sql
+from django_events.consuming import layouts
 from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.leased_partitions import EventBatch, LeasedPartition, PreparedClaim, claim
@@ -95,6 +96,8 @@ class StreamServer:
         if lease.redrives and not lease.released:
             passed += turn.redrive()
         lease.release()
+        if lease.is_at_barrier:
+            layouts.pass_barrier(lease.using, self.subscription.consumer_id)
         self._prepare(lease.position + 1)
         return passed
 

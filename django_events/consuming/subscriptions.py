@@ -13,14 +13,20 @@ from django_events.matching import condition
 from django_events.received import ReceivedEvent
 from django_events.statements import log_table
 
+ALL = models.Position.ALL
 # How many events a worker reads at once for a handler that takes one at a time.
 READ_AHEAD = 100
-LAYOUT = ("mode", "partitioned", "ordered")  # where declaration and row differ, a worker can't serve the consumer
+DECIDED = ("mode", "ordered")  # where declaration and row differ, a worker can't serve the consumer
+
+SQL = sql.beside(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subscription:
-    """What a worker has to know to serve a consumer on one of its topics."""
+    """What a worker has to know to serve a consumer on one of its topics, by the layout that it is read by now.
+
+    `first_id` and `partitions` are those of the layout. A consumer that reads all partitions together has no `layout`.
+    """
 
     using: str
     consumer: declarations.DeclaredConsumer
@@ -28,6 +34,8 @@ class Subscription:
     topic: str
     topic_id: int
     log: str
+    layout: int | None
+    first_id: int
     partitions: int
     whole: bool
     match: sql.Statement
@@ -61,6 +69,12 @@ class Subscription:
         return self.consumer.mode == "queue"
 
     @property
+    def redrive_due(self) -> sql.Statement:
+        """Part of a condition on a dead letter `d`: it can be handled again now, in the partition of a position `p`."""
+        its_partition = SQL.partition_by_layout.on(first_id=self.first_id, partitions=self.partitions)
+        return SQL.redrive_due.on(its_partition=its_partition)
+
+    @property
     def is_dense(self) -> bool:
         """Whether every id is an event for it, so that a range of ids is as many events."""
         return self.whole and not self.consumer.filtered
@@ -83,13 +97,16 @@ def _subscription(
     using: str, consumer: declarations.DeclaredConsumer, topic: str, rows: dict[tuple[str, str], models.Consumer]
 ) -> Subscription:
     row = rows.get((consumer.name, topic))
-    differs = None if row is None else next((o for o in LAYOUT if getattr(row, o) != getattr(consumer, o)), None)
+    differs = None if row is None else next((o for o in DECIDED if getattr(row, o) != getattr(consumer, o)), None)
     if row is None or differs is not None:
         how = "is not registered" if row is None else f"is registered with {differs}={getattr(row, differs or '')!r}"
         raise NotReady(
             f"Consumer {consumer.name!r} {how} for topic {topic!r} in the database {using!r}. "
             f"Run: manage.py migrate --database {using}"
         )
+    positions = list(row.positions.all())
+    index = next((position.layout for position in positions if position.layout is not None), None)
+    layout = row.topic.all_layouts[-1 if index is None else index]
     return Subscription(
         using=using,
         consumer=consumer,
@@ -97,8 +114,10 @@ def _subscription(
         topic=topic,
         topic_id=row.topic_id,
         log=log_table(row.topic_id),
-        partitions=row.topic.partitions,
-        whole=not row.partitioned or row.topic.partitions == 1,
+        layout=index,
+        first_id=layout.first_id,
+        partitions=layout.partitions,
+        whole=not row.partitioned or row.topic.is_undivided,
         match=condition(consumer),
-        positions=tuple((p.pk, p.partition) for p in row.positions.all()),
+        positions=tuple((p.pk, p.partition) for p in positions if p.layout is not None or p.partition == ALL),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from django_events.declarations.limits import MAX_PARTITIONS, MIN_SEGMENT_SIZE, NAME, NAME_RULE, check_number
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
-from django_events.operable import Removable
+from django_events.operable import Changeable
 
 if TYPE_CHECKING:
     from django_events.declarations.declared_clock import DeclaredClock, Missed
@@ -21,7 +21,7 @@ def _publishing() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeclaredTopic(Removable):
+class DeclaredTopic(Changeable):
     """A named log, as an app declares it. Its row in the database is `models.Topic`."""
 
     name: str

@@ -35,6 +35,7 @@ class Known:
     name: str
     mark: int = 0
     partitions: int = 1
+    is_undivided: bool = True
     segment: Segment | None = None  # where the log ends
     incarnation: UUID | None = None
     last_id: int = 0
@@ -53,6 +54,7 @@ class LogEnd(NamedTuple):
 
     topic_id: int
     partitions: int
+    is_undivided: bool  # all that ever was in it is in one partition
     last_id: int
     logged_at: str | None
 
@@ -113,7 +115,7 @@ class LogEnds:
         """The ends without reading them, for topics that are `unchanged`."""
         for topic_id in topic_ids:
             known = self._known[topic_id]
-            yield LogEnd(topic_id, known.partitions, known.last_id, known.logged_at)
+            yield LogEnd(topic_id, known.partitions, known.is_undivided, known.last_id, known.logged_at)
 
     def question(self, topic_ids: Iterable[int]) -> sql.Question:
         """What to ask, in a statement behind the one that locks: an earlier snapshot could miss a batch."""
@@ -125,7 +127,7 @@ class LogEnds:
 
     def read(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[LogEnd]:
         """The ends; what is remembered of the partitions is brought up to date. Outdated if it can't be."""
-        for topic_id, incarnation, partitions, id_floor, number_floors, last_id, number, logged_at in rows:
+        for topic_id, incarnation, partitions, most, id_floor, number_floors, last_id, number, logged_at in rows:
             known = self._known[topic_id]
             if known.incarnation is None:
                 known.incarnation = incarnation
@@ -135,11 +137,11 @@ class LogEnds:
             last_id = max(last_id or 0, id_floor)
             if known.incarnation != incarnation or last_id < known.last_id:
                 raise Outdated
-            if last_id > known.last_id and partitions == 1:
+            if last_id > known.last_id and most == 1:
                 known.numbers[0] = max(number or 0, known.numbers.get(0, 0))
             elif last_id > known.last_id:
-                statement = SQL.numbers.on(log=log_table(topic_id), partitions=partitions, since=known.last_id)
+                statement = SQL.numbers.on(log=log_table(topic_id), partitions=most, since=known.last_id)
                 known.numbers.update(sql.fetch(self.using, statement))
-            known.last_id, known.partitions = last_id, partitions
+            known.last_id, known.partitions, known.is_undivided = last_id, partitions, most == 1
             known.logged_at, known.read_at = logged_at, time.monotonic() if self.trusting else None
-            yield LogEnd(topic_id, partitions, last_id, logged_at)
+            yield LogEnd(topic_id, partitions, most == 1, last_id, logged_at)

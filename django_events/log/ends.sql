@@ -7,7 +7,9 @@
 -- Literals: topic_id, known. Identifiers: log.
 -- Relies on: the primary key of the log.
 SELECT
-    t.id, t.incarnation, t.partitions, head.id_floor,
+    t.id, t.incarnation, t.partitions,
+    greatest(t.partitions, (SELECT max((layout ->> 1)::int) FROM jsonb_array_elements(t.layouts) AS layout)) AS most_partitions,
+    head.id_floor,
     ARRAY(SELECT jsonb_array_elements_text(head.number_floors)::bigint) AS number_floors,
     last.id, last.number, last.logged_at::text
 FROM django_events_topic AS t

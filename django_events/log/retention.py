@@ -118,7 +118,7 @@ def needs(using: str, topic: models.Topic) -> list[Need]:
     """Who still has something to do in the log of a topic, from which event on; the one furthest behind comes first."""
     [log] = logs(using, [topic])
     statement = SQL.needs.on(log=log_table(topic.pk), topic_id=topic.pk)
-    rows = sql.fetch(using, statement, last_id=log.last_id, whole=topic.partitions == 1)
+    rows = sql.fetch(using, statement, last_id=log.last_id, whole=topic.is_undivided)
     return [Need._make(row) for row in rows]
 
 
@@ -151,7 +151,7 @@ def refuse_paused(using: str) -> None:
 def remove(using: str, topic: models.Topic, old: Outlived) -> None:
     """Drop the oldest segment, or raise Paused. For `writing` the topic."""
     refuse_paused(using)
-    floors = [old.last_id] if topic.partitions == 1 else _numbers_reached(using, topic, old)
+    floors = [old.last_id] if topic.is_undivided else _numbers_reached(using, topic, old)
     segments.drop(using, topic, old.segment)
     topic.head.id_floor, topic.head.number_floors = old.last_id, floors
     sql.fetch(
@@ -241,6 +241,7 @@ def _is_older(at: datetime | None, age: timedelta, now: datetime) -> bool:
 def _numbers_reached(using: str, topic: models.Topic, old: Outlived) -> list[int]:
     """The number of each partition's last event in a segment, or what it was before."""
     before = dict(enumerate(topic.head.number_floors))
-    statement = sql.shared.ends_of_partitions.on(log=old.segment.table, topic_id=topic.pk, partitions=topic.partitions)
+    most = topic.most_partitions
+    statement = sql.shared.ends_of_partitions.on(log=old.segment.table, topic_id=topic.pk, partitions=most)
     reached = {partition: number for _, partition, number in sql.fetch(using, statement)}
-    return [reached.get(partition, before.get(partition, 0)) for partition in range(topic.partitions)]
+    return [reached.get(partition, before.get(partition, 0)) for partition in range(most)]

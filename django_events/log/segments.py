@@ -93,7 +93,7 @@ def create_log(using: str, topic: Topic) -> None:
 def create_indexes(using: str, topic: Topic) -> None:
     """Give the log of a topic the indexes that its declaration asks for, where they are missing."""
     log = log_table(topic.pk)
-    if topic.partitions > 1:
+    if topic.partitions > 1 or topic.layouts:  # of a migration too, whose models have no properties
         sql.run(using, SQL.index_partition.on(log=log, index=f"{log}_partition"))
     if topic.timeline:
         sql.run(using, SQL.index_timeline.on(log=log, index=f"{log}_timeline"))

@@ -13,7 +13,7 @@ from django.apps.registry import Apps
 
 from django_events import declarations, models, sql
 from django_events.exceptions import Refused
-from django_events.log import segments
+from django_events.log import layouts, segments
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -107,17 +107,13 @@ def _is_behind(declared: declarations.DeclaredTopic, rows: Rows, logs: Logs) -> 
     )
 
 
-def _layout_changed(row: models.Topic, declared: declarations.DeclaredTopic) -> bool:
-    return (row.partitions, row.timeline) != (declared.partitions, declared.timeline)
-
-
 def _refuse(using: str, declared: declarations.DeclaredTopic, rows: Rows, logs: Logs) -> None:
     """Raise Refused where the events that are there don't allow what is declared."""
     row = rows.get(declared.name)
     if row is None:
         if orphan := _orphans(_ids(rows), logs).get(declared.name):
             _refuse_fewer_partitions(using, orphan, declared)
-    elif row.pk in logs and _layout_changed(row, declared):
+    elif row.pk in logs and row.timeline != declared.timeline:
         _refuse_with_events(using, row, declared)
 
 
@@ -162,7 +158,7 @@ def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
         first = min((segment.first for segment in segments.segments(using, topic.pk)), default=1)
     if first == 1:
         return 0, []
-    if topic.partitions == 1:
+    if topic.is_undivided:
         return first - 1, [first - 1]
     statement = SQL.beginnings_of_partitions.on(log=log, partitions=topic.partitions)
     begins: dict[int, int] = dict(sql.fetch(using, statement))
@@ -176,8 +172,14 @@ def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, 
         row.incarnation = uuid.uuid4()
         row.head.id_floor, row.head.number_floors = 0, []
         row.head.save(using=using)
+        row.layouts = []
         changes.append("its tables were missing, made again")
-    layout_changed = _layout_changed(row, declared)
+    elif row.partitions != declared.partitions:
+        sql.fetch(using, sql.shared.lock_head, topic_id=row.pk)
+        before = row.partitions
+        first_id = layouts.divide(using, row, declared.partitions)
+        changes.append(f"partitions {before} → {row.partitions} from event {first_id} on")
+    has_index = row.timeline
     for option in OPTIONS:
         before, after = getattr(row, option), getattr(declared, option)
         if before != after:
@@ -187,7 +189,7 @@ def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, 
         row.save(using=using)
     if not has_log:
         segments.create_log(using, row)
-    elif layout_changed:
+    elif row.timeline != has_index:
         segments.create_indexes(using, row)
     return [f"Topic {row}: {', '.join(changes)}."] if changes else []
 
@@ -197,12 +199,6 @@ def _refuse_with_events(using: str, row: models.Topic, declared: declarations.De
     [[used]] = sql.fetch(using, SQL.topic_used, topic_id=row.pk)
     if not used:
         return
-    if row.partitions != declared.partitions:
-        raise Refused(
-            f"Topic {row} has {_partitions(row.partitions)} and is declared with {declared.partitions}, at "
-            f"{declared.declared_at}. It has events already, and their keys would change partitions, so their "
-            f"order would be lost. Nothing was changed. Declare partitions={row.partitions} again, or a new topic."
-        )
     raise Refused(
         f"Topic {row} is declared with timeline={declared.timeline}, at {declared.declared_at}, and was made "
         f"with timeline={row.timeline}. It has events already, and making their index would stop publishing. "

@@ -441,7 +441,7 @@ class Transfer:
             for p in ours
             for partition, number in self._known[p.topic_id].numbers.items()
         ]
-        unpartitioned = all(end.partitions == 1 for end in log_ends.values())
+        unpartitioned = all(end.is_undivided for end in log_ends.values())
         rows = sql.fetch(
             self.using,
             (SQL.move_unpartitioned if unpartitioned else SQL.move).on(ranges=SQL.ranges, told=SQL.told),

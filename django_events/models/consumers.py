@@ -21,6 +21,13 @@ class Consumer(models.Model):
     name = models.CharField(_("name"), max_length=63)
     topic = models.ForeignKey(Topic, models.CASCADE, related_name="consumers", verbose_name=_("topic"))
     partitioned = models.BooleanField(_("partitioned"), default=True)
+    turns_at = models.BigIntegerField(
+        _("turns at"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("From this id on it reads all partitions together, or each by itself: what it does not do now."),
+    )
     types = models.JSONField(_("types"), null=True, blank=True)
     keys = models.JSONField(_("keys"), null=True, blank=True)
     where = models.TextField(_("where"), null=True, blank=True)
@@ -122,6 +129,20 @@ class Position(models.Model):
     partition = models.IntegerField(_("partition"))
     position = models.BigIntegerField(_("position"), default=0)
     number = models.BigIntegerField(_("number"), default=0)
+    layout = models.IntegerField(
+        _("layout"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("By which of the topic's layouts it is read. Empty while that one has no such partition."),
+    )
+    barrier = models.BigIntegerField(
+        _("barrier"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("It is not read from this id on before the consumer's other partitions have come so far."),
+    )
     handled = models.BigIntegerField(_("handled"), default=0)
     failed = models.BigIntegerField(_("failed attempts"), default=0)
     ignored = models.BigIntegerField(_("ignored"), default=0)
@@ -264,7 +285,7 @@ class DeadLetter(models.Model):
 class Intervention(models.Model):
     """What was done by hand, like a rewind of a consumer, or by retention: kept when the consumer is gone.
 
-    An erasure, or a removal, is of a topic, and has no consumer.
+    An erasure, a removal, or another number of partitions, is of a topic, and has no consumer.
     """
 
     at = models.DateTimeField(_("at"), db_default=ClockTimestamp(), editable=False)
@@ -285,6 +306,7 @@ class Intervention(models.Model):
             ("expire", _("expire")),
             ("erase", _("erase")),
             ("remove", _("remove")),
+            ("repartition", _("repartition")),
             ("run", _("run")),
             ("cancel", _("cancel")),
             ("publish", _("publish now")),

@@ -1,11 +1,19 @@
 """Topics, and the lock of each."""
 
 import uuid
+from typing import NamedTuple
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_events.models.functions import ClockTimestamp
+
+
+class Layout(NamedTuple):
+    """Into how many partitions a log is divided from an id on, until the next layout begins."""
+
+    first_id: int
+    partitions: int
 
 
 class Topic(models.Model):
@@ -20,6 +28,12 @@ class Topic(models.Model):
         help_text=_("Changes when the topic is made anew, so that readers' checkpoints notice."),
     )
     partitions = models.PositiveIntegerField(_("partitions"), default=1)
+    layouts = models.JSONField(
+        _("layouts"),
+        default=list,
+        editable=False,
+        help_text=_("From which id on it had how many partitions, if the number was changed while there were events."),
+    )
     retention = models.DurationField(_("retention"), null=True, blank=True)
     retention_events = models.BigIntegerField(_("retention by events"), null=True, blank=True)
     retention_bytes = models.BigIntegerField(_("retention by bytes"), null=True, blank=True)
@@ -40,10 +54,28 @@ class Topic(models.Model):
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
         default_permissions = ("view",)
-        permissions = [("remove_topic", "Can remove topics")]
+        permissions = [
+            ("remove_topic", "Can remove topics"),
+            ("repartition_topic", "Can change the number of partitions of topics"),
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def all_layouts(self) -> tuple[Layout, ...]:
+        """Into how many partitions its log is divided, from which id on, oldest first."""
+        return tuple(Layout(*layout) for layout in self.layouts) or (Layout(1, self.partitions),)
+
+    @property
+    def most_partitions(self) -> int:
+        """The highest number of partitions that its log was ever divided into."""
+        return max(layout.partitions for layout in self.all_layouts)
+
+    @property
+    def is_undivided(self) -> bool:
+        """Whether all its events are in one partition, so that their numbers are their ids."""
+        return self.most_partitions == 1
 
 
 class TopicHead(models.Model):

@@ -181,7 +181,7 @@ def ends_of(using: str, topics: Sequence[models.Topic]) -> dict[tuple[int, int],
     """
     known = {}
     for topic in topics:
-        floors = topic.head.number_floors if topic.partitions > 1 else [topic.head.id_floor]
+        floors = [topic.head.id_floor] if topic.is_undivided else topic.head.number_floors
         known.update({(topic.pk, partition): floor for partition, floor in enumerate(floors)})
         known[topic.pk, ALL] = topic.head.id_floor
     for start in range(0, len(topics), TOPICS_AT_ONCE):
@@ -189,7 +189,7 @@ def ends_of(using: str, topics: Sequence[models.Topic]) -> dict[tuple[int, int],
         rows = _ask_logs(using, [statement for topic in some for statement in _statements(topic)])
         known.update({(topic_id, partition): end for topic_id, partition, end in rows if end is not None})
     for topic in topics:
-        if topic.partitions == 1:
+        if topic.is_undivided:
             known[topic.pk, 0] = known[topic.pk, ALL]
     return known
 
@@ -210,9 +210,9 @@ def _ask_logs(using: str, statements: Sequence[sql.Statement], *, by_index: bool
 def _statements(topic: models.Topic) -> list[sql.Statement]:
     log = log_table(topic.pk)
     last = SQL.end_of_log.on(topic_id=topic.pk, log=log)
-    if topic.partitions == 1:
+    if topic.is_undivided:
         return [last]
-    partitions = sql.shared.ends_of_partitions.on(topic_id=topic.pk, partitions=topic.partitions, log=log)
+    partitions = sql.shared.ends_of_partitions.on(topic_id=topic.pk, partitions=topic.most_partitions, log=log)
     return [last, partitions]
 
 
@@ -232,18 +232,21 @@ def oldest_waits(using: str, consumer_ids: Sequence[int], *, due: bool = False) 
 
 
 def _oldest(
-    consumer_ids: list[int], topic_id: int, partitions: int, mode: str, partitioned: bool, *, due: bool
+    consumer_ids: list[int], topic_id: int, is_undivided: bool, mode: str, partitioned: bool, *, due: bool
 ) -> sql.Statement:
     log = log_table(topic_id)
     if mode == "queue":
         oldest = SQL.oldest_due if due else SQL.oldest_unsettled
         return oldest.on(consumer_ids=sql.literal(consumer_ids), topic_id=topic_id, log=log)
-    whole = not partitioned or partitions == 1
     return SQL.oldest_unpassed.on(
         consumer_ids=sql.literal(consumer_ids),
         topic_id=topic_id,
         log=log,
         lowest=0 if partitioned else ALL,
-        highest=partitions - 1 if partitioned else ALL,
-        events=sql.shared.in_topic.on(topic_id=topic_id) if whole else sql.shared.in_its_partition,
+        highest=declarations.MAX_PARTITIONS if partitioned else ALL,
+        events=(
+            sql.shared.in_topic.on(topic_id=topic_id)
+            if is_undivided or not partitioned
+            else sql.shared.in_its_partition
+        ),
     )

@@ -188,7 +188,7 @@ SELECT
 --
 -- Parameters: consumer_ids.
 -- Relies on: the primary keys of django_events_consumer and django_events_topic.
-SELECT DISTINCT c.topic_id, t.partitions, c.mode, c.partitioned
+SELECT DISTINCT c.topic_id, t.partitions = 1 AND t.layouts = '[]' AS is_undivided, c.mode, c.partitioned
 FROM django_events_consumer AS c
 JOIN django_events_topic AS t ON t.id = c.topic_id
 WHERE c.id = ANY(%(consumer_ids)s::int[])

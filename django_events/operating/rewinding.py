@@ -11,7 +11,7 @@ from datetime import timedelta
 from django.db.models import QuerySet
 
 from django_events import declarations, models, sql
-from django_events.consuming import log_positions
+from django_events.consuming import layouts, log_positions
 from django_events.consuming.registered import Named, refuse_several, registered
 from django_events.exceptions import Refused
 from django_events.models.buffer import writable
@@ -49,8 +49,12 @@ def rewind(
         with sql.committed(using):
             return [move for row in rows for move, _ in _moves(using, row, to, partition)]
     moves: list[Move] = []
-    with standing_still(using, rows, partition, wait, verb="rewind"):
+    # By an earlier layout all partitions are other ones, so none of them may be in hand.
+    still = partition if all(len(row.topic.all_layouts) == 1 for row in rows) else None
+    with standing_still(using, rows, still, wait, verb="rewind"):
         for row in rows:  # in the order of their topics, heads before consumers: always the same order, so no deadlock
+            for position in _lacking(using, row, log_positions.find(using, row.topic, to)):
+                position.save(using=using)
             for move, position in _moves(using, row, to, partition):
                 moves.append(move)
                 if row.mode == "queue":
@@ -70,18 +74,20 @@ def rewind(
                     **({"left_out": move.left_out} if move.left_out else {}),
                     reason=reason,
                 )
+            layouts.arrange(using, row)
     return moves
 
 
 def _moves(
     using: str, row: models.Consumer, to: declarations.Start, partition: int | None
 ) -> list[tuple[Move, models.Position]]:
-    positions = list(row.positions.using(using).order_by("partition"))
+    offset = log_positions.find(using, row.topic, to)
+    positions = [*row.positions.using(using), *_lacking(using, row, offset)]
+    positions.sort(key=lambda position: position.partition)
     if partition is not None:
         positions = [position for position in positions if position.partition == partition]
         if not positions:
             raise Refused(f"Consumer {row} has no position in partition {partition}. Nothing was changed.")
-    offset = log_positions.find(using, row.topic, to)
     if row.mode == "queue":
         [position] = positions
         move = _move_of_queue(using, row, offset)
@@ -94,6 +100,11 @@ def _moves(
         move = Move(row.topic.name, position.partition, before, offset, 0, number - position.number)
         moves.append((move._replace(dead_letters=_dead_letters(using, position, move).count()), position))
     return moves
+
+
+def _lacking(using: str, row: models.Consumer, offset: int) -> list[models.Position]:
+    """Positions in the partitions of earlier layouts, by which it is going to be read again."""
+    return layouts.add_positions(using, row, offset) if row.partitioned else []
 
 
 def _set_anew(position: models.Position, at: int, number: int) -> None:

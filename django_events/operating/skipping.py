@@ -212,7 +212,7 @@ def _tried(asked: _Skip, after: int, upper: int) -> tuple[int | None, bool]:
 def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
     """The first event for the consumer behind a place, in the partition of the one that is meant."""
     row = asked.row
-    if row.partitioned and row.topic.partitions > 1:
+    if row.partitioned and not row.topic.is_undivided:
         events = sql.shared.in_partition.on(partition=asked.partition)
     else:
         events = sql.shared.in_topic.on(topic_id=row.topic_id)

@@ -134,8 +134,9 @@ class ConsumerWorker:
         return True
 
     def _server(self, due: Due) -> Server:
-        if due.position_id not in self._servers:
-            self._servers[due.position_id] = server_of(
+        server = self._servers.get(due.position_id)
+        if server is None or server.subscription is not due.subscription:
+            server = self._servers[due.position_id] = server_of(
                 due.subscription,
                 due.position_id,
                 due.partition,
@@ -143,7 +144,7 @@ class ConsumerWorker:
                 session=self._session,
                 received=self._pool.received,
             )
-        return self._servers[due.position_id]
+        return server
 
     def wait(self, stop: Stop) -> None:
         pool = self._pool

@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from django.db import DatabaseError
 
 from django_events import models, sql
+from django_events.consuming import layouts
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
 from django_events.consuming.subscriptions import Subscription
-from django_events.exceptions import NotReady
+from django_events.consuming.subscriptions import subscriptions as all_subscriptions
 from django_events.log.setbacks import Failing
 
 SQL = sql.beside(__name__)
@@ -26,7 +27,17 @@ MOST_LOOKED_AT = 5_000
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
 LOGS_AT_ONCE, SUBSCRIPTIONS_AT_ONCE = 50, 200  # a statement about very many logs would lock very many tables at once
 
-Row = tuple[int, float, object, int]
+
+class DuePosition(NamedTuple):
+    """What a look says of a position: in how many seconds it can be claimed, and whether it stands, see `due`."""
+
+    position_id: int
+    due_in: float
+    served_at: object
+    min_position: int
+    consumer_id: int
+    layout: int | None
+    stands: bool
 
 
 class Due(NamedTuple):
@@ -81,7 +92,7 @@ class PartitionState:
         """The question whether, or in how many seconds, the partitions of this subscription are due."""
         of, consumer = self.subscription, self.subscription.consumer
         events = sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else sql.shared.in_its_partition
-        waiting, redrive = SQL.seconds_to_wait, _due_redrive()
+        waiting, redrive = SQL.seconds_to_wait, SQL.due_redrive.on(condition=of.redrive_due)
         if consumer.min_batch > 1 and patient and consumer.max_wait is not None:
             return SQL.due_batches.on(
                 consumer_id=of.consumer_id,
@@ -128,11 +139,6 @@ class QueueState(PartitionState):
 
 
 @cache
-def _due_redrive() -> sql.Statement:
-    return SQL.due_redrive.on(condition=sql.shared.redrive_due)
-
-
-@cache
 def _due_redrive_of_queue() -> sql.Statement:
     return SQL.due_redrive.on(condition=sql.shared.redrive_of_queue)
 
@@ -151,15 +157,9 @@ class DuePartitions:
         self.using = using
         self.setbacks = ConsumerSetbacks(using) if setbacks is None else setbacks
         self.patient = patient  # whether a small batch waits for more events
-        self._subscriptions = list(subscriptions)
-        self._states = {
-            position_id: (QueueState if subscription.is_queue else PartitionState)(subscription, position_id, partition)
-            for subscription in subscriptions
-            for position_id, partition in subscription.positions
-        }
+        self._subscriptions: list[Subscription] = []
+        self._states: dict[int, PartitionState] = {}
         self._by_target: dict[tuple[int, int], list[PartitionState]] = {}  # by the topic's id and the partition
-        for state in self._states.values():
-            self._by_target.setdefault((state.subscription.topic_id, state.partition), []).append(state)
         self._min_positions: dict[int, int] = {}  # by the consumer's id
         self._arrived: dict[int, PartitionState] = {}  # to be claimed without looking, in the order of arrival
         self._topic_ids: set[int] = set()  # to be looked at next time
@@ -168,6 +168,23 @@ class DuePartitions:
         self._looked_at: float | None = None
         self._looking = threading.Lock()
         self._noticing = threading.Lock()  # never held during a query: the thread that listens must not wait
+        self._take_on(subscriptions)
+
+    def _take_on(self, subscriptions: Sequence[Subscription]) -> None:
+        """Serve these from now on: what is known of their positions begins anew, unless they are the same."""
+        states, by_target = {}, dict[tuple[int, int], list[PartitionState]]()
+        for subscription in subscriptions:
+            for position_id, partition in subscription.positions:
+                state = self._states.get(position_id)
+                if state is None or state.subscription is not subscription:
+                    kind = QueueState if subscription.is_queue else PartitionState
+                    state = kind(subscription, position_id, partition)
+                states[position_id] = state
+                by_target.setdefault((subscription.topic_id, partition), []).append(state)
+        with self._noticing:
+            self._subscriptions, self._states, self._by_target = list(subscriptions), states, by_target
+            self._arrived = {one: state for one, state in self._arrived.items() if states.get(one) is state}
+        self._due = deque(state for state in self._due if states.get(state.position_id) is state)
 
     @property
     def more(self) -> bool:
@@ -191,7 +208,10 @@ class DuePartitions:
         """
         with self._noticing:
             for topic_id, partition in targets:
-                for state in self._at(topic_id, partition):
+                states = self._at(topic_id, partition)
+                if not states and any(s.topic_id == topic_id for s in self._subscriptions):
+                    self._topic_ids.add(topic_id)  # a partition of the topic's next layout
+                for state in states:
                     state.events_arrived()
                     if state.ours:
                         self._arrived[state.position_id] = state
@@ -222,29 +242,30 @@ class DuePartitions:
 
     def unclaimable(self, position_id: int, until: int, seconds: float) -> None:
         """No delivery up to an id can be claimed, for so many seconds: see `deliveries.Unclaimable`."""
-        state = self._states[position_id]
-        state.unclaimable, state.unclaimable_until = until, time.monotonic() + seconds
+        if state := self._states.get(position_id):
+            state.unclaimable, state.unclaimable_until = until, time.monotonic() + seconds
 
     def refused(self, position_id: int) -> None:
         """A partition was due and could not be claimed: leave it alone for a while."""
-        state = self._states[position_id]
-        with self._noticing:
-            state.refuse()
-        self.look_at([state.subscription.topic_id])
+        if state := self._states.get(position_id):
+            with self._noticing:
+                state.refuse()
+            self.look_at([state.subscription.topic_id])
 
     def set_aside(self, due: Due, error: Failing) -> None:
         """A partition could not be claimed or served, because of its log or filter: it rests for a while."""
         self.setbacks.note(due.subscription, [due.position_id], error)
-        with self._noticing:
-            self._states[due.position_id].forget()
+        if state := self._states.get(due.position_id):
+            with self._noticing:
+                state.forget()
 
     def claimed(self, position_id: int) -> None:
         """A partition is served by this process now."""
-        state = self._states[position_id]
-        with self._noticing:
-            state.allow()
-            state.ours = False
-            self._arrived.pop(position_id, None)
+        if state := self._states.get(position_id):
+            with self._noticing:
+                state.allow()
+                state.ours = False
+                self._arrived.pop(position_id, None)
 
     def served(self, position_id: int, *, until: int | None, ended: bool = False) -> None:
         """A partition's turn is over, and it is served up to this id; None if the lease was lost, or that isn't known.
@@ -252,7 +273,10 @@ class DuePartitions:
         The topic is looked at again, unless all that was there is handled (`ended`): events that came since tell of
         themselves, and looks during the turn left the partition out.
         """
-        state = self._states[position_id]
+        state = self._states.get(position_id)
+        if state is None:  # of a layout that is over
+            self.look_everywhere()
+            return
         with self._noticing:
             state.served(until)
             if not (ended and state.ours) or state.left_out:
@@ -269,23 +293,16 @@ class DuePartitions:
             subscriptions, everywhere = self._to_look_at(period)
             if not subscriptions:
                 return self._take_arrived()
-            if everywhere:
-                self._see_positions()
-            rows = self._fetch(subscriptions)
+            if everywhere and (changed := self._see_positions()):
+                subscriptions = self._renew(subscriptions, changed)
+            rows = self._fetch_known(subscriptions)
             now = time.monotonic()
-            rows = [
-                (one, max(due_in, self._states[one].refused_until - now, self.setbacks.rest(one)), served_at, position)
-                for one, due_in, served_at, position in rows
-            ]
-            waits = [now + due_in for _, due_in, _, _ in rows if due_in > 0]
+            rows = [row._replace(due_in=max(row.due_in, self._rest(row.position_id, now))) for row in rows]
+            waits = [now + row.due_in for row in rows if row.due_in > 0]
             if self._next is not None and not everywhere:
                 waits.append(self._next)
             self._next = min(waits, default=None)
-            due = sorted(
-                (served_at is not None, served_at, position_id)
-                for position_id, due_in, served_at, _ in rows
-                if due_in <= 0
-            )
+            due = sorted((row.served_at is not None, row.served_at, row.position_id) for row in rows if row.due_in <= 0)
             self._due.extend(self._states[position_id] for *_, position_id in due)
             return bool(self._due)
 
@@ -297,6 +314,10 @@ class DuePartitions:
                 state.ours = False  # until it is served
         self._due.extend(arrived)
         return bool(arrived)
+
+    def _rest(self, position_id: int, now: float) -> float:
+        """For how many seconds a position is left alone."""
+        return max(self._states[position_id].refused_until - now, self.setbacks.rest(position_id))
 
     def _rests(self, state: PartitionState) -> bool:
         return self.setbacks.rest(state.position_id) > 0
@@ -331,22 +352,48 @@ class DuePartitions:
         again = self.setbacks.next_after(self._looked_at or 0.0)
         return [moment for moment in (self._next, again) if moment is not None]
 
-    def _see_positions(self) -> None:
-        """The lowest position of each consumer, so that a look opens no older segment; and whether all still exist."""
+    def _see_positions(self) -> set[int]:
+        """Find the lowest position of each consumer, so that a look opens no older segment.
+
+        Returns the consumers that don't have the positions any more that this process knows.
+        """
         rows = sql.fetch_whole(self.using, SQL.lowest_positions, position_ids=list(self._states))
         self._min_positions = {consumer_id: position for consumer_id, position, _, _ in rows}
         self.setbacks.found_failing(consumer_id for consumer_id, _, _, failing in rows if failing)
-        if sum(count for _, _, count, _ in rows) < len(self._states):
-            self._raise_outdated()
+        there = {consumer_id: count for consumer_id, _, count, _ in rows}
+        return {s.consumer_id for s in self._subscriptions if there.get(s.consumer_id, 0) < len(s.positions)}
 
-    def _fetch(self, subscriptions: list[Subscription]) -> list[Row]:
+    def _fetch_known(self, subscriptions: list[Subscription]) -> list[DuePosition]:
+        """What is due by the layouts that the consumers are read by now, also if that changes now."""
+        rows = self._fetch(subscriptions)
+        standing = {row.consumer_id for row in rows if row.stands}
+        changed = {consumer_id for consumer_id in standing if layouts.pass_barrier(self.using, consumer_id)}
+        changed |= {row.consumer_id for row in rows if not row.stands and not self._is_known(row)}
+        if changed:
+            rows = self._fetch(self._renew(subscriptions, changed))
+            if any(not row.stands and not self._is_known(row) for row in rows):  # changed again
+                self.look_everywhere()
+        return [row for row in rows if not row.stands and self._is_known(row)]
+
+    def _is_known(self, row: DuePosition) -> bool:
+        state = self._states.get(row.position_id)
+        return state is not None and state.subscription.layout == row.layout
+
+    def _renew(self, subscriptions: list[Subscription], changed: set[int]) -> list[Subscription]:
+        """These subscriptions by the positions that their consumers have now; NotReady if one was unregistered."""
+        consumers = {s.consumer.name: s.consumer for s in self._subscriptions if s.consumer_id in changed}
+        fresh = {(s.consumer.name, s.topic_id): s for s in all_subscriptions(self.using, consumers.values())}
+        self._take_on([fresh.get((s.consumer.name, s.topic_id), s) for s in self._subscriptions])
+        return [fresh.get((s.consumer.name, s.topic_id), s) for s in subscriptions]
+
+    def _fetch(self, subscriptions: list[Subscription]) -> list[DuePosition]:
         subscriptions = [s for s in subscriptions if not all(self.setbacks.rest(one) for one, _ in s.positions)]
-        rows: list[Row] = []
+        rows: list[DuePosition] = []
         for some in _portions(subscriptions):
             rows += self._fetch_some(some)
         for subscription in subscriptions:
             if self.setbacks.concerns(subscription):
-                self._end_setbacks(subscription, {position_id for position_id, *_ in rows})
+                self._end_setbacks(subscription, {row.position_id for row in rows})
         return rows
 
     def _end_setbacks(self, subscription: Subscription, busy: set[int]) -> None:
@@ -355,27 +402,19 @@ class DuePartitions:
         if idle:
             self.setbacks.over(subscription, idle)
 
-    def _fetch_some(self, subscriptions: list[Subscription]) -> list[Row]:
+    def _fetch_some(self, subscriptions: list[Subscription]) -> list[DuePosition]:
         try:
-            rows = sql.fetch_whole(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
+            found = sql.fetch_whole(self.using, sql.union_all([self._statement(s) for s in subscriptions]))
         except DatabaseError as error:
             if not sets_aside(self.using, error):
                 raise
             return self._fetch_apart(subscriptions, error)
-        for position_id, _, _, min_position in rows:
-            if position_id not in self._states:
-                self._raise_outdated()
-            self._min_positions[self._states[position_id].subscription.consumer_id] = min_position
+        rows = [DuePosition._make(row) for row in found]
+        for row in rows:
+            self._min_positions[row.consumer_id] = row.min_position or 0
         return rows
 
-    def _raise_outdated(self) -> NoReturn:
-        names = ", ".join(sorted({s.consumer.name for s in self._subscriptions}))
-        raise NotReady(
-            f"A consumer was registered anew or unregistered since this process began to serve {names}: its positions "
-            "are others now. Start the process again."
-        )
-
-    def _fetch_apart(self, subscriptions: list[Subscription], error: DatabaseError) -> list[Row]:
+    def _fetch_apart(self, subscriptions: list[Subscription], error: DatabaseError) -> list[DuePosition]:
         """The question failed for one of the consumers: find out for which, and go on with the others."""
         if len(subscriptions) > 1:
             return [row for s in subscriptions for row in self._fetch_some([s])]

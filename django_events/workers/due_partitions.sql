@@ -33,7 +33,10 @@ SELECT
         ELSE extract(epoch FROM least(waiting.visible_at, lease.leased_until) - clock_timestamp())
     END::float8 AS due_in,
     p.served_at,
-    p.position AS min_position
+    p.position AS min_position,
+    c.id AS consumer_id,
+    p.layout,
+    false AS stands
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 LEFT JOIN LATERAL (
@@ -92,7 +95,7 @@ WHERE c.id = {consumer_id}
 -- As `due`, for a consumer that waits until there are enough events for a batch.
 --
 -- A partition is due when enough of the next events match, when there are some to pass before the first that
--- matches and no more can be looked at, or when the oldest has waited long enough.
+-- matches and no more can be looked at, when no more can come before the barrier, or when the oldest has waited long enough.
 -- Literals: consumer_id, min_position, enough (events of a batch), most (to look at), longest (to wait, in
 -- seconds). Identifiers: log. Parts: events (which events `e` are in the partition of `p`), match, waiting,
 -- redrive.
@@ -104,18 +107,27 @@ SELECT
         {waiting},
         CASE
             WHEN p.position < {min_position} OR redrive.id IS NOT NULL OR unread.matching >= {enough} THEN 0
+            WHEN unread.last >= p.barrier THEN 0
             WHEN unread.events >= {most} AND unread.first_match IS DISTINCT FROM unread.first THEN 0
             ELSE extract(epoch FROM unread.oldest - clock_timestamp()) + {longest}
         END
     )::float8 AS due_in,
     p.served_at,
-    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS min_position
+    (
+        SELECT min(own.position)
+        FROM django_events_position AS own
+        WHERE own.consumer_id = {consumer_id} AND (own.layout IS NOT NULL OR own.partition = -1)
+    ) AS min_position,
+    c.id AS consumer_id,
+    p.layout,
+    redrive.id IS NULL AND p.position >= {min_position}
+    AND ((p.layout IS NULL AND p.partition <> -1) OR coalesce(unread.first >= p.barrier, false)) AS stands
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 CROSS JOIN LATERAL (
     SELECT
         count(*) AS events, count(*) FILTER (WHERE {match}) AS matching,
-        min(e.id) AS first, min(e.id) FILTER (WHERE {match}) AS first_match, min(e.logged_at) AS oldest
+        min(e.id) AS first, max(e.id) AS last, min(e.id) FILTER (WHERE {match}) AS first_match, min(e.logged_at) AS oldest
     FROM (
         SELECT e.* FROM {log} AS e
         WHERE {events} AND e.id > p.position AND e.id > {min_position}
@@ -127,7 +139,7 @@ CROSS JOIN LATERAL (
 WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
-    AND (p.position < {min_position} OR unread.events > 0 OR redrive.id IS NOT NULL)
+    AND ((p.position < {min_position} AND (p.layout IS NOT NULL OR p.partition = -1)) OR unread.events > 0 OR redrive.id IS NOT NULL)
 
 
 -- name: due
@@ -138,6 +150,8 @@ WHERE c.id = {consumer_id}
 -- `min_position` is the consumer's lowest position at the last look: a literal, so that the planner opens no older segment. Only
 -- a rewound position is below it. The first unread event is asked for by ORDER BY and LIMIT: for a mere EXISTS the planner
 -- may hash all unread events.
+-- A partition `stands` if its next event is behind the barrier, or if the layout that the consumer is read by has no such
+-- partition: it has something to handle as soon as the other ones have come so far.
 -- Literals: consumer_id, min_position. Identifiers: log. Parts: events (which events `e` are in the partition of `p`),
 -- waiting, redrive.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
@@ -146,7 +160,15 @@ SELECT
     p.id,
     {waiting}::float8 AS due_in,
     p.served_at,
-    (SELECT min(position) FROM django_events_position WHERE consumer_id = {consumer_id}) AS min_position
+    (
+        SELECT min(own.position)
+        FROM django_events_position AS own
+        WHERE own.consumer_id = {consumer_id} AND (own.layout IS NOT NULL OR own.partition = -1)
+    ) AS min_position,
+    c.id AS consumer_id,
+    p.layout,
+    redrive.id IS NULL AND p.position >= {min_position}
+    AND ((p.layout IS NULL AND p.partition <> -1) OR coalesce(unread.id >= p.barrier, false)) AS stands
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 LEFT JOIN LATERAL (
@@ -160,7 +182,7 @@ LEFT JOIN LATERAL (
 WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
-    AND (p.position < {min_position} OR unread.id IS NOT NULL OR redrive.id IS NOT NULL)
+    AND ((p.position < {min_position} AND (p.layout IS NOT NULL OR p.partition = -1)) OR unread.id IS NOT NULL OR redrive.id IS NOT NULL)
 
 
 -- name: seconds_to_wait

@@ -232,7 +232,7 @@ def test_a_worker_that_is_frozen_there_and_wakes_up_too_late(stage: Stage):
 
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_a_broker_that_is_away_for_a_while(stage: Stage, fault: str):
-    """A Celery that fetches a task in the instant in which Redis is killed loses it, so it is not there at that time."""
+    """A Celery that fetches a task in the instant in which Redis is killed loses it, so it is not there then."""
     stage.worker()
     if fault == "frozen":
         stage.celery()

@@ -170,7 +170,16 @@ LINES = [
 PUBLIC = {name: getattr(django_events, name) for name in django_events.__all__}
 BY_HAND = {name: getattr(operations, name) for name in operations.__all__}
 TESTING = {name: getattr(testing, name) for name in testing.__all__}
-OUTCOMES = {"Matched", "Move", "RemovedTopic", "Replayed", "Retried", "Searched", "Skipped"}  # what verbs return
+OUTCOMES = {
+    "Matched",
+    "Move",
+    "RemovedTopic",
+    "Repartitioned",
+    "Replayed",
+    "Retried",
+    "Searched",
+    "Skipped",
+}  # what verbs return
 SIGNATURES = [
     (name, value)
     for name, value in {**PUBLIC, **BY_HAND, **VERBS, **TESTING}.items()

@@ -84,9 +84,20 @@ OPERATIONS = {
         "remove_clock",
     ),
     *("pause_clock", "resume_clock", "run_clock"),
-    *("redrive", "resume", "retry_now", "remove_topic", "replay", "rewind", "search", "skip", "unregister"),
+    *(
+        "redrive",
+        "resume",
+        "retry_now",
+        "remove_topic",
+        "repartition",
+        "replay",
+        "rewind",
+        "search",
+        "skip",
+        "unregister",
+    ),
 }
-OUTCOMES = {"Matched", "Move", "RemovedTopic", "Replayed", "Retried", "Searched", "Skipped"}
+OUTCOMES = {"Matched", "Move", "RemovedTopic", "Repartitioned", "Replayed", "Retried", "Searched", "Skipped"}
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
 
 

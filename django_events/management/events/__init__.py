@@ -18,6 +18,7 @@ from django_events.management.events.matching import MATCH
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
 from django_events.management.events.removing import REMOVE_TOPIC
+from django_events.management.events.repartitioning import REPARTITION
 from django_events.management.events.replaying import REPLAY
 from django_events.management.events.scaling import SCALE
 from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
@@ -60,6 +61,7 @@ ALL = (
     REDRIVE,
     DISCARD,
     ERASE,
+    REPARTITION,
     REMOVE_TOPIC,
     INTERVENTIONS,
     MAINTAIN,

@@ -47,8 +47,8 @@ def peek(
         if (since, start, end, partition, key, type) != (None,) * 6:
             raise wrong_usage("--at names one event, so it goes with no other choice.")
         return _one(using, topic, at)
-    if partition is not None and not 0 <= partition < row.partitions:
-        raise wrong_usage(f"Topic {topic} has no partition {partition}, expected 0 to {row.partitions - 1}.")
+    if partition is not None and not 0 <= partition < row.most_partitions:
+        raise wrong_usage(f"Topic {topic} has no partition {partition}, expected 0 to {row.most_partitions - 1}.")
     notes = []
     events = Event.objects.using(using).of(topic).order_by("-id")
     if start is not None or end is not None:

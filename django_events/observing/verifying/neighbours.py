@@ -5,7 +5,7 @@ from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.phrases import moment
 
 
-def report(topic: models.Topic, rows: sql.Rows, offenders: Offenders) -> None:
+def report(topic: models.Topic, rows: sql.Rows, offenders: Offenders, *, partitions: int) -> None:
     """What a close look at a range of ids answered with."""
     shown: dict[str, int] = {}
     for fault, total, event_id, partition, number, before_id, before_number, logged_at, before_at in rows:
@@ -19,7 +19,7 @@ def report(topic: models.Topic, rows: sql.Rows, offenders: Offenders) -> None:
                 remedy = "Don't rewind or read by time around it; by id, everything works."
             elif fault == "partition":
                 what = f"It is in partition {partition}, which the topic doesn't have."
-                expected = f"One of 0 to {topic.partitions - 1}."
+                expected = f"One of 0 to {partitions - 1}."
                 remedy = "No partitioned stream reads it. Publish it again: manage.py events publish."
             else:
                 it_has = f"It has the number {number:,} in partition {partition}"

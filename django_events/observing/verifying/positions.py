@@ -11,7 +11,10 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
     """A position for each partition, at an event or at the end, with the number that the log has there."""
     rows = sql.fetch(
         seen.using,
-        SQL.verify_positions.on(log=seen.log, topic_id=seen.topic.pk, partitions=seen.topic.partitions),
+        SQL.verify_positions.on(
+            log=seen.log, topic_id=seen.topic.pk, is_undivided=sql.literal(seen.topic.is_undivided)
+        ),
+        most_partitions=_most_partitions(seen.topic),
         last_id=seen.last_id,
         id_floor=seen.floors.id,
         floors=seen.floors.numbers,
@@ -39,6 +42,12 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
         }[fault]
         offenders.add("position", seen.topic.name, *texts, consumer=consumer, partition=partition, id=position)
     offenders.count_unlisted("position", [("", row[0]) for row in rows])
+
+
+def _most_partitions(topic: models.Topic) -> list[int]:
+    """How many partitions there are from each layout of the topic on, at most: a consumer has positions in them."""
+    counts = [layout.partitions for layout in topic.all_layouts]
+    return [max(counts[index:]) for index in range(len(counts))]
 
 
 def verify_attempts(seen: TopicSnapshot, offenders: Offenders) -> None:

@@ -3,15 +3,21 @@
 -- another number than the log has there.
 --
 -- Below the floor, where the log can't be asked any more, a number is at most the floor's: more of them would be events
--- that are left out of the lag. Parameters: last_id, id_floor, floors (an array by partition), most.
--- Literals: topic_id, partitions. Identifiers: log.
+-- that are left out of the lag. Parameters: most_partitions (an array by layout: how many there are from it on), last_id,
+-- id_floor, floors (an array by partition), most. Literals: topic_id, is_undivided. Identifiers: log.
 -- Answers with how many there are, the fault, consumer, partition, position, number and the expected number.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) of the log.
 WITH expected AS (
     SELECT c.id AS consumer_id, part.partition
     FROM django_events_consumer AS c
     CROSS JOIN LATERAL generate_series(
-        CASE WHEN c.partitioned THEN 0 ELSE -1 END, CASE WHEN c.partitioned THEN {partitions} - 1 ELSE -1 END
+        CASE WHEN c.partitioned THEN 0 ELSE -1 END,
+        CASE
+            WHEN c.partitioned THEN (%(most_partitions)s::int[])[
+                1 + coalesce((SELECT max(own.layout) FROM django_events_position AS own WHERE own.consumer_id = c.id), 0)
+            ] - 1
+            ELSE -1
+        END
     ) AS part (partition)
     WHERE c.topic_id = {topic_id}
 ),
@@ -26,7 +32,7 @@ placed AS (
         consumer_id, partition, there.position, there.number,
         expected.consumer_id IS NOT NULL AS is_expected,
         CASE
-            WHEN partition = -1 OR {partitions} = 1 THEN there.position
+            WHEN partition = -1 OR {is_undivided} THEN there.position
             WHEN there.position > %(id_floor)s THEN
                 coalesce(
                     (

@@ -7,6 +7,7 @@ it keeps no old snapshot. What is in the log never changes, so these need no com
 something meanwhile, the oldest, and says so in the topic's head.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from django_events import models, sql
 from django_events.log.floors import Floors, floors_of
+from django_events.models.topics import Layout
 from django_events.observing.verifying import neighbours
 from django_events.observing.verifying.offenders import SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
@@ -54,8 +56,9 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
     if last is not None and last_id - last > at.after:
         at = _from_unknown(topic, last_id - last)
     while at.after < last_id:
-        upper = min(at.after + AT_ONCE, last_id)
-        rows = _look(using, topic, at, upper)
+        layout, end = _layout_behind(topic, at.after)
+        upper = min(at.after + AT_ONCE, last_id, end - 1)
+        rows = _look(using, topic, at, upper, layout.partitions)
         if any(wrong for *_, wrong in rows) or sum(row[1] for row in rows) < upper - at.after:
             now = floors_of(using, topic.pk)
             if now is not None and now.id > max(at.after, floors.id):  # retention was faster
@@ -64,7 +67,8 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
                 at.events, at.elsewhere = events, elsewhere
                 at.lasts = {partition: last._replace(ordinal=events) for partition, last in at.lasts.items()}
                 continue
-            neighbours.report(topic, _look_closely(using, topic, at, upper), offenders)
+            wrong = _look_closely(using, topic, at, upper, layout.partitions)
+            neighbours.report(topic, wrong, offenders, partitions=layout.partitions)
         _go_on(at, rows, upper)
         on_progress(at.events)
     if at.before_id is not None and at.before_id < last_id:
@@ -72,16 +76,23 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
     return at
 
 
+def _layout_behind(topic: models.Topic, after: int) -> tuple[Layout, int]:
+    """The layout of the event behind an id, and the first id of the layout that follows."""
+    layouts = topic.all_layouts
+    index = max((n for n, layout in enumerate(layouts) if layout.first_id <= after + 1), default=0)
+    return layouts[index], layouts[index + 1].first_id if index + 1 < len(layouts) else sys.maxsize
+
+
 def _from_floor(topic: models.Topic, floors: Floors) -> Walk:
     """From the first event that retention left, with all that is known by then."""
-    lasts = {of: LastOfPartition(floors.id, floors.number(of), 0) for of in range(topic.partitions)}
+    lasts = {of: LastOfPartition(floors.id, floors.number(of), 0) for of in range(topic.most_partitions)}
     return Walk(floors.id, floors.id, lasts)
 
 
 def _from_unknown(topic: models.Topic, after: int) -> Walk:
     """From somewhere in the log: the first event of each partition is believed, unless ids tell its number."""
-    if after == 0 or topic.partitions == 1:
-        return Walk(after, after, {of: LastOfPartition(after, after, 0) for of in range(topic.partitions)})
+    if after == 0 or topic.is_undivided:
+        return Walk(after, after, {of: LastOfPartition(after, after, 0) for of in range(topic.most_partitions)})
     return Walk(after, after, {})
 
 
@@ -95,10 +106,10 @@ def _go_on(at: Walk, rows: sql.Rows, upper: int) -> None:
     at.after = upper
 
 
-def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
+def _look(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int) -> sql.Rows:
     statement = SQL.walk.on(
         walked=SQL.walked.on(
-            log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
+            log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=partitions
         )
     )
     lasts = at.lasts.values()
@@ -116,10 +127,10 @@ def _look(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
         )
 
 
-def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int) -> sql.Rows:
+def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int) -> sql.Rows:
     statement = SQL.walk_closely.on(
         walked=SQL.walked.on(
-            log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=topic.partitions
+            log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=partitions
         )
     )
     lasts = at.lasts.values()

@@ -13,7 +13,7 @@ from django_events import Backoff, Draft, publish, publish_many, sql
 from django_events.consuming import registration
 from django_events.consuming.subscriptions import subscriptions
 from django_events.declarations import consumers
-from django_events.exceptions import InUse, Invalid, LeaseLost, NotReady, Refused, UnknownName
+from django_events.exceptions import Invalid, LeaseLost, NotReady, UnknownName
 from django_events.log.segments import segments
 from django_events.models import Consumer, Event, Position, Topic
 from django_events.syncing import sync_after_migrate
@@ -323,12 +323,22 @@ def test_workers_refuse_a_consumer_that_is_not_registered(things, lanes, make_co
 
 
 @pytest.mark.requirement("E12")
-def test_workers_refuse_a_consumer_whose_change_is_not_in_the_database_yet(lanes, make_consumer):
+def test_workers_refuse_a_consumer_whose_change_is_not_in_the_database_yet(lanes, make_queue):
+    emails = make_queue(lanes, handler=print, ordered=True)
+    object.__setattr__(emails, "ordered", False)
+
+    with pytest.raises(NotReady, match=r"is registered with ordered=True for topic 'lanes'"):
+        subscriptions("default", [emails])
+
+
+@pytest.mark.requirement("X7")
+def test_workers_read_as_the_database_says_whether_a_partition_at_a_time_or_all_together(lanes, make_consumer):
+    """So workers of the last version and of the next one serve it side by side."""
     reader = make_consumer(lanes, handler=print)
     object.__setattr__(reader, "partitioned", False)
+    [subscription] = subscriptions("default", [reader])
 
-    with pytest.raises(NotReady, match=r"is registered with partitioned=True for topic 'lanes'"):
-        subscriptions("default", [reader])
+    assert [partition for _, partition in subscription.positions] == [0, 1, 2, 3]
 
 
 # What changes
@@ -418,30 +428,39 @@ def serve_some(reader, count, partition=None):
     assert len(written()) == before + count
 
 
-@pytest.mark.requirement("E12")
-def test_partitions_that_are_not_equally_far_can_not_become_one(lanes, make_consumer, shelf):
+@pytest.mark.requirement("E12", "X7")
+def test_partitions_that_are_not_equally_far_become_one_when_they_all_come_to_one_id(lanes, make_consumer, shelf):
     fill(lanes, 20)
     reader = make_consumer(lanes, handler=write_down)
     serve_lease(lease_of(reader, 2))
-    before = reached(reader)
-
-    with pytest.raises(Refused) as caught:
-        make_consumer(lanes, handler=write_down, partitioned=False)
-    [declared] = [one for one in consumers if one.name == "reader"]
-    assert str(caught.value) == (
-        f"Consumer reader of lanes is declared with partitioned=False, at {declared.declared_at}, and was registered "
-        f"with partitioned=True. Its partitions are not equally far: 0 is at 0 and another at {max(before)}, so some "
-        "events would be handled twice. Nothing was changed. Declare partitioned=True again and let it catch up, or "
-        "give it another name."
-    )
-    assert reached(reader) == before
+    object.__setattr__(reader, "partitioned", False)
+    assert sync() == ["Consumer reader of lanes: partitioned True → False at 21, when all before it is handled."]
+    assert sync() == []
     assert Consumer.objects.get(name="reader").partitioned
-
-    reader = make_consumer(lanes, handler=write_down)
+    fill(lanes, 5)
+    assert positions(reader).count() == 4
     serve_due(reader)
-    reader = make_consumer(lanes, handler=write_down, partitioned=False)
+
+    assert not Consumer.objects.get(name="reader").partitioned
+    assert reached(reader) == [25]
+    assert sorted(handled_ids()) == list(range(1, 26))
+    assert handled_ids()[20:] == list(range(21, 26))
+    assert_numbers(reader)
+
+
+@pytest.mark.requirement("X7")
+def test_a_turn_that_is_declared_back_before_it_came_is_forgotten(lanes, make_consumer, shelf):
+    fill(lanes, 20)
+    reader = make_consumer(lanes, handler=write_down)
+    for partitioned in (False, True):
+        object.__setattr__(reader, "partitioned", partitioned)
+        sync()
     fill(lanes, 5)
     serve_due(reader)
+
+    row = Consumer.objects.get(name="reader")
+    assert (row.partitioned, row.turns_at) == (True, None)
+    assert positions(reader).filter(barrier__isnull=False).count() == 0
     assert sorted(handled_ids()) == list(range(1, 26))
 
 
@@ -459,37 +478,43 @@ def test_partitions_that_stand_at_different_ids_with_nothing_between_may_become_
     assert handled_ids() == list(range(1, 10))
 
 
-@pytest.mark.requirement("E12")
+@pytest.mark.requirement("E12", "X7")
 @pytest.mark.parametrize("partitioned", [True, False])
-def test_nothing_changes_while_a_worker_handles_events(lanes, make_consumer, shelf, partitioned):
+def test_while_a_worker_handles_events_it_waits_for_them(lanes, make_consumer, shelf, partitioned):
     fill(lanes, 3)
     reader = make_consumer(lanes, handler=write_down, partitioned=partitioned)
-    partition = 3 if partitioned else Position.ALL
-    lease = lease_of(reader, partition, holder="host:7/1")
+    lease = lease_of(reader, 3 if partitioned else Position.ALL, holder="host:7/1")
+    object.__setattr__(reader, "partitioned", not partitioned)
+    assert sync() == [
+        f"Consumer reader of lanes: partitioned {partitioned} → {not partitioned} at 4, when all before it is handled."
+    ]
+    assert Consumer.objects.get(name="reader").partitioned is partitioned
+    fill(lanes, 3)
+    serve_lease(lease)
+    serve_due(reader)
 
-    with pytest.raises(InUse) as caught:
-        make_consumer(lanes, handler=write_down, partitioned=not partitioned)
-    where = f"in partition {partition} " if partitioned else ""
-    assert str(caught.value) == (
-        f"Consumer reader of lanes is handling events now, {where}by host:7/1. Nothing was changed. "
-        "Stop its workers and try again."
-    )
-    lease.release()
-    assert sync()[0].startswith("Consumer reader of lanes: partitioned ")
+    assert Consumer.objects.get(name="reader").partitioned is not partitioned
+    assert sorted(handled_ids()) == list(range(1, 7))
+    assert_numbers(reader)
 
 
-@pytest.mark.requirement("E12")
-def test_a_worker_that_is_out_of_time_can_not_settle_what_was_changed_meanwhile(lanes, make_consumer, shelf):
+@pytest.mark.requirement("E12", "X7")
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_worker_that_is_out_of_time_is_waited_for_or_taken_over(lanes, make_consumer, shelf, comes_back):
     fill(lanes, 8)
     reader = make_consumer(lanes, handler=write_down, partitioned=False)
     lease = lease_of(reader)
     expire_leases(reader)
     changed = make_consumer(lanes, handler=write_down)
-
-    with pytest.raises(LeaseLost):
+    assert not Consumer.objects.get(name="reader").partitioned
+    if comes_back:
         serve_lease(lease)
-    assert written() == []
     serve_due(changed)
+    if not comes_back:
+        with pytest.raises(LeaseLost):
+            serve_lease(lease)
+
+    assert Consumer.objects.get(name="reader").partitioned
     assert sorted(handled_ids()) == list(range(1, 9))
 
 

@@ -213,7 +213,7 @@ def test_segments_of_the_old_and_the_new_size_follow_each_other(make_topic, rede
 def test_a_change_says_what_it_was_and_is(things):
     declarations.registry.discard(things)
     with declared("things", partitions=4, retention=timedelta(days=1)):
-        assert sync("default") == ["Topic things: partitions 1 → 4, retention None → 1 day, 0:00:00."]
+        assert sync("default") == ["Topic things: partitions 1 → 4 from event 1 on, retention None → 1 day, 0:00:00."]
 
 
 @rolled_back
@@ -244,22 +244,41 @@ def test_a_timeline_can_be_added_while_there_are_no_events(things, redeclare):
     assert ("key", "id") in indexes(things)
 
 
-@rolled_back
-@pytest.mark.requirement("E1")
+@pytest.mark.requirement("E15", "X7")
 @pytest.mark.parametrize("partitions", [1, 3, 5, 8])
-def test_other_partitions_are_refused_once_there_are_events(lanes, redeclare, partitions):
-    publish(lanes, 1)
+def test_other_partitions_hold_from_the_next_event_on(lanes, redeclare, partitions):
+    publish_many(lanes, [Draft(value=n, key=str(n)) for n in range(20)])
     transfer_all()
-    before = everything()
-    with pytest.raises(Refused) as caught:
-        redeclare(lanes, partitions=partitions)
+    before = list(Event.objects.of(lanes.name).order_by("id").values_list("id", "partition", "number"))
+    redeclare(lanes, partitions=partitions)
+    publish_many("lanes", [Draft(value=n, key=str(n)) for n in range(40)])
+    transfer_all()
 
-    assert str(caught.value) == (
-        f"Topic lanes has 4 partitions and is declared with {partitions}, at "
-        f"{declarations.registry.get('lanes').declared_at}. It has events already, and their keys would change "
-        "partitions, so their order would be lost. Nothing was changed. Declare partitions=4 again, or a new topic."
-    )
-    assert everything() == before
+    assert row(lanes).layouts == [[1, 4], [21, partitions]]
+    after = list(Event.objects.of(lanes.name).order_by("id").values_list("id", "partition", "number"))
+    assert after[:20] == before
+    assert {partition for event_id, partition, _ in after if event_id > 20} == set(range(partitions))
+    for partition in range(max(partitions, 4)):
+        numbers = [number for _, of, number in after if of == partition]
+        assert numbers == list(range(1, len(numbers) + 1))
+    assert sync("default") == []
+
+
+@pytest.mark.requirement("X7")
+def test_a_partition_that_comes_back_goes_on_with_its_numbers(lanes, redeclare):
+    """Also in a transfer that has known the topic since before."""
+    transfer = Transfer("default")
+    for partitions in (4, 2, 8, 1, 4):
+        redeclare(lanes, partitions=partitions)
+        publish_many("lanes", [Draft(value=n, key=str(n)) for n in range(30)])
+        while transfer.move():
+            pass
+
+    events = list(Event.objects.of(lanes.name).order_by("id").values_list("id", "partition", "number"))
+    assert [event_id for event_id, _, _ in events] == list(range(1, 151))
+    for partition in range(8):
+        numbers = [number for _, of, number in events if of == partition]
+        assert numbers == list(range(1, len(numbers) + 1))
 
 
 @rolled_back
@@ -278,14 +297,16 @@ def test_another_timeline_is_refused_once_there_are_events(make_topic, redeclare
     assert everything() == before
 
 
-@rolled_back
-@pytest.mark.requirement("E1")
-def test_events_that_retention_has_removed_count_too(lanes, redeclare):
-    """Consumers may hold positions in its partitions, and a key must not move while they catch up."""
-    TopicHead.objects.filter(topic=row(lanes)).update(id_floor=1_000)
+@pytest.mark.requirement("X7")
+def test_numbers_go_on_where_retention_has_removed_events(lanes, redeclare):
+    TopicHead.objects.filter(topic=row(lanes)).update(id_floor=1_000, number_floors=[100, 200, 300, 400])
+    redeclare(lanes, partitions=8)
+    publish_many("lanes", [Draft(value=n, key=str(n)) for n in range(100)])
+    transfer_all()
 
-    with pytest.raises(Refused, match="It has events already"):
-        redeclare(lanes, partitions=8)
+    assert row(lanes).layouts == [[1, 4], [1001, 8]]
+    first = Event.objects.of(lanes.name).order_by("partition", "id").distinct("partition")
+    assert list(first.values_list("number", flat=True)) == [101, 201, 301, 401, 1, 1, 1, 1]
 
 
 @rolled_back
@@ -296,9 +317,14 @@ def test_a_refused_change_changes_nothing_of_other_topics_either(lanes, things, 
     before = everything()
     declarations.registry.discard(things)
     declarations.registry.discard(lanes)
-    with declared("things", retention=timedelta(days=1)), declared("fresh"), declared("lanes", partitions=8):  # noqa: SIM117
-        with declared("fresher"), pytest.raises(Refused):
-            sync("default")
+    with (
+        declared("things", retention=timedelta(days=1)),
+        declared("fresh"),
+        declared("lanes", partitions=4, timeline=True),
+        declared("fresher"),
+        pytest.raises(Refused),
+    ):
+        sync("default")
 
     assert everything() == before
 
@@ -320,10 +346,9 @@ def test_a_change_waits_for_a_transfer_that_is_just_moving_the_first_event(lanes
         change = pool.submit(in_a_session_of_its_own, sync, "default")
         wait_for_a_waiter(observer)
         transfer.commit()
-        with pytest.raises(Refused):
-            change.result()
+        assert change.result() == ["Topic lanes: partitions 4 → 8 from event 2 on."]
 
-    assert row(lanes).partitions == 4
+    assert row(lanes).layouts == [[1, 4], [2, 8]]
 
 
 @rolled_back
@@ -543,7 +568,7 @@ def test_migrate_says_what_it_refused_and_why(lanes):
     publish(lanes, 1)
     transfer_all()
     declarations.registry.discard(lanes)
-    with declared("lanes", partitions=8), pytest.raises(CommandError, match="It has events already"):
+    with declared("lanes", partitions=4, timeline=True), pytest.raises(CommandError, match="It has events already"):
         call_command("migrate", verbosity=0)
 
 
