@@ -179,7 +179,7 @@ OUTCOMES = {
     "Retried",
     "Searched",
     "Skipped",
-}  # what verbs return
+}
 SIGNATURES = [
     (name, value)
     for name, value in {**PUBLIC, **BY_HAND, **VERBS, **TESTING}.items()

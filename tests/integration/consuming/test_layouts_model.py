@@ -214,7 +214,7 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def expire(self):
-        """Whoever has something is out of time, and may come back."""
+        """All workers that have something are out of time, and may come back."""
         self.positions.filter(token__isnull=False).update(leased_until=ClockTimestamp())
 
     @precondition(lambda self: self.undone)

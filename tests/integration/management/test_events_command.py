@@ -1488,6 +1488,7 @@ SUBCOMMANDS = {
     "redrive": ["billing", "--all"],
     "discard": ["billing", "--all", "--reason", "x"],
     "erase": ["things", "--key", "7", "--reason", "a test"],
+    "repartition": ["orders", "2"],
     "remove-topic": ["orders"],
     "interventions": [],
     "maintain": [],
