@@ -72,7 +72,8 @@ def arrange(using: str, row: models.Consumer, *, lost: Sequence[int] = ()) -> bo
             and _reached(using, row, [position], position.barrier)
         ):
             position.token = position.leased_until = None
-            position.careful_until = max(position.careful_until, position.position + AHEAD)
+            ahead = min(position.position + AHEAD, log_positions.find(using, row.topic, "end") - 1)
+            position.careful_until = max(position.careful_until, ahead)
             position.save(using=using, update_fields=["token", "leased_until", "careful_until"])
     if row.mode != "stream" or any(position.token is not None for position in positions):
         return False

@@ -80,6 +80,7 @@ class PartitionSettlement(NamedTuple):
 
     entry: Entry
     row_address: str
+    barrier: int | None
     same_transaction: bool = False  # as the one that began with `Lease.take_lock`
 
 
@@ -346,7 +347,7 @@ class LeasedPartition(Lease):
         return self._keep(handled=int(not failed and not ignored), failed=int(failed), ignored=int(ignored))
 
     def settled(self, settlement: PartitionSettlement) -> None:
-        entry, self.row_address, _ = settlement
+        entry, self.row_address, self.barrier, _ = settlement
         self.position, self.number, self.careful_until = entry.position, entry.number, entry.careful_until
         self.attempted, self.attempts, self.released = entry.attempted, entry.attempts, entry.release
 
@@ -411,9 +412,9 @@ class LeasedPartition(Lease):
                 lock=self.commits_separately,
             )
             if rows:
-                address, same_transaction, locked = rows[0]
+                address, barrier, same_transaction, locked = rows[0]
                 self.refuse_unlocked(locked)
-                return PartitionSettlement(entry, address, same_transaction is True)
+                return PartitionSettlement(entry, address, barrier, same_transaction is True)
         raise self.lose()
 
     def _reached(self, handled: Sequence[ReceivedEvent], failure: Failure | None) -> tuple[int, int]:

@@ -53,7 +53,7 @@ RETURNING attempts, ctid::text,
 -- handled, failed, ignored, dead_lettered (how many more), attempted, attempts, pause (an interval
 -- until the next attempt, or null), careful_until, stopped, error (null to leave it),
 -- release, lock (whether to take the lock of `take_lock`, by which a worker that freezes before COMMIT is found).
--- Answers with the row's address, whether the transaction is still the one that began with `take_lock`, and whether the
+-- Answers with the row's address, the barrier, whether the transaction is still the one that began with `take_lock`, and whether the
 -- lock was taken, null if that was not asked for. If it was not taken, nothing must be committed: a takeover is under way.
 -- Relies on: the row's address, or the primary key of django_events_position.
 UPDATE django_events_position
@@ -76,6 +76,7 @@ SET
 WHERE ctid = coalesce(%(row_address)s::tid, ctid) AND id = %(position_id)s AND token = %(token)s
 RETURNING
     ctid::text,
+    barrier,
     current_setting('django_events.token', true) = %(token)s::text,
     CASE WHEN %(lock)s THEN pg_try_advisory_xact_lock(%(token)s) END
 

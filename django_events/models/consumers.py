@@ -26,7 +26,7 @@ class Consumer(models.Model):
         null=True,
         blank=True,
         editable=False,
-        help_text=_("From this id on it reads all partitions together, or each by itself: what it does not do now."),
+        help_text=_("From this id on it reads all partitions together, or each by itself: what it doesn't do now."),
     )
     types = models.JSONField(_("types"), null=True, blank=True)
     keys = models.JSONField(_("keys"), null=True, blank=True)

@@ -74,7 +74,8 @@ LIMIT %(most)s
 -- The positions of a topic's streams whose attempts, or whose events to be handled one by one, are about no event that the
 -- consumer has there.
 --
--- What the log has dropped is believed. Parameters: last_id, id_floor, most. Literals: topic_id. Identifiers: log.
+-- What the log has dropped is believed. A consumer that turned may handle events up to one of another partition one by one.
+-- Parameters: last_id, id_floor, most. Literals: topic_id. Identifiers: log.
 -- Answers with how many there are, the fault, consumer, partition, and the id.
 -- Relies on: the primary key of the log, django_events_position (consumer_id, partition).
 WITH said AS (
@@ -91,7 +92,7 @@ FROM said
 LEFT JOIN {log} AS e ON e.topic_id = {topic_id} AND e.id = said.id
 WHERE said.id > %(last_id)s
     OR said.id < 1
-    OR (said.partition <> -1 AND e.partition <> said.partition)
+    OR (said.fault = 'attempted' AND said.partition <> -1 AND e.partition <> said.partition)
 ORDER BY said.fault, said.name, said.partition
 LIMIT %(most)s
 

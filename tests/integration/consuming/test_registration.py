@@ -324,7 +324,7 @@ def test_workers_refuse_a_consumer_that_is_not_registered(things, lanes, make_co
 
 @pytest.mark.requirement("E12")
 def test_workers_refuse_a_consumer_whose_change_is_not_in_the_database_yet(lanes, make_queue):
-    emails = make_queue(lanes, handler=print, ordered=True)
+    emails = make_queue(lanes, handler=print, ordered=True).subscription.consumer
     object.__setattr__(emails, "ordered", False)
 
     with pytest.raises(NotReady, match=r"is registered with ordered=True for topic 'lanes'"):
