@@ -28,6 +28,7 @@ from django_events.exceptions import EventsError, did_you_mean
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position
 from django_events.models.databases import databases
 from django_events.observing import counted, samples
+from django_events.observing.barriers import barriers
 from django_events.observing.findings import Subject
 from django_events.observing.lag import importance, progress, standings
 from django_events.observing.problems import find_problems
@@ -263,6 +264,7 @@ class ConsumerAdmin(Pages):
             "all": Position.ALL,
             "hands": leases(using, row),
             "queue": figures(using, [standing]).get(row.pk),
+            "barriers": barriers(using, [row]),
             "problems": problems(
                 request,
                 [one for one in find_problems(using, [], None, [standing]) if _is_of(one.subject, row)],

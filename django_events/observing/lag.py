@@ -113,7 +113,7 @@ def progress(
     with sql.by_index(using):
         found = sql.fetch(
             using,
-            SQL.progress.on(partitions=SQL.partitions, state=SQL.state_of_position),
+            SQL.progress.on(partitions=SQL.partitions, state=sql.shared.state_of_position),
             consumer_ids=consumer_ids,
             most_pending=counted,
             topic_ids=ends.topic_ids,
@@ -141,7 +141,7 @@ def standings(
     with sql.by_index(using):
         found = sql.fetch(
             using,
-            SQL.standings.on(partitions=SQL.partitions, state=SQL.state_of_position),
+            SQL.standings.on(partitions=SQL.partitions, state=sql.shared.state_of_position),
             consumer_ids=consumer_ids,
             most=most,
             most_pending=most,

@@ -412,6 +412,21 @@ SET LOCAL tcp_user_timeout = {vanished_after}
 SELECT pg_advisory_xact_lock(561, id) FROM unnest(%(consumer_ids)s::int[]) AS id ORDER BY id
 
 
+-- name: state_of_position
+-- Part of a SELECT: what goes on in a position `p` of a consumer `c`. A queue goes on while some of it is retried.
+--
+-- Relies on: nothing but the two rows.
+CASE
+    WHEN p.stopped_at IS NOT NULL THEN 'stopped'
+    WHEN c.mode = 'queue' AND c.paused_at IS NULL AND p.retry_at IS NOT NULL THEN 'retrying'
+    WHEN p.token IS NOT NULL AND p.leased_until > clock_timestamp() THEN 'handling'
+    WHEN c.paused_at IS NOT NULL THEN 'paused'
+    WHEN p.token IS NOT NULL THEN 'lost'
+    WHEN p.retry_at IS NOT NULL THEN 'retrying'
+    ELSE 'idle'
+END
+
+
 -- name: topics
 -- The topics of the database, by name.
 --

@@ -7,9 +7,17 @@ from django.core.management.base import CommandParser
 from django_events import declarations, models
 from django_events.consuming.registered import registered
 from django_events.log.inventory import logs, sizes
-from django_events.management.events.status import consumer_data, dead_letters_of, lag_of, queues, state_of
+from django_events.management.events.status import (
+    consumer_data,
+    dead_letters_of,
+    held_back,
+    lag_of,
+    queues,
+    state_of,
+)
 from django_events.management.events.subcommand import Subcommand, add_topic, at_least_one
 from django_events.management.reporting import Report, table
+from django_events.observing.barriers import barriers
 from django_events.observing.lag import COUNTED, COUNTED_OF_ONE, progress, standings
 from django_events.observing.queues import figures
 from django_events.phrases import duration
@@ -70,6 +78,7 @@ def _consumers(using: str, rows: list[models.Consumer] | None, counted: int) -> 
     if not found:
         return Report([], "No consumers.")
     of = figures(using, found, counted=counted)
+    standing = {one.consumer_id: one for one in barriers(using, rows)}
     told = [(one, of.get(one.consumer_id)) for one in found]
     columns = ["consumer", "topic", "state", "lag", "handled", "failed", "dead", "attempts"]
     columns += ["next attempt", "holder", "last error"]
@@ -89,7 +98,8 @@ def _consumers(using: str, rows: list[models.Consumer] | None, counted: int) -> 
         )
         for one in found
     ]
-    return Report([consumer_data(*one) for one in told], "\n\n".join([table(columns, cells), *queues(told)]))
+    data = [consumer_data(*one, standing.get(one[0].consumer_id)) for one in told]
+    return Report(data, "\n\n".join([table(columns, cells), *queues(told), *held_back(list(standing.values()))]))
 
 
 def _partitions(using: str, rows: list[models.Consumer] | None, counted: int) -> Report:

@@ -12,6 +12,7 @@ from django_events.consuming.registered import registered
 from django_events.log.inventory import Log, NextScheduled, Waiting, logs, next_scheduled, waiting
 from django_events.management.events.subcommand import Subcommand, add_watch
 from django_events.management.reporting import WIDTH, Report, printable, table
+from django_events.observing.barriers import Barrier, barriers
 from django_events.observing.findings import Finding
 from django_events.observing.lag import PartitionProgress, Standing, importance, oldest_waits, standings
 from django_events.observing.problems import find_problems
@@ -42,6 +43,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
         in_buffer = [one for one in in_buffer if one.topic in topics]
         in_logs = [one for one in in_logs if one.topic.name in topics]
     consumers.sort(key=importance)
+    standing = {one.consumer_id: one for one in barriers(using, rows)}
     told = _rows(using, consumers if format == "json" else consumers[:SHOWN], pace)
     data = {
         "database": using,
@@ -54,10 +56,16 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
             for one in in_logs
         ],
         "consumers": [
-            {**consumer_data(row.standing, row.queue), "behind": row.behind, "rate": row.rate} for row in told
+            {
+                **consumer_data(row.standing, row.queue, standing.get(row.standing.consumer_id)),
+                "behind": row.behind,
+                "rate": row.rate,
+            }
+            for row in told
         ],
     }
-    listed = "\n\n".join([_consumers(told, len(consumers)), *queues([(row.standing, row.queue) for row in told])])
+    parts = [_consumers(told, len(consumers)), *queues([(row.standing, row.queue) for row in told])]
+    listed = "\n\n".join([*parts, *held_back(list(standing.values()))])
     if names:
         return Report(data, "\n\n".join([_problems(found), listed]))
     parts = [_problems(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
@@ -99,9 +107,14 @@ def dead_letters_of(one: Standing) -> int | str:
     return f"≥ {one.dead_letters:,}" if one.more_dead_letters else one.dead_letters
 
 
-def consumer_data(one: Standing, queue: QueueFigures | None) -> dict[str, Any]:
-    """As JSON tells it; `queue` is null for a stream."""
-    return {**one._asdict(), "queue": queue and queue.flat()}
+def consumer_data(one: Standing, queue: QueueFigures | None, barrier: Barrier | None) -> dict[str, Any]:
+    """As JSON tells it; `queue` is null for a stream, and `barrier` where no other layout comes."""
+    return {**one._asdict(), "queue": queue and queue.flat(), "barrier": barrier and barrier.flat()}
+
+
+def held_back(found: Sequence[Barrier]) -> list[str]:
+    """Which consumers go over to another layout, and what they wait for."""
+    return ["\n".join(one.said for one in found)] if found else []
 
 
 def queues(rows: Sequence[tuple[Standing, QueueFigures | None]]) -> list[str]:

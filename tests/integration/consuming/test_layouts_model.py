@@ -14,7 +14,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -41,7 +40,10 @@ NEVER = 1e9  # seconds
 
 
 class Model(RuleBasedStateMachine):
-    """One topic and one stream that reads it, and what may be done to them."""
+    """One topic and one stream that reads it, and what may be done to them.
+
+    No rule has a precondition: where an event without a key goes depends on its ticket, which is another each time.
+    """
 
     names = count(1)
 
@@ -188,9 +190,10 @@ class Model(RuleBasedStateMachine):
         else:
             self.held.append((lease, batch))
 
-    @precondition(lambda self: self.held)
     @rule(pick=PICK, part=st.booleans())
     def finish(self, pick, part):
+        if not self.held:
+            return
         lease, batch = self.held.pop(pick % len(self.held))
         events = batch.events[: len(batch.events) // 2] if part else batch.events
         try:
@@ -205,11 +208,11 @@ class Model(RuleBasedStateMachine):
         if lease.is_at_barrier:
             layouts.pass_barrier("default", lease.subscription.consumer_id)
 
-    @precondition(lambda self: self.held)
     @rule(pick=PICK)
     def die(self, pick):
         """A worker is gone, and its lease is over."""
-        self.held.pop(pick % len(self.held))
+        if self.held:
+            self.held.pop(pick % len(self.held))
         self.expire()
 
     @rule()
@@ -217,34 +220,31 @@ class Model(RuleBasedStateMachine):
         """All workers that have something are out of time, and may come back."""
         self.positions.filter(token__isnull=False).update(leased_until=ClockTimestamp())
 
-    @precondition(lambda self: self.undone)
     @rule(pick=PICK)
     def fail(self, pick):
         undone = sorted(self.undone)
-        self.failing.add(undone[pick % len(undone)])
+        self.failing |= {undone[pick % len(undone)]} if undone else set()
 
     # What people do
 
-    @precondition(lambda self: self.dead)
     @rule(pick=PICK, serving=st.booleans())
     def redrive(self, pick, serving):
         dead = sorted(self.dead)
         with suppress(Refused):  # an older one of its key has to come first
-            redrive(self.letters.filter(event_id=dead[pick % len(dead)]))
+            redrive(self.letters.filter(event_id__in=dead[pick : pick + 1]))
         if serving:
             self.serve(0, True)
 
-    @precondition(lambda self: self.dead)
     @rule(pick=PICK)
     def discard(self, pick):
-        dead = sorted(self.dead)
-        discarded = dead[pick % len(dead)]
-        discard(self.letters.filter(event_id=discarded), reason="not needed")
-        self.dead.discard(discarded)
+        discarded = sorted(self.dead)[pick : pick + 1]
+        discard(self.letters.filter(event_id__in=discarded), reason="not needed")
+        self.dead -= set(discarded)
 
-    @precondition(lambda self: self.keys)
     @rule(pick=st.integers(0, 60), of_partition=st.none() | PICK)
     def rewind(self, pick, of_partition):
+        if not self.keys:
+            return
         to = pick % len(self.keys) + 1
         there = list(self.positions.values_list("partition", "position"))
         partition, _ = there[(of_partition or 0) % len(there)]
