@@ -1,0 +1,254 @@
+"""More or fewer partitions for a topic that has events: what is said, recorded and shown, and who waits for whom."""
+
+import json
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, transaction
+
+from django_events import Backoff, Draft, publish_many
+from django_events.consuming.leased_partitions import claim
+from django_events.consuming.subscriptions import subscriptions
+from django_events.exceptions import InUse, Invalid, UnknownName
+from django_events.models import DeadLetter, Event, Intervention, Topic
+from django_events.observing.barriers import barriers
+from django_events.operations import lag, redrive, repartition, rewind
+from django_events.outcomes import Repartitioned
+from django_events.workers.due_partitions import DuePartitions
+from tests.support.fix_consumers import lease_of, positions, reached, serve_due, serve_lease, write_order, written
+from tests.support.fix_topics import transfer_all
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("E15", "X7")]
+
+
+def fill(topic, count=20):
+    publish_many(topic, [Draft(value=n, key=str(n % 7)) for n in range(count)])
+    transfer_all()
+
+
+def write_down(event):
+    write_order(event.address)
+
+
+def handled():
+    return [int(note.rpartition("/")[2]) for note in written()]
+
+
+def events(*arguments):
+    out = StringIO()
+    call_command("events", *arguments, stdout=out)
+    return out.getvalue()
+
+
+# What is done
+
+
+def test_it_says_from_which_event_on_and_who_is_held_back(lanes, make_consumer, shelf):
+    fill(lanes)
+    make_consumer(lanes, handler=write_down)
+    make_consumer(lanes, handler=write_down, name="together", partitioned=False)
+    ahead = make_consumer(lanes, handler=lambda event: None, name="ahead")
+    serve_due(ahead)
+    would = repartition("lanes", 8, dry_run=True)
+    assert would == Repartitioned("lanes", 4, 8, 21, ("reader",))
+    assert Topic.objects.get(name="lanes").layouts == []
+
+    assert lanes.repartition(8, by="ada", reason="it grew") == would
+    assert Topic.objects.get(name="lanes").layouts == [[1, 4], [21, 8]]
+    record = Intervention.objects.get()
+    assert (record.by, record.action, record.topic, record.consumer) == ("ada", "repartition", "lanes", "")
+    assert record.details == {
+        "before": 4, "after": 8, "first_id": 21, "held_back": ["reader"], "reason": "it grew",
+    }  # fmt: skip
+    assert [one.layout for one in positions(ahead)] == [1] * 8
+    assert repartition("lanes", 8) == would._replace(before=8)
+    assert Intervention.objects.count() == 1
+
+
+def test_it_goes_with_the_callers_transaction(lanes, make_consumer):
+    make_consumer(lanes, handler=print)
+    fill(lanes)
+    with pytest.raises(RuntimeError), transaction.atomic():
+        repartition("lanes", 8)
+        raise RuntimeError
+    row = Topic.objects.get(name="lanes")
+
+    assert (row.partitions, row.layouts) == (4, [])
+
+
+def test_what_it_refuses(lanes, connect):
+    with pytest.raises(UnknownName, match="has no topic 'lane'"):
+        repartition("lane", 8)
+    for wrong in (0, 1_001, "8", True):
+        with pytest.raises(Invalid, match="expected a whole number from 1 to 1,000"):
+            repartition("lanes", wrong)
+    other = connect()
+    other.execute("SELECT FROM django_events_topichead FOR UPDATE")
+    with pytest.raises(InUse, match="Topic lanes is locked, by"):
+        repartition("lanes", 8)
+
+
+@pytest.mark.parametrize("before", [1, 4])
+def test_workers_that_run_go_on_by_the_new_number(make_topic, make_consumer, shelf, before):
+    """They know the former positions, and are told nothing but that something came."""
+    topic = make_topic("growing", partitions=before)
+    reader = make_consumer(topic, handler=write_down)
+    worker = DuePartitions("default", subscriptions("default", [reader]))
+    for partitions in (8, 3, 5, 1):
+        fill(topic)
+        repartition("growing", partitions)
+        fill(topic)
+        serve(worker)
+
+    assert handled() == sorted(handled(), key=handled().index)
+    assert sorted(handled()) == list(range(1, 161))
+    by_key = {}
+    for event_id in handled():
+        by_key.setdefault(event_id % 20 % 7, []).append(event_id)
+    keys = dict(Event.objects.of("growing").values_list("id", "key"))
+    for key in set(keys.values()):
+        mine = [event_id for event_id in handled() if keys[event_id] == key]
+        assert mine == sorted(mine)
+    assert lag(reader) == 0
+    assert barriers("default") == []
+
+
+def serve(worker):
+    topic_ids = {one.topic_id for one in worker._subscriptions}
+    for _ in range(200):
+        worker.look_at(topic_ids)
+        if not worker.look(period=1e9) or (due := worker.take()) is None:
+            return
+        if (lease := claim(*due, holder="a test")) is not None:
+            worker.claimed(due.position_id)
+            serve_lease(lease)
+            worker.served(due.position_id, until=lease.reached)
+    raise AssertionError("something is still due")
+
+
+def test_a_claim_by_a_former_layout_leases_nothing(lanes, make_consumer, shelf):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    [former] = subscriptions("default", [reader])
+    serve_due(reader)
+    repartition("lanes", 8)
+    fill(lanes)
+
+    assert all(claim(former, position_id, lane, holder="late") is None for position_id, lane in former.positions)
+    serve_due(reader)
+    assert sorted(handled()) == list(range(1, 41))
+
+
+def test_a_worker_in_the_middle_of_a_turn_reads_nothing_behind_the_barrier(lanes, make_consumer, shelf):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    lease = lease_of(reader, 1)
+    repartition("lanes", 8)
+    fill(lanes)
+    serve_lease(lease)
+
+    assert max(handled()) <= 20
+    assert reached(reader)[1] <= 20
+    serve_due(reader)
+    assert sorted(handled()) == list(range(1, 41))
+
+
+def test_a_dead_letter_is_handled_where_its_key_is_now(lanes, make_consumer, shelf):
+    def refuse(event):
+        raise ValueError("no")
+
+    fill(lanes, 7)
+    reader = make_consumer(lanes, handler=refuse, retry=Backoff(attempts=1))
+    serve_due(reader)
+    repartition("lanes", 5)
+    reader = make_consumer(lanes, handler=write_down, retry=Backoff(attempts=1))
+    fill(lanes, 7)
+    serve_due(reader)
+    redrive(DeadLetter.objects.of(reader))
+    due = DuePartitions("default", subscriptions("default", [reader]))
+    due.look(period=0)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT ((hashtextextended(key, 0) & 9223372036854775807) % 5)::int"
+            " FROM django_events_deadletter ORDER BY 1"
+        )
+        expected = [lane for (lane,) in cursor.fetchall()]
+    assert sorted(one.partition for one in iter(due.take, None)) == expected
+    serve_due(reader)
+
+    assert sorted(handled()) == list(range(1, 15))
+    assert not DeadLetter.objects.exists()
+
+
+def test_a_rewind_of_one_partition_to_before_the_barrier_makes_it_stand_again(lanes, make_consumer, shelf):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    repartition("lanes", 2)
+    fill(lanes)
+    serve_due(reader)
+    [move] = rewind(reader, to=1, partition=1)
+    again = list(Event.objects.of("lanes").filter(partition=1).values_list("id", flat=True))
+    assert move.again == len(again)
+    [barrier] = barriers("default")
+    assert (barrier.event, barrier.partitions, [one.partition for one in barrier.held_back_by]) == (21, 2, [1])
+    before = len(handled())
+    serve_due(reader)
+
+    assert handled()[before:] == again
+    assert barriers("default") == []
+
+
+# What is shown
+
+
+def test_who_stands_at_a_barrier_is_shown(lanes, make_consumer, shelf, client, admin_user):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    serve_lease(lease_of(reader, 1))
+    repartition("lanes", 8)
+    fill(lanes)
+    left = {
+        lane: Event.objects.of("lanes").filter(partition=lane, id__lte=20).count() for lane in (0, 2, 3)
+    }  # fmt: skip
+    left = {lane: count for lane, count in left.items() if count}
+    [barrier] = barriers("default")
+    assert {one.partition: one.left for one in barrier.held_back_by} == left
+    [told] = json.loads(events("consumers", "reader", "--format", "json"))
+    assert told["barrier"] == json.loads(json.dumps(barrier.flat()))
+
+    for said in (events("consumers", "reader"), events("status")):
+        assert "reader of lanes: it reads by 8 partitions from event 21 on. Before that: partition" in said
+    client.force_login(admin_user)
+    page = client.get(f"/admin/django_events/consumer/{barrier.consumer_id}@default/change/", follow=True)
+    assert page.status_code == 200
+    assert "Reads another way" in page.content.decode()
+    serve_due(reader)
+    assert "Before that" not in events("consumers", "reader")
+
+
+def test_the_command_says_that_the_declaration_counts(lanes):
+    fill(lanes)
+    assert "Pass --execute" in events("repartition", "lanes", "8") or "--execute" in events("repartition", "lanes", "8")
+    said = events("repartition", "lanes", "8", "--execute")
+
+    assert "partitions            4 → 8" in said or "4 → 8" in said
+    assert f"It is declared with partitions=4, at {lanes.declared_at}. Change that too" in said
+    assert "has 8 partitions already" in events("repartition", "lanes", "8", "--execute")
+
+
+def test_a_consumer_that_waits_for_enough_events_handles_what_is_left_before_the_barrier(lanes, make_consumer, shelf):
+    def write_all(events):
+        for event in events:
+            write_order(event.address)
+
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_all, batch_size=50, min_batch=50, max_wait=timedelta(days=1))
+    assert serve_due(reader) == 0
+    repartition("lanes", 8)
+    fill(lanes)
+    serve_due(reader)
+
+    assert sorted(handled()) == list(range(1, 21))
+    assert barriers("default") == []
