@@ -28,11 +28,12 @@ def divide(using: str, topic: models.Topic, partitions: int) -> int:
     """Divide a log into so many partitions from the next event on; returns its id. The caller has the topic's head."""
     first_id = next_id(using, topic)
     numbers = _numbers(using, topic, first_id - 1)
-    before = topic.all_layouts
+    before, was_undivided = topic.all_layouts, topic.is_undivided
     topic.layouts = [*before, Layout(first_id, partitions)]
     topic.partitions = partitions
     topic.save(using=using, update_fields=["layouts", "partitions"])
-    segments.create_indexes(using, topic)
+    if was_undivided:  # only the owner of the log can make the index, also if it is there
+        segments.create_indexes(using, topic)
     sql.fetch(
         using,
         SQL.set_barrier,

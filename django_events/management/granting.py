@@ -220,7 +220,13 @@ def consumer(of: Granting) -> Iterator[Block]:
         "Why a consumer can't be served, for others to see.",
         [of.on("UPDATE (failing_since, failure, error)", _table(models.Consumer))],
     )
-    yield Block("How far it is.", [of.on("SELECT, UPDATE", _table(models.Position))])
+    yield Block(
+        "How far it is; and other positions, where the topic gets other partitions.",
+        [
+            of.on("SELECT, INSERT, UPDATE, DELETE", _table(models.Position)),
+            of.on("UPDATE (partitioned, turns_at)", _table(models.Consumer)),
+        ],
+    )
     tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)
     yield Block(
         "What is on its way, in a worker's hand, done, or given up.",

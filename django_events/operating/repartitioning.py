@@ -5,10 +5,12 @@
 Publishers, transfers and workers may run meanwhile. It is recorded as an intervention.
 """
 
+from django.db import DatabaseError
+
 from django_events import declarations, models, sql
 from django_events.consuming import layouts
 from django_events.declarations.limits import check_number
-from django_events.exceptions import Invalid
+from django_events.exceptions import Invalid, Refused
 from django_events.log import layouts as log_layouts
 from django_events.log.inventory import existing
 from django_events.log.topics import changing_topics
@@ -46,13 +48,26 @@ def repartition(
         if dry_run:
             first_id = log_layouts.next_id(using, row)
             return Repartitioned(row.name, before, partitions, first_id, _would_be_held_back(using, row, first_id))
-        first_id = log_layouts.divide(using, row, partitions)
+        first_id = _divide(using, row, partitions)
         for consumer in _streams(using, row):
             layouts.arrange(using, consumer)
         held_back = _held_back(using, row)
         told = {"before": before, "after": partitions, "first_id": first_id, "held_back": list(held_back)}
         record_of_topic(using, row, "repartition", by=by, reason=reason, **told)
     return Repartitioned(row.name, before, partitions, first_id, held_back)
+
+
+def _divide(using: str, row: models.Topic, partitions: int) -> int:
+    was_undivided = row.is_undivided
+    try:
+        return log_layouts.divide(using, row, partitions)
+    except DatabaseError as error:
+        if not was_undivided or sql.kind_of(error) is not sql.ErrorKind.FORBIDDEN:
+            raise
+        raise Refused(
+            f"Topic {row} has always had one partition, so it has no index by partition, and only the owner of its log "
+            f"can make one. Nothing was changed. Declare partitions={partitions}, and run migrate as the owner."
+        ) from error
 
 
 def _streams(using: str, row: models.Topic) -> list[models.Consumer]:

@@ -1,13 +1,15 @@
 """What looking after it costs: status with many consumers far behind, retention, and publishing beside maintenance."""
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from itertools import cycle
 from time import perf_counter
 
-from django.db import connection
+from django.db import connection, transaction
 
-from django_events import models, sql
+from django_events import models, publish, sql
 from django_events.benching.percentiles import percentile
 from django_events.consuming.leased_partitions import SQL as PARTITIONS_SQL
 from django_events.declarations import DeclaredTopic
@@ -18,6 +20,7 @@ from django_events.maintaining.expiring import expire
 from django_events.management.events.status import status
 from django_events.observing import state
 from django_events.observing.lag import oldest_waits, standings
+from django_events.operations import repartition
 from django_events.statements import log_table
 from tests.benchmarks.consuming import a_consumer, registered
 from tests.benchmarks.database import count, settle, truncate
@@ -243,6 +246,53 @@ def _published(seconds: int, *, maintained: bool) -> dict[str, float]:
         f"transfer {where}": rate,
     }
     return {**found, "segments dropped": told["segments"] / told["seconds"]} if told else found
+
+
+@figure("X7", "publishing and the transfer while the number of partitions changes twice a second, against never")
+def beside_repartitioning(effort: Effort) -> Iterator[Row]:
+    values: dict[str, list[float]] = {}
+    with declared(DeclaredTopic(name="bench", partitions=4)):
+        for turn in range(effort.rounds(10)):
+            for changing in (False, True) if turn % 2 else (True, False):
+                where = "changing" if changing else "alone"
+                with repartitioned() if changing else nullcontext():
+                    values.setdefault(f"publish {where}", []).append(_publish_some(effort.events(2_000)))
+                    values.setdefault(f"transfer {where}", []).append(_moved(effort.events(50_000)))
+    samples = Samples(values)
+    yield samples.row("publish()", "publish changing", "publish alone", unit="tx/s", goal=at_least(0.9))
+    yield samples.row("transfer", "transfer changing", "transfer alone", unit="events/s", goal=at_least(0.9))
+
+
+@contextmanager
+def repartitioned() -> Iterator[None]:
+    """Other partitions twice a second, by another session."""
+    stop = threading.Event()
+
+    def change() -> None:
+        for partitions in cycle((8, 3, 5, 4)):
+            if stop.wait(0.5):
+                break
+            repartition("bench", partitions)
+        connection.close()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _publish_some(events: int) -> float:
+    """Transactions per second."""
+
+    def publish_all() -> None:
+        for number in range(events):
+            with transaction.atomic():
+                publish("bench", {"id": number}, key=str(number % 100))
+
+    return events / timed(publish_all)
 
 
 def _moved(events: int) -> float:

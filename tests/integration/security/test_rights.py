@@ -329,6 +329,11 @@ def test_consumers_handle_events_and_do_nothing_else(readers, roles, handled):
     assert models.DeadLetter.objects.filter(consumer__name__in=["dying", "failing"]).count() == 16
     models.DeadLetter.objects.update(redrive_at=timezone.now(), attempts=0)
     called("run_consumer", *NAMES, using=alias, once=True)
+    fill_topic(readers, *range(4), key="c", type="good")
+    readers.repartition(5)
+    fill_topic(readers, *range(4), key="c", type="good")
+    called("run_consumer", *NAMES, using=alias, once=True)
+    assert models.Position.objects.filter(consumer__name="stream", layout=1).count() == 5
 
     assert_refused(
         alias,
@@ -347,7 +352,7 @@ def test_consumers_handle_events_and_do_nothing_else(readers, roles, handled):
         called("events", "publish", "things", "1", using=alias)
 
 
-def test_operators_move_events_and_repair(readers, roles, handled):
+def test_operators_move_events_and_repair(readers, roles, handled, make_topic):
     alias = roles["operator"]
     publish_many(readers, [Draft(value=n, key="c") for n in range(230)], using=alias)
     publish(readers, 1, publish_at=timezone.now(), using=alias)
@@ -365,6 +370,10 @@ def test_operators_move_events_and_repair(readers, roles, handled):
         called("events", "rewind", name, "--to", "3", "--execute", using=alias)
     erase(readers, key="a", reason="a test", using=alias)
     assert Event.objects.at(readers, 1).erased
+    called("events", "repartition", "things", "5", "--execute", using=alias)
+    whole = make_topic("whole")
+    with pytest.raises(CommandError, match=r"only the owner of its log can make one. Nothing was changed. Declare"):
+        called("events", "repartition", whole.name, "5", "--execute", using=alias)
     publish_again(readers, 20, using=alias)
     called("run_transfer", using=alias, once=True)
     called("run_events", using=alias, once=True)
