@@ -14,11 +14,13 @@ A consumer that turns, from reading each partition by itself to reading all toge
 from collections.abc import Sequence
 
 from django.db import OperationalError
+from django.db.models import Min
 
 from django_events import models, sql
 from django_events.consuming import log_positions
 from django_events.consuming.leases import end_holder
 from django_events.log import channel
+from django_events.log.floors import floors_of
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -34,63 +36,91 @@ def pass_barrier(using: str, consumer_id: int) -> bool:
 
     Where a worker has one of the positions, or another session has the locks, nothing is done: the next one tries too.
     """
-    leases = sql.fetch_whole(using, SQL.in_hand, consumer_id=consumer_id)
-    if any(leased for _, leased in leases):
+    consumers = models.Consumer.objects.using(using).select_related("topic")
+    row = consumers.filter(pk=consumer_id).first()
+    if row is None:
         return False
-    lost = [token for token, _ in leases]
+    leases = sql.fetch_whole(using, SQL.in_hand, consumer_id=consumer_id)
+    if any(leased for *_, leased in leases):
+        return False
+    # Of a worker that died or froze, with nothing left to handle before the barrier: no other one would take it over.
+    lost: list[int] = [
+        token for token, partition, barrier, _ in leases if barrier and _reached(using, row, barrier, partition)
+    ]
+    for token in lost:
+        end_holder(using, token)
     try:
-        for token in lost:  # its worker died or froze, and what it had was handled by others, or there is nothing left
-            end_holder(using, token)
         with sql.committed(using), sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-            row = models.Consumer.objects.using(using).select_related("topic").filter(pk=consumer_id).first()
-            if row is None:
-                return False
             sql.fetch(using, sql.shared.lock_head, topic_id=row.topic_id)
-            row.refresh_from_db(using=using)
-            row.topic.refresh_from_db(using=using)
-            changed = arrange(using, row, lost=lost)
-            if changed:
-                sql.fetch(using, sql.shared.notify, channel=channel.LOG, payload=str(row.topic_id))
-            return changed
+            fresh = consumers.filter(pk=consumer_id).first()  # it may have been changed while the head was locked
+            if fresh is None or not arrange(using, fresh, lost=lost):
+                return False
+            sql.fetch(using, sql.shared.notify, channel=channel.LOG, payload=str(row.topic_id))
+            return True
     except OperationalError as error:
         if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
             raise
         return False
 
 
+def may_pass(using: str, consumer_id: int) -> bool:
+    """Whether nothing is left to read before the barrier: asked without a lock, and again by `pass_barrier`."""
+    row = models.Consumer.objects.using(using).select_related("topic").filter(pk=consumer_id).first()
+    if row is None:
+        return False
+    barrier = row.positions.using(using).aggregate(barrier=Min("barrier"))["barrier"]
+    return barrier is None or _reached(using, row, barrier)
+
+
 def arrange(using: str, row: models.Consumer, *, lost: Sequence[int] = ()) -> bool:
     """Have the consumer read by the layout that its positions have come to; returns whether anything changed.
 
-    For a caller who has the topic's head locked. Nothing changes while a worker has a lease of it: then that worker
-    tries again behind its turn. `lost` are tokens of leases that are over, and their workers' connections are ended.
+    For a caller who has the topic's head locked. The layout doesn't change while a worker has a lease of it: then that
+    worker tries again behind its turn. `lost` are tokens of leases that are over, and their workers' connections are
+    ended.
     """
+    if row.mode != "stream":
+        return False
     positions = list(row.positions.using(using).select_for_update(of=("self",)).order_by("partition"))
+    changed = _move_turn(using, row, positions)
     for position in positions:
-        if (
-            position.token in lost
-            and position.barrier is not None
-            and _reached(using, row, [position], position.barrier)
-        ):
+        if position.token in lost and position.barrier is not None:
             position.token = position.leased_until = None
             ahead = min(position.position + AHEAD, log_positions.find(using, row.topic, "end") - 1)
             position.careful_until = max(position.careful_until, ahead)
             position.save(using=using, update_fields=["token", "leased_until", "careful_until"])
-    if row.mode != "stream" or any(position.token is not None for position in positions):
-        return False
-    changed = False
-    furthest = max((position.position for position in positions), default=0)
-    if row.turns_at is not None and row.partitioned and row.turns_at <= furthest:  # one was moved there by a rewind
-        row.turns_at = furthest + 1
-        row.save(using=using, update_fields=["turns_at"])
+    if any(position.token is not None for position in positions):
+        return changed
     if row.turns_at is not None and _is_to_turn(using, row, positions, row.turns_at):
         positions = _turn(using, row, positions, row.turns_at)
         changed = True
     return _arrange(using, row, positions) or changed if row.partitioned else changed
 
 
+def _move_turn(using: str, row: models.Consumer, positions: Sequence[models.Position]) -> bool:
+    """Have the consumer turn no earlier than it can; and where it reads all together, stop only there."""
+    changed = False
+    if row.turns_at is not None and positions:
+        # A rewind may have moved one beyond it; and an event that is being tried again comes before it.
+        furthest = max(position.position for position in positions)
+        attempted = [p.attempted for p in positions if p.partition == ALL and p.attempted is not None]
+        turns_at = max([row.turns_at, *(event_id + 1 for event_id in attempted)])
+        turns_at = max(turns_at, furthest + 1) if row.partitioned else turns_at
+        if turns_at != row.turns_at:
+            row.turns_at = turns_at
+            row.save(using=using, update_fields=["turns_at"])
+            changed = True
+    for position in positions:
+        if position.partition == ALL and position.barrier != row.turns_at:
+            position.barrier = row.turns_at
+            position.save(using=using, update_fields=["barrier"])
+            changed = True
+    return changed
+
+
 def is_behind(using: str, row: models.Consumer, first_id: int) -> bool:
     """Whether the consumer still has events before an id to read."""
-    return not _reached(using, row, list(row.positions.using(using)), first_id)
+    return not _reached(using, row, first_id)
 
 
 def partitions_from(topic: models.Topic, event_id: int) -> int:
@@ -119,7 +149,7 @@ def add_positions(using: str, row: models.Consumer, first_id: int) -> list[model
 
 def _arrange(using: str, row: models.Consumer, positions: list[models.Position]) -> bool:
     layouts, index = row.topic.all_layouts, 0
-    while index + 1 < len(layouts) and _reached(using, row, positions, layouts[index + 1].first_id):
+    while index + 1 < len(layouts) and _reached(using, row, layouts[index + 1].first_id):
         index += 1
     following = None if index + 1 == len(layouts) else layouts[index + 1].first_id
     barriers = [first_id for first_id in (following, row.turns_at) if first_id is not None]
@@ -140,27 +170,27 @@ def _arrange(using: str, row: models.Consumer, positions: list[models.Position])
     return changed
 
 
-def _reached(using: str, row: models.Consumer, positions: Sequence[models.Position], first_id: int) -> bool:
-    """Whether nothing is left to read before an id."""
-    return not any(_has_unread(using, row.topic, position, first_id) for position in positions)
+def _reached(using: str, row: models.Consumer, first_id: int, partition: int | None = None) -> bool:
+    """Whether nothing is left to read before an id, in any partition of the consumer or in this one."""
+    topic = row.topic
+    if topic.is_undivided or not row.partitioned:
+        lowest = row.positions.using(using).aggregate(lowest=Min("position"))["lowest"] or 0
+        return max(lowest, _floor(using, topic)) >= first_id - 1
+    statement = SQL.unread_before.on(log=log_table(topic.pk), first_id=first_id)
+    return not sql.fetch(using, statement, consumer_id=row.pk, partition=partition)
 
 
-def _has_unread(using: str, topic: models.Topic, position: models.Position, first_id: int) -> bool:
-    if position.position >= first_id - 1:
-        return False
-    if position.partition == ALL or topic.is_undivided:
-        return True
-    statement = SQL.unread_before.on(
-        log=log_table(topic.pk), partition=position.partition, after=position.position, first_id=first_id
-    )
-    [[unread]] = sql.fetch(using, statement)
-    return bool(unread)
+def _floor(using: str, topic: models.Topic) -> int:
+    """The last id that retention has dropped: nothing up to it is left to read."""
+    floors = floors_of(using, topic.pk)
+    return 0 if floors is None else floors.id
 
 
 def _is_to_turn(using: str, row: models.Consumer, positions: Sequence[models.Position], turns_at: int) -> bool:
     """Whether all is handled up to where it turns, and nothing is being tried again or stopped."""
-    at_rest = all(position.attempted is None and position.stopped_at is None for position in positions)
-    return at_rest and _reached(using, row, positions, turns_at)
+    floor = _floor(using, row.topic)
+    at_rest = all((p.attempted is None or p.attempted <= floor) and p.stopped_at is None for p in positions)
+    return at_rest and _reached(using, row, turns_at)
 
 
 def _turn(

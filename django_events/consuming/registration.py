@@ -198,8 +198,9 @@ def _change_positions(using: str, row: models.Consumer, declared: declarations.D
             row.turns_at = None
         else:  # partitions all come to the end of the log; one position for all is at one id at any time
             row.turns_at = end if before else _next_turn(using, row, end)
-            beyond = Q(barrier=None) | Q(barrier__gt=row.turns_at)  # also where a worker has a lease
-            row.positions.using(using).filter(beyond).update(barrier=row.turns_at)
+            if before:
+                beyond = Q(barrier=None) | Q(barrier__gt=end)  # also where a worker has a lease
+                row.positions.using(using).filter(beyond).update(barrier=end)
         row.save(using=using, update_fields=["turns_at"])
         changes.append(f"partitioned {before} → {declared.partitioned}")
     layouts.arrange(using, row)

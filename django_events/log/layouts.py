@@ -46,6 +46,14 @@ def divide(using: str, topic: models.Topic, partitions: int) -> int:
     return first_id
 
 
+def forget(using: str, topic: models.Topic) -> None:
+    """The log was made anew, so it has one layout: positions go by that one, as far as they can."""
+    models.Consumer.objects.using(using).filter(topic=topic).update(turns_at=None)
+    positions = models.Position.objects.using(using).filter(consumer__topic=topic)
+    positions.update(barrier=None)
+    positions.filter(layout__gt=0).update(layout=0)
+
+
 def _numbers(using: str, topic: models.Topic, last_id: int) -> dict[int, int]:
     """The number of the last event of each partition that there ever was."""
     if topic.is_undivided:

@@ -6,11 +6,19 @@
 -- transaction that adds the layout. Parameters: topic_id, before (the index of the layout that ends), first_id,
 -- partitions, numbers (arrays of one length: the numbers that the partitions have reached).
 -- Relies on: django_events_consumer (topic_id), django_events_position (consumer_id, partition).
-WITH standing AS (
+WITH reading AS MATERIALIZED (
+    SELECT p.id
+    FROM django_events_position AS p
+    JOIN django_events_consumer AS c ON c.id = p.consumer_id
+    WHERE c.topic_id = %(topic_id)s AND p.layout = %(before)s AND p.barrier IS NULL
+    ORDER BY p.consumer_id, p.partition
+    FOR UPDATE OF p
+),
+standing AS (
     UPDATE django_events_position AS p
     SET barrier = %(first_id)s
-    FROM django_events_consumer AS c
-    WHERE c.topic_id = %(topic_id)s AND c.id = p.consumer_id AND p.layout = %(before)s AND p.barrier IS NULL
+    FROM reading
+    WHERE p.id = reading.id
     RETURNING p.consumer_id
 ),
 added AS (

@@ -173,6 +173,7 @@ def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, 
         row.head.id_floor, row.head.number_floors = 0, []
         row.head.save(using=using)
         row.layouts = []
+        layouts.forget(using, row)
         changes.append("its tables were missing, made again")
     elif row.partitions != declared.partitions:
         sql.fetch(using, sql.shared.lock_head, topic_id=row.pk)

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django_events import declarations, models, sql
 from django_events.consuming import layouts, log_positions
 from django_events.consuming.registered import Named, refuse_several, registered
-from django_events.exceptions import Refused
+from django_events.exceptions import InUse, Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
 from django_events.operating.quiesce import refuse_queries, standing_still
@@ -52,6 +52,8 @@ def rewind(
     # By an earlier layout all partitions are other ones, so none of them may be in hand.
     still = partition if all(len(row.topic.all_layouts) == 1 for row in rows) else None
     with standing_still(using, rows, still, wait, verb="rewind"):
+        for row in rows:
+            _look_again(using, row, partition=still)
         for row in rows:  # in the order of their topics, heads before consumers: always the same order, so no deadlock
             for position in _lacking(using, row, log_positions.find(using, row.topic, to)):
                 position.save(using=using)
@@ -100,6 +102,16 @@ def _moves(
         move = Move(row.topic.name, position.partition, before, offset, 0, number - position.number)
         moves.append((move._replace(dead_letters=_dead_letters(using, position, move).count()), position))
     return moves
+
+
+def _look_again(using: str, row: models.Consumer, *, partition: int | None) -> None:
+    """What was changed while the workers were waited for; InUse if it has to be waited for others."""
+    row.refresh_from_db(using=using, fields=["partitioned", "turns_at"])
+    row.topic.refresh_from_db(using=using, fields=["partitions", "layouts"])
+    if partition is not None and len(row.topic.all_layouts) > 1:
+        raise InUse(
+            f"Topic {row.topic} got another number of partitions in this moment. Nothing was changed. Try again."
+        )
 
 
 def _lacking(using: str, row: models.Consumer, offset: int) -> list[models.Position]:

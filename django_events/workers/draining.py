@@ -116,11 +116,12 @@ class Drain:
         return passed
 
     def _server(self, due: Due) -> Server:
-        if due.position_id not in self._servers:
-            self._servers[due.position_id] = server_of(
+        server = self._servers.get(due.position_id)
+        if server is None or server.subscription is not due.subscription:
+            server = self._servers[due.position_id] = server_of(
                 due.subscription, due.position_id, due.partition, holder=HOLDER, patient=False
             )
-        return self._servers[due.position_id]
+        return server
 
     def _turn(self, server: Server, position_id: int, lease: Lease) -> int:
         consumer = lease.subscription.consumer

@@ -25,6 +25,7 @@ SQL = sql.beside(__name__)
 
 MOST_LOOKED_AT = 5_000
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.02, 5.0  # seconds
+PASS_AGAIN = 1.0  # seconds, until a barrier that could not be passed is tried again
 LOGS_AT_ONCE, SUBSCRIPTIONS_AT_ONCE = 50, 200  # a statement about very many logs would lock very many tables at once
 
 
@@ -165,6 +166,7 @@ class DuePartitions:
         self._topic_ids: set[int] = set()  # to be looked at next time
         self._due: deque[PartitionState] = deque()
         self._next: float | None = None
+        self._pass_at: float | None = None
         self._looked_at: float | None = None
         self._looking = threading.Lock()
         self._noticing = threading.Lock()  # never held during a query: the thread that listens must not wait
@@ -293,6 +295,8 @@ class DuePartitions:
             subscriptions, everywhere = self._to_look_at(period)
             if not subscriptions:
                 return self._take_arrived()
+            if everywhere:
+                self._pass_at = None
             if everywhere and (changed := self._see_positions()):
                 subscriptions = self._renew(subscriptions, changed)
             rows = self._fetch_known(subscriptions)
@@ -350,7 +354,7 @@ class DuePartitions:
     def _moments(self) -> list[float]:
         """When something gets due, or is tried again after a rest that was not over at the last look."""
         again = self.setbacks.next_after(self._looked_at or 0.0)
-        return [moment for moment in (self._next, again) if moment is not None]
+        return [moment for moment in (self._next, self._pass_at, again) if moment is not None]
 
     def _see_positions(self) -> set[int]:
         """Find the lowest position of each consumer, so that a look opens no older segment.
@@ -366,14 +370,22 @@ class DuePartitions:
     def _fetch_known(self, subscriptions: list[Subscription]) -> list[DuePosition]:
         """What is due by the layouts that the consumers are read by now, also if that changes now."""
         rows = self._fetch(subscriptions)
-        standing = {row.consumer_id for row in rows if row.stands}
-        changed = {consumer_id for consumer_id in standing if layouts.pass_barrier(self.using, consumer_id)}
+        changed = self._pass_barriers({row.consumer_id for row in rows if row.stands})
         changed |= {row.consumer_id for row in rows if not row.stands and not self._is_known(row)}
         if changed:
             rows = self._fetch(self._renew(subscriptions, changed))
             if any(not row.stands and not self._is_known(row) for row in rows):  # changed again
                 self.look_everywhere()
         return [row for row in rows if not row.stands and self._is_known(row)]
+
+    def _pass_barriers(self, standing: set[int]) -> set[int]:
+        """Have the consumers that stand go on by the next layout; returns those that do."""
+        free = {one for one in standing if layouts.may_pass(self.using, one)}
+        passed = {one for one in free if layouts.pass_barrier(self.using, one)}
+        # Another session has the locks, or a worker died with a lease: nothing may tell when that is over.
+        if free - passed:
+            self._pass_at = time.monotonic() + PASS_AGAIN
+        return passed
 
     def _is_known(self, row: DuePosition) -> bool:
         state = self._states.get(row.position_id)

@@ -107,7 +107,7 @@ SELECT
         {waiting},
         CASE
             WHEN p.position < {min_position} OR redrive.id IS NOT NULL OR unread.matching >= {enough} THEN 0
-            WHEN unread.last >= p.barrier THEN 0
+            WHEN p.barrier IS NOT NULL AND (unread.last >= p.barrier OR unread.events < {most}) THEN 0
             WHEN unread.events >= {most} AND unread.first_match IS DISTINCT FROM unread.first THEN 0
             ELSE extract(epoch FROM unread.oldest - clock_timestamp()) + {longest}
         END
@@ -120,8 +120,9 @@ SELECT
     ) AS min_position,
     c.id AS consumer_id,
     p.layout,
-    redrive.id IS NULL AND p.position >= {min_position}
-    AND ((p.layout IS NULL AND p.partition <> -1) OR coalesce(unread.first >= p.barrier, false)) AS stands
+    redrive.id IS NULL
+    AND ((p.layout IS NULL AND p.partition <> -1) OR (p.position >= {min_position} AND coalesce(unread.first >= p.barrier, false)))
+        AS stands
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 CROSS JOIN LATERAL (
@@ -167,8 +168,9 @@ SELECT
     ) AS min_position,
     c.id AS consumer_id,
     p.layout,
-    redrive.id IS NULL AND p.position >= {min_position}
-    AND ((p.layout IS NULL AND p.partition <> -1) OR coalesce(unread.id >= p.barrier, false)) AS stands
+    redrive.id IS NULL
+    AND ((p.layout IS NULL AND p.partition <> -1) OR (p.position >= {min_position} AND coalesce(unread.id >= p.barrier, false)))
+        AS stands
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
 LEFT JOIN LATERAL (

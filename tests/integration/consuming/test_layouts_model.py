@@ -18,12 +18,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_events import Backoff, Draft, declarations, models, publish_many
+from django_events import Backoff, Draft, RetryLater, declarations, models, publish_many, sql
 from django_events.consuming import layouts, registration
 from django_events.consuming import subscriptions as subscribing
 from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import InUse, LeaseLost, Refused
+from django_events.log import layouts as log_layouts
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.verifying.proving import verify
 from django_events.operations import discard, lag, redrive, remove_topic, repartition, rewind
@@ -47,8 +48,9 @@ class Model(RuleBasedStateMachine):
 
     names = count(1)
 
-    def __init__(self, make_topic):
+    def __init__(self, make_topic, monkeypatch):
         super().__init__()
+        self.monkeypatch = monkeypatch
         self.topic = make_topic(f"growing{next(self.names)}", partitions=2, segment_size=100)
         self.reader = self.declare("reader", self.handle)
         self.keys: dict[int, str | None] = {}
@@ -56,11 +58,13 @@ class Model(RuleBasedStateMachine):
         self.undone: set[int] = set()
         self.dead: set[int] = set()
         self.failing: set[int] = set()
+        self.waiting: set[int] = set()
+        self.waited: set[int] = set()
         self.held: list[tuple] = []
         self.workers = [self.worker(), self.worker()]
 
     def declare(self, name, handler, **options):
-        options = {"retry": Backoff(attempts=1), "start": "beginning", **options}
+        options = {"retry": Backoff(attempts=2, base=timedelta(0), cap=timedelta(0)), "start": "beginning", **options}
         declared = declarations.consumer(self.topic, name=name, **options)(handler)
         registration.register("default", declared)
         return declared
@@ -79,6 +83,8 @@ class Model(RuleBasedStateMachine):
     # What is handled
 
     def handle(self, event):
+        if event.id in self.waiting:
+            raise RetryLater(after=timedelta(hours=1))
         if event.id in self.failing:
             raise ValueError("as told")
         transaction.on_commit(lambda: self.is_handled(event))
@@ -102,7 +108,7 @@ class Model(RuleBasedStateMachine):
 
     def see_dead_letters(self):
         there = set(self.letters.values_list("event_id", flat=True))
-        assert there <= self.dead | self.failing, "a dead letter of an event that did not fail"
+        assert there <= self.dead | self.failing | self.waited, "a dead letter of an event that did not fail"
         self.dead |= there
         self.undone -= there
         self.failing -= there
@@ -140,6 +146,15 @@ class Model(RuleBasedStateMachine):
     def repartition(self, partitions):
         changed = repartition(self.topic, partitions)
         assert changed.after == partitions
+
+    @rule(partitions=st.integers(1, 5))
+    def divide(self, partitions):
+        """As a migration does that is killed before it comes to the consumers."""
+        with sql.committed("default"):
+            row = models.Topic.objects.get(name=self.topic.name)
+            sql.fetch("default", sql.shared.lock_head, topic_id=row.pk)
+            if row.partitions != partitions:
+                log_layouts.divide("default", row, partitions)
 
     @rule(partitioned=st.booleans())
     def turn(self, partitioned):
@@ -225,6 +240,25 @@ class Model(RuleBasedStateMachine):
         undone = sorted(self.undone)
         self.failing |= {undone[pick % len(undone)]} if undone else set()
 
+    @rule(pick=PICK)
+    def wait(self, pick):
+        """An event is tried, and is to be tried again in an hour."""
+        undone = sorted(self.undone)
+        self.waiting |= {undone[pick % len(undone)]} if undone else set()
+        self.waited |= self.waiting
+
+    @rule()
+    def end_waiting(self):
+        self.waiting = set()
+        self.positions.update(retry_at=None)
+
+    @rule(number=st.integers(0, 1))
+    def serve_and_die(self, number):
+        """A worker is gone behind its turn, before it could have the consumer go on by the next layout."""
+        with self.monkeypatch.context() as patch:
+            patch.setattr(layouts, "pass_barrier", lambda using, consumer_id: False)
+            self.serve(number, True)
+
     # What people do
 
     @rule(pick=PICK, serving=st.booleans())
@@ -269,6 +303,7 @@ class Model(RuleBasedStateMachine):
         self.dead = set(self.letters.values_list("event_id", flat=True))
         self.undone -= self.dead
         self.failing &= self.undone
+        self.waiting &= self.undone
 
     # What is always so
 
@@ -295,6 +330,7 @@ class Model(RuleBasedStateMachine):
     def finish_all(self):
         self.expire()
         self.held, self.failing = [], set()
+        self.end_waiting()
         self.move()
         self._serve(self.worker(), True)
         assert self.undone == set()
@@ -326,7 +362,7 @@ def test_each_event_is_handled_once_and_in_the_order_of_its_key_whatever_the_lay
 ):
     monkeypatch.setattr(subscribing, "READ_AHEAD", read_ahead)
     run_state_machine_as_test(
-        lambda: Model(make_topic),
+        lambda: Model(make_topic, monkeypatch),
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,

@@ -7,18 +7,27 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
 
-from django_events import Backoff, Draft, publish_many
+from django_events import Backoff, Draft, declarations, publish, publish_many
+from django_events.consuming import layouts, registration
 from django_events.consuming.leased_partitions import claim
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import InUse, Invalid, UnknownName
-from django_events.models import DeadLetter, Event, Intervention, Topic
+from django_events.log import retention, topics
+from django_events.models import Consumer, DeadLetter, Event, Intervention, Position, Topic
+from django_events.models.functions import ClockTimestamp
 from django_events.observing.barriers import barriers
 from django_events.operations import lag, redrive, repartition, rewind
 from django_events.outcomes import Repartitioned
+from django_events.statements import log_table
+from django_events.testing import drain
 from django_events.workers.due_partitions import DuePartitions
+from testproject.shop.models import Product
 from tests.support.fix_consumers import lease_of, positions, reached, serve_due, serve_lease, write_order, written
 from tests.support.fix_topics import transfer_all
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("E15", "X7")]
 
@@ -252,3 +261,191 @@ def test_a_consumer_that_waits_for_enough_events_handles_what_is_left_before_the
 
     assert sorted(handled()) == list(range(1, 21))
     assert barriers("default") == []
+
+
+# What might hold a consumer up for ever
+
+
+def turn(reader, *, partitioned):
+    object.__setattr__(reader, "partitioned", partitioned)
+    return registration.register("default", reader)
+
+
+def test_a_rewind_that_waited_goes_by_the_partitions_that_there_are_then(lanes, make_consumer, shelf, in_thread):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    lease = lease_of(reader, 0)
+    rewinding = in_thread(rewind, reader, to=5)
+    wait_until(lambda: Consumer.objects.get(name="reader").held_until, what="a rewind that waits")
+    repartition("lanes", 8)
+    fill(lanes)
+    lease.release()
+    rewinding.result()
+    serve_due(reader)
+
+    assert sorted(handled()) == list(range(5, 41))
+    assert lag(reader) == 0
+
+
+def test_a_rewind_of_one_partition_is_refused_if_its_topic_changes_meanwhile(lanes, make_consumer, in_thread):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=print)
+    lease = lease_of(reader, 0)
+    rewinding = in_thread(rewind, reader, to=5, partition=0)
+    wait_until(lambda: Consumer.objects.get(name="reader").held_until, what="a rewind that waits")
+    repartition("lanes", 8)
+    lease.release()
+
+    with pytest.raises(InUse, match=r"got another number of partitions in this moment\. Nothing was changed"):
+        rewinding.result()
+
+
+def test_a_turn_that_is_taken_back_while_a_worker_has_a_lease_holds_nothing_back(things, make_consumer, shelf):
+    fill(things, 5)
+    reader = make_consumer(things, handler=write_down, partitioned=False)
+    lease = lease_of(reader)
+    turn(reader, partitioned=True)
+    turn(reader, partitioned=False)
+    lease.release()
+    fill(things, 5)
+    serve_due(reader)
+
+    assert handled() == list(range(1, 11))
+
+
+def test_a_turn_comes_behind_the_event_that_is_being_tried_again(things, make_consumer, shelf):
+    def write_or_fail(event):
+        if event.id == 3 and not Product.objects.filter(sku="coffee").exists():
+            raise ValueError("not yet")
+        write_order(event.address)
+
+    fill(things, 5)
+    reader = make_consumer(things, handler=write_or_fail, partitioned=False, retry=Backoff(attempts=9))
+    serve_due(reader)
+    turn(reader, partitioned=True)
+    assert [one.event for one in barriers("default")] == [4]
+    Product.objects.create(sku="coffee", price=1, on_shelf=1)
+    positions(reader).update(retry_at=None)
+    serve_due(reader)
+
+    assert handled() == list(range(1, 6))
+    assert Consumer.objects.get(name="reader").partitioned
+
+
+def test_a_barrier_below_what_retention_dropped_is_passed(make_topic, make_consumer, shelf):
+    topic = make_topic("brief", segment_size=100, keep_unread=False, retention_events=20)
+    fill(topic, 4)
+    reader = make_consumer(topic, handler=write_down)
+    Consumer.objects.update(paused_at=Now())
+    turn(reader, partitioned=False)
+    fill(topic, 416)
+    for _ in range(3):
+        with retention.writing("default", Topic.objects.get(name="brief").pk) as row:
+            if old := retention.outlived("default", row):
+                retention.remove("default", row, old)
+    floor = Topic.objects.get(name="brief").head.id_floor
+    assert floor > 4
+    Consumer.objects.update(paused_at=None)
+    serve_due(reader)
+
+    assert handled() == list(range(floor + 1, 421))
+    assert not Consumer.objects.get(name="reader").partitioned
+
+
+def test_the_next_look_takes_a_consumer_on_whose_worker_died_at_the_barrier(lanes, make_consumer, shelf, monkeypatch):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    repartition("lanes", 2)
+    fill(lanes)
+    repartition("lanes", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(layouts, "pass_barrier", lambda using, consumer_id: False)
+        serve_due(reader)
+    publish(lanes, 1, partition=3)
+    transfer_all()
+    serve_due(reader)
+
+    assert sorted(handled()) == list(range(1, 42))
+    assert barriers("default") == []
+
+
+def test_looks_at_a_consumer_that_is_held_back_lock_nothing(lanes, make_consumer):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=print)
+    lease = lease_of(reader, 0)
+    for partition in (1, 2, 3):
+        serve_lease(lease_of(reader, partition))
+    repartition("lanes", 2)
+    fill(lanes)
+    worker = DuePartitions("default", subscriptions("default", [reader]))
+    with CaptureQueriesContext(connection) as captured:
+        for _ in range(5):
+            worker.look_at([worker._subscriptions[0].topic_id])
+            worker.look(period=1e9)
+
+    assert not [one["sql"] for one in captured if "FOR UPDATE" in one["sql"]]
+    assert len(captured) <= 5 * 5
+    lease.release()
+
+
+def test_a_lease_that_its_worker_lost_with_nothing_left_to_handle_holds_nothing_up(lanes, make_consumer, shelf):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    lease = lease_of(reader, 0)
+    batch = lease.read()
+    with transaction.atomic():
+        lease.settled(lease.settle(batch.events[:-1]))
+    Position.objects.filter(token=lease.token).update(
+        position=20, number=Event.objects.of("lanes").filter(partition=0).count(), leased_until=ClockTimestamp()
+    )
+    repartition("lanes", 2)
+    fill(lanes)
+    serve_due(reader)
+
+    assert max(handled()) == 40
+    assert barriers("default") == []
+
+
+def test_a_log_that_was_made_anew_has_one_layout(lanes, make_consumer, shelf):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    serve_due(reader)
+    repartition("lanes", 8)
+    declarations.registry.discard(lanes)
+    object.__setattr__(lanes, "partitions", 8)
+    declarations.registry.add(lanes)
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {log_table(Topic.objects.get(name='lanes').pk)} CASCADE")
+    topics.sync("default")
+    registration.sync("default")
+    fill(lanes)
+    serve_due(reader)
+
+    assert Topic.objects.get(name="lanes").layouts == []
+    assert sorted(handled()[20:]) == list(range(1, 21))
+
+
+def test_drain_goes_across_a_barrier(lanes, make_consumer, shelf):
+    fill(lanes)
+    make_consumer(lanes, handler=write_down)
+    repartition("lanes", 2)
+    publish_many(lanes, [Draft(value=n, key=str(n)) for n in range(20)])
+    drain()
+
+    assert sorted(handled()) == list(range(1, 41))
+
+
+def test_a_consumer_that_is_unregistered_in_this_moment_has_no_barrier_to_pass(
+    lanes, make_consumer, in_thread, connect
+):
+    fill(lanes)
+    make_consumer(lanes, handler=print)
+    repartition("lanes", 2)
+    other, row = connect(), Consumer.objects.get(name="reader")
+    other.execute("SELECT FROM django_events_topichead FOR UPDATE")
+    passing = in_thread(layouts.pass_barrier, "default", row.pk)
+    other.execute("DELETE FROM django_events_position WHERE consumer_id = %s", [row.pk])
+    other.execute("DELETE FROM django_events_consumer WHERE id = %s", [row.pk])
+    other.commit()
+
+    assert passing.result() is False
