@@ -332,6 +332,7 @@ class Model(RuleBasedStateMachine):
         self.held, self.failing = [], set()
         self.end_waiting()
         self.move()
+        registration.register("default", self.reader)  # as the next migration
         self._serve(self.worker(), True)
         assert self.undone == set()
         redrive(self.letters)
