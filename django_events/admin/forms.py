@@ -7,6 +7,8 @@ from django import forms
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from django_events.declarations import MAX_PARTITIONS
+
 LARGEST_ID = 2**63 - 2
 
 
@@ -90,6 +92,13 @@ class OnceForm(forms.Form):
     """A token by which a form that was sent twice is told from one that was opened again."""
 
     once = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4, required=False)
+
+
+class RepartitionForm(ReasonForm):
+    """Into how many partitions a log is divided from now on."""
+
+    partitions = forms.IntegerField(label=_("Partitions"), min_value=1, max_value=MAX_PARTITIONS)
+    field_order = ("partitions", "reason")
 
 
 class RemoveForm(ReasonForm):

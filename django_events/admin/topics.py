@@ -12,7 +12,7 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from django_events.admin import addresses, causes, log, matching, payloads
-from django_events.admin.forms import OnceForm, RemoveForm
+from django_events.admin.forms import OnceForm, RemoveForm, RepartitionForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.exceptions import EventsError, did_you_mean
@@ -23,7 +23,8 @@ from django_events.observing import counted
 from django_events.observing.fates import STATES, fates
 from django_events.observing.lag import importance, standings
 from django_events.observing.samples import Pace
-from django_events.operations import RemovedTopic, publish_again, remove_topic
+from django_events.operating.repartitioning import declared_otherwise
+from django_events.operations import RemovedTopic, publish_again, remove_topic, repartition
 
 LISTED = 100
 PATIENCE = timedelta(seconds=5)  # for locked tables, while a user waits for the page
@@ -58,6 +59,14 @@ class TopicAdmin(Pages):
             self.page("<str:address>/change/", "change", self.topic, "view_topic"),
             self.page("<str:address>/log/", "log", self.log, "view_event"),
             self.page("<str:address>/remove/", "remove", self.remove, "view_topic", "remove_topic", post=True),
+            self.page(
+                "<str:address>/repartition/",
+                "repartition",
+                self.repartition,
+                "view_topic",
+                "repartition_topic",
+                post=True,
+            ),
             self.page("<str:address>/match/", "match", self.match, "view_event"),
             self.page(event, "event", self.event, "view_event"),
             self.page(event + "again/", "again", self.again, "view_event", "republish_event", post=True),
@@ -115,8 +124,47 @@ class TopicAdmin(Pages):
             "page": page,
             "consumers": consumer_rows(using, list(page.object_list), pace),
             "may_remove": may(request, "remove_topic"),
+            "may_repartition": may(request, "repartition_topic"),
         }
         return self.answer(request, "topic.html", context)
+
+    def repartition(self, request: HttpRequest, address: str) -> HttpResponse:
+        """Ask for a number, and divide the log into so many partitions from the next event on."""
+        topic, using = _row(address)
+        form = RepartitionForm(
+            request.POST if request.method == "POST" else None, initial={"partitions": topic.partitions}
+        )
+        if form.is_valid():
+            partitions, reason = form.cleaned_data["partitions"], form.cleaned_data["reason"]
+            try:
+                changed = repartition(topic.name, partitions, reason=reason, by=by(request), using=using)
+            except EventsError as error:
+                messages.error(request, str(error))
+                return HttpResponseRedirect(self.url("repartition", address))
+            said = _("Topic %(topic)s has %(partitions)s partitions from event %(event)s on.") % {
+                "topic": topic.name,
+                "partitions": changed.after,
+                "event": changed.first_id,
+            }
+            self.note(request, topic, f"{said} {reason}".rstrip())
+            messages.success(request, said)
+            if declared_otherwise(changed):
+                messages.warning(request, _("It is declared with another number: the next migrate follows that."))
+            return HttpResponseRedirect(self.url("change", address))
+        context = {
+            "title": _("Other partitions for topic %(topic)s?") % {"topic": topic.name},
+            "trail": [(topic.name, self.url("change", address))],
+            "using": using,
+            "explanation": _(
+                "It has %(partitions)s now. Another number holds for the events that come from then on. Consumers that "
+                "read the partitions side by side handle all events before them first, so that each key stays in order."
+            )
+            % {"partitions": topic.partitions},
+            "button": _("Change"),
+            "form": form,
+            "back": self.url("change", address),
+        }
+        return self.answer(request, "confirm.html", context)
 
     def remove(self, request: HttpRequest, address: str) -> HttpResponse:
         """Show what goes, and remove the topic when the user has typed its name."""

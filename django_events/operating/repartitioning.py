@@ -57,6 +57,12 @@ def repartition(
     return Repartitioned(row.name, before, partitions, first_id, held_back)
 
 
+def declared_otherwise(changed: Repartitioned) -> declarations.DeclaredTopic | None:
+    """The declaration, if an app declares the topic with another number: the next migrate follows it."""
+    declared = next((one for one in declarations.registry if one.name == changed.topic), None)
+    return None if declared is None or declared.partitions == changed.after else declared
+
+
 def _divide(using: str, row: models.Topic, partitions: int) -> int:
     was_undivided = row.is_undivided
     try:

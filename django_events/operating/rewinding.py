@@ -50,7 +50,7 @@ def rewind(
             return [move for row in rows for move, _ in _moves(using, row, to, partition)]
     moves: list[Move] = []
     # By an earlier layout all partitions are other ones, so none of them may be in hand.
-    still = partition if all(len(row.topic.all_layouts) == 1 for row in rows) else None
+    still = None if any(_has_layouts(row) for row in rows) else partition
     with standing_still(using, rows, still, wait, verb="rewind"):
         for row in rows:
             _look_again(using, row, partition=still)
@@ -76,7 +76,8 @@ def rewind(
                     **({"left_out": move.left_out} if move.left_out else {}),
                     reason=reason,
                 )
-            layouts.arrange(using, row)
+            if _has_layouts(row):
+                layouts.arrange(using, row)
     return moves
 
 
@@ -104,11 +105,16 @@ def _moves(
     return moves
 
 
+def _has_layouts(row: models.Consumer) -> bool:
+    """Whether it is read by another layout before an id, or behind it."""
+    return row.turns_at is not None or (row.partitioned and len(row.topic.all_layouts) > 1)
+
+
 def _look_again(using: str, row: models.Consumer, *, partition: int | None) -> None:
     """What was changed while the workers were waited for; InUse if it has to be waited for others."""
     row.refresh_from_db(using=using, fields=["partitioned", "turns_at"])
     row.topic.refresh_from_db(using=using, fields=["partitions", "layouts"])
-    if partition is not None and len(row.topic.all_layouts) > 1:
+    if partition is not None and _has_layouts(row):
         raise InUse(
             f"Topic {row.topic} got another number of partitions in this moment. Nothing was changed. Try again."
         )

@@ -4,7 +4,6 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_events import declarations
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -14,6 +13,7 @@ from django_events.management.events.subcommand import (
     at_least_one,
 )
 from django_events.management.reporting import Report, fields
+from django_events.operating.repartitioning import declared_otherwise
 from django_events.operating.repartitioning import repartition as divide
 from django_events.outcomes import Repartitioned
 
@@ -41,8 +41,7 @@ def _told(changed: Repartitioned, *, execute: bool) -> list[str]:
 
 
 def _declared_otherwise(changed: Repartitioned) -> list[str]:
-    declared = next((one for one in declarations.registry if one.name == changed.topic), None)
-    if declared is None or declared.partitions == changed.after:
+    if (declared := declared_otherwise(changed)) is None:
         return []
     return [
         f"It is declared with partitions={declared.partitions}, at {declared.declared_at}. Change that too: the next "

@@ -34,6 +34,7 @@ VIEWS = {
 ACTIONS = {
     "publish again": ["view_event", "republish_event"],
     "remove": ["view_topic", "remove_topic"],
+    "repartition": ["view_topic", "repartition_topic"],
     "pause": ["view_consumer", "pause_consumer"],
     "resume": ["view_consumer", "resume_consumer"],
     "retry_now": ["view_consumer", "retry_now_consumer"],
@@ -69,6 +70,7 @@ def addresses(lanes, make_consumer):
         "topic": address("topic", topic),
         "topic history": address("topic", topic, "history"),
         "remove": address("topic", topic, "remove"),
+        "repartition": address("topic", topic, "repartition"),
         "log": address("topic", topic, "log"),
         "event": address("topic", topic, "log/1"),
         "publish again": address("topic", topic, "log/1/again"),

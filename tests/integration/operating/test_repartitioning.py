@@ -247,6 +247,23 @@ def test_the_command_says_that_the_declaration_counts(lanes):
     assert "has 8 partitions already" in events("repartition", "lanes", "8", "--execute")
 
 
+def test_the_admin_asks_for_the_number_and_says_that_the_declaration_counts(lanes, client, admin_user):
+    fill(lanes)
+    client.force_login(admin_user)
+    row = Topic.objects.get(name="lanes")
+    page = f"/admin/django_events/topic/{row.pk}/repartition/"
+    assert "Other partitions for topic lanes?" in client.get(page).content.decode()
+    assert "less than or equal to 1000" in client.post(page, {"partitions": "1001"}).content.decode()
+    answer = client.post(page, {"partitions": "8", "reason": "it grew"}, follow=True).content.decode()
+
+    assert "Topic lanes has 8 partitions from event 21 on." in answer
+    assert "It is declared with another number: the next migrate follows that." in answer
+    record = Intervention.objects.get()
+    assert (record.action, record.by, record.details["reason"]) == ("repartition", str(admin_user), "it grew")
+    row.refresh_from_db()
+    assert row.layouts == [[1, 4], [21, 8]]
+
+
 def test_a_consumer_that_waits_for_enough_events_handles_what_is_left_before_the_barrier(lanes, make_consumer, shelf):
     def write_all(events):
         for event in events:
