@@ -8,7 +8,7 @@ far: so the events of a key stay in order, although the key may change partition
 """
 
 from django_events import models, sql
-from django_events.log import segments
+from django_events.log import indexing
 from django_events.log.floors import floors_of
 from django_events.models.topics import Layout
 from django_events.statements import log_table
@@ -32,8 +32,8 @@ def divide(using: str, topic: models.Topic, partitions: int) -> int:
     topic.layouts = [*before, Layout(first_id, partitions)]
     topic.partitions = partitions
     topic.save(using=using, update_fields=["layouts", "partitions"])
-    if was_undivided:  # only the owner of the log can make the index, also if it is there
-        segments.create_indexes(using, topic)
+    if was_undivided:
+        indexing.build(using, topic, "partition")
     sql.fetch(
         using,
         SQL.set_barrier,

@@ -10,10 +10,11 @@ from typing import Any
 
 from django.apps import apps as site_apps
 from django.apps.registry import Apps
+from django.db import connections
 
 from django_events import declarations, models, sql
 from django_events.exceptions import Refused
-from django_events.log import layouts, segments
+from django_events.log import indexing, layouts, segments
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
@@ -43,6 +44,8 @@ def sync(using: str) -> list[str]:
             _refuse(using, declared, rows, logs)
     changes: list[str] = []
     for declared in behind:
+        if row := rows.get(declared.name):
+            prepare(using, row, declared.partitions)
         with changing_topics(using):
             rows, logs = _existing(using)
             _refuse(using, declared, rows, logs)
@@ -50,7 +53,15 @@ def sync(using: str) -> list[str]:
                 changes += _adapt(using, row, declared, has_log=row.pk in logs)
             else:
                 changes.append(_create(using, declared, _orphans(_ids(rows), logs).get(declared.name), logs))
+        if row is not None:
+            changes += _adapt_timeline(using, row, declared)
     return changes
+
+
+def prepare(using: str, topic: models.Topic, partitions: int) -> None:
+    """Build the index by partition that a log needs for more partitions than one, without locking it."""
+    if topic.is_undivided and partitions > 1 and not connections[using].in_atomic_block and _is_used(using, topic):
+        indexing.build(using, topic, "partition")
 
 
 def create(using: str, declared: declarations.DeclaredTopic) -> models.Topic:
@@ -110,11 +121,8 @@ def _is_behind(declared: declarations.DeclaredTopic, rows: Rows, logs: Logs) -> 
 def _refuse(using: str, declared: declarations.DeclaredTopic, rows: Rows, logs: Logs) -> None:
     """Raise Refused where the events that are there don't allow what is declared."""
     row = rows.get(declared.name)
-    if row is None:
-        if orphan := _orphans(_ids(rows), logs).get(declared.name):
-            _refuse_fewer_partitions(using, orphan, declared)
-    elif row.pk in logs and row.timeline != declared.timeline:
-        _refuse_with_events(using, row, declared)
+    if row is None and (orphan := _orphans(_ids(rows), logs).get(declared.name)):
+        _refuse_fewer_partitions(using, orphan, declared)
 
 
 def _refuse_fewer_partitions(using: str, orphan: int, declared: declarations.DeclaredTopic) -> None:
@@ -181,7 +189,8 @@ def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, 
         first_id = layouts.divide(using, row, declared.partitions)
         changes.append(f"partitions {before} → {row.partitions} from event {first_id} on")
     has_index = row.timeline
-    for option in OPTIONS:
+    later = {"timeline"} if has_log and row.timeline != declared.timeline and _is_used(using, row) else set()
+    for option in [option for option in OPTIONS if option not in later]:
         before, after = getattr(row, option), getattr(declared, option)
         if before != after:
             setattr(row, option, after)
@@ -190,21 +199,27 @@ def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, 
         row.save(using=using)
     if not has_log:
         segments.create_log(using, row)
-    elif row.timeline != has_index:
+    elif row.timeline and not has_index:
         segments.create_indexes(using, row)
+    elif has_index and not row.timeline:
+        indexing.drop(using, row, "timeline")
     return [f"Topic {row}: {', '.join(changes)}."] if changes else []
 
 
-def _refuse_with_events(using: str, row: models.Topic, declared: declarations.DeclaredTopic) -> None:
+def _adapt_timeline(using: str, row: models.Topic, declared: declarations.DeclaredTopic) -> list[str]:
+    """Have an index by key for a log that has events, or none. It counts when it is whole."""
+    if row.timeline == declared.timeline:
+        return []
+    (indexing.build if declared.timeline else indexing.drop)(using, row, "timeline")
+    models.Topic.objects.using(using).filter(pk=row.pk).update(timeline=declared.timeline)
+    return [f"Topic {row}: timeline {row.timeline} → {declared.timeline}."]
+
+
+def _is_used(using: str, row: models.Topic) -> bool:
+    """Whether its log has, or ever had, events."""
     sql.fetch(using, sql.shared.lock_head, topic_id=row.pk)
     [[used]] = sql.fetch(using, SQL.topic_used, topic_id=row.pk)
-    if not used:
-        return
-    raise Refused(
-        f"Topic {row} is declared with timeline={declared.timeline}, at {declared.declared_at}, and was made "
-        f"with timeline={row.timeline}. It has events already, and making their index would stop publishing. "
-        f"Nothing was changed. Declare timeline={row.timeline} again, or a new topic."
-    )
+    return bool(used)
 
 
 def _partitions(count: int) -> str:

@@ -5,15 +5,13 @@
 Publishers, transfers and workers may run meanwhile. It is recorded as an intervention.
 """
 
-from django.db import DatabaseError
-
 from django_events import declarations, models, sql
 from django_events.consuming import layouts
 from django_events.declarations.limits import check_number
-from django_events.exceptions import Invalid, Refused
+from django_events.exceptions import Invalid
 from django_events.log import layouts as log_layouts
 from django_events.log.inventory import existing
-from django_events.log.topics import changing_topics
+from django_events.log.topics import changing_topics, prepare
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record_of_topic
 from django_events.operating.locks import bounded
@@ -38,7 +36,9 @@ def repartition(
     using = writable(using)
     for problem in check_number(f"Topic {str(topic)!r}", "partitions", partitions, 1, declarations.MAX_PARTITIONS):
         raise Invalid(problem)
-    existing(using, topic)
+    row = existing(using, topic)
+    if not dry_run:
+        prepare(using, row, partitions)
     with bounded(using, f"Topic {topic}"), changing_topics(using):
         row = existing(using, topic)
         sql.fetch(using, sql.shared.lock_head, topic_id=row.pk)
@@ -48,7 +48,7 @@ def repartition(
         if dry_run:
             first_id = log_layouts.next_id(using, row)
             return Repartitioned(row.name, before, partitions, first_id, _would_be_held_back(using, row, first_id))
-        first_id = _divide(using, row, partitions)
+        first_id = log_layouts.divide(using, row, partitions)
         for consumer in _streams(using, row):
             layouts.arrange(using, consumer)
         held_back = _held_back(using, row)
@@ -61,19 +61,6 @@ def declared_otherwise(changed: Repartitioned) -> declarations.DeclaredTopic | N
     """The declaration, if an app declares the topic with another number: the next migrate follows it."""
     declared = next((one for one in declarations.registry if one.name == changed.topic), None)
     return None if declared is None or declared.partitions == changed.after else declared
-
-
-def _divide(using: str, row: models.Topic, partitions: int) -> int:
-    was_undivided = row.is_undivided
-    try:
-        return log_layouts.divide(using, row, partitions)
-    except DatabaseError as error:
-        if not was_undivided or sql.kind_of(error) is not sql.ErrorKind.FORBIDDEN:
-            raise
-        raise Refused(
-            f"Topic {row} has always had one partition, so it has no index by partition, and only the owner of its log "
-            f"can make one. Nothing was changed. Declare partitions={partitions}, and run migrate as the owner."
-        ) from error
 
 
 def _streams(using: str, row: models.Topic) -> list[models.Consumer]:

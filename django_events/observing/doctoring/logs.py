@@ -84,6 +84,10 @@ def tables(database: Database) -> Iterator[Finding]:
         elif kind == "secured":
             what = f"{name} has row-level security. This role sees all its rows; workers of another role may refuse it."
             answers.append(warning(what, f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY", table=name))
+        elif kind == "building":
+            what = f"Index {name} of {of} is not whole: it is being built, or that was interrupted."
+            remedy = f"manage.py migrate, unless one runs. If the index is not declared any more: DROP INDEX {name}"
+            answers.append(warning(what, remedy, table=of, index=name))
         else:
             what = f"Index {name} of {of} is invalid, so it is not used."
             answers.append(error(what, f"REINDEX INDEX CONCURRENTLY {name}", table=of, index=name))

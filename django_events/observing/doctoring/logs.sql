@@ -20,8 +20,8 @@ ORDER BY l.pid, l.mode = 'AccessExclusiveLock' DESC, c.relname
 
 
 -- name: defects
--- What is wrong with tables and indexes of ours: segments that were detached halfway, unlogged tables, invalid indexes, a
--- log or a buffer whose primary key was dropped, and row-level security, whether it hides rows from this role or not.
+-- What is wrong with tables and indexes of ours: segments that were detached halfway, unlogged tables, invalid indexes
+-- or ones that are not whole yet, a log or a buffer whose primary key was dropped, and row-level security, whether it hides rows from this role or not.
 --
 -- Of a table whose owner this role is, FORCE is what applies it.
 -- Relies on: the catalog.
@@ -48,7 +48,7 @@ SELECT
 FROM ours
 WHERE ours.relrowsecurity
 UNION ALL
-SELECT 'invalid', x.relname::text, ours.relname::text
+SELECT CASE WHEN x.relname ~ '_(timeline|partition)$' THEN 'building' ELSE 'invalid' END, x.relname::text, ours.relname::text
 FROM ours
 JOIN pg_index AS i ON i.indrelid = ours.oid
 JOIN pg_class AS x ON x.oid = i.indexrelid

@@ -355,7 +355,7 @@ class Model(RuleBasedStateMachine):
     "examples",
     [
         pytest.param(12, id="some"),
-        pytest.param(150, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
+        pytest.param(60, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
     ],
 )
 def test_each_event_is_handled_once_and_in_the_order_of_its_key_whatever_the_layout(
