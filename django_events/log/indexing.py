@@ -27,7 +27,7 @@ LOCK_TIMEOUT = "200ms"
 PATIENCE, PAUSE = 30.0, 0.2  # seconds: how long locks are tried for, and between two tries
 
 
-class Part(NamedTuple):
+class SegmentPart(NamedTuple):
     """A segment, whether its part of the index is attached, and, if there is one that isn't, whether that is valid."""
 
     segment: str
@@ -45,7 +45,8 @@ def build(using: str, topic: Topic, kind: str) -> None:
         told = 0
         while missing := [part for part in _parts(using, log, kind) if not part.is_attached]:
             if len(missing) != told:
-                logger.info("Topic %s: %d segments to go for its index %s.", topic, len(missing), index)
+                about = {"database": using, "topic": topic.name}
+                logger.info("Topic %s: %d segments to go for its index %s.", topic, len(missing), index, extra=about)
                 told = len(missing)
             for part in missing:
                 _build_part(using, part, kind)
@@ -74,13 +75,13 @@ def _is_there(using: str, index: str) -> bool:
     return bool(there)
 
 
-def _parts(using: str, log: str, kind: str) -> list[Part]:
+def _parts(using: str, log: str, kind: str) -> list[SegmentPart]:
     """The segments of a log, newest first."""
     rows = sql.fetch(using, SQL.parts, log=log, index=f"{log}_{kind}", kind=kind)
-    return [Part._make(row) for row in rows]
+    return [SegmentPart._make(row) for row in rows]
 
 
-def _build_part(using: str, part: Part, kind: str) -> None:
+def _build_part(using: str, part: SegmentPart, kind: str) -> None:
     """Build the part of one segment. While another session builds it, or both are in each other's way, only wait."""
     index, columns = f"{part.segment}_{kind}", COLUMNS[kind]
     try:

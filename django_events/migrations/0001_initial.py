@@ -491,6 +491,7 @@ class Migration(OnPostgreSQL):
                 (
                     "layouts",
                     models.JSONField(
+                        db_default=models.Value([], models.JSONField()),
                         default=list,
                         editable=False,
                         help_text="From which id on it had how many partitions, if the number was changed while there were events.",

@@ -31,6 +31,7 @@ class Topic(models.Model):
     layouts = models.JSONField(
         _("layouts"),
         default=list,
+        db_default=models.Value([], models.JSONField()),
         editable=False,
         help_text=_("From which id on it had how many partitions, if the number was changed while there were events."),
     )

@@ -30,6 +30,7 @@ CHANGES = {
     "GRANT",
     "REVOKE",
     "ANALYZE",
+    "REINDEX",
     "LOCK",
     "SET",
     "DO",
