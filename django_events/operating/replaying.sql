@@ -18,10 +18,11 @@ LIMIT %(most)s
 
 
 -- name: passed_by_stream
--- Part of `chosen`: whether a stream consumer has passed an event.
+-- Part of `chosen`: whether a stream consumer has passed an event. It has no position in a partition that it has passed
+-- to the end, and that the topic doesn't have any more.
 --
 -- Relies on: nothing but its rows.
-coalesce(e.id <= p.position, false)
+coalesce(e.id <= p.position, true)
 
 
 -- name: passed_by_queue

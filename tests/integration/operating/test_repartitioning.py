@@ -19,7 +19,7 @@ from django_events.log import retention, topics
 from django_events.models import Consumer, DeadLetter, Event, Intervention, Position, Topic
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.barriers import barriers
-from django_events.operations import lag, redrive, repartition, rewind
+from django_events.operations import lag, redrive, repartition, replay, rewind
 from django_events.outcomes import Repartitioned
 from django_events.statements import log_table
 from django_events.testing import drain
@@ -207,6 +207,19 @@ def test_a_rewind_of_one_partition_to_before_the_barrier_makes_it_stand_again(la
 
     assert handled()[before:] == again
     assert barriers("default") == []
+
+
+def test_an_event_of_a_partition_that_is_gone_can_be_replayed(lanes, make_consumer, shelf):
+    fill(lanes)
+    reader = make_consumer(lanes, handler=write_down)
+    repartition("lanes", 1)
+    serve_due(reader)
+    of_last = Event.objects.of("lanes").filter(partition__gt=0).order_by("id").last()
+    assert replay(reader, ids=[of_last.id], reason="a test").events == 1
+    serve_due(reader)
+
+    assert handled()[20:] == [of_last.id]
+    assert [fate.state for fate in of_last.fate() if fate.consumer == "reader"] == ["passed"]
 
 
 # What is shown
