@@ -211,7 +211,8 @@ def test_attempts_at_no_event_of_the_partition(lanes, make_consumer, column: str
     transfer_all()
     by_partition = dict(Event.objects.of(lanes).values_list("partition", "id"))
     mine = Position.objects.filter(consumer__name="reader", partition=1)
-    for strange in (99, by_partition[2], -4):
+    # A consumer that turned goes on with care up to an event that may be of another partition.
+    for strange in (99, -4, *([by_partition[2]] if column == "attempted" else [])):
         mine.update(**{column: strange})
         assert places(lanes) == [("position", "reader", 1, strange)]
     mine.update(**{column: by_partition[1]})
