@@ -99,7 +99,7 @@ def test_the_ends_of_logs_are_read_by_index(large: int) -> None:
 @pytest.mark.requirement("S13")
 def test_consumers_are_looked_at_without_their_events(crowd: int) -> None:
     ends = {"topic_ids": [crowd], "partitions": [0], "ends": [10_000]}
-    parts = {"partitions": LAG_SQL.partitions, "state": LAG_SQL.state_of_position}
+    parts = {"partitions": LAG_SQL.partitions, "state": sql.shared.state_of_position}
     counted = {"consumer_ids": None, "most_pending": 1_000, **ends}
     standings = explain(LAG_SQL.standings.on(**parts), most=1_000, **counted)
     progress = explain(LAG_SQL.progress.on(**parts), **counted)
