@@ -123,22 +123,11 @@ def is_behind(using: str, row: models.Consumer, first_id: int) -> bool:
     return not _reached(using, row, first_id)
 
 
-def partitions_from(topic: models.Topic, event_id: int) -> int:
-    """How many partitions are needed for events from this one on."""
-    return max(layout.partitions for layout in topic.all_layouts[index_at(topic, event_id) :])
-
-
-def index_at(topic: models.Topic, event_id: int) -> int:
-    """Which layout an event is in."""
-    layouts = topic.all_layouts
-    return max((n for n, layout in enumerate(layouts) if layout.first_id <= event_id), default=0)
-
-
 def add_positions(using: str, row: models.Consumer, first_id: int) -> list[models.Position]:
     """The positions that it lacks to read from this id on, not saved yet: each at the end of its partition."""
     layouts, added = row.topic.all_layouts, []
     present = set(row.positions.using(using).values_list("partition", flat=True))
-    for partition in range(partitions_from(row.topic, first_id)):
+    for partition in range(row.topic.partitions_from(row.topic.layout_at(first_id))):
         if partition not in present:
             last = max(n for n, layout in enumerate(layouts) if layout.partitions > partition)
             is_newest = last + 1 == len(layouts)
@@ -154,7 +143,7 @@ def _arrange(using: str, row: models.Consumer, positions: list[models.Position])
     following = None if index + 1 == len(layouts) else layouts[index + 1].first_id
     barriers = [first_id for first_id in (following, row.turns_at) if first_id is not None]
     barrier = min(barriers, default=None)
-    needed = max(layout.partitions for layout in layouts[index:])
+    needed = row.topic.partitions_from(index)
     kept = [position for position in positions if position.partition < needed]
     changed = False
     if len(kept) < len(positions):
@@ -201,7 +190,7 @@ def _turn(
     if row.partitioned:
         [former] = positions
         reached = former.position
-        partitions = range(partitions_from(row.topic, reached + 1))
+        partitions = range(row.topic.partitions_from(row.topic.layout_at(reached + 1)))
         turned = [_position(using, row, partition, reached) for partition in partitions]
     else:
         turned = [_position(using, row, ALL, turns_at - 1)]

@@ -224,7 +224,8 @@ def _read_now(using: str, row: models.Consumer) -> int:
 
 def _add_positions(using: str, row: models.Consumer, position: int) -> None:
     """Positions in the partitions where it has none, at an id."""
-    partitions = range(layouts.partitions_from(row.topic, position + 1)) if row.partitioned else [ALL]
+    needed = row.topic.partitions_from(row.topic.layout_at(position + 1))
+    partitions = range(needed) if row.partitioned else [ALL]
     there = set(row.positions.using(using).values_list("partition", flat=True))
     models.Position.objects.using(using).bulk_create(
         models.Position(

@@ -68,10 +68,18 @@ class Topic(models.Model):
         """Into how many partitions its log is divided, from which id on, oldest first."""
         return tuple(Layout(*layout) for layout in self.layouts) or (Layout(1, self.partitions),)
 
+    def layout_at(self, event_id: int) -> int:
+        """Which of `all_layouts` an event is in."""
+        return max((n for n, layout in enumerate(self.all_layouts) if layout.first_id <= event_id), default=0)
+
+    def partitions_from(self, index: int) -> int:
+        """How many partitions it has at most, from a layout on."""
+        return max(layout.partitions for layout in self.all_layouts[index:])
+
     @property
     def most_partitions(self) -> int:
         """The highest number of partitions that its log was ever divided into."""
-        return max(layout.partitions for layout in self.all_layouts)
+        return self.partitions_from(0)
 
     @property
     def is_undivided(self) -> bool:

@@ -84,7 +84,7 @@ def _of(using: str, row: models.Consumer) -> Barrier | None:
     event = found[0][0]
     turns = row.turns_at == event
     by_partition = row.partitioned != turns
-    partitions = [layout.partitions for layout in topic.all_layouts if layout.first_id <= event][-1]
+    partitions = topic.all_layouts[topic.layout_at(event)].partitions
     behind = [PartitionLeft(partition, left, state) for _, partition, left, state in found if left > 0]
     behind.sort(key=lambda one: -one.left)
     return Barrier(row.pk, row.name, topic.name, event, partitions if by_partition else None, tuple(behind))

@@ -161,6 +161,7 @@ class DuePartitions:
         self._subscriptions: list[Subscription] = []
         self._states: dict[int, PartitionState] = {}
         self._by_target: dict[tuple[int, int], list[PartitionState]] = {}  # by the topic's id and the partition
+        self._served: set[int] = set()  # the ids of the topics
         self._min_positions: dict[int, int] = {}  # by the consumer's id
         self._arrived: dict[int, PartitionState] = {}  # to be claimed without looking, in the order of arrival
         self._topic_ids: set[int] = set()  # to be looked at next time
@@ -185,6 +186,7 @@ class DuePartitions:
                 by_target.setdefault((subscription.topic_id, partition), []).append(state)
         with self._noticing:
             self._subscriptions, self._states, self._by_target = list(subscriptions), states, by_target
+            self._served = {subscription.topic_id for subscription in subscriptions}
             self._arrived = {one: state for one, state in self._arrived.items() if states.get(one) is state}
         self._due = deque(state for state in self._due if states.get(state.position_id) is state)
 
@@ -211,7 +213,7 @@ class DuePartitions:
         with self._noticing:
             for topic_id, partition in targets:
                 states = self._at(topic_id, partition)
-                if not states and any(s.topic_id == topic_id for s in self._subscriptions):
+                if not states and topic_id in self._served:
                     self._topic_ids.add(topic_id)  # a partition of the topic's next layout
                 for state in states:
                     state.events_arrived()

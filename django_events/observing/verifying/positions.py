@@ -46,8 +46,7 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
 
 def _most_partitions(topic: models.Topic) -> list[int]:
     """How many partitions there are from each layout of the topic on, at most: a consumer has positions in them."""
-    counts = [layout.partitions for layout in topic.all_layouts]
-    return [max(counts[index:]) for index in range(len(counts))]
+    return [topic.partitions_from(index) for index in range(len(topic.all_layouts))]
 
 
 def verify_attempts(seen: TopicSnapshot, offenders: Offenders) -> None:

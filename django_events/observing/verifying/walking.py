@@ -79,7 +79,7 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
 def _layout_behind(topic: models.Topic, after: int) -> tuple[Layout, int]:
     """The layout of the event behind an id, and the first id of the layout that follows."""
     layouts = topic.all_layouts
-    index = max((n for n, layout in enumerate(layouts) if layout.first_id <= after + 1), default=0)
+    index = topic.layout_at(after + 1)
     return layouts[index], layouts[index + 1].first_id if index + 1 < len(layouts) else sys.maxsize
 
 
