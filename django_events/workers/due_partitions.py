@@ -94,6 +94,7 @@ class PartitionState:
         of, consumer = self.subscription, self.subscription.consumer
         events = sql.shared.in_topic.on(topic_id=of.topic_id) if of.whole else sql.shared.in_its_partition
         waiting, redrive = SQL.seconds_to_wait, SQL.due_redrive.on(condition=of.redrive_due)
+        lowest = SQL.lowest_position.on(consumer_id=of.consumer_id)
         if consumer.min_batch > 1 and patient and consumer.max_wait is not None:
             return SQL.due_batches.on(
                 consumer_id=of.consumer_id,
@@ -103,6 +104,7 @@ class PartitionState:
                 match=of.match,
                 waiting=waiting,
                 redrive=redrive,
+                lowest=lowest,
                 enough=consumer.min_batch,
                 most=MOST_LOOKED_AT if consumer.filtered else consumer.min_batch,
                 longest=sql.literal(consumer.max_wait.total_seconds()),
@@ -114,6 +116,7 @@ class PartitionState:
             events=events,
             waiting=waiting,
             redrive=redrive,
+            lowest=lowest,
         )
 
 

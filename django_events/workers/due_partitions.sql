@@ -98,7 +98,7 @@ WHERE c.id = {consumer_id}
 -- matches and no more can be looked at, when no more can come before the barrier, or when the oldest has waited long enough.
 -- Literals: consumer_id, min_position, enough (events of a batch), most (to look at), longest (to wait, in
 -- seconds). Identifiers: log. Parts: events (which events `e` are in the partition of `p`), match, waiting,
--- redrive.
+-- redrive, lowest.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
 -- the log, django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 SELECT
@@ -113,11 +113,7 @@ SELECT
         END
     )::float8 AS due_in,
     p.served_at,
-    (
-        SELECT min(own.position)
-        FROM django_events_position AS own
-        WHERE own.consumer_id = {consumer_id} AND (own.layout IS NOT NULL OR own.partition = -1)
-    ) AS min_position,
+    {lowest} AS min_position,
     c.id AS consumer_id,
     p.layout,
     redrive.id IS NULL
@@ -154,18 +150,14 @@ WHERE c.id = {consumer_id}
 -- A partition `stands` if its next event is behind the barrier, or if the layout that the consumer is read by has no such
 -- partition: it has something to handle as soon as the other ones have come so far.
 -- Literals: consumer_id, min_position. Identifiers: log. Parts: events (which events `e` are in the partition of `p`),
--- waiting, redrive.
+-- waiting, redrive, lowest.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) or the primary key of
 -- the log, django_events_deadletter (consumer_id, event_id) WHERE redrive_at IS NOT NULL.
 SELECT
     p.id,
     {waiting}::float8 AS due_in,
     p.served_at,
-    (
-        SELECT min(own.position)
-        FROM django_events_position AS own
-        WHERE own.consumer_id = {consumer_id} AND (own.layout IS NOT NULL OR own.partition = -1)
-    ) AS min_position,
+    {lowest} AS min_position,
     c.id AS consumer_id,
     p.layout,
     redrive.id IS NULL
@@ -185,6 +177,18 @@ WHERE c.id = {consumer_id}
     AND c.paused_at IS NULL
     AND p.stopped_at IS NULL
     AND ((p.position < {min_position} AND (p.layout IS NOT NULL OR p.partition = -1)) OR unread.id IS NOT NULL OR redrive.id IS NOT NULL)
+
+
+-- name: lowest_position
+-- Part of a look at a consumer: the lowest of the positions that it is read from now.
+--
+-- Literals: consumer_id.
+-- Relies on: django_events_position (consumer_id, partition).
+(
+        SELECT min(own.position)
+        FROM django_events_position AS own
+        WHERE own.consumer_id = {consumer_id} AND (own.layout IS NOT NULL OR own.partition = -1)
+    )
 
 
 -- name: seconds_to_wait
