@@ -12,7 +12,7 @@ EventsError
 │   └── WriterFull           the events of a writer wait for the database, and there is no room for another one
 ├── NotWritten               events that a writer took in were not written
 ├── LeaseLost                another worker took over: nothing was settled
-├── EventExpired             retention has removed the event
+├── EventExpired             retention or compaction has removed the event
 ├── EventsMissing            events that were to be read are not in the log
 ├── HandlerTimeout           a handler took longer than its consumer allows
 ├── UnreadableEvent          no worker can read the payload of the event
@@ -74,7 +74,7 @@ class LeaseLost(EventsError):
 
 
 class EventExpired(EventsError, LookupError):
-    """Retention has removed the event: it was there, and is not any more."""
+    """Retention or compaction has removed the event: it was there, and is not any more."""
 
 
 class EventsMissing(EventsError):

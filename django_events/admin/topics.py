@@ -338,6 +338,9 @@ def _goes(removed: RemovedTopic) -> str:
 def _gone(topic: Topic, event_id: int) -> str:
     if 0 < event_id <= topic.head.id_floor:
         return _("The event %(address)s has expired: retention removed it.") % {"address": f"{topic.name}/{event_id}"}
+    if 0 < event_id <= topic.head.compacted_until:
+        said = _("The event %(address)s is compacted: a newer one of its key came after it.")
+        return said % {"address": f"{topic.name}/{event_id}"}
     return _("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"}
 
 

@@ -108,8 +108,8 @@ class ClaimedDeliveries(Lease):
     def read(self, event_ids: Sequence[int]) -> list[ReceivedEvent]:
         """The events of some deliveries, as many as fit into memory; the others stay unread for now.
 
-        An event that retention dropped is read from its dead letter; if there is none, its delivery is deleted. If an
-        event can't be found and was not dropped, EventsMissing is raised, and all deliveries stay.
+        An event that was removed is read from its dead letter; if there is none, its delivery is deleted. If an
+        event can't be found and was not removed, EventsMissing is raised, and all deliveries stay.
         """
         of = self.subscription
         try:
@@ -138,13 +138,14 @@ class ClaimedDeliveries(Lease):
         self.events = [self._with_attempts(event) for event in self.subscription.received(rows)]
 
     def _forget_dropped(self, event_ids: list[int]) -> None:
-        """Delete the deliveries of events that retention has dropped; EventsMissing if one was not dropped."""
+        """Delete the deliveries of events that retention or compaction has removed; EventsMissing if one was not."""
         of, dropped = self.subscription, floors(self.subscription)
-        if lost := [event_id for event_id in event_ids if event_id > dropped.id]:
+        if lost := [event_id for event_id in event_ids if event_id > dropped.absent_until]:
             raise missing(f"Event {of.topic}/{min(lost)}")
         logger.error(
-            "Consumer %s: retention has dropped event %s before it was handled, so its delivery is deleted.",
+            "Consumer %s: %s has removed event %s before it was handled, so its delivery is deleted.",
             of,
+            "retention" if event_ids[0] <= dropped.id else "compaction",
             event_ids[0],
             extra={**self.fields, "event_id": event_ids[0]},
         )

@@ -107,7 +107,7 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
             match=condition(row),
         )
         [[made, there]] = sql.fetch(of.using, statement)
-        if there < upper - after and there < upper - max(after, floors(of).id):
+        if there < upper - after and there < upper - max(after, floors(of).absent_until):
             raise missing(f"One of the events {of.topic}/{after + 1} to {of.topic}/{upper}")
         live = to_the_end and upper == last
         sql.fetch(of.using, SQL.filled, consumer_id=of.consumer_id, filled_until=upper, live=live)

@@ -237,6 +237,10 @@ class LeasedPartition(Lease):
         number = max(self.number, dropped.number(self.partition))
         after = max(self.position, dropped.id)
         events = [event for event in events if event.id > dropped.id]
+        if after < dropped.compacted_until:  # the last event of a partition up to there stays: numbers go on from it
+            number = max([number, *(event.number for event in events if event.id <= dropped.compacted_until)])
+            after = min(dropped.compacted_until, upper)
+            events = [event for event in events if event.id > after]
         if (gap := self._gap(events, upper, after, number)) is None:
             return
         of = self.subscription

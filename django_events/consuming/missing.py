@@ -1,8 +1,8 @@
-"""Events that a worker doesn't find in the log: retention has dropped them, or they are missing.
+"""Events that a worker doesn't find in the log: retention or compaction has removed them, or they are missing.
 
 Ids have no gaps, and the numbers of a partition have none either. Retention writes down, in the transaction that drops
-events, up to which id and number it dropped them: the floors. An event above the floor that can't be found is missing,
-and must not be passed over as if retention had dropped it.
+events, up to which id and number it dropped them: the floors; compaction, up to which id there are gaps. An event above
+both that can't be found is missing, and must not be passed over as if it had been removed.
 """
 
 from django_events.consuming.subscriptions import Subscription
@@ -12,12 +12,12 @@ from django_events.log.floors import Floors, floors_of
 
 def floors(of: Subscription) -> Floors:
     """The floors of a consumer's topic now. Without the topic's head row, nothing counts as dropped."""
-    return floors_of(of.using, of.topic_id) or Floors(0, [])
+    return floors_of(of.using, of.topic_id) or Floors(0, [], 0)
 
 
 def refuse_missing(of: Subscription, event_id: int) -> None:
-    """EventsMissing for an event that can't be found, unless retention has dropped it."""
-    if event_id > floors(of).id:
+    """EventsMissing for an event that can't be found, unless retention or compaction has removed it."""
+    if event_id > floors(of).absent_until:
         raise missing(f"Event {of.topic}/{event_id}")
 
 

@@ -32,6 +32,8 @@ class DeclaredTopic(Changeable):
     keep_unread: bool = True
     segment_size: int = 1_000_000
     timeline: bool = False
+    compact: bool = False
+    tombstones_kept: timedelta = timedelta(days=1)
     declared_at: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -101,6 +103,9 @@ class DeclaredTopic(Changeable):
         for option in ("retention_events", "retention_bytes"):
             if getattr(self, option) is not None:
                 yield from check_number(f"Topic {self.name!r}", option, getattr(self, option), 1, 2**62)
-        for option in ("keep_unread", "timeline"):
+        if not isinstance(self.tombstones_kept, timedelta) or self.tombstones_kept < timedelta(0):
+            kept = self.tombstones_kept
+            yield f"Topic {self.name!r} has tombstones_kept={kept!r}, expected a timedelta of zero or more."
+        for option in ("keep_unread", "timeline", "compact"):
             if not isinstance(getattr(self, option), bool):
                 yield f"Topic {self.name!r} has {option}={getattr(self, option)!r}, expected True or False."

@@ -30,8 +30,14 @@ def topic(
     keep_unread: bool = True,
     segment_size: int = 1_000_000,
     timeline: bool = False,
+    compact: bool = False,
+    tombstones_kept: timedelta = timedelta(days=1),
 ) -> DeclaredTopic:
-    """Declare a topic. `manage.py migrate` creates it; declaring it again changes nothing."""
+    """Declare a topic. `manage.py migrate` creates it; declaring it again changes nothing.
+
+    With `compact`, only the newest event of each key is kept of those that all consumers have passed; one without a
+    value deletes its key, and goes itself after `tombstones_kept`. Such a topic has a timeline.
+    """
     declared = DeclaredTopic(
         name=name,
         partitions=partitions,
@@ -40,7 +46,9 @@ def topic(
         retention_bytes=retention_bytes,
         keep_unread=keep_unread,
         segment_size=segment_size,
-        timeline=timeline,
+        timeline=timeline or compact is True,
+        compact=compact,
+        tombstones_kept=tombstones_kept,
         declared_at=_caller(),
     )
     registry.add(declared)

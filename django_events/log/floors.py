@@ -1,4 +1,4 @@
-"""What retention has dropped of a topic's log, which the log can't tell any more: written down with the drop itself."""
+"""What retention and compaction have removed of a topic's log: written down in the transaction that removes it."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,16 @@ SQL = sql.beside(__name__)
 
 
 class Floors(NamedTuple):
-    """The last id that retention dropped, and the last number of each partition by then."""
+    """The last id that retention dropped, the last number of each partition by then, and how far it is compacted."""
 
     id: int
     numbers: list[int]
+    compacted_until: int
+
+    @property
+    def absent_until(self) -> int:
+        """The last id that may be absent: above it, nothing is missing."""
+        return max(self.id, self.compacted_until)
 
     def number(self, partition: int) -> int:
         """The last number of a partition that was dropped."""

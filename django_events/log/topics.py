@@ -27,6 +27,8 @@ OPTIONS = (
     "keep_unread",
     "segment_size",
     "timeline",
+    "compact",
+    "tombstones_kept",
 )
 
 
@@ -179,6 +181,7 @@ def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, 
     if not has_log:
         row.incarnation = uuid.uuid4()
         row.head.id_floor, row.head.number_floors = 0, []
+        row.head.compacted_until = row.head.kept_events = 0
         row.head.save(using=using)
         row.layouts = []
         layouts.forget(using, row)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from django.db import DatabaseError
 
 from django_events import models, sql
-from django_events.log import retention, segments
+from django_events.log import compaction, retention, segments
 from django_events.log.dropping import drop_forgotten, drop_stranded
 from django_events.log.inventory import logs
 from django_events.maintaining.expiring import a_lock, expire
@@ -81,6 +81,27 @@ def apply_retention(using: str, until: Until) -> Result:
     return _told(result, _each(sorted(topics, key=lambda t: not t.keep_unread), drop, until, result["waits_for"]))
 
 
+def compact_logs(using: str, until: Until) -> Result:
+    """Remove events that a newer one of their key came after, where topics say so and all consumers passed them."""
+    result: Result = {"segments": 0, "events": 0, "bytes": 0, "kept_for": {}, "waits_for": {}}
+
+    def compact(topic: models.Topic) -> None:
+        try:
+            done = compaction.compact(using, topic)
+        except retention.Paused as paused:
+            result["waits_for"][topic.name] = str(paused)
+            return
+        for name in ("segments", "events", "bytes"):
+            result[name] += getattr(done, name)
+        if done.kept_for:
+            result["kept_for"][topic.name] = done.kept_for
+
+    with sql.batch(using, **sql.UNHURRIED):
+        topics = list(models.Topic.objects.using(using).filter(compact=True))
+    random.shuffle(topics)
+    return _told(result, _each(topics, compact, until, result["waits_for"]))
+
+
 def watch_dead_rows(using: str, until: Until) -> Result:
     """Find the tables with more dead rows than autovacuum should leave."""
     return {"tables": {pile.table: pile.dead for pile in piles(using)}}
@@ -96,6 +117,7 @@ def delete_leftovers(using: str, until: Until) -> Result:
 STEPS = (
     Step(name="segments", help="Segments are made ahead of need.", run=make_segments),
     Step(name="retention", help="What topics need not keep is dropped.", run=apply_retention),
+    Step(name="compaction", help="Of compacted topics, what newer events replace is removed.", run=compact_logs),
     Step(
         name="history",
         help="What queue consumers processed is forgotten when it is old.",

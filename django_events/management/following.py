@@ -151,8 +151,9 @@ def look(using: str, row: Topic, position: int, chosen: Chosen) -> Look:
         events = _visible(using, events, chosen)
     first = ids[0][0] if ids else max(now.head.id_floor, position) + 1
     end = ids[-1][0] if ids else first - 1
-    if first > position + 1:
-        return Look(events, end, _expired(row, position + 1, first - 1))
+    gone = first - 1 if position >= now.head.compacted_until else now.head.id_floor  # the rest of a gap is compacted
+    if gone > position:
+        return Look(events, end, _expired(row, position + 1, gone))
     return Look(events, end)
 
 

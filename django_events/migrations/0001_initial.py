@@ -265,7 +265,7 @@ DROP FUNCTION django_events_topic_id(text);
 DROP FUNCTION django_events_open(text, boolean)
 """
 
-# Segments of the log come and go while the site runs, and only the owner of a table may make and drop them. The three
+# Segments of the log come and go while the site runs, and only the owner of a table may make and drop them. The
 # functions at the end do it with the owner's rights, for a role that owns nothing. They take ids and no names. The body of
 # an SQL function holds the log's root, and the functions that it calls, by their OIDs: so it is this log and no
 # other table, whatever the caller has in the search_path, and whatever the schema is called by then.
@@ -278,25 +278,21 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
     WHERE c.oid = root
 $function$;
 
--- Readers and writers of the log go on meanwhile: only the new table is locked against them. It gets the rights that
--- are given on the topic's log, so that readers go on reading a topic by its own table.
-CREATE FUNCTION django_events_make_segment_of(log regclass, first bigint, ends bigint) RETURNS void
+-- An empty table like the log, beside it. It gets the rights that are given on the topic's log, so that readers go on
+-- reading a topic by its own table.
+CREATE FUNCTION django_events_make_table_of(log regclass, ending text, indexed boolean) RETURNS regclass
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     above record;
     given record;
     segment text;
 BEGIN
-    IF first IS NULL OR ends IS NULL OR first < 1 OR ends <= first THEN
-        RAISE EXCEPTION 'A segment can''t hold the ids from % up to, not including, %.', first, ends
-            USING ERRCODE = '22023';
-    END IF;
     SELECT n.nspname, c.relname, c.relowner, c.relacl INTO above
     FROM pg_class AS c
     JOIN pg_namespace AS n ON n.oid = c.relnamespace
     WHERE c.oid = log;
-    segment := format('%I.%I', above.nspname, format('%s_%s', above.relname, first));
-    EXECUTE format('CREATE TABLE %s (LIKE %s)', segment, log);
+    segment := format('%I.%I', above.nspname, format('%s_%s', above.relname, ending));
+    EXECUTE format('CREATE TABLE %s (LIKE %s%s)', segment, log, CASE WHEN indexed THEN ' INCLUDING INDEXES' ELSE '' END);
     FOR given IN SELECT acl.* FROM aclexplode(above.relacl) AS acl WHERE acl.grantee <> above.relowner LOOP
         EXECUTE format(
             'GRANT %s ON %s TO %s%s',
@@ -306,6 +302,18 @@ BEGIN
             CASE WHEN given.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
         );
     END LOOP;
+    RETURN segment;
+END
+$function$;
+
+-- Readers and writers of the log go on meanwhile: only the new table is locked against them.
+CREATE FUNCTION django_events_make_segment_of(log regclass, segment regclass, first bigint, ends bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    IF first IS NULL OR ends IS NULL OR first < 1 OR ends <= first THEN
+        RAISE EXCEPTION 'A segment can''t hold the ids from % up to, not including, %.', first, ends
+            USING ERRCODE = '22023';
+    END IF;
     EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', log, segment, first, ends);
 END
 $function$;
@@ -368,12 +376,104 @@ BEGIN
 END
 $function$;
 
+-- The segments that hold the ids from first up to, not including, ends, and no others.
+CREATE FUNCTION django_events_segments_of(log regclass, first bigint, ends bigint) RETURNS regclass[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    segments regclass[];
+    held numeric;
+BEGIN
+    SELECT array_agg(c.oid ORDER BY bounds.parts[1]::bigint), sum(bounds.parts[2]::bigint - bounds.parts[1]::bigint)
+    INTO segments, held
+    FROM pg_inherits AS link
+    JOIN pg_class AS c ON c.oid = link.inhrelid
+    CROSS JOIN LATERAL (
+        SELECT regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)') AS parts
+    ) AS bounds
+    WHERE link.inhparent = log AND NOT link.inhdetachpending
+        AND bounds.parts[1]::bigint >= first AND bounds.parts[2]::bigint <= ends;
+    IF held IS DISTINCT FROM ends - first THEN
+        RAISE EXCEPTION '% has no segments that hold the ids from % up to, not including, %, and no others.',
+            log, first, ends USING ERRCODE = '22023';
+    END IF;
+    RETURN segments;
+END
+$function$;
+
+-- An empty table that is to take the place of segments, whose rows stay as they are until the transaction ends. Readers
+-- go on meanwhile. The constraint spares looking through the rows while readers are locked out.
+CREATE FUNCTION django_events_rewrite_segments_of(
+    segments regclass[], rewritten regclass, topic_id integer, first bigint, ends bigint
+) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    segment regclass;
+BEGIN
+    FOREACH segment IN ARRAY segments LOOP
+        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', segment);
+    END LOOP;
+    EXECUTE format(
+        'ALTER TABLE %s ADD CONSTRAINT rewritten CHECK (topic_id = %s AND id >= %s AND id < %s)',
+        rewritten, topic_id, first, ends
+    );
+    RETURN (SELECT c.relname FROM pg_class AS c WHERE c.oid = rewritten);
+END
+$function$;
+
+-- All readers and writers of the log are locked out meanwhile, for some milliseconds.
+CREATE FUNCTION django_events_swap_segments_of(log regclass, segments regclass[], first bigint, ends bigint)
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    above record;
+    segment regclass;
+    rewritten text;
+BEGIN
+    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', log);  -- as DROP does, and in its order
+    FOREACH segment IN ARRAY segments LOOP
+        EXECUTE format('DROP TABLE %s', segment);
+    END LOOP;
+    SELECT n.nspname, c.relname INTO above FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.oid = log;
+    rewritten := format('%I.%I', above.nspname, format('%s_%s', above.relname, first));
+    EXECUTE format(
+        'ALTER TABLE %I.%I RENAME TO %I',
+        above.nspname, format('%s_%s_rewritten', above.relname, first), format('%s_%s', above.relname, first)
+    );
+    EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', log, rewritten, first, ends);
+    EXECUTE format('ALTER TABLE %s DROP CONSTRAINT rewritten', rewritten);
+    RETURN true;
+END
+$function$;
+
 CREATE FUNCTION django_events_make_segment(topic_id integer, first bigint, ends bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT django_events_make_segment_of(
-        django_events_log_of('django_events_event'::regclass, topic_id), first, ends
-    );
+    SELECT django_events_make_segment_of(log.oid, django_events_make_table_of(log.oid, first::text, false), first, ends)
+    FROM (SELECT django_events_log_of('django_events_event'::regclass, topic_id) AS oid) AS log;
+END;
+
+-- Of topics that are compacted, and of no others.
+CREATE FUNCTION django_events_rewrite_segments(topic_id integer, first bigint, ends bigint) RETURNS text
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT django_events_rewrite_segments_of(
+        django_events_segments_of(log.oid, first, ends),
+        django_events_make_table_of(log.oid, format('%s_rewritten', first), true),
+        t.id, first, ends
+    )
+    FROM django_events_topic AS t
+    CROSS JOIN LATERAL (SELECT django_events_log_of('django_events_event'::regclass, t.id) AS oid) AS log
+    WHERE t.id = django_events_rewrite_segments.topic_id AND t.compact;
+END;
+
+CREATE FUNCTION django_events_swap_segments(topic_id integer, first bigint, ends bigint) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT django_events_swap_segments_of(log.oid, django_events_segments_of(log.oid, first, ends), first, ends)
+    FROM django_events_topic AS t
+    CROSS JOIN LATERAL (SELECT django_events_log_of('django_events_event'::regclass, t.id) AS oid) AS log
+    WHERE t.id = django_events_swap_segments.topic_id AND t.compact;
 END;
 
 CREATE FUNCTION django_events_cut_segment(topic_id integer, first bigint, ends bigint) RETURNS void
@@ -395,17 +495,25 @@ END;
 REVOKE ALL ON FUNCTION
     django_events_make_segment(integer, bigint, bigint),
     django_events_cut_segment(integer, bigint, bigint),
-    django_events_drop_segment(integer, bigint)
+    django_events_drop_segment(integer, bigint),
+    django_events_rewrite_segments(integer, bigint, bigint),
+    django_events_swap_segments(integer, bigint, bigint)
 FROM PUBLIC
 """
 
 DROP_SEGMENT_FUNCTIONS = """
+DROP FUNCTION django_events_swap_segments(integer, bigint, bigint);
+DROP FUNCTION django_events_rewrite_segments(integer, bigint, bigint);
 DROP FUNCTION django_events_drop_segment(integer, bigint);
 DROP FUNCTION django_events_cut_segment(integer, bigint, bigint);
 DROP FUNCTION django_events_make_segment(integer, bigint, bigint);
 DROP FUNCTION django_events_drop_segment_of(regclass, bigint);
 DROP FUNCTION django_events_cut_segment_of(regclass, bigint, bigint);
-DROP FUNCTION django_events_make_segment_of(regclass, bigint, bigint);
+DROP FUNCTION django_events_swap_segments_of(regclass, regclass[], bigint, bigint);
+DROP FUNCTION django_events_rewrite_segments_of(regclass[], regclass, integer, bigint, bigint);
+DROP FUNCTION django_events_segments_of(regclass, bigint, bigint);
+DROP FUNCTION django_events_make_segment_of(regclass, regclass, bigint, bigint);
+DROP FUNCTION django_events_make_table_of(regclass, text, boolean);
 DROP FUNCTION django_events_log_of(regclass, integer)
 """
 
@@ -512,6 +620,23 @@ class Migration(OnPostgreSQL):
                 ("segment_size", models.BigIntegerField(default=1000000, verbose_name="segment size")),
                 ("timeline", models.BooleanField(default=False, verbose_name="timeline")),
                 (
+                    "compact",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="Of the events of a key that all consumers have passed, only the newest is kept.",
+                        verbose_name="compacted",
+                    ),
+                ),
+                (
+                    "tombstones_kept",
+                    models.DurationField(
+                        db_default=datetime.timedelta(days=1),
+                        default=datetime.timedelta(days=1),
+                        verbose_name="tombstones kept",
+                    ),
+                ),
+                (
                     "failing_since",
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="fails since"),
                 ),
@@ -560,6 +685,8 @@ class Migration(OnPostgreSQL):
                     ),
                 ),
                 ("id_floor", models.BigIntegerField(default=0, verbose_name="id floor")),
+                ("compacted_until", models.BigIntegerField(db_default=0, default=0, verbose_name="compacted until")),
+                ("kept_events", models.BigIntegerField(db_default=0, default=0, verbose_name="kept events")),
                 (
                     "number_floors",
                     models.JSONField(default=list, verbose_name="number floors"),

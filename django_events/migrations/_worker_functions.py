@@ -417,7 +417,8 @@ SELECT
         log, given_consumer_id, given_topic_id, after, upper
     ) INTO made, there;
     IF there < upper - after AND there < upper - greatest(
-        after, (SELECT h.id_floor FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id)
+        after,
+        (SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id)
     ) THEN
         RAISE EXCEPTION 'One of the events % to % of a topic is missing: it is not in %, and retention has not dropped it.',
             after + 1, upper, log USING ERRCODE = 'DE006';
@@ -1016,7 +1017,10 @@ SELECT mine.consumer_id FROM mine
                     );
                     PERFORM django_events_bury_of(log, whose.topic_id, whose.id, given_event_id, number, why);
                     PERFORM django_events_count_of(whose.id, 0, 1, 1);
-                ELSIF given_event_id > (SELECT h.id_floor FROM django_events_topichead AS h WHERE h.topic_id = whose.topic_id) THEN
+                ELSIF given_event_id > (
+                    SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h
+                    WHERE h.topic_id = whose.topic_id
+                ) THEN
                     RAISE EXCEPTION 'Event %/% is missing: it is not in the log, and retention has not dropped it.',
                         whose.topic, given_event_id USING ERRCODE = 'DE006';
                 ELSE

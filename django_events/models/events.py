@@ -5,9 +5,11 @@ from datetime import datetime
 from heapq import merge
 from importlib import import_module
 from operator import attrgetter
+from typing import overload
 
 import pgtrigger.apps  # lets Meta take triggers, wherever it stands in INSTALLED_APPS
 from django.db import models
+from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations, sql
@@ -34,7 +36,8 @@ class EventQuerySet(TopicQuerySet["Event"]):
     def at(self, topic: declarations.DeclaredTopic | str, id: int) -> "Event":
         """The event at one address, like `orders/1042`.
 
-        Event.DoesNotExist if there is none; it is an EventExpired too if there was one.
+        Event.DoesNotExist if there is none; it is an EventExpired too if there was one, which retention or compaction
+        removed.
         """
         try:
             return self.of(topic).get(id=id)
@@ -79,6 +82,27 @@ class EventQuerySet(TopicQuerySet["Event"]):
             raise Invalid("key_prefix is empty: all keys begin so. For the whole topic there is since().")
         chosen = {"key": key} if key_prefix is None else {"key__startswith": key_prefix}
         return self.of(topic).filter(**chosen).order_by("id")
+
+    @overload  # type: ignore[override]  # Django's takes fields: what is the latest is clear here, but not of what
+    def latest(self, topic: declarations.DeclaredTopic | str) -> "EventQuerySet": ...
+
+    @overload
+    def latest(self, topic: declarations.DeclaredTopic | str, *, key: str) -> "Event": ...
+
+    def latest(self, topic: declarations.DeclaredTopic | str, *, key: str | None = None) -> "EventQuerySet | Event":
+        """The state that a topic tells of: the newest event of each key, or of this one, unless that is a tombstone.
+
+        In no order, and by an index where the topic is declared with compact=True or timeline=True. Filters on it
+        choose among the newest events. For a key without one, or with a tombstone, Event.DoesNotExist.
+        """
+        lives = Q(body__isnull=False) | (Q(value__isnull=False) & ~Q(value=None))
+        if key is None:
+            newer = Event.objects.of(topic).filter(key=OuterRef("key"), id__gt=OuterRef("id"))
+            return self.of(topic).filter(~Exists(newer), lives, key__isnull=False)
+        newest = self.of(topic).filter(key=key).order_by("-id").first()
+        if newest is None or newest.is_tombstone:
+            raise self.model.DoesNotExist(f"Topic {topic} has no event of this key, or the newest one deletes it.")
+        return newest
 
     def across(
         self,
@@ -166,6 +190,11 @@ class Event(models.Model):
         return found
 
     @property
+    def is_tombstone(self) -> bool:
+        """Whether it has no payload: where the topic is compacted, it deletes its key."""
+        return self.value is None and self.body is None
+
+    @property
     def erased(self) -> bool:
         """Whether its payload was erased; the JSON null is a value, too."""
         return self.value is None and self.body is None and "erased" in self.metadata
@@ -214,8 +243,10 @@ class _Expired(EventExpired, Event.DoesNotExist):
 
 
 def absent(using: str, topic: declarations.DeclaredTopic | str, id: int) -> Event.DoesNotExist:
-    """The error that says of an event that isn't in the log whether it was."""
+    """The error that says of an event that isn't in the log whether it was, and what removed it."""
     head = TopicHead.objects.using(using).filter(topic__name=str(topic)).first()
     if head is not None and 0 < id <= head.id_floor:
         return _Expired(f"The event {topic}/{id} has expired: the log begins behind {topic}/{head.id_floor}.")
+    if head is not None and 0 < id <= head.compacted_until:
+        return _Expired(f"The event {topic}/{id} is compacted: a newer one of its key came after it.")
     return Event.DoesNotExist(f"There is no event {topic}/{id} in the log.")

@@ -18,7 +18,10 @@ def first_since(using: str, topic_id: int, moment: datetime, *, first: int, end:
         middle = (first + end) // 2
         statement = sql.shared.logged_before.on(log=log, topic_id=topic_id, id=middle)
         rows = sql.fetch(using, statement, moment=moment)
-        if not rows or rows[0][0]:  # retention removes from the beginning, also while this looks
+        if not rows:  # removed by retention or compaction, also while this looks
+            behind = sql.shared.next_logged_before.on(log=log, topic_id=topic_id, id=middle)
+            rows = sql.fetch(using, behind, moment=moment)
+        if not rows or rows[0][0]:
             first = middle + 1
         else:
             end = middle

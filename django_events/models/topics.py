@@ -1,12 +1,15 @@
 """Topics, and the lock of each."""
 
 import uuid
+from datetime import timedelta
 from typing import NamedTuple
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_events.models.functions import ClockTimestamp
+
+DAY = timedelta(days=1)
 
 
 class Layout(NamedTuple):
@@ -45,6 +48,13 @@ class Topic(models.Model):
     )
     segment_size = models.BigIntegerField(_("segment size"), default=1_000_000)
     timeline = models.BooleanField(_("timeline"), default=False)
+    compact = models.BooleanField(
+        _("compacted"),
+        default=False,
+        db_default=False,
+        help_text=_("Of the events of a key that all consumers have passed, only the newest is kept."),
+    )
+    tombstones_kept = models.DurationField(_("tombstones kept"), default=DAY, db_default=DAY)
     failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
     failure = models.CharField(_("failure"), max_length=5, blank=True, default="", db_default="", editable=False)
     error = models.TextField(_("error"), blank=True, default="", db_default="", editable=False)
@@ -91,12 +101,15 @@ class TopicHead(models.Model):
     """The lock of a topic: the transaction that holds it is the one writer of the topic's log.
 
     It is not written per batch. The floors are the last id that retention removed, and the numbers that the
-    partitions had reached there: what the log can't tell any more.
+    partitions had reached there: what the log can't tell any more. Up to `compacted_until` events may be missing that
+    a newer one of their key came after, and so many events are there.
     """
 
     topic = models.OneToOneField(Topic, models.CASCADE, primary_key=True, related_name="head", verbose_name=_("topic"))
     id_floor = models.BigIntegerField(_("id floor"), default=0)
     number_floors = models.JSONField(_("number floors"), default=list)
+    compacted_until = models.BigIntegerField(_("compacted until"), default=0, db_default=0)
+    kept_events = models.BigIntegerField(_("kept events"), default=0, db_default=0)
 
     class Meta:
         verbose_name = _("topic head")

@@ -50,13 +50,16 @@ FROM (
 --
 -- In one statement: read before the log, the floor would be too low where all segments are dropped in between.
 -- Planning min(id) of a log with segments takes much longer than planning its first row.
--- Literals: topic_id. Identifiers: log.
+-- Answers also with the id up to which the log is compacted. Literals: topic_id. Identifiers: log.
 -- Relies on: the primary keys of the log and of django_events_topichead.
 SELECT
     {topic_id} AS topic_id,
     (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id LIMIT 1) AS first_id,
     (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT 1) AS last_id,
-    (SELECT h.id_floor FROM django_events_topichead AS h WHERE h.topic_id = {topic_id}) AS id_floor
+    h.id_floor,
+    h.compacted_until
+FROM (VALUES (1)) AS one (row)
+LEFT JOIN django_events_topichead AS h ON h.topic_id = {topic_id}
 
 
 -- name: clock
@@ -238,6 +241,15 @@ FOR UPDATE
 -- Parameters: moment. Literals: topic_id, id. Identifiers: log.
 -- Relies on: the primary key of the log.
 SELECT e.logged_at < %(moment)s FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id = {id}
+
+
+-- name: next_logged_before
+-- As `logged_before`, for the next event behind an id that is not there: it was removed.
+--
+-- The id is a literal, so that the planner opens no older segment.
+-- Parameters: moment. Literals: topic_id, id. Identifiers: log.
+-- Relies on: the primary key of the log.
+SELECT e.logged_at < %(moment)s FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {id} ORDER BY e.id LIMIT 1
 
 
 -- name: notify
@@ -482,6 +494,8 @@ functions AS (
         'django_events_is_new', 'django_events_topic_id',
         'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment', 'django_events_log_of',
         'django_events_make_segment_of', 'django_events_cut_segment_of', 'django_events_drop_segment_of',
+        'django_events_make_table_of', 'django_events_segments_of', 'django_events_rewrite_segments',
+        'django_events_swap_segments', 'django_events_rewrite_segments_of', 'django_events_swap_segments_of',
         'django_events_claim', 'django_events_ack', 'django_events_nack', 'django_events_extend',
         'django_events_claim_of', 'django_events_ack_of', 'django_events_nack_of', 'django_events_extend_of',
         'django_events_under_token', 'django_events_lease_of', 'django_events_fill_of', 'django_events_end_of',

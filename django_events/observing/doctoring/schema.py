@@ -36,10 +36,18 @@ SEGMENT_FUNCTIONS = (
     "django_events_make_segment(integer, bigint, bigint)",
     "django_events_cut_segment(integer, bigint, bigint)",
     "django_events_drop_segment(integer, bigint)",
+    "django_events_rewrite_segments(integer, bigint, bigint)",
+    "django_events_swap_segments(integer, bigint, bigint)",
 )
 INNER_FUNCTIONS = {
     "django_events_log_of(regclass, integer)": "10159afce0d43d4e003be5a3b8f9434a",
-    "django_events_make_segment_of(regclass, bigint, bigint)": "604d8e6479692fdc6e13e2bdefe93c10",
+    "django_events_make_table_of(regclass, text, boolean)": "29879f21abd922588f5b2f3734d91593",
+    "django_events_make_segment_of(regclass, regclass, bigint, bigint)": "c3da157133864035e8be02398abdc898",
+    "django_events_segments_of(regclass, bigint, bigint)": "a926eb38f2c3233404c0c12b82bcc826",
+    ("django_events_rewrite_segments_of(regclass[], regclass, integer, bigint, bigint)"): (
+        "11f4b85670b83e87705e584b5c834f46"
+    ),
+    "django_events_swap_segments_of(regclass, regclass[], bigint, bigint)": "7131925dbead2fea5df1ef75494a8106",
     "django_events_cut_segment_of(regclass, bigint, bigint)": "ebc52295cf0bb6320694450e2d4f244d",
     "django_events_drop_segment_of(regclass, bigint)": "8b383d246054738934153aa25e055f6c",
 }
@@ -59,14 +67,14 @@ INNER_CLAIMING_FUNCTIONS = {
     ("django_events_bury_of(regclass, integer, integer, bigint, integer, text)"): "57fc42ba0c80a3f6c25e434544346fae",
     "django_events_count_of(integer, bigint, bigint, bigint)": "ebb3de00f5924723d0757c29487304d3",
     "django_events_end_of(bigint)": "577d74cfd54521d52eadb3d50f512791",
-    "django_events_fill_of(regclass, integer, integer)": "c7acc29a551f264dbed2d78a75b714a5",
+    "django_events_fill_of(regclass, integer, integer)": "679b6c96d6a85ffd2c9d344ce5fde781",
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
     ): "2bde82f3ddbaf82cebdc553c08aadda2",
     "django_events_under_token(bigint)": "380554d4821752f5c307439efe798f15",
     (
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
-    ): "784623c16bbeb2ad9d900b1a6b84577e",
+    ): "328a33f50f8fc87328ec89cab3244c48",
     "django_events_ack_of(regclass, bigint, bigint[])": "2e41182698e67abe6ecf46c025b5ab40",
     ("django_events_nack_of(regclass, bigint, bigint[], interval, text)"): "463d6d7109ccff167eabb98860647297",
     "django_events_extend_of(regclass, bigint, interval)": "2f923e78f324d183a81a64f7b0573975",

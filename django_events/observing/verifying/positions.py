@@ -17,6 +17,7 @@ def verify_positions(seen: TopicSnapshot, offenders: Offenders) -> None:
         most_partitions=_most_partitions(seen.topic),
         last_id=seen.last_id,
         id_floor=seen.floors.id,
+        compacted_until=seen.floors.compacted_until,
         floors=seen.floors.numbers,
         most=SHOWN,
     )
@@ -55,7 +56,7 @@ def verify_attempts(seen: TopicSnapshot, offenders: Offenders) -> None:
         seen.using,
         SQL.verify_attempts.on(log=seen.log, topic_id=seen.topic.pk),
         last_id=seen.last_id,
-        id_floor=seen.floors.id,
+        id_floor=seen.floors.absent_until,
         most=SHOWN,
     )
     for _, fault, consumer, partition, event_id in rows:

@@ -3,8 +3,9 @@
 -- another number than the log has there.
 --
 -- Below the floor, where the log can't be asked any more, a number is at most the floor's: more of them would be events
--- that are left out of the lag. Parameters: most_partitions (an array by layout: how many there are from it on), last_id,
--- id_floor, floors (an array by partition), most. Literals: topic_id, is_undivided. Identifiers: log.
+-- that are left out of the lag. Where the log is compacted, the event with that number may be gone: it is no less than
+-- that of what is left. Parameters: most_partitions (an array by layout: how many there are from it on), last_id,
+-- id_floor, compacted_until, floors (an array by partition), most. Literals: topic_id, is_undivided. Identifiers: log.
 -- Answers with how many there are, the fault, consumer, partition, position, number and the expected number.
 -- Relies on: django_events_position (consumer_id, partition), (partition, id) of the log.
 WITH expected AS (
@@ -34,16 +35,19 @@ placed AS (
         CASE
             WHEN partition = -1 OR {is_undivided} THEN there.position
             WHEN there.position > %(id_floor)s THEN
-                coalesce(
-                    (
-                        SELECT e.number
-                        FROM {log} AS e
-                        WHERE e.partition = there.partition AND e.id <= there.position
-                        ORDER BY e.id DESC
-                        LIMIT 1
+                greatest(
+                    coalesce(
+                        (
+                            SELECT e.number
+                            FROM {log} AS e
+                            WHERE e.partition = there.partition AND e.id <= there.position
+                            ORDER BY e.id DESC
+                            LIMIT 1
+                        ),
+                        (%(floors)s::bigint[])[partition + 1],
+                        0
                     ),
-                    (%(floors)s::bigint[])[partition + 1],
-                    0
+                    CASE WHEN there.position < %(compacted_until)s THEN there.number END
                 )
             WHEN there.position = %(id_floor)s THEN coalesce((%(floors)s::bigint[])[partition + 1], 0)
             ELSE least(there.number, coalesce((%(floors)s::bigint[])[partition + 1], 0))

@@ -39,7 +39,7 @@ def seen_now(using: str, topic: models.Topic) -> TopicSnapshot | None:
     floors = floors_of(using, topic.pk)
     if now is None or floors is None:
         return None
-    [[_, first_id, last_id, _]] = sql.fetch(using, sql.shared.bounds.on(topic_id=now.pk, log=log_table(now.pk)))
+    [[_, first_id, last_id, *_]] = sql.fetch(using, sql.shared.bounds.on(topic_id=now.pk, log=log_table(now.pk)))
     [counts] = sql.fetch(using, SQL.count_of_consumers, topic_id=now.pk)
     end = floors.id if last_id is None else max(last_id, floors.id)
     return TopicSnapshot(using, now, floors, first_id, end, Counts._make(counts))

@@ -4,7 +4,7 @@
 
 A statement for each range of ids, which reads only that: however long the log is, no other session waits for it, and
 it keeps no old snapshot. What is in the log never changes, so these need no common one. Only retention removes
-something meanwhile, the oldest, and says so in the topic's head.
+something meanwhile, the oldest, and compaction what a newer event of its key came after; the topic's head says so.
 """
 
 import sys
@@ -50,6 +50,7 @@ class Walk:
 def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_progress: Callable[[int], None]) -> Walk:
     """Walk the log up to where it ended: all of it, or the last so many ids."""
     using, topic, floors, first_id, last_id, _ = seen
+    compacted = floors.compacted_until
     at = _from_floor(topic, floors)
     if first_id is not None and first_id <= floors.id:  # an offence of the floors: `verify_floors` tells it
         at = _from_unknown(topic, first_id - 1)
@@ -58,20 +59,23 @@ def walk(seen: TopicSnapshot, *, last: int | None, offenders: Offenders, on_prog
     while at.after < last_id:
         layout, end = _layout_behind(topic, at.after)
         upper = min(at.after + AT_ONCE, last_id, end - 1)
-        rows = _look(using, topic, at, upper, layout.partitions)
-        if any(wrong for *_, wrong in rows) or sum(row[1] for row in rows) < upper - at.after:
+        rows = _look(using, topic, at, upper, layout.partitions, compacted)
+        if any(wrong for *_, wrong in rows) or sum(row[1] for row in rows) < upper - max(at.after, compacted):
             now = floors_of(using, topic.pk)
+            if now is not None and now.compacted_until > compacted:  # it was faster
+                compacted = now.compacted_until
+                continue
             if now is not None and now.id > max(at.after, floors.id):  # retention was faster
                 floors, events, elsewhere = now, at.events, at.elsewhere
                 at = _from_floor(topic, floors)
                 at.events, at.elsewhere = events, elsewhere
                 at.lasts = {partition: last._replace(ordinal=events) for partition, last in at.lasts.items()}
                 continue
-            wrong = _look_closely(using, topic, at, upper, layout.partitions)
+            wrong = _look_closely(using, topic, at, upper, layout.partitions, compacted)
             neighbours.report(topic, wrong, offenders, partitions=layout.partitions)
         _go_on(at, rows, upper)
         on_progress(at.events)
-    if at.before_id is not None and at.before_id < last_id:
+    if at.before_id is not None and max(at.before_id, compacted) < last_id:
         neighbours.report_gap(topic, offenders, before=at.before_id, id=last_id + 1)
     return at
 
@@ -106,7 +110,7 @@ def _go_on(at: Walk, rows: sql.Rows, upper: int) -> None:
     at.after = upper
 
 
-def _look(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int) -> sql.Rows:
+def _look(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int, compacted: int) -> sql.Rows:
     statement = SQL.walk.on(
         walked=SQL.walked.on(
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=partitions
@@ -120,6 +124,7 @@ def _look(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int
             before_id=at.before_id,
             before_at=at.before_at,
             walked=at.events,
+            compacted_until=compacted,
             prior_partitions=list(at.lasts),
             prior_ids=[last.id for last in lasts],
             prior_numbers=[last.number for last in lasts],
@@ -127,7 +132,7 @@ def _look(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int
         )
 
 
-def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int) -> sql.Rows:
+def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int, partitions: int, compacted: int) -> sql.Rows:
     statement = SQL.walk_closely.on(
         walked=SQL.walked.on(
             log=log_table(topic.pk), topic_id=topic.pk, after=at.after, upper=upper, partitions=partitions
@@ -142,6 +147,7 @@ def _look_closely(using: str, topic: models.Topic, at: Walk, upper: int, partiti
             before_id=at.before_id,
             before_at=at.before_at,
             walked=at.events,
+            compacted_until=compacted,
             prior_partitions=list(at.lasts),
             prior_ids=[last.id for last in lasts],
             prior_numbers=[last.number for last in lasts],

@@ -1,8 +1,8 @@
 -- name: walk
 -- Walk a range of a log: how many events each partition has there, its last one, and how many of them are wrong.
 --
--- Parts: walked. Parameters: before_id, before_at, walked, prior_partitions, prior_ids, prior_numbers, prior_ordinals,
--- as in `walked`.
+-- Parts: walked. Parameters: before_id, before_at, walked, compacted_until, prior_partitions, prior_ids, prior_numbers,
+-- prior_ordinals, as in `walked`.
 -- Relies on: the primary key of the log.
 WITH {walked}
 SELECT
@@ -20,8 +20,9 @@ GROUP BY partition
 -- since the walk began, so that ids less ordinals tell how many ids are missing between two.
 -- Bounds are literals, so that the planner opens only the segments between them.
 -- Literals: topic_id, after, upper, partitions. Identifiers: log. Parameters: before_id, before_at (of the event before
--- the range; null if unknown), walked (the events before it), prior_partitions, prior_ids, prior_numbers,
--- prior_ordinals (arrays of one length: the last event of each partition that is known).
+-- the range; null if unknown), walked (the events before it), compacted_until (up to where ids have gaps),
+-- prior_partitions, prior_ids, prior_numbers, prior_ordinals (arrays of one length: the last event of each partition that
+-- is known).
 -- Relies on: the primary key of the log.
 event AS (
     SELECT
@@ -50,7 +51,7 @@ walked AS (
         beside.id, beside.partition, beside.number, beside.logged_at, beside.elsewhere, beside.ordinal, beside.newest,
         beside.before_id, beside.before_at,
         coalesce(beside.prior_number, known.number) AS before_number,
-        beside.id - beside.before_id > 1 AS is_behind_gap,
+        beside.id - greatest(beside.before_id, %(compacted_until)s::bigint) > 1 AND beside.before_id IS NOT NULL AS is_behind_gap,
         beside.logged_at < beside.before_at AS is_earlier,
         beside.partition NOT BETWEEN 0 AND {partitions} - 1 AS is_nowhere,
         beside.number - coalesce(beside.prior_number, known.number) - 1 NOT BETWEEN 0
@@ -68,8 +69,8 @@ walked AS (
 -- name: walk_closely
 -- The events of a range of a log that are wrong, and what they should be by the event before them.
 --
--- Parts: walked. Parameters: most; before_id, before_at, walked, prior_partitions, prior_ids, prior_numbers,
--- prior_ordinals, as in `walked`.
+-- Parts: walked. Parameters: most; before_id, before_at, walked, compacted_until, prior_partitions, prior_ids,
+-- prior_numbers, prior_ordinals, as in `walked`.
 -- Answers with how many there are of each fault, and the first of them.
 -- Relies on: the primary key of the log.
 WITH {walked},

@@ -84,7 +84,7 @@ def export(spark: "SparkSession", wanted: Export, tell: Tell = lambda done, tota
         total, done = sum(map(len, parts)), 0
         for part in parts:
             tell(done, total, part)
-            _write(spark, wanted, part, journal, lock, _bytes_per_row(dsn, part, logs[part.topic].id))
+            _write(spark, wanted, part, journal, lock, logs[part.topic])
             done += len(part)
         if parts:
             tell(done, total, parts[-1])
@@ -177,18 +177,25 @@ def _part(topic: TopicLog, start: int, end: int) -> Part:
 
 
 def _write(
-    spark: "SparkSession", wanted: Export, part: Part, journal: Parts, lock: FolderLock, bytes_per_row: float
+    spark: "SparkSession", wanted: Export, part: Part, journal: Parts, lock: FolderLock, topic: TopicLog
 ) -> None:
     """Write a part, and record it as done if all of its events are in the files."""
+    bytes_per_row = _bytes_per_row(Dsn(wanted.dsn), part, topic.id)
     attempt = journal.attempt()
     place = journal.place_of(attempt)
     with tagged(spark) as cancel, lock.watched(cancel):
         sent = _save(spark, wanted, part, place, bytes_per_row)
         rows = files.count(spark, wanted.format, place)
-    if rows != sent or (rows != len(part) and not wanted.allow_loss):
+    if rows != sent or (rows != len(part) and not wanted.allow_loss and not _is_compacted(topic, part, rows)):
         journal.give_up(attempt)
         raise Refused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
     journal.finish(part, attempt, rows)
+
+
+def _is_compacted(topic: TopicLog, part: Part, rows: int) -> bool:
+    """Whether compaction has left no more events of a part than so many. The reader has told what else is missing."""
+    [now] = topics.find(topic.connection, topics.TopicChoice(names=(topic.name,)))
+    return part.start <= now.compacted_until and len(part) >= rows >= part.end - 1 - now.compacted_until
 
 
 def _save(spark: "SparkSession", wanted: Export, part: Part, place: str, bytes_per_row: float) -> int:

@@ -192,7 +192,7 @@ class _Files:
     def __call__(self, frame: "DataFrame", batch: int) -> None:
         path, wanted, spark = str(self.wanted.path), self.wanted, frame.sparkSession
         journal = Batches(storage_of(spark, path), path, run=self.run)
-        incarnations = self._incarnations(journal)
+        incarnations = {log.name: log.incarnation for log in _logs(self.wanted, journal)}
         known = {name: one for name, one in journal.reached.items() if incarnations.get(name) == one.incarnation}
         attempt = journal.attempt()
         place = journal.place_of(attempt)
@@ -206,9 +206,10 @@ class _Files:
         if not rows:
             journal.give_up(attempt)
             return
+        logs = {log.name: log for log in _logs(self.wanted, journal)}
         for one in found:
-            self._refuse_gap(one, known.get(one.topic))
-        if self._incarnations(journal) != incarnations:
+            self._refuse_gap(one, known.get(one.topic), logs.get(one.topic))
+        if {log.name: log.incarnation for log in logs.values()} != incarnations:
             raise Refused("A topic was made anew or removed while its events were written. Start it again.")
         reached = {one.topic: Reached(incarnations[one.topic], one.last + 1) for one in found}
         journal.finish(attempt, rows, reached)
@@ -225,19 +226,18 @@ class _Files:
         files.writer(together, self.wanted.format, folders).save(place)
         return int(seen.get["rows"])
 
-    def _incarnations(self, journal: Batches) -> dict[str, str]:
-        return {log.name: log.incarnation for log in _logs(self.wanted, journal)}
-
-    def _refuse_gap(self, found: "_Found", known: Reached | None) -> None:
-        """EventsMissing if events are missing: ids have no gaps, so it shows in the files themselves."""
+    def _refuse_gap(self, found: "_Found", known: Reached | None, log: TopicLog | None) -> None:
+        """EventsMissing if events are missing: but for compaction ids have no gaps, so it shows in the files."""
         if self.wanted.allow_loss:
             return
-        if known is not None and found.first != known.next:
+        compacted = 0 if log is None else log.compacted_until
+        if known is not None and found.first != max(known.next, min(found.first, compacted + 1)):
             raise EventsMissing(
                 f"The query goes on with event {found.first} of topic {found.topic!r}, and the files in "
                 f"{self.wanted.path} end before {known.next}: {_NOT_THEIRS}"
             )
-        if found.rows != found.last - found.first + 1:
+        least = found.last - max(found.first - 1, compacted)
+        if not least <= found.rows <= found.last - found.first + 1:
             raise Refused(
                 f"{found.rows} events between {found.first} and {found.last} of topic {found.topic!r} were written. "
                 "Start it again: the batch is written anew."

@@ -90,8 +90,9 @@ class RangeReader:
                 if not _is_too_large(failed) or refused:
                     raise
                 error = failed
-            if short:  # the first short piece is enough: retention removes the oldest events only
-                self._check(connection, part, *short[0])
+            for one in short:  # up to the first that is told of: retention removes the oldest events only
+                if not self._is_right(connection, part, *one):
+                    break
             if error is not None and not rows:
                 if piece == 1:
                     refused = _refused(error)
@@ -121,12 +122,16 @@ class RangeReader:
             condition=self.condition or all_of([]),
         )
 
-    def _check(self, connection: Connection, part: Range, start: int, end: int, seen: int) -> None:
-        """A piece had fewer events than ids: EventsMissing, or a warning, unless the filter left the others out."""
+    def _is_right(self, connection: Connection, part: Range, start: int, end: int, seen: int) -> bool:
+        """Whether the filter or compaction left out what a piece lacks; if not, EventsMissing, or a warning."""
         log = log_table(part.topic_id)
-        [[first]] = fetch_whole(connection, shared.first_id.on(log=log, topic_id=part.topic_id))
+        [[_, first, _, floor, compacted]] = fetch_whole(connection, shared.bounds.on(log=log, topic_id=part.topic_id))
+        if floor < start <= compacted:  # up to there events may be gone, and behind it none is
+            first, start = floor + 1, min(compacted + 1, end)
+            counted = SQL.count_range.on(log=log, topic_id=part.topic_id, start=start, end=end)
+            [[seen]] = fetch_whole(connection, counted)
         if first is not None and first <= start and (self.condition or seen == end - start):
-            return
+            return True
         said = f"Topic {part.topic!r} was to be read from {start} to {end - 1}, but "
         if first is None or first > start:
             said += f"its log begins at {first or 'its end'}: what was before it has expired."
@@ -135,6 +140,7 @@ class RangeReader:
         if self.fail_on_data_loss:
             raise EventsMissing(f"{said} Read what is left with failOnDataLoss=false.")
         logger.warning(said)
+        return False
 
     def _completed(self, given: "Gathered", part: Range, first: int, refused: str) -> pa.RecordBatch:
         """A batch with the column `topic`, and with the reason in the metadata of events without their JSON."""

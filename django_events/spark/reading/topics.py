@@ -21,23 +21,31 @@ class TopicChoice:
 
 @dataclass(frozen=True)
 class TopicLog:
-    """A topic when it was looked at: `first` is the id of its oldest event, `end` the id of its next one."""
+    """A topic when it was looked at: `first` is the id of its oldest event, `end` the id of its next one.
+
+    Up to `compacted_until`, events may be gone that a newer one of their key came after; `first` may be one of them.
+    """
 
     name: str
     id: int
     incarnation: str
     first: int
     end: int
+    compacted_until: int
     connection: Connection = field(repr=False, compare=False)
 
     def first_since(self, moment: datetime) -> int:
         """The id of the first event logged at a moment or later, found by bisection: times never decrease along ids."""
-        before = shared.logged_before
+
+        log = log_table(self.id)
 
         def has_come(id: int) -> bool:
-            asked = before.on(log=log_table(self.id), topic_id=self.id, id=id)
+            asked = shared.logged_before.on(log=log, topic_id=self.id, id=id)
             found = fetch_whole(self.connection, asked, moment=moment)
-            return bool(found) and not found[0][0]  # no row: retention dropped it meanwhile, so it was older
+            if not found:
+                behind = shared.next_logged_before.on(log=log, topic_id=self.id, id=id)
+                found = fetch_whole(self.connection, behind, moment=moment)
+            return bool(found) and not found[0][0]
 
         return self.first + bisect_left(range(self.first, self.end), True, key=has_come)
 
@@ -54,14 +62,16 @@ def find(connection: Connection, wanted: TopicChoice, *, fail: bool = True) -> l
     known = sorted(names & rows.keys())
     if not known:
         return []
-    extents = union_all([shared.bounds.on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known])
-    bounds = fetch_whole(connection, extents)
-    ends = {topic_id: (first, max(last or 0, floor) + 1) for topic_id, first, last, floor in bounds}
+    asked = union_all([shared.bounds.on(log=log_table(rows[name][0]), topic_id=rows[name][0]) for name in known])
+    bounds = fetch_whole(connection, asked)
+    extents_of = {topic_id: extent for topic_id, *extent in bounds}
     found = []
     for name in known:
         topic_id, incarnation = rows[name]
-        first, end = ends[topic_id]
-        found.append(TopicLog(name, topic_id, incarnation, first or end, end, connection))
+        first, last, floor, compacted = extents_of[topic_id]
+        end = max(last or 0, floor) + 1
+        first = floor + 1 if compacted > floor else first or end
+        found.append(TopicLog(name, topic_id, incarnation, first, end, compacted, connection))
     return found
 
 
