@@ -67,9 +67,10 @@ def number_at(using: str, topic: models.Topic, partition: int, position: int) ->
 
 
 def _bounds(using: str, topic: models.Topic) -> tuple[int, int]:
-    """The first id that is there, and the one that comes next."""
+    """The first id that is there, or may be gone by compaction only, and the one that comes next."""
     topic.head.refresh_from_db(using=using)  # retention may have raised it while the caller waited for its lock
     log, floor = log_table(topic.pk), topic.head.id_floor
     [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
     [[last]] = sql.fetch(using, sql.shared.last_id.on(log=log, topic_id=topic.pk, floor=floor))
-    return (floor + 1 if first is None else first), last + 1
+    is_compacted = topic.head.compacted_until > floor
+    return (floor + 1 if first is None or is_compacted else first), last + 1

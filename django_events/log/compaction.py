@@ -76,8 +76,11 @@ class Group(NamedTuple):
         return len(self.segments) > 1 or 2 * (self.events - self.kept) >= self.events > 0
 
 
-def compact(using: str, topic: models.Topic) -> Compacted:
-    """Rewrite what is due of the log of a compacted topic; `retention.Paused` while nothing may be dropped."""
+def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> Compacted:
+    """Rewrite what is due of the log of a compacted topic; `retention.Paused` while nothing may be dropped.
+
+    A swap waits for readers for `patience` seconds.
+    """
     done = Compacted()
     end_segment(using, topic.pk)
     now = models.Topic.objects.using(using).select_related("head").get(pk=topic.pk)
@@ -91,7 +94,7 @@ def compact(using: str, topic: models.Topic) -> Compacted:
     for group in groups:
         if group.is_worth_it:
             try:
-                _rewrite(using, now, group, until, done)
+                _rewrite(using, now, group, until, done, patience)
             except StillNeeded:
                 return done
     with sql.committed(using, **sql.UNHURRIED):
@@ -161,14 +164,15 @@ def _groups(using: str, topic: models.Topic, ready: list[Segment], until: int) -
     return groups
 
 
-def _rewrite(using: str, topic: models.Topic, group: Group, until: int, done: Compacted) -> None:
+def _rewrite(using: str, topic: models.Topic, group: Group, until: int, done: Compacted, patience: float) -> None:
     before = _size(using, group.segments)
     with sql.committed(using, **SETTINGS):
-        [[table]] = sql.fetch(using, SQL.rewrite, topic_id=topic.pk, first=group.first, ends=group.end)
+        with watched(using):
+            [[table]] = sql.fetch(using, SQL.rewrite, topic_id=topic.pk, first=group.first, ends=group.end)
         if table is None:
             raise StillNeeded
         kept = _copy(using, topic, group, until, table)
-        _swap(using, topic, group, until)
+        _swap(using, topic, group, until, patience)
     replaced = Segment(f"{log_table(topic.pk)}_{group.first:d}", group.first, group.end)
     done.segments += len(group.segments)
     done.events += group.events - kept
@@ -216,9 +220,9 @@ def _copy(using: str, topic: models.Topic, group: Group, until: int, table: str)
         return int(cursor.rowcount)
 
 
-def _swap(using: str, topic: models.Topic, group: Group, until: int) -> None:
+def _swap(using: str, topic: models.Topic, group: Group, until: int, patience: float) -> None:
     """Put the new table in the place of the segments, when their readers are done."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while True:
         try:
             with transaction.atomic(using), watched(using, after=retention.SOON):

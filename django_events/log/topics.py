@@ -151,6 +151,8 @@ def _create(
     topic.save(using=using, force_insert=True)
     id_floor, number_floors = (0, []) if orphan is None else _floors_of(using, topic)
     head: Any = head_model(topic_id=topic.pk, id_floor=id_floor, number_floors=number_floors)
+    if orphan is not None and declared.compact:
+        head.compacted_until, head.kept_events = _closed_until(using, topic), -1
     head.save(using=using, force_insert=True)
     head.topic = topic  # now that both are of this database: before, a router would be asked
     if orphan is None:
@@ -173,6 +175,13 @@ def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
     statement = SQL.beginnings_of_partitions.on(log=log, partitions=topic.partitions)
     begins: dict[int, int] = dict(sql.fetch(using, statement))
     return first - 1, [begins.get(partition, 1) - 1 for partition in range(topic.partitions)]
+
+
+def _closed_until(using: str, topic: models.Topic) -> int:
+    """The last id before the newest segment of a log that has events: compaction may have removed some up to there."""
+    last = sql.shared.last_id.on(log=log_table(topic.pk), topic_id=topic.pk, floor=0)
+    [[last_id]] = sql.fetch(using, last)
+    return max((one.end - 1 for one in segments.segments(using, topic.pk) if one.end <= last_id), default=0)
 
 
 def _adapt(using: str, row: models.Topic, declared: declarations.DeclaredTopic, *, has_log: bool) -> list[str]:
