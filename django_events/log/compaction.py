@@ -47,6 +47,7 @@ class Compacted:
     events: int = 0
     bytes: int = 0
     kept_for: str | None = None
+    waits_for: str | None = None
 
 
 class StillNeeded(Exception):
@@ -87,6 +88,8 @@ def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> C
     if not (now.compact and now.timeline):  # its index is not whole yet
         return done
     ready, done.kept_for = _ready(using, now)
+    if ready and _is_due(now, ready[-1].end):
+        ready, done.waits_for = _seen(using, now, ready)
     if not ready or not _is_due(now, until := ready[-1].end):
         return done
     groups = _groups(using, now, ready, until)
@@ -127,6 +130,20 @@ def _ready(using: str, topic: models.Topic) -> tuple[list[Segment], str | None]:
     needs = retention.needs(using, topic)
     ready = [one for one in closed if not _needed(needs, one.end)]
     return ready, needs[0].consumer if len(ready) < len(closed) else None
+
+
+def _seen(using: str, topic: models.Topic, ready: list[Segment]) -> tuple[list[Segment], str | None]:
+    """Those of which each snapshot that is open sees all events; and whose snapshot is too old for the others.
+
+    What is rewritten is frozen, so it would be seen by a snapshot from before it was logged.
+    """
+    after, until = max(topic.head.compacted_until, topic.head.id_floor), ready[-1].end
+    statement = SQL.unseen.on(log=log_table(topic.pk), topic_id=topic.pk, after=after, until=until)
+    with sql.committed(using, **SETTINGS):
+        [[unseen, pid]] = sql.fetch(using, statement)
+    if unseen is None:
+        return ready, None
+    return [one for one in ready if one.end <= unseen], f"the snapshot of session {pid}"
 
 
 def _needed(needs: list[Need], end: int) -> bool:

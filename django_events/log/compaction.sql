@@ -55,6 +55,27 @@ FROM (
 ) AS counted
 
 
+-- name: unseen
+-- The first event between two ids that a snapshot may not see which is open now; with who has the oldest one.
+--
+-- A vacuum reads no events, and a session of another database none of these; one without a database is a standby.
+-- Literals: topic_id, after, until. Identifiers: log.
+-- Relies on: the events between the ids are read through.
+SELECT min(e.id), min(oldest.pid)
+FROM {log} AS e
+CROSS JOIN (
+    SELECT a.pid, age(a.backend_xmin) AS age
+    FROM pg_stat_activity AS a
+    WHERE a.backend_xmin IS NOT NULL
+        AND a.pid <> pg_backend_pid()
+        AND a.backend_type <> 'autovacuum worker'
+        AND coalesce(a.datname = current_database(), true)
+    ORDER BY age(a.backend_xmin) DESC
+    LIMIT 1
+) AS oldest
+WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id < {until} AND age(e.xmin) BETWEEN 0 AND oldest.age
+
+
 -- name: lasts
 -- The last event of each partition between two ids.
 --

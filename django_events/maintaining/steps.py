@@ -93,8 +93,9 @@ def compact_logs(using: str, until: Until) -> Result:
             return
         for name in ("segments", "events", "bytes"):
             result[name] += getattr(done, name)
-        if done.kept_for:
-            result["kept_for"][topic.name] = done.kept_for
+        for name in ("kept_for", "waits_for"):
+            if reason := getattr(done, name):
+                result[name][topic.name] = reason
 
     with sql.batch(using, **sql.UNHURRIED):
         topics = list(models.Topic.objects.using(using).filter(compact=True))

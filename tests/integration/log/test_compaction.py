@@ -372,6 +372,22 @@ def test_a_snapshot_from_before_sees_what_stays(prices, connect):
     session.rollback()
 
 
+def test_what_a_snapshot_does_not_see_is_not_rewritten_while_it_is_open(prices, connect):
+    """It would see these events all at once, in the middle of a log that ends before them."""
+    session = connect()
+    session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    session.execute("SELECT count(*) FROM django_events_consumer")
+    update(prices, 400, first=450)
+    assert compact() == (4, 393, None)
+    assert row().head.compacted_until == 400
+    seen = session.execute(f"SELECT id FROM {log_table(row().pk)} ORDER BY id").fetchall()
+    assert [id for (id,) in seen] == [*range(394, 451)]
+    [done] = run_steps("default", [one for one in STEPS if one.name == "compaction"])
+    assert done.result["waits_for"] == {"things": f"the snapshot of session {session.info.backend_pid}"}
+    session.rollback()
+    assert compact() == (5, 400, None)
+
+
 def test_a_reader_postpones_the_swap_and_loses_nothing(prices, connect):
     session = connect()
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
