@@ -68,7 +68,7 @@ CROSS JOIN (
     FROM pg_stat_activity AS a
     WHERE a.backend_xmin IS NOT NULL
         AND a.pid <> pg_backend_pid()
-        AND a.backend_type <> 'autovacuum worker'
+        AND a.backend_type IS DISTINCT FROM 'autovacuum worker'  -- unknown to a role that may not see it
         AND coalesce(a.datname = current_database(), true)
     ORDER BY age(a.backend_xmin) DESC
     LIMIT 1

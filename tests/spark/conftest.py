@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -17,6 +18,8 @@ from django_events.models.buffer import BufferedEvent
 from django_events.spark.session import session
 from tests.support.fix_topics import TopicFactory
 from tests.support.processes import wait_until
+
+Stream = Callable[..., list[int]]
 
 PASSWORD = "s3cret-of-the-tests"
 # Of a Java that works for seconds: what it would gain by compiling better is less than what that costs.
@@ -104,3 +107,23 @@ def read(spark: Any, dsn: str) -> Callable[..., Any]:
         return spark.read.format("django_events").option("dsn", dsn).options(**options).load()
 
     return load
+
+
+@pytest.fixture
+def stream(spark: Any, dsn: str, tmp_path: Path) -> Stream:
+    """Read what is there as a stream, into files, going on where the checkpoint says; returns all offsets in order."""
+
+    def run(topic: Any, *, checkpoint: str = "checkpoint", **options: Any) -> list[int]:
+        options = {"startingOffsets": "earliest", "subscribe": str(topic), **options}
+        frame = spark.readStream.format("django_events").option("dsn", dsn).options(**options).load()
+        query = (
+            frame.select("topic", "offset", "value")
+            .writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"), format="parquet")
+        )
+        run.query = query  # type: ignore[attr-defined]
+        query.awaitTermination()
+        return sorted(row.offset for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    return run

@@ -21,13 +21,11 @@ from django_events.spark.reading import streaming
 from django_events.spark.reading.following import Follower
 from django_events.spark.reading.ranges import Range
 from django_events.spark.reading.streaming import Offsets, StreamReader
-from tests.spark.conftest import move
+from tests.spark.conftest import Stream, move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id
 from tests.support.fix_database import Connect
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
-
-Stream = Callable[..., list[int]]
 
 
 @pytest.fixture
@@ -43,26 +41,6 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
     monkeypatch.setattr(streaming, "time", SimpleNamespace(sleep=pauses.append))
     return pauses
-
-
-@pytest.fixture
-def stream(spark: Any, dsn: str, tmp_path: Path) -> Stream:
-    """Read what is there as a stream, into files, going on where the checkpoint says; returns all offsets in order."""
-
-    def run(topic: Any, *, checkpoint: str = "checkpoint", **options: Any) -> list[int]:
-        options = {"startingOffsets": "earliest", "subscribe": str(topic), **options}
-        frame = spark.readStream.format("django_events").option("dsn", dsn).options(**options).load()
-        query = (
-            frame.select("topic", "offset", "value")
-            .writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "out"), format="parquet")
-        )
-        run.query = query  # type: ignore[attr-defined]
-        query.awaitTermination()
-        return sorted(row.offset for row in spark.read.parquet(str(tmp_path / "out")).collect())
-
-    return run
 
 
 @pytest.mark.quick
