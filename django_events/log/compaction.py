@@ -189,6 +189,7 @@ def _rewrite(using: str, topic: models.Topic, group: Group, until: int, done: Co
         if table is None:
             raise StillNeeded
         kept = _copy(using, topic, group, until, table)
+        sql.fetch(using, SQL.analyze, topic_id=topic.pk, first=group.first)
         _swap(using, topic, group, until, patience)
     replaced = Segment(f"{log_table(topic.pk)}_{group.first:d}", group.first, group.end)
     done.segments += len(group.segments)

@@ -58,7 +58,8 @@ FROM (
 -- name: unseen
 -- The first event between two ids that a snapshot may not see which is open now; with who has the oldest one.
 --
--- A vacuum reads no events, and a session of another database none of these; one without a database is a standby.
+-- A vacuum reads no events, and a session of another database none of these; one without a database is a standby. A role
+-- that may not see what others do sees their snapshots, and nothing of what they are.
 -- Literals: topic_id, after, until. Identifiers: log.
 -- Relies on: the events between the ids are read through.
 SELECT min(e.id), min(oldest.pid)
@@ -68,7 +69,7 @@ CROSS JOIN (
     FROM pg_stat_activity AS a
     WHERE a.backend_xmin IS NOT NULL
         AND a.pid <> pg_backend_pid()
-        AND a.backend_type IS DISTINCT FROM 'autovacuum worker'  -- unknown to a role that may not see it
+        AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
         AND coalesce(a.datname = current_database(), true)
     ORDER BY age(a.backend_xmin) DESC
     LIMIT 1
@@ -122,6 +123,15 @@ COPY (
 --
 -- Identifiers: table.
 COPY {table} FROM STDIN (FORMAT binary, FREEZE)
+
+
+-- name: analyze
+-- Have the server look at what is in the new table, before it is read: without statistics a key is found by reading all.
+--
+-- The function has the rights of the log's owner: this role need not own anything.
+-- Parameters: topic_id, first (the first id that it is for).
+-- Relies on: a sample is read.
+SELECT django_events_analyze_rewritten(%(topic_id)s::integer, %(first)s::bigint)
 
 
 -- name: swap

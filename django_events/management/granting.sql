@@ -173,7 +173,7 @@ SELECT
     n.nspname, current_database(), pg_get_userbyid(c.relowner),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_(segment|topic_id|claim|ack|nack|extend)\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_topic_id\('),
-    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(segment|segments)\('),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(segment|segments|rewritten)\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(claim|ack|nack|extend)\('),
     ARRAY(SELECT name FROM unnest(current_schemas(false)) AS name WHERE NOT starts_with(name, 'pg_'))::text[]
 FROM pg_class AS c
@@ -186,7 +186,7 @@ CROSS JOIN LATERAL (
             'django_events_open', 'django_events_checked', 'django_events_publish', 'django_events_schedule',
             'django_events_is_new', 'django_events_topic_id',
             'django_events_make_segment', 'django_events_cut_segment', 'django_events_drop_segment',
-            'django_events_rewrite_segments', 'django_events_swap_segments',
+            'django_events_rewrite_segments', 'django_events_swap_segments', 'django_events_analyze_rewritten',
             'django_events_claim', 'django_events_ack', 'django_events_nack', 'django_events_extend'
         )
         ORDER BY p.proname

@@ -420,6 +420,20 @@ BEGIN
 END
 $function$;
 
+-- Only its owner may, and without statistics a key is looked for by reading the whole table.
+CREATE FUNCTION django_events_analyze_rewritten_of(log regclass, first bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    EXECUTE (
+        SELECT format('ANALYZE %I.%I', n.nspname, format('%s_%s_rewritten', c.relname, first))
+        FROM pg_class AS c
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE c.oid = log
+    );
+    RETURN true;
+END
+$function$;
+
 -- All readers and writers of the log are locked out meanwhile, for some milliseconds.
 CREATE FUNCTION django_events_swap_segments_of(log regclass, segments regclass[], first bigint, ends bigint)
 RETURNS boolean
@@ -467,6 +481,14 @@ BEGIN ATOMIC
     WHERE t.id = django_events_rewrite_segments.topic_id AND t.compact;
 END;
 
+CREATE FUNCTION django_events_analyze_rewritten(topic_id integer, first bigint) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT django_events_analyze_rewritten_of(
+        django_events_log_of('django_events_event'::regclass, topic_id), first
+    );
+END;
+
 CREATE FUNCTION django_events_swap_segments(topic_id integer, first bigint, ends bigint) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -497,12 +519,14 @@ REVOKE ALL ON FUNCTION
     django_events_cut_segment(integer, bigint, bigint),
     django_events_drop_segment(integer, bigint),
     django_events_rewrite_segments(integer, bigint, bigint),
+    django_events_analyze_rewritten(integer, bigint),
     django_events_swap_segments(integer, bigint, bigint)
 FROM PUBLIC
 """
 
 DROP_SEGMENT_FUNCTIONS = """
 DROP FUNCTION django_events_swap_segments(integer, bigint, bigint);
+DROP FUNCTION django_events_analyze_rewritten(integer, bigint);
 DROP FUNCTION django_events_rewrite_segments(integer, bigint, bigint);
 DROP FUNCTION django_events_drop_segment(integer, bigint);
 DROP FUNCTION django_events_cut_segment(integer, bigint, bigint);
@@ -510,6 +534,7 @@ DROP FUNCTION django_events_make_segment(integer, bigint, bigint);
 DROP FUNCTION django_events_drop_segment_of(regclass, bigint);
 DROP FUNCTION django_events_cut_segment_of(regclass, bigint, bigint);
 DROP FUNCTION django_events_swap_segments_of(regclass, regclass[], bigint, bigint);
+DROP FUNCTION django_events_analyze_rewritten_of(regclass, bigint);
 DROP FUNCTION django_events_rewrite_segments_of(regclass[], regclass, integer, bigint, bigint);
 DROP FUNCTION django_events_segments_of(regclass, bigint, bigint);
 DROP FUNCTION django_events_make_segment_of(regclass, regclass, bigint, bigint);

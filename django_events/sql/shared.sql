@@ -496,6 +496,7 @@ functions AS (
         'django_events_make_segment_of', 'django_events_cut_segment_of', 'django_events_drop_segment_of',
         'django_events_make_table_of', 'django_events_segments_of', 'django_events_rewrite_segments',
         'django_events_swap_segments', 'django_events_rewrite_segments_of', 'django_events_swap_segments_of',
+        'django_events_analyze_rewritten', 'django_events_analyze_rewritten_of',
         'django_events_claim', 'django_events_ack', 'django_events_nack', 'django_events_extend',
         'django_events_claim_of', 'django_events_ack_of', 'django_events_nack_of', 'django_events_extend_of',
         'django_events_under_token', 'django_events_lease_of', 'django_events_fill_of', 'django_events_end_of',

@@ -27,6 +27,7 @@ FAMILIES = (
     "end_to_end",
     "time_line",
     "operations",
+    "compacting",
     "reading",
     "pipeline",
 )

@@ -238,7 +238,7 @@ def _published(seconds: int, *, maintained: bool) -> dict[str, float]:
         latencies = sorted(committed - began for began, committed in sent)
         transfer.terminate()
         transfer.wait(30)
-        rate = _moved(100_000)
+        rate = moved_per_second(100_000)
         told = processes.stop("maintain_without_end", maintenance) if maintenance else None
     found = {
         f"p50 {where}": percentile(latencies, 0.5),
@@ -257,7 +257,7 @@ def beside_repartitioning(effort: Effort) -> Iterator[Row]:
                 where = "changing" if changing else "alone"
                 with repartitioned() if changing else nullcontext():
                     values.setdefault(f"publish {where}", []).append(_publish_some(effort.events(2_000)))
-                    values.setdefault(f"transfer {where}", []).append(_moved(effort.events(50_000)))
+                    values.setdefault(f"transfer {where}", []).append(moved_per_second(effort.events(50_000)))
     samples = Samples(values)
     yield samples.row("publish()", "publish changing", "publish alone", unit="tx/s", goal=at_least(0.9))
     yield samples.row("transfer", "transfer changing", "transfer alone", unit="events/s", goal=at_least(0.9))
@@ -295,7 +295,7 @@ def _publish_some(events: int) -> float:
     return events / timed(publish_all)
 
 
-def _moved(events: int) -> float:
+def moved_per_second(events: int) -> float:
     """Events per second through a backlog; what another session holds now is tried again."""
     read_committed(connection.alias)
     truncate(BUFFER)

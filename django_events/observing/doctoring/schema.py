@@ -38,6 +38,7 @@ SEGMENT_FUNCTIONS = (
     "django_events_drop_segment(integer, bigint)",
     "django_events_rewrite_segments(integer, bigint, bigint)",
     "django_events_swap_segments(integer, bigint, bigint)",
+    "django_events_analyze_rewritten(integer, bigint)",
 )
 INNER_FUNCTIONS = {
     "django_events_log_of(regclass, integer)": "10159afce0d43d4e003be5a3b8f9434a",
@@ -47,6 +48,7 @@ INNER_FUNCTIONS = {
     ("django_events_rewrite_segments_of(regclass[], regclass, integer, bigint, bigint)"): (
         "11f4b85670b83e87705e584b5c834f46"
     ),
+    "django_events_analyze_rewritten_of(regclass, bigint)": "3d29f9cddedbf9e408dad2026d43b124",
     "django_events_swap_segments_of(regclass, regclass[], bigint, bigint)": "7131925dbead2fea5df1ef75494a8106",
     "django_events_cut_segment_of(regclass, bigint, bigint)": "ebc52295cf0bb6320694450e2d4f244d",
     "django_events_drop_segment_of(regclass, bigint)": "8b383d246054738934153aa25e055f6c",
