@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 from django.db import connection
 
@@ -59,9 +60,11 @@ def compacted(effort: Effort) -> Iterator[Row]:
 @figure("S14", "the state of 100,000 keys in a compacted log, against a table of them")
 def state(effort: Effort) -> Iterator[Row]:
     keys = effort.events(KEYS)
-    with declared(PRICES) as [topic_id]:
+    with declared(replace(PRICES, segment_size=keys)) as [topic_id]:
         fill_log(topic_id, 10 * keys + 1, size=120, key=f"(n %% {keys})::text")
         compact(connection.alias, models.Topic.objects.get(pk=topic_id))
+        if count(log_table(topic_id)) != keys + 1:
+            raise RuntimeError("It was not compacted.")
         settle(LOG)
         run("DROP TABLE IF EXISTS bench_state")
         run(f"CREATE TABLE bench_state AS SELECT * FROM {log_table(topic_id)}")
