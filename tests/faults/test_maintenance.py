@@ -45,6 +45,7 @@ def tell(url: str, query: str) -> None:
 
 
 LIMITED = "UPDATE django_events_topic SET retention_events = 100, segment_size = 100 WHERE name = 'orders'"
+COMPACTED = "UPDATE django_events_topic SET compact = true, timeline = true, segment_size = 100 WHERE name = 'payments'"
 # All consumers of the topic but the queue that keeps a history, which is told to be at the end.
 ONLY_READERS = """
     DELETE FROM django_events_delivery;
@@ -57,6 +58,7 @@ ONLY_READERS = """
 @pytest.mark.requirement("P1")
 def test_maintenance_killed_at_each_of_its_statements_leaves_nothing_half_done(processes: Processes):
     tell(processes.url, LIMITED)
+    tell(processes.url, COMPACTED)
     tell(processes.url, ONLY_READERS)
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.killed_maintenance"],
@@ -69,7 +71,7 @@ def test_maintenance_killed_at_each_of_its_statements_leaves_nothing_half_done(p
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     kills = int(done.stdout.splitlines()[-1])
-    assert kills > 30, "it did next to nothing"
+    assert kills > 40, "it did next to nothing"
 
     [(floor, first, last, events)] = ask(
         processes.url,
@@ -85,8 +87,23 @@ def test_maintenance_killed_at_each_of_its_statements_leaves_nothing_half_done(p
     assert ask(processes.url, "SELECT count(*) FROM django_events_delivery WHERE consumer_id = 999999") == [(0,)]
     detached = "relkind = 'r' AND NOT relispartition AND relname ~ '^django_events_event_'"
     assert ask(processes.url, f"SELECT FROM pg_class WHERE {detached}") == [], "a segment that belongs to no log"
+    newest = ask(
+        processes.url,
+        "SELECT DISTINCT ON (e.key) e.value #>> '{}' FROM django_events_event e JOIN django_events_topic t"
+        " ON t.id = e.topic_id WHERE t.name = 'payments' AND e.key IS NOT NULL ORDER BY e.key, e.id DESC",
+    )
+    assert newest == [(str(kills),)] * 7
+    [(compacted, rest)] = ask(
+        processes.url,
+        "SELECT h.compacted_until, count(*) FILTER (WHERE e.id > h.compacted_until) FROM django_events_event e"
+        " JOIN django_events_topic t ON t.id = e.topic_id JOIN django_events_topichead h ON h.topic_id = t.id"
+        " WHERE t.name = 'payments' GROUP BY 1",
+    )
+    assert compacted > 0
+    assert compacted + rest == 121 * (kills + 1), "an event is missing, or one came twice"
     tell(processes.url, "DELETE FROM django_events_consumer")
-    assert processes.run("events", "verify", "--topic", "orders").returncode == 0
+    for topic in ("orders", "payments"):
+        assert processes.run("events", "verify", "--topic", topic).returncode == 0
 
 
 @pytest.mark.requirement("S10")

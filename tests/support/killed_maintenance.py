@@ -63,9 +63,10 @@ def maintain_until(fatal: int) -> None:
 
 
 def give_work(turn: int) -> None:
-    """A segment to drop, one to make, history, dedup keys and staged events that are too old, and orphans."""
+    """A segment to drop, one to make, some to compact, history, dedup keys that are too old, and orphans."""
     publish_many("orders", [Draft(value=f"{turn}/{n}", key=str(n % 7)) for n in range(60)])
     publish("payments", turn, dedup_key=str(turn))
+    publish_many("payments", [Draft(value=turn, key=str(n % 7)) for n in range(120)])
     models.DedupKey.objects.update(expires_at=ClockTimestamp() - LONG_AGO)
     models.Delivery.objects.create(consumer_id=GONE, event_id=turn + 1, received_at=ClockTimestamp())
     transfer = Transfer("default")
