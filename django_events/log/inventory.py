@@ -45,8 +45,11 @@ class Log(NamedTuple):
 
     @property
     def events(self) -> int:
-        """Ids have no gaps, so this is a subtraction."""
-        return self.last_id - self.first_id + 1
+        """Ids have no gaps, so this is a subtraction; of what is compacted it is told how many there are, about."""
+        head = self.topic.head
+        if head.compacted_until < self.first_id:
+            return self.last_id - self.first_id + 1
+        return max(head.kept_events, 0) + self.last_id - head.compacted_until
 
 
 def existing(using: str, topic: declarations.DeclaredTopic | str) -> models.Topic:

@@ -42,6 +42,8 @@ def topics(using: str, **options: Any) -> Report:
             "retention_bytes": one.topic.retention_bytes,
             "keep_unread": one.topic.keep_unread,
             "timeline": one.topic.timeline,
+            "compact": one.topic.compact,
+            "compacted_until": one.topic.head.compacted_until,
             "declared": one.topic.name in declared,
             "created_at": one.topic.created_at,
         }

@@ -329,6 +329,8 @@ def test_topics(events: Run, make_topic) -> None:
         "retention_bytes": None,
         "keep_unread": True,
         "timeline": True,
+        "compact": False,
+        "compacted_until": 0,
         "declared": True,
     }
     assert line.split()[:5] == ["letters", "4", "12", "1", "12"]
