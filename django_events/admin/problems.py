@@ -24,6 +24,7 @@ KINDS = {
     "retrying": gettext_lazy("retrying"),
     "dead letters": gettext_lazy("dead letters"),
     "not registered": gettext_lazy("not registered"),
+    "declared otherwise": gettext_lazy("declared otherwise"),
     "undeclared": gettext_lazy("undeclared"),
     "paused": gettext_lazy("paused"),
     "snapshot": gettext_lazy("old snapshot"),

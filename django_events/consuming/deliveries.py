@@ -72,7 +72,7 @@ class Queue:
         self.moves_position = (
             moves_position  # False in a caller's transaction, which would lock the position's row too long
         )
-        self.ordered = subscription.consumer.ordered
+        self.ordered = subscription.ordered
         self.unclaimable: Unclaimable | None = None
         self.counts = Counter[str]()
         self._session = session
@@ -287,8 +287,9 @@ class Queue:
         self._window = SMALLEST_WINDOW if claimed or not self._after else min(2 * self._window, LARGEST_WINDOW)
 
     def _take_over(self, token: int, ours: Collection[int]) -> sql.Question:
-        return SQL.take_over, {
+        return SQL.take_over.on(known=SQL.known_revision), {
             "consumer_id": self.subscription.consumer_id,
+            "revision": self.subscription.revision,
             "token": token,
             "lease": self.lease,
             "holder": self.holder,
@@ -299,11 +300,13 @@ class Queue:
         if self.ordered:
             return SQL.claim_ordered.on(
                 open=SQL.open_to_claims,
+                known=SQL.known_revision,
                 waited=SQL.waited.on(received=SQL.received_in_window),
                 received=SQL.received_in_window,
                 leasing=SQL.lease_picked,
             ), {
                 "consumer_id": self.subscription.consumer_id,
+                "revision": self.subscription.revision,
                 "token": token,
                 "lease": self.lease,
                 "holder": self.holder,
@@ -316,11 +319,13 @@ class Queue:
             }
         return SQL.claim_unordered.on(
             open=SQL.open_to_claims,
+            known=SQL.known_revision,
             waited=SQL.waited.on(received=SQL.received_in_window),
             received=SQL.received_in_window,
             leasing=SQL.lease_picked,
         ), {
             "consumer_id": self.subscription.consumer_id,
+            "revision": self.subscription.revision,
             "token": token,
             "lease": self.lease,
             "holder": self.holder,

@@ -121,9 +121,10 @@ SELECT set_config(
 -- name: take_over
 -- Take over, under a new token, the deliveries of a worker whose lease ran out, if there is such a lease.
 --
--- Parameters: consumer_id, token, lease (an interval), holder, ours (tokens of leases of this process, whose handlers are
--- still running). Nothing is taken over without `enter` before. Answers with the token that was lost, each event, the
--- attempts that are counted and its key; with one row and no event if none of the deliveries is left.
+-- Parameters: consumer_id, revision, token, lease (an interval), holder, ours (tokens of leases of this process, whose
+-- handlers are still running). Nothing is taken over without `enter` before. Answers with the token that was lost, each
+-- event, the attempts that are counted and its key; with one row and no event if none of the deliveries is left.
+-- Parts: known.
 -- Relies on: django_events_deliverylease (consumer_id), django_events_position (consumer_id, partition), the primary
 -- key of django_events_delivery.
 WITH lost AS MATERIALIZED (
@@ -138,6 +139,7 @@ WITH lost AS MATERIALIZED (
         AND p.stopped_at IS NULL
         AND c.paused_at IS NULL
         AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+        AND {known}
     ORDER BY l.leased_until
     LIMIT 1
     FOR UPDATE OF l SKIP LOCKED
@@ -178,17 +180,18 @@ ORDER BY deliveries.event_id
 -- key is claimable is asked by NOT IN, which is hashed: an IN may be planned as a loop within a loop.
 -- Nothing before the position is looked at: there are the dead entries of settled deliveries, which an old snapshot
 -- keeps.
--- Parameters: consumer_id, after, window (how many to look at), most, token, lease (an interval), holder, async_commit
+-- Parameters: consumer_id, revision, after, window (how many to look at), most, token, lease (an interval), holder, async_commit
 -- (whether the commit may return before it is on disk), since and until (of when they were received, or null).
 -- Answers with the event, the attempts that are counted, its key, and where to look next: behind the window, or behind the
 -- `most` that could be claimed, for other sessions may have locked some of them in this moment. Where nothing is claimed,
 -- one row has that id alone; no id where there is nothing behind the window.
--- Parts: open, waited, received, leasing.
+-- Parts: open, known, waited, received, leasing.
 -- Relies on: the primary key of django_events_delivery, (consumer_id, key, event_id) WHERE key IS NOT NULL, and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
     {open}
         AND c.ordered
+        AND {known}
 ),
 seen AS MATERIALIZED (
     SELECT
@@ -299,6 +302,16 @@ WHERE c.id = %(consumer_id)s
     AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = %(token)s)
 
 
+-- name: known_revision
+-- Part of a claim of deliveries: a consumer `c` has the revision that the worker knows.
+--
+-- Who changes it has the topic's head locked, and the consumer's row: a snapshot with the former revision has no delivery of
+-- an event that was judged by the new filter. Programs that claim by a function have no declaration, and don't ask.
+-- Parameters: revision.
+-- Relies on: nothing, it is a condition.
+c.revision = %(revision)s
+
+
 -- name: waited
 -- Part of a claim of deliveries: those that waited for their next attempt, or for their delay, and are due.
 --
@@ -360,14 +373,15 @@ claimed AS (
 -- entries of settled ones, which an old snapshot keeps. Free deliveries before it are found by a look from the position on.
 -- The commit need not wait for the disk unless an attempt failed before: if a crash of the server undoes the lease, it
 -- undoes everything that was settled under it too.
--- Parameters: consumer_id, after, most, token, lease (an interval), holder, async_commit (whether the commit may return
+-- Parameters: consumer_id, revision, after, most, token, lease (an interval), holder, async_commit (whether the commit may return
 -- before it is on disk), since and until (of when they were received, or null). Answers with the event, the attempts that
 -- are counted, its key, and the last id of those that waited for nothing.
--- Parts: open, waited, received, leasing.
+-- Parts: open, known, waited, received, leasing.
 -- Relies on: the primary key of django_events_delivery, and (consumer_id, visible_at) WHERE visible_at IS NOT NULL.
 WITH open AS MATERIALIZED (
     {open}
         AND NOT c.ordered
+        AND {known}
 ),
 due AS MATERIALIZED (
     SELECT d.event_id

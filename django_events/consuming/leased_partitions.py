@@ -179,12 +179,13 @@ class LeasedPartition(Lease):
             self._go_carefully()
         # What may have ended a worker is also read by itself: it may be too large to be read with others.
         most = 1 if self.position < self.careful_until else min(of.most, self.read_limit)
-        upper = min(self.readable_until, self.position + _reach(of, most))
+        match, until = of.filter_behind(self.position)
+        upper = min(self.readable_until, self.position + _reach(of, most), until)
         usual = self.prepared if most == of.most and most_bytes is None else None
         if usual is not None and (small := usual.read(self.position, upper)) is not None:
             return self._batch(small, None, most=most, upper=upper)
         statement = SQL.read.on(
-            log=of.log, events=self._events(), match=of.match, after=self.position, upper=upper, most=most
+            log=of.log, events=self._events(), match=match, after=self.position, upper=upper, most=most
         )
         rows, cut = bounded(self.using, statement, at_most=most, most_bytes=most_bytes)
         return self._batch(rows, cut, most=most, upper=upper)
@@ -198,6 +199,7 @@ class LeasedPartition(Lease):
                 SQL.readable_until.on(log=of.log, topic_id=of.topic_id, after=self.position),
                 position_id=self.position_id,
                 row_address=row_address,
+                revision=of.revision,
             )
             if rows:
                 [[last_id, self.barrier]] = rows
@@ -221,7 +223,7 @@ class LeasedPartition(Lease):
         ended = len(events) < most and cut is None
         if events and events[0].id == self.attempted:
             events[0] = events[0].with_attempt(self.attempts + 1)
-        if not of.consumer.filtered:
+        if not of.filtered:
             self._refuse_gap(events, upper if ended else events[-1].id)
         if ended:
             self.batch = EventBatch(events, upper, self._number_at(upper, events))
@@ -271,12 +273,13 @@ class LeasedPartition(Lease):
     def _go_carefully(self) -> int | None:
         """Handle the next batch one by one: it may have ended the last worker. Returns the last id of the batch."""
         of = self.subscription
+        match, until = of.filter_behind(self.position)
         statement = sql.shared.batch_end.on(
             log=of.log,
             events=self._events(),
-            match=of.match,
+            match=match,
             after=self.position,
-            upper=self.readable_until,
+            upper=min(self.readable_until, until),
             most=of.most,
         )
         [[end]] = sql.fetch_whole(self.using, statement)
@@ -443,7 +446,7 @@ class LeasedPartition(Lease):
         of = self.subscription
         if of.whole:
             return upper
-        if of.consumer.filtered:
+        if of.filtered:
             after = events[-1].id if events else self.position
             statement = sql.shared.number_at.on(log=of.log, partition=self.partition, after=after, upper=upper)
             if rows := sql.fetch_whole(self.using, statement):
@@ -479,6 +482,7 @@ def claim(
             ),
             position_id=position_id,
             layout=subscription.layout,
+            revision=subscription.revision,
             token=token,
             lease=subscription.consumer.lease,
             holder=holder[:200],
@@ -534,7 +538,7 @@ class PreparedClaim:
             log=of.log,
             segment=segment.table,
             topic_id=of.topic_id,
-            before=segment.first - 1,
+            before=max(segment.first, of.filter_from) - 1,
             redrive_due=of.redrive_due,
             light=light(chosen, of.most),
         )
@@ -548,6 +552,7 @@ class PreparedClaim:
             self._statement,
             position_id=self._position_id,
             layout=of.layout,
+            revision=of.revision,
             token=token,
             lease=of.consumer.lease,
             holder=holder[:200],

@@ -13,13 +13,16 @@ LIMIT {most}
 
 -- name: readable_until
 -- Up to which id a leased partition can be read now, and its barrier: in one snapshot, so that no event is read that came
--- after a barrier was set. The id is null where nothing is behind the position.
+-- after a barrier was set. The id is null where nothing is behind the position, or where the consumer has another revision
+-- than the worker knows: behind what it has read may be events that its filter, or its handler, doesn't know.
 --
 -- The row is looked for as in `settle`. The position is a literal, so that the planner opens no older segment.
--- Parameters: position_id, row_address (a ctid, or null). Literals: topic_id, after. Identifiers: log.
--- Relies on: the row's address, or the primary key of django_events_position; the primary key of the log.
-SELECT least(last.id, p.barrier - 1), p.barrier
+-- Parameters: position_id, row_address (a ctid, or null), revision. Literals: topic_id, after. Identifiers: log.
+-- Relies on: the row's address, or the primary key of django_events_position; the primary keys of django_events_consumer
+-- and of the log.
+SELECT CASE WHEN c.revision = %(revision)s THEN least(last.id, p.barrier - 1) END, p.barrier
 FROM django_events_position AS p
+JOIN django_events_consumer AS c ON c.id = p.consumer_id
 LEFT JOIN (
     SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} ORDER BY e.id DESC LIMIT 1
 ) AS last ON true
@@ -90,8 +93,10 @@ RETURNING
 -- it undoes everything that was settled under it too.
 -- Where the log ends at the position, nothing is written. `min_position` is at most the position, unless that was
 -- rewound: a literal, so that the planner opens no older segment. By another layout than the worker knows, nothing is
--- leased: a change of it writes the position's row, so that a claim that waited for the row's lock sees it.
--- Parameters: position_id, layout, token, lease (an interval), holder, async_commit (whether the commit may return before
+-- leased: a change of it writes the position's row, so that a claim that waited for the row's lock sees it. With another
+-- revision than the worker knows, nothing is leased: who changes it has the topic's head locked, so what was logged since
+-- isn't in a snapshot with the former one.
+-- Parameters: position_id, layout, revision, token, lease (an interval), holder, async_commit (whether the commit may return before
 -- it is on disk).
 -- Literals: topic_id, min_position. Identifiers: log. Parts: redrive_due.
 -- Answers with the position as it is, the token of the lease that was taken over if there was one, the row's address,
@@ -121,6 +126,7 @@ WITH free AS MATERIALIZED (
         AND (p.retry_at IS NULL OR p.retry_at <= clock_timestamp())
         AND (p.token IS NULL OR p.leased_until <= clock_timestamp())
         AND p.layout IS NOT DISTINCT FROM %(layout)s
+        AND c.revision = %(revision)s
         AND (least(last.id, p.barrier - 1) > p.position OR redrive.due)
     FOR UPDATE OF p SKIP LOCKED
 )
@@ -146,8 +152,8 @@ RETURNING
 -- it does nothing: `claim` finds out. It sees one snapshot: a worker that has settled more since has moved the position
 -- beyond what is seen here, so nothing is claimed, or up to where these events begin.
 -- `ONLY log` has no rows. It is there because the rights and policies of the log hold for its segments too.
--- Parameters: position_id, layout, token, lease (an interval), holder, reach (how many ids to look at). Literals: topic_id,
--- before (the id before the segment's first). Identifiers: log, segment. Parts: redrive_due, light (the events after
+-- Parameters: position_id, layout, revision, token, lease (an interval), holder, reach (how many ids to look at).
+-- Literals: topic_id, before (the id before the segment's first, or before the first that the filter is for). Identifiers: log, segment. Parts: redrive_due, light (the events after
 -- claimed.position, up to claimed.upper).
 -- Answers with what was claimed, up to which id the log can be read, the barrier, and up to which id it was read; then
 -- each event.
@@ -168,6 +174,7 @@ WITH free AS MATERIALIZED (
         AND c.paused_at IS NULL
         AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
         AND p.layout IS NOT DISTINCT FROM %(layout)s::int
+        AND c.revision = %(revision)s::int
         AND p.position >= {before}
         AND p.position < least(last.id, p.barrier - 1)
         AND NOT EXISTS (SELECT FROM django_events_deadletter AS d WHERE {redrive_due})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, OperationalError, transaction
 from django.db.models import Max, Min, Q
 
 from django_events import declarations, models, sql
@@ -20,7 +20,9 @@ from django_events.statements import log_table
 SQL = sql.beside(__name__)
 
 ALL = models.Position.ALL
-PROVEN_BY_HISTORY = {"types", "keys", "where", "history"}  # see models.Consumer.changed_at
+FILTER = ("types", "keys", "where")
+PATIENCE = "2s"  # with a transaction of a program that claims or settles: the transfer of the topic waits as well
+PROVEN_BY_HISTORY = {*FILTER, "history"}  # see models.Consumer.changed_at
 
 
 def sync(using: str) -> list[str]:
@@ -82,7 +84,8 @@ def check_filter(using: str, declared: declarations.DeclaredConsumer) -> None:
 def _register(using: str, declared: declarations.DeclaredConsumer, topic: models.Topic) -> list[str]:
     described = _described(declared)
     rows = models.Consumer.objects.using(using).select_related("topic")
-    row = rows.filter(name=declared.name, topic=topic).first()
+    # Locked, or a worker that makes deliveries from the log would go by the former filter beyond where this one counts.
+    row = rows.filter(name=declared.name, topic=topic).select_for_update(of=["self"], no_key=True).first()
     if row is None:
         _refuse_name_of_query(using, declared, topic)
         start = log_positions.begin(using, topic, declared.start)
@@ -95,28 +98,34 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         _add_positions(using, row, start - 1)
         layouts.arrange(using, row)
         return [f"Consumer {row}: registered, begins at {start}."]
-    _refuse_other_mode(row, declared)
+    _refuse_other_mode(using, row, declared)
     differing = [name for name, value in described.items() if getattr(row, name) != value]
     changes = [
         f"{name} {getattr(row, name)} → {described[name]}" for name in differing if not name.endswith("_expressions")
     ]
+    end = log_positions.find(using, topic, "end")
     if not PROVEN_BY_HISTORY.isdisjoint(differing):  # under the head: what was logged before went by the former ones
         models.Consumer.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
-    if row.ordered != declared.ordered:
+    if not {*FILTER, "ordered"}.isdisjoint(differing):
+        row.revision += 1  # workers that know another one claim nothing
+    if not set(FILTER).isdisjoint(differing):
+        changes.append(_change_filter(using, row, end))
+    if "ordered" in differing:
         _change_order(using, row, declared)
-    end = log_positions.find(using, topic, "end")
+        changes.append(f"{'in' if declared.ordered else 'not in'} the order of keys from {topic}/{end} on")
     if row.deliveries.using(using).filter(event_id__gte=end).exists():
         _forget_deliveries(using, row)
     if beyond := [p.pk for p in row.positions.using(using) if p.position >= end]:
         # The topic was made anew, and its ids began again: from there, all that comes would be left out.
         row.positions.using(using).filter(pk__in=beyond).update(position=0, number=0, attempted=None, careful_until=0)
         _forget_deliveries(using, row)
+        row.former_filters = None
         changes.append("its topic was made anew, begins at 1 again")
     changes += _change_positions(using, row, declared, end)
     if changes:
         for name, value in described.items():
             setattr(row, name, value)
-        row.save(using=using, update_fields=list(described))  # workers write the rest
+        row.save(using=using, update_fields=[*described, "revision", "former_filters"])  # workers write the rest
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
 
 
@@ -146,12 +155,13 @@ def _expressions(patterns: tuple[str, ...] | None) -> list[str] | None:
     return [expression(pattern) for pattern in patterns or () if is_pattern(pattern)] or None
 
 
-def _refuse_other_mode(row: models.Consumer, declared: declarations.DeclaredConsumer) -> None:
+def _refuse_other_mode(using: str, row: models.Consumer, declared: declarations.DeclaredConsumer) -> None:
     if row.mode != declared.mode:
+        lowest = row.positions.using(using).aggregate(lowest=Min("position"))["lowest"] or 0
         raise Refused(
             f"Consumer {row} is declared with mode={declared.mode!r}, at {declared.declared_at}, and was registered "
             f"with mode={row.mode!r}: how far it is can't be said in the other way. Nothing was changed. Declare "
-            f"mode={row.mode!r} again, or give it another name."
+            f"mode={row.mode!r} again, or give it another name, with start={lowest + 1} to go on where this one is."
         )
 
 
@@ -167,16 +177,46 @@ def _refuse_name_of_query(using: str, declared: declarations.DeclaredConsumer, t
         )
 
 
+def _change_filter(using: str, row: models.Consumer, end: int) -> str:
+    """Keep the former filter for the events before the first that the new one is for; says which one that is.
+
+    A queue has deliveries of what was judged by the former one. A stream reads up to the end of the log by it, unless
+    it was stopped: then the filter itself may be what is repaired.
+    """
+    first_id = end
+    if row.mode == "queue":
+        first_id = end if row.live else row.filled_until + 1
+    elif row.failure or row.positions.using(using).filter(stopped_at__isnull=False).exists():
+        row.former_filters = None
+        return "its filter is other from its positions on, because it was stopped"
+    else:
+        lowest = row.positions.using(using).aggregate(lowest=Min("position"))["lowest"] or 0
+        former = [one for one in row.former_filters or () if one["until"] > lowest]
+        if end - 1 > max([lowest, *(one["until"] for one in former)]):
+            former.append({"until": end - 1, **{name: getattr(row, name) for name in FILTER}})
+        row.former_filters = former or None
+    return f"its filter is other from {row.topic}/{first_id} on, events below it are judged by the former"
+
+
 def _change_order(using: str, row: models.Consumer, declared: declarations.DeclaredConsumer) -> None:
-    """Change whether keys are in order. The position gets a new id, so that running workers stop and start anew."""
-    refuse_in_use(using, row)
-    sql.fetch(using, sql.shared.give_back, consumer_id=row.pk)
-    if declared.ordered:  # what it has was made without keys
-        sql.fetch(using, SQL.add_keys.on(log=log_table(row.topic_id)), consumer_id=row.pk)
-    for position in row.positions.using(using):
-        position.delete(using=using)
-        position.pk = None
-        position.save(using=using)
+    """Change whether keys are in order, from the end of the log on, while workers are at work.
+
+    What they have in hand stays theirs. In order, a key goes on behind the deliveries of the key that are in hand.
+    """
+    stand_still = sql.shared.stand_still, {"consumer_ids": [row.pk]}
+    try:
+        # Redriven deliveries have keys or not, so none is made meanwhile. Who settles locks the lease first, as here.
+        with sql.batch(using, stand_still, lock_timeout=PATIENCE):
+            if declared.ordered:  # what it has was made without keys
+                sql.fetch(using, SQL.lock_leases, consumer_id=row.pk)
+                sql.fetch(using, SQL.add_keys.on(log=log_table(row.topic_id)), consumer_id=row.pk)
+    except OperationalError as error:
+        if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
+            raise
+        raise InUse(
+            f"A program claims or settles deliveries of consumer {row} in a transaction that is open for longer than "
+            f"{PATIENCE}. Nothing was changed. Try again when that has ended."
+        ) from error
 
 
 def _forget_deliveries(using: str, row: models.Consumer) -> None:

@@ -1,7 +1,7 @@
 -- name: add_keys
 -- Give the deliveries of a queue consumer the keys of their events, because it handles them in order from now on.
 --
--- No worker has a lease of one of them, and none claims one meanwhile: see `stand_still`.
+-- None is claimed or settled meanwhile: see `stand_still` and `lock_leases`.
 -- Identifiers: log. Parameters: consumer_id.
 -- Relies on: the primary keys of django_events_delivery and of the log, django_events_deadletter (consumer_id, event_id).
 UPDATE django_events_delivery AS d
@@ -13,6 +13,14 @@ WHERE own.consumer_id = %(consumer_id)s
     AND d.consumer_id = own.consumer_id
     AND d.event_id = own.event_id
 RETURNING d.event_id
+
+
+-- name: lock_leases
+-- Let no worker settle deliveries of a queue consumer until the transaction ends; wait for those that do now.
+--
+-- Parameters: consumer_id.
+-- Relies on: django_events_deliverylease (consumer_id).
+SELECT token FROM django_events_deliverylease WHERE consumer_id = %(consumer_id)s ORDER BY token FOR UPDATE
 
 
 -- name: stand_still_now

@@ -1,6 +1,6 @@
 """A consumer on one of its topics, as it is declared here and registered in the database."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,19 @@ from django_events.statements import log_table
 ALL = models.Position.ALL
 # How many events a worker reads at once for a handler that takes one at a time.
 READ_AHEAD = 100
-DECIDED = ("mode", "ordered")  # where declaration and row differ, a worker can't serve the consumer
+NEWEST = 2**63 - 1  # an id behind all others
 
 SQL = sql.beside(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormerFilter:
+    """By which a stream judges events up to an id, as it is kept in its row."""
+
+    until: int
+    types: list[str] | None
+    keys: list[str] | None
+    where: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +36,8 @@ class Subscription:
     """What a worker has to know to serve a consumer on one of its topics, by the layout that it is read by now.
 
     `first_id` and `partitions` are those of the layout. A consumer that reads all partitions together has no `layout`.
+    `outdated` says what is declared otherwise than it is registered: then its events are left to workers of the code
+    that was registered. `former` are the filters by which a stream judges the events up to an id, the oldest first.
     """
 
     using: str
@@ -39,6 +51,10 @@ class Subscription:
     partitions: int
     whole: bool
     match: sql.Statement
+    former: tuple[tuple[int, sql.Statement], ...] = ()
+    revision: int
+    ordered: bool
+    outdated: str = ""
     positions: tuple[tuple[int, int], ...]
 
     def __str__(self) -> str:
@@ -77,7 +93,21 @@ class Subscription:
     @property
     def is_dense(self) -> bool:
         """Whether every id is an event for it, so that a range of ids is as many events."""
-        return self.whole and not self.consumer.filtered
+        return self.whole and not self.filtered
+
+    @property
+    def filtered(self) -> bool:
+        """Whether there may be events in the topic that are not for it."""
+        return self.consumer.filtered or bool(self.former)
+
+    @property
+    def filter_from(self) -> int:
+        """The first id that the filter of now is for."""
+        return self.former[-1][0] + 1 if self.former else 1
+
+    def filter_behind(self, position: int) -> tuple[sql.Statement, int]:
+        """By which filter the next events are judged, and up to which id."""
+        return next(((match, until) for until, match in self.former if position < until), (self.match, NEWEST))
 
 
 def subscriptions(using: str, consumers: Iterable[declarations.DeclaredConsumer]) -> list[Subscription]:
@@ -97,9 +127,8 @@ def _subscription(
     using: str, consumer: declarations.DeclaredConsumer, topic: str, rows: dict[tuple[str, str], models.Consumer]
 ) -> Subscription:
     row = rows.get((consumer.name, topic))
-    differs = None if row is None else next((o for o in DECIDED if getattr(row, o) != getattr(consumer, o)), None)
-    if row is None or differs is not None:
-        how = "is not registered" if row is None else f"is registered with {differs}={getattr(row, differs or '')!r}"
+    if row is None or row.mode != consumer.mode:
+        how = "is not registered" if row is None else f"is registered with mode={row.mode!r}"
         raise NotReady(
             f"Consumer {consumer.name!r} {how} for topic {topic!r} in the database {using!r}. "
             f"Run: manage.py migrate --database {using}"
@@ -119,5 +148,43 @@ def _subscription(
         partitions=layout.partitions,
         whole=not row.partitioned or row.topic.is_undivided,
         match=condition(consumer),
+        former=_former(row, positions),
+        revision=row.revision,
+        ordered=row.ordered,
+        outdated=declared_otherwise(row, consumer),
         positions=tuple((p.pk, p.partition) for p in positions if p.layout is not None or p.partition == ALL),
     )
+
+
+def declared_otherwise(row: models.Consumer, consumer: declarations.DeclaredConsumer) -> str:
+    """What of the filter is declared here otherwise than it is registered; empty if nothing is."""
+    here = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
+    declared = {name: list(value) if isinstance(value, tuple) else value for name, value in here.items()}
+    differing = [name for name, value in declared.items() if value != getattr(row, name)]
+    return ", ".join(f"{name}={declared[name]!r} instead of {getattr(row, name)!r}" for name in differing)
+
+
+def refuse_outdated(found: Iterable[Subscription]) -> None:
+    """NotReady for a caller who wants all to be served, where one is declared otherwise than it is registered."""
+    for one in found:
+        if one.outdated:
+            raise NotReady(
+                f"Consumer {one} is declared with {one.outdated}, as it is registered in the database {one.using!r}. "
+                f"Run: manage.py migrate --database {one.using}"
+            )
+
+
+def judged(row: models.Consumer, after: int, upper: int) -> Iterator[tuple[sql.Statement, int, int]]:
+    """By which filter the events behind an id are judged, up to another one: each with where it begins and ends."""
+    for one in [FormerFilter(**former) for former in row.former_filters or ()]:
+        if after < one.until and after < upper:
+            yield condition(one), after, min(one.until, upper)
+            after = one.until
+    if after < upper:
+        yield condition(row), after, upper
+
+
+def _former(row: models.Consumer, positions: Sequence[models.Position]) -> tuple[tuple[int, sql.Statement], ...]:
+    lowest = min((position.position for position in positions), default=0)
+    former = [FormerFilter(**one) for one in row.former_filters or ()]
+    return tuple((one.until, condition(one)) for one in former if one.until > lowest)

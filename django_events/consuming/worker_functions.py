@@ -33,6 +33,7 @@ def created() -> str:
     """The SQL that makes all of them, those first that others hold by their OIDs."""
     ordered = {
         "open": DELIVERIES.open_to_claims,
+        "known": sql.all_of([]),
         "waited": DELIVERIES.waited.on(received=DELIVERIES.received_in_window),
         "received": DELIVERIES.received_in_window,
         "leasing": DELIVERIES.lease_picked,
@@ -72,7 +73,7 @@ def created() -> str:
                 smallest_window=str(SMALLEST_WINDOW),
                 largest_window=str(LARGEST_WINDOW),
                 enter=_with_variables(DELIVERIES.enter),
-                take_over=_with_variables(DELIVERIES.take_over),
+                take_over=_with_variables(DELIVERIES.take_over.on(known=ordered["known"])),
                 claim_ordered=_with_variables(DELIVERIES.claim_ordered.on(**ordered)),
                 claim_unordered=_with_variables(DELIVERIES.claim_unordered.on(**ordered)),
                 overdue_leases=_with_variables(DELIVERIES.overdue_leases),

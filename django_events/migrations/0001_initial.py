@@ -1147,6 +1147,26 @@ class Migration(OnPostgreSQL):
                     ),
                 ),
                 (
+                    "revision",
+                    models.IntegerField(
+                        db_default=0,
+                        default=0,
+                        editable=False,
+                        help_text="Counts the changes of its filter and of its order. Workers that know another one look again.",
+                        verbose_name="revision",
+                    ),
+                ),
+                (
+                    "former_filters",
+                    models.JSONField(
+                        blank=True,
+                        editable=False,
+                        help_text="By which a stream judges the events before its filter was changed, each up to an id.",
+                        null=True,
+                        verbose_name="former filters",
+                    ),
+                ),
+                (
                     "failing_since",
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="fails since"),
                 ),

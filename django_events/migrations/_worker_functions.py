@@ -488,6 +488,7 @@ WITH lost AS MATERIALIZED (
         AND p.stopped_at IS NULL
         AND c.paused_at IS NULL
         AND (c.held_until IS NULL OR c.held_until <= clock_timestamp())
+        AND true
     ORDER BY l.leased_until
     LIMIT 1
     FOR UPDATE OF l SKIP LOCKED
@@ -544,6 +545,7 @@ WHERE c.id = given_consumer_id
     AND current_setting('django_events.claims', true) = given_consumer_id::text
     AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = given_token)
         AND c.ordered
+        AND true
 ),
 seen AS MATERIALIZED (
     SELECT
@@ -681,6 +683,7 @@ WHERE c.id = given_consumer_id
     AND current_setting('django_events.claims', true) = given_consumer_id::text
     AND NOT EXISTS (SELECT FROM django_events_deliverylease AS mine WHERE mine.token = given_token)
         AND NOT c.ordered
+        AND true
 ),
 due AS MATERIALIZED (
     SELECT d.event_id

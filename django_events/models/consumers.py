@@ -79,6 +79,20 @@ class Consumer(models.Model):
         editable=False,
         help_text=_("Since when its filter and its history are what they are."),
     )
+    revision = models.IntegerField(
+        _("revision"),
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text=_("Counts the changes of its filter and of its order. Workers that know another one look again."),
+    )
+    former_filters = models.JSONField(
+        _("former filters"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("By which a stream judges the events before its filter was changed, each up to an id."),
+    )
     failing_since = models.DateTimeField(_("fails since"), null=True, blank=True, editable=False)
     failure = models.CharField(_("failure"), max_length=5, blank=True, default="", db_default="", editable=False)
     error = models.TextField(_("error"), blank=True, default="", db_default="", editable=False)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from django.utils.translation import gettext
 
 from django_events import declarations, models, sql
+from django_events.consuming.subscriptions import declared_otherwise
 from django_events.log.holders import LockHolder
 from django_events.log.holders import holders as lock_holders
 from django_events.log.inventory import NextScheduled, Waiting
@@ -68,6 +69,7 @@ def find_problems(
         *_held_back(using),
         *_bloated(using),
         *_unregistered(using, declared, standings),
+        *_declared_otherwise(using, declared),
         *_undeclared(declared, standings),
         *_expired(using),
         *_behind_retention(using, declared, standings),
@@ -392,6 +394,25 @@ def _unregistered(using: str, declared: Declared, standings: list[Standing]) -> 
             "database": repr(using),
         }
         yield _problem("not registered", consumer, topic, None, what, f"manage.py migrate --database {using}")
+
+
+def _declared_otherwise(using: str, declared: Declared) -> Iterator[Finding]:
+    """Consumers whose filter is another one in the code that looks: it is older than what is registered, or newer."""
+    names = {consumer for consumer, _ in declared}
+    rows = models.Consumer.objects.using(using).filter(name__in=names).exclude(mode="spark").select_related("topic")
+    for row in rows.order_by("name", "topic__name"):
+        here = declarations.consumers.get(row.name)
+        if (row.name, row.topic.name) in declared and (differing := declared_otherwise(row, here)):
+            what = gettext(
+                "declared at %(place)s with %(options)s as registered: workers of this code leave it alone."
+            ) % {
+                "place": here.declared_at,
+                "options": differing,
+            }
+            remedy = gettext("Run the code that was registered; or register this one: %(command)s") % {
+                "command": f"manage.py migrate --database {using}"
+            }
+            yield _problem("declared otherwise", row.name, row.topic.name, None, what, remedy)
 
 
 def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ from django_events.exceptions import InUse, Refused, UnknownName
 from django_events.models.functions import ClockTimestamp
 from django_events.sql.blocking import blocker_of, watched
 
+SQL = sql.beside(__name__)
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 HOLD = timedelta(seconds=5)
 
@@ -103,7 +105,7 @@ def standing_still(
                         if not busy:
                             standing = True
                             for row in queues:
-                                sql.fetch(using, sql.shared.give_back, consumer_id=row.pk)
+                                sql.fetch(using, SQL.give_back, consumer_id=row.pk)
                             yield
                             return
                 except OperationalError as error:

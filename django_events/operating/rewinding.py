@@ -8,7 +8,7 @@ Workers may run meanwhile. It is recorded as an intervention.
 
 from datetime import timedelta
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from django_events import declarations, models, sql
 from django_events.consuming import layouts, log_positions
@@ -57,8 +57,10 @@ def rewind(
         for row in rows:  # in the order of their topics, heads before consumers: always the same order, so no deadlock
             for position in _lacking(using, row, log_positions.find(using, row.topic, to)):
                 position.save(using=using)
+            went_back = False
             for move, position in _moves(using, row, to, partition):
                 moves.append(move)
+                went_back |= move.after < move.before
                 if row.mode == "queue":
                     _refill(using, row, move)
                 position.save(using=using)
@@ -78,6 +80,9 @@ def rewind(
                 )
             if _has_layouts(row):
                 layouts.arrange(using, row)
+            if went_back:  # what comes again is judged by the filter of now
+                former = models.Consumer.objects.using(using).filter(pk=row.pk, former_filters__isnull=False)
+                former.update(former_filters=None, revision=F("revision") + 1)
     return moves
 
 

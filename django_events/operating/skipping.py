@@ -20,8 +20,8 @@ from django_events.consuming.failures import LONGEST_ERROR, storable
 from django_events.consuming.fingerprints import alike
 from django_events.consuming.leases import end_holder
 from django_events.consuming.registered import Named, refuse_several, registered
+from django_events.consuming.subscriptions import judged
 from django_events.exceptions import Invalid, Refused
-from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record, this_user
@@ -216,11 +216,14 @@ def _first_match(asked: _Skip, after: int, upper: int) -> int | None:
         events = sql.shared.in_partition.on(partition=asked.partition)
     else:
         events = sql.shared.in_topic.on(topic_id=row.topic_id)
-    statement = sql.shared.batch_end.on(
-        log=asked.log, events=events, match=condition(row), after=after, upper=upper, most=1
-    )
-    [[found]] = sql.fetch(asked.using, statement)
-    return None if found is None else int(found)
+    for match, behind, until in judged(row, after, upper):
+        statement = sql.shared.batch_end.on(
+            log=asked.log, events=events, match=match, after=behind, upper=until, most=1
+        )
+        [[found]] = sql.fetch(asked.using, statement)
+        if found is not None:
+            return int(found)
+    return None
 
 
 def _of_queue(asked: _Skip) -> Skipped:

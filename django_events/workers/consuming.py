@@ -21,7 +21,7 @@ from django_events.consuming.handling import log_failure
 from django_events.consuming.leases import Lease, give_up
 from django_events.consuming.serving import Server, server_of
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
-from django_events.consuming.subscriptions import Subscription, subscriptions
+from django_events.consuming.subscriptions import Subscription, refuse_outdated, subscriptions
 from django_events.exceptions import EventsMissing, HandlerNotFound, LeaseLost
 from django_events.log import channel
 from django_events.log.setbacks import Failing
@@ -254,6 +254,8 @@ class ConsumerPool:
         if self.broken and not self.handlers:
             raise self.broken[0]
         served = self._subscriptions()
+        if once:
+            refuse_outdated(served)
         self.due_partitions = DuePartitions(self.using, served, setbacks=self.setbacks)
         topic_ids = ",".join(str(topic_id) for topic_id in sorted({s.topic_id for s in served}))
         self.topic_ids = topic_ids if len(topic_ids) <= channel.LONGEST_PAYLOAD else ""

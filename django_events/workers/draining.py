@@ -19,7 +19,7 @@ from django_events.consuming.handlers import BoundHandler, Enough, HandlerFailed
 from django_events.consuming.handling import OnFailure, log_failure
 from django_events.consuming.leases import Lease
 from django_events.consuming.serving import Server, server_of
-from django_events.consuming.subscriptions import Subscription, subscriptions
+from django_events.consuming.subscriptions import Subscription, refuse_outdated, subscriptions
 from django_events.exceptions import LeaseLost, NotReady
 from django_events.log.transfer import Transfer
 from django_events.received import ReceivedEvent
@@ -206,7 +206,9 @@ def _registered(using: str, consumers: Sequence[declarations.DeclaredConsumer]) 
     declared = {topic.name for topic in declarations.registry}
     if declared.issubset(models.Topic.objects.using(using).values_list("name", flat=True)):
         with suppress(NotReady):
-            return subscriptions(using, consumers)
+            found = subscriptions(using, consumers)
+            refuse_outdated(found)
+            return found
     sync(using)
     return subscriptions(using, consumers)
 

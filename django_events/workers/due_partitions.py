@@ -4,6 +4,7 @@ Looking writes nothing. The partition that was served longest ago comes first, s
 waiting. A partition without events is never served.
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from django_events.consuming.subscriptions import Subscription
 from django_events.consuming.subscriptions import subscriptions as all_subscriptions
 from django_events.log.setbacks import Failing
 
+logger = logging.getLogger("django_events.consumer")
 SQL = sql.beside(__name__)
 
 MOST_LOOKED_AT = 5_000
@@ -38,6 +40,7 @@ class DuePosition(NamedTuple):
     min_position: int
     consumer_id: int
     layout: int | None
+    revision: int
     stands: bool
 
 
@@ -106,7 +109,7 @@ class PartitionState:
                 redrive=redrive,
                 lowest=lowest,
                 enough=consumer.min_batch,
-                most=MOST_LOOKED_AT if consumer.filtered else consumer.min_batch,
+                most=MOST_LOOKED_AT if of.filtered else consumer.min_batch,
                 longest=sql.literal(consumer.max_wait.total_seconds()),
             )
         return SQL.due.on(
@@ -187,11 +190,31 @@ class DuePartitions:
                     state = kind(subscription, position_id, partition)
                 states[position_id] = state
                 by_target.setdefault((subscription.topic_id, partition), []).append(state)
+        self._tell_left(subscriptions)
         with self._noticing:
             self._subscriptions, self._states, self._by_target = list(subscriptions), states, by_target
             self._served = {subscription.topic_id for subscription in subscriptions}
             self._arrived = {one: state for one, state in self._arrived.items() if states.get(one) is state}
         self._due = deque(state for state in self._due if states.get(state.position_id) is state)
+
+    def _tell_left(self, subscriptions: Sequence[Subscription]) -> None:
+        """Log, once for each revision, what is left to other workers, and what this process serves again."""
+        before = {(s.consumer_id, s.revision): s.outdated for s in self._subscriptions}
+        left = {s.consumer_id for s in self._subscriptions if s.outdated}
+        for one in subscriptions:
+            if one.outdated and not before.get((one.consumer_id, one.revision)):
+                logger.warning(
+                    "Consumer %s is left to workers of the code that was registered: here it is declared with %s. "
+                    "If this is the newer code, run: manage.py migrate --database %s",
+                    one,
+                    one.outdated,
+                    self.using,
+                    extra=one.fields,
+                )
+            elif not one.outdated and one.consumer_id in left:
+                logger.info(
+                    "Consumer %s is served again: it is registered as it is declared here.", one, extra=one.fields
+                )
 
     @property
     def more(self) -> bool:
@@ -364,13 +387,15 @@ class DuePartitions:
     def _see_positions(self) -> set[int]:
         """Find the lowest position of each consumer, so that a look opens no older segment.
 
-        Returns the consumers that don't have the positions any more that this process knows.
+        Returns the consumers that have another revision, or not the positions any more, that this process knows.
         """
         rows = sql.fetch_whole(self.using, SQL.lowest_positions, position_ids=list(self._states))
-        self._min_positions = {consumer_id: position for consumer_id, position, _, _ in rows}
-        self.setbacks.found_failing(consumer_id for consumer_id, _, _, failing in rows if failing)
-        there = {consumer_id: count for consumer_id, _, count, _ in rows}
-        return {s.consumer_id for s in self._subscriptions if there.get(s.consumer_id, 0) < len(s.positions)}
+        self._min_positions = {consumer_id: position for consumer_id, position, *_ in rows}
+        self.setbacks.found_failing(consumer_id for consumer_id, _, _, failing, _ in rows if failing)
+        there = {consumer_id: (count, revision) for consumer_id, _, count, _, revision in rows}
+        known = {s.consumer_id: (len(s.positions), s.revision) for s in self._subscriptions}
+        found = {consumer_id: there.get(consumer_id, (0, 0)) for consumer_id in known}
+        return {one for one in known if found[one][0] < known[one][0] or found[one][1] != known[one][1]}
 
     def _fetch_known(self, subscriptions: list[Subscription]) -> list[DuePosition]:
         """What is due by the layouts that the consumers are read by now, also if that changes now."""
@@ -394,7 +419,8 @@ class DuePartitions:
 
     def _is_known(self, row: DuePosition) -> bool:
         state = self._states.get(row.position_id)
-        return state is not None and state.subscription.layout == row.layout
+        of = None if state is None else state.subscription
+        return of is not None and (of.layout, of.revision) == (row.layout, row.revision)
 
     def _renew(self, subscriptions: list[Subscription], changed: set[int]) -> list[Subscription]:
         """These subscriptions by the positions that their consumers have now; NotReady if one was unregistered."""
@@ -404,7 +430,9 @@ class DuePartitions:
         return [fresh.get((s.consumer.name, s.topic_id), s) for s in subscriptions]
 
     def _fetch(self, subscriptions: list[Subscription]) -> list[DuePosition]:
-        subscriptions = [s for s in subscriptions if not all(self.setbacks.rest(one) for one, _ in s.positions)]
+        subscriptions = [
+            s for s in subscriptions if not s.outdated and not all(self.setbacks.rest(one) for one, _ in s.positions)
+        ]
         rows: list[DuePosition] = []
         for some in _portions(subscriptions):
             rows += self._fetch_some(some)

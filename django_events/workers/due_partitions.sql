@@ -1,6 +1,6 @@
 -- name: lowest_positions
--- The lowest position of each consumer, how many of the positions that a worker knows it still has, and whether its row
--- says that it can't be served.
+-- The lowest position of each consumer, how many of the positions that a worker knows it still has, whether its row says
+-- that it can't be served, and its revision.
 --
 -- Parameters: position_ids.
 -- Relies on: the primary keys of django_events_position and django_events_consumer.
@@ -8,7 +8,8 @@ SELECT
     p.consumer_id,
     min(p.position),
     count(*),
-    (SELECT c.failure <> '' FROM django_events_consumer AS c WHERE c.id = p.consumer_id)
+    (SELECT c.failure <> '' FROM django_events_consumer AS c WHERE c.id = p.consumer_id),
+    (SELECT c.revision FROM django_events_consumer AS c WHERE c.id = p.consumer_id)
 FROM django_events_position AS p
 WHERE p.id = ANY(%(position_ids)s::bigint[])
 GROUP BY p.consumer_id
@@ -36,6 +37,7 @@ SELECT
     p.position AS min_position,
     c.id AS consumer_id,
     p.layout,
+    c.revision,
     false AS stands
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
@@ -116,6 +118,7 @@ SELECT
     {lowest} AS min_position,
     c.id AS consumer_id,
     p.layout,
+    c.revision,
     redrive.id IS NULL
     AND ((p.layout IS NULL AND p.partition <> -1) OR (p.position >= {min_position} AND coalesce(unread.first >= p.barrier, false)))
         AS stands
@@ -160,6 +163,7 @@ SELECT
     {lowest} AS min_position,
     c.id AS consumer_id,
     p.layout,
+    c.revision,
     redrive.id IS NULL
     AND ((p.layout IS NULL AND p.partition <> -1) OR (p.position >= {min_position} AND coalesce(unread.id >= p.barrier, false)))
         AS stands

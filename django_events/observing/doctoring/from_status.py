@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from django_events.observing.doctoring.database import Database
 from django_events.observing.findings import Finding, ok
 
-EXAMINED = {"transfer", "prepared", "unserved", "snapshot", "bloat", "not registered", "undeclared"}
+EXAMINED = {
+    "transfer",
+    "prepared",
+    "unserved",
+    "snapshot",
+    "bloat",
+    "not registered",
+    "declared otherwise",
+    "undeclared",
+}
 
 
 def of_kinds(database: Database, *kinds: str) -> Iterator[Finding]:

@@ -72,7 +72,7 @@ INNER_CLAIMING_FUNCTIONS = {
     "django_events_fill_of(regclass, integer, integer)": "679b6c96d6a85ffd2c9d344ce5fde781",
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
-    ): "2bde82f3ddbaf82cebdc553c08aadda2",
+    ): "ec207e3e67a1d21baad15f6027cc5d2a",
     "django_events_under_token(bigint)": "380554d4821752f5c307439efe798f15",
     (
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"

@@ -42,5 +42,5 @@ def topics(database: Database) -> Iterator[Finding]:
 
 def consumers(database: Database) -> Iterator[Finding]:
     """Does the database know those that are declared, and only those?"""
-    found = [*of_kinds(database, "not registered", "undeclared")]
+    found = [*of_kinds(database, "not registered", "declared otherwise", "undeclared")]
     yield from found or [ok(f"{count(len(database.standings), 'consumer')}, all declared and registered.")]

@@ -323,12 +323,22 @@ def test_workers_refuse_a_consumer_that_is_not_registered(things, lanes, make_co
 
 
 @pytest.mark.requirement("E12")
-def test_workers_refuse_a_consumer_whose_change_is_not_in_the_database_yet(lanes, make_queue):
+def test_workers_refuse_a_consumer_of_another_mode(lanes, make_queue):
+    emails = make_queue(lanes, handler=print).subscription.consumer
+    object.__setattr__(emails, "mode", "stream")
+
+    with pytest.raises(NotReady, match=r"is registered with mode='queue' for topic 'lanes'"):
+        subscriptions("default", [emails])
+
+
+@pytest.mark.requirement("X7")
+def test_workers_claim_in_the_order_that_is_registered(lanes, make_queue):
     emails = make_queue(lanes, handler=print, ordered=True).subscription.consumer
     object.__setattr__(emails, "ordered", False)
 
-    with pytest.raises(NotReady, match=r"is registered with ordered=True for topic 'lanes'"):
-        subscriptions("default", [emails])
+    [subscription] = subscriptions("default", [emails])
+    assert subscription.ordered
+    assert not subscription.outdated
 
 
 @pytest.mark.requirement("X7")
@@ -368,7 +378,10 @@ def test_a_change_is_said_with_what_was_before(things, make_consumer):
     object.__setattr__(reader, "types", None)
     object.__setattr__(reader, "where", "$.a == 2")
 
-    assert sync() == ["Consumer reader of things: types ['a'] → None, where $.a == 1 → $.a == 2."]
+    assert sync() == [
+        "Consumer reader of things: types ['a'] → None, where $.a == 1 → $.a == 2, "
+        "its filter is other from things/1 on, events below it are judged by the former."
+    ]
 
 
 def test_what_is_no_business_of_the_database_changes_without_it(things, make_consumer):
