@@ -112,7 +112,8 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         changes.append(_change_filter(using, row, end))
     if "ordered" in differing:
         _change_order(using, row, declared)
-        changes.append(f"{'in' if declared.ordered else 'not in'} the order of keys from {topic}/{end} on")
+        in_order = f"in the order of keys from {topic}/{end} on"
+        changes.append(in_order if declared.ordered else "in no order of keys any more, what is pending as well")
     if row.deliveries.using(using).filter(event_id__gte=end).exists():
         _forget_deliveries(using, row)
     if beyond := [p.pk for p in row.positions.using(using) if p.position >= end]:

@@ -94,7 +94,7 @@ class Stage:
     def __init__(self, site: Site, redis: Redis, folder: Path) -> None:
         self.site, self.redis, self.folder = site, redis, folder
         self.orders: list[int] = []
-        self.started = len(site._started)
+        self.started = len(site.started)
         site.variables |= {"STAGE_FOLDER": str(folder), "REDIS_URL": redis.url}
 
     def place(self, count: int) -> None:
@@ -120,7 +120,7 @@ class Stage:
         return self.site._start(command, name="celery")
 
     def end_workers(self) -> None:
-        for process in self.site._started[self.started :]:
+        for process in self.site.started[self.started :]:
             process.kill()
             process.wait()
 

@@ -40,12 +40,13 @@ def answers(url: str) -> bool:
 class Processes:
     """Starts processes that use one database, and ends them all."""
 
-    def __init__(self, url: str, folder: Path, *, settings: str = "testproject.settings") -> None:
+    def __init__(self, url: str, folder: Path, *, settings: str = "testproject.settings", tree: Path = ROOT) -> None:
         self.url = url
         self.folder = folder
+        self.tree = tree  # of the code that they run
         self.settings = settings
         self.variables: dict[str, str] = {}
-        self._started: list[subprocess.Popen[str]] = []
+        self.started: list[subprocess.Popen[str]] = []
         self._logs: dict[int, Path] = {}
 
     def environment(self) -> dict[str, str]:
@@ -53,7 +54,7 @@ class Processes:
             **os.environ,
             "DATABASE_URL": self.url,
             "DJANGO_SETTINGS_MODULE": self.settings,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(self.tree),
             "PYTHONUNBUFFERED": "1",
             **self.variables,
         }
@@ -61,7 +62,7 @@ class Processes:
     def run(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a command of manage.py to its end."""
         return subprocess.run(
-            [sys.executable, str(MANAGE), *arguments],
+            [sys.executable, str(self.tree / "testproject" / "manage.py"), *arguments],
             env=self.environment(),
             capture_output=True,
             text=True,
@@ -71,7 +72,9 @@ class Processes:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command of manage.py."""
-        return self._start([sys.executable, str(MANAGE), *arguments], name=arguments[0])
+        return self._start(
+            [sys.executable, str(self.tree / "testproject" / "manage.py"), *arguments], name=arguments[0]
+        )
 
     def start_publisher(self, name: str, *arguments: str) -> "Publisher":
         """Start tests/support/publisher.py; what it did is in its journal."""
@@ -99,20 +102,22 @@ class Processes:
         except AssertionError as error:
             for path in sorted(self.folder.glob("*.log")):
                 error.add_note(f"{path.name}: {path.read_text()[-2_000:]}")
-            error.add_note(f"exit codes: {[process.poll() for process in self._started]}")
+            error.add_note(f"exit codes: {[process.poll() for process in self.started]}")
             raise
 
     def end(self) -> None:
-        for process in self._started:
+        for process in self.started:
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
 
     def _start(self, command: list[str], *, name: str) -> subprocess.Popen[str]:
-        path = self.folder / f"{name}.{len(self._started)}.log"
+        path = self.folder / f"{name}.{len(self.started)}.log"
         with path.open("w") as log:
-            process = subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log, text=True, cwd=ROOT)
-        self._started.append(process)
+            process = subprocess.Popen(
+                command, env=self.environment(), stdout=log, stderr=log, text=True, cwd=self.tree
+            )
+        self.started.append(process)
         self._logs[process.pid] = path
         return process
 
