@@ -35,8 +35,8 @@ LONGEST_KEPT = timedelta(days=36_500)  # PostgreSQL's times end somewhere, too
 IN_MEMORY = 32 << 20  # bytes of what stays, while it goes from table to table; more is on disk
 BLOCK = 1 << 20
 SETTINGS = {"statement_timeout": "0", "lock_timeout": "2s", "work_mem": "64MB", "jit": "off"}
-SWAPPING = {"lock_timeout": "200ms"}
-PATIENCE, PAUSE = 20.0, 0.2  # seconds: how long a swap is tried, and between two tries
+SWAPPING = {"lock_timeout": "50ms"}  # others wait behind it
+PATIENCE, PAUSE = 20.0, 0.5  # seconds: how long a swap is tried, and between two tries
 
 
 @dataclass
@@ -50,8 +50,8 @@ class Compacted:
     waits_for: str | None = None
 
 
-class StillNeeded(Exception):
-    """A consumer went back meanwhile: it has not passed the events that were to go."""
+class Otherwise(Exception):
+    """Things are not what they were when it was planned: segments went, or a consumer went back before them."""
 
 
 class Group(NamedTuple):
@@ -83,9 +83,11 @@ def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> C
     A swap waits for readers for `patience` seconds.
     """
     done = Compacted()
+    with sql.committed(using, **sql.UNHURRIED):
+        retention.refuse_paused(using)
     end_segment(using, topic.pk)
-    now = models.Topic.objects.using(using).select_related("head").get(pk=topic.pk)
-    if not (now.compact and now.timeline):  # its index is not whole yet
+    now = models.Topic.objects.using(using).select_related("head").filter(pk=topic.pk).first()
+    if now is None or not (now.compact and now.timeline):  # its index is not whole yet
         return done
     ready, done.kept_for = _ready(using, now)
     if ready and _is_due(now, ready[-1].end):
@@ -98,7 +100,7 @@ def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> C
         if group.is_worth_it:
             try:
                 _rewrite(using, now, group, until, done, patience)
-            except StillNeeded:
+            except Otherwise:
                 return done
     with sql.committed(using, **sql.UNHURRIED):
         sql.fetch(using, SQL.note, topic_id=now.pk, until=until - 1, kept=kept)
@@ -187,7 +189,7 @@ def _rewrite(using: str, topic: models.Topic, group: Group, until: int, done: Co
         with watched(using):
             [[table]] = sql.fetch(using, SQL.rewrite, topic_id=topic.pk, first=group.first, ends=group.end)
         if table is None:
-            raise StillNeeded
+            raise Otherwise
         kept = _copy(using, topic, group, until, table)
         sql.fetch(using, SQL.analyze, topic_id=topic.pk, first=group.first)
         _swap(using, topic, group, until, patience)
@@ -232,10 +234,14 @@ def _copy(using: str, topic: models.Topic, group: Group, until: int, table: str)
             for block in copying:
                 between.write(block)
         between.seek(0)
-        with cursor.copy(write.text) as copying:
-            while block := between.read(BLOCK):
-                copying.write(block)
-        return int(cursor.rowcount)
+        kept = 0
+        # In parts, each with a limit: a process that freezes in a COPY would keep the segments locked for ever.
+        sql.fetch_each(using, sql.locally({"statement_timeout": sql.vanishing()["tcp_user_timeout"]}))
+        while lines := between.readlines(BLOCK):
+            with cursor.copy(write.text) as copying:
+                copying.write(b"".join(lines))
+            kept += cursor.rowcount
+        return kept
 
 
 def _swap(using: str, topic: models.Topic, group: Group, until: int, patience: float) -> None:
@@ -247,10 +253,10 @@ def _swap(using: str, topic: models.Topic, group: Group, until: int, patience: f
                 sql.fetch_each(using, sql.locally(SWAPPING))
                 sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
                 if _needed(retention.needs(using, topic), group.end):
-                    raise StillNeeded
+                    raise Otherwise
                 retention.refuse_paused(using)
                 if sql.fetch(using, SQL.swap, topic_id=topic.pk, first=group.first, ends=group.end) != [(True,)]:
-                    raise StillNeeded
+                    raise Otherwise
                 sql.fetch(using, SQL.note, topic_id=topic.pk, until=until - 1, kept=-1)
             return
         except OperationalError as error:

@@ -98,7 +98,7 @@ CROSS JOIN LATERAL (
 --
 -- The function has the rights of the log's owner: this role need not own anything.
 -- Parameters: topic_id, first, ends (the ids from first up to, not including, ends). Answers with the table's name; with
--- null if the topic is not compacted.
+-- null if the topic is not compacted, or these segments are not there any more.
 -- Relies on: the catalog's own indexes.
 SELECT django_events_rewrite_segments(%(topic_id)s::integer, %(first)s::bigint, %(ends)s::bigint)
 
@@ -114,15 +114,15 @@ COPY (
     LEFT JOIN {newest} ON newest.key = e.key
     WHERE e.topic_id = {topic_id} AND e.id >= {first} AND e.id < {ends} AND {stays}
     ORDER BY e.id
-) TO STDOUT (FORMAT binary)
+) TO STDOUT
 
 
 -- name: write_kept
--- Write events into a table that this transaction made. They are frozen: a session whose snapshot is older than they are
+-- Write some events into a table that this transaction made. They are frozen: a session whose snapshot is older than they are
 -- would miss them otherwise, when the table has taken the place of the segments.
 --
 -- Identifiers: table.
-COPY {table} FROM STDIN (FORMAT binary, FREEZE)
+COPY {table} FROM STDIN (FREEZE)
 
 
 -- name: analyze
@@ -140,7 +140,7 @@ SELECT django_events_analyze_rewritten(%(topic_id)s::integer, %(first)s::bigint)
 -- All readers and writers of the log are locked out meanwhile, so ask for the lock for a moment only. The function has
 -- the rights of the log's owner: this role need not own anything.
 -- Parameters: topic_id, first, ends (the ids from first up to, not including, ends). Answers with null if the topic is
--- not compacted any more.
+-- not compacted any more, or these segments are not there.
 -- Relies on: the catalog's own indexes.
 SELECT django_events_swap_segments(%(topic_id)s::integer, %(first)s::bigint, %(ends)s::bigint)
 

@@ -85,11 +85,16 @@ def compact_logs(using: str, until: Until) -> Result:
     """Remove events that a newer one of their key came after, where topics say so and all consumers passed them."""
     result: Result = {"segments": 0, "events": 0, "bytes": 0, "kept_for": {}, "waits_for": {}}
 
+    full: dict[str, str] = {}
+
     def compact(topic: models.Topic) -> None:
         try:
             done = compaction.compact(using, topic)
         except retention.Paused as paused:
             result["waits_for"][topic.name] = str(paused)
+            return
+        except OSError as error:  # of the temporary file
+            full[topic.name] = str(error)
             return
         for name in ("segments", "events", "bytes"):
             result[name] += getattr(done, name)
@@ -100,7 +105,8 @@ def compact_logs(using: str, until: Until) -> Result:
     with sql.batch(using, **sql.UNHURRIED):
         topics = list(models.Topic.objects.using(using).filter(compact=True))
     random.shuffle(topics)
-    return _told(result, _each(topics, compact, until, result["waits_for"]))
+    failed = _each(topics, compact, until, result["waits_for"])
+    return _told(result, failed | full)
 
 
 def watch_dead_rows(using: str, until: Until) -> Result:

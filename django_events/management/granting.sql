@@ -171,7 +171,7 @@ GRANT {role} TO {to}
 -- Relies on: the catalog's own indexes.
 SELECT
     n.nspname, current_database(), pg_get_userbyid(c.relowner),
-    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_(segment|topic_id|claim|ack|nack|extend)\('),
+    ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours !~ '_(segment|segments|rewritten|topic_id|claim|ack|nack|extend)\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_topic_id\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(segment|segments|rewritten)\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(claim|ack|nack|extend)\('),

@@ -376,7 +376,7 @@ BEGIN
 END
 $function$;
 
--- The segments that hold the ids from first up to, not including, ends, and no others.
+-- The segments that hold the ids from first up to, not including, ends, and no others; null if they are not there.
 CREATE FUNCTION django_events_segments_of(log regclass, first bigint, ends bigint) RETURNS regclass[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -392,11 +392,7 @@ BEGIN
     ) AS bounds
     WHERE link.inhparent = log AND NOT link.inhdetachpending
         AND bounds.parts[1]::bigint >= first AND bounds.parts[2]::bigint <= ends;
-    IF held IS DISTINCT FROM ends - first THEN
-        RAISE EXCEPTION '% has no segments that hold the ids from % up to, not including, %, and no others.',
-            log, first, ends USING ERRCODE = '22023';
-    END IF;
-    RETURN segments;
+    RETURN CASE WHEN held = ends - first THEN segments END;
 END
 $function$;
 
@@ -409,6 +405,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     segment regclass;
 BEGIN
+    IF segments IS NULL THEN
+        RETURN NULL;
+    END IF;
     FOREACH segment IN ARRAY segments LOOP
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', segment);
     END LOOP;
@@ -443,6 +442,9 @@ DECLARE
     segment regclass;
     rewritten text;
 BEGIN
+    IF segments IS NULL THEN
+        RETURN NULL;
+    END IF;
     EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', log);  -- as DROP does, and in its order
     FOREACH segment IN ARRAY segments LOOP
         EXECUTE format('DROP TABLE %s', segment);

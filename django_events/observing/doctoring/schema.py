@@ -44,12 +44,12 @@ INNER_FUNCTIONS = {
     "django_events_log_of(regclass, integer)": "10159afce0d43d4e003be5a3b8f9434a",
     "django_events_make_table_of(regclass, text, boolean)": "29879f21abd922588f5b2f3734d91593",
     "django_events_make_segment_of(regclass, regclass, bigint, bigint)": "c3da157133864035e8be02398abdc898",
-    "django_events_segments_of(regclass, bigint, bigint)": "a926eb38f2c3233404c0c12b82bcc826",
+    "django_events_segments_of(regclass, bigint, bigint)": "114e7be44184865f7f66c1fd0d131ece",
     ("django_events_rewrite_segments_of(regclass[], regclass, integer, bigint, bigint)"): (
-        "11f4b85670b83e87705e584b5c834f46"
+        "5145f1a454d905e541a22a8e7c96532f"
     ),
     "django_events_analyze_rewritten_of(regclass, bigint)": "3d29f9cddedbf9e408dad2026d43b124",
-    "django_events_swap_segments_of(regclass, regclass[], bigint, bigint)": "7131925dbead2fea5df1ef75494a8106",
+    "django_events_swap_segments_of(regclass, regclass[], bigint, bigint)": "1be103aefa8221ffb19eb9640005b1d2",
     "django_events_cut_segment_of(regclass, bigint, bigint)": "ebc52295cf0bb6320694450e2d4f244d",
     "django_events_drop_segment_of(regclass, bigint)": "8b383d246054738934153aa25e055f6c",
 }

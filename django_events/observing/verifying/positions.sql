@@ -49,7 +49,11 @@ placed AS (
                     ),
                     CASE WHEN there.position < %(compacted_until)s THEN there.number END
                 )
-            WHEN there.position = %(id_floor)s THEN coalesce((%(floors)s::bigint[])[partition + 1], 0)
+            WHEN there.position = %(id_floor)s THEN
+                greatest(
+                    coalesce((%(floors)s::bigint[])[partition + 1], 0),
+                    CASE WHEN there.position < %(compacted_until)s THEN there.number END
+                )
             ELSE least(there.number, coalesce((%(floors)s::bigint[])[partition + 1], 0))
         END AS expected_number
     FROM expected
