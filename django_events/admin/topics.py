@@ -339,7 +339,7 @@ def _gone(topic: Topic, event_id: int) -> str:
     if 0 < event_id <= topic.head.id_floor:
         return _("The event %(address)s has expired: retention removed it.") % {"address": f"{topic.name}/{event_id}"}
     if 0 < event_id <= topic.head.compacted_until:
-        said = _("The event %(address)s is compacted: a newer one of its key came after it.")
+        said = _("The event %(address)s is compacted: a newer one of its key came after it, or it was a tombstone.")
         return said % {"address": f"{topic.name}/{event_id}"}
     return _("There is no event %(address)s in the log.") % {"address": f"{topic.name}/{event_id}"}
 

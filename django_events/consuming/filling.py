@@ -107,11 +107,24 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
             match=condition(row),
         )
         [[made, there]] = sql.fetch(of.using, statement)
-        if there < upper - after and there < upper - max(after, floors(of).absent_until):
-            raise missing(f"One of the events {of.topic}/{after + 1} to {of.topic}/{upper}")
+        if there < upper - after:
+            _refuse_missing(of, after, upper, there)
         live = to_the_end and upper == last
         sql.fetch(of.using, SQL.filled, consumer_id=of.consumer_id, filled_until=upper, live=live)
     return Filled(made, last - upper)
+
+
+def _refuse_missing(of: Subscription, after: int, upper: int, there: int) -> None:
+    """EventsMissing if fewer events are there between two ids than retention and compaction left."""
+    dropped = floors(of)
+    beyond = min(max(after, dropped.absent_until), upper)
+    if dropped.compacted_until > after:  # what compaction left would hide what is missing above it
+        counted = SQL.count_behind.on(log=of.log, topic_id=of.topic_id, after=beyond, upper=upper)
+        [[there]] = sql.fetch(of.using, counted)
+        if floors(of) != dropped:  # retention was faster
+            return
+    if there < upper - beyond:
+        raise missing(f"One of the events {of.topic}/{after + 1} to {of.topic}/{upper}")
 
 
 def _room(of: Subscription, max_pending: int | None) -> int:

@@ -186,6 +186,7 @@ DECLARE
     last bigint;
     made bigint;
     there bigint;
+    beyond bigint;
     given_most bigint;
     given_filled_until bigint;
     given_live CONSTANT boolean := false;
@@ -222,12 +223,17 @@ BEGIN
         $fill$,
         log, given_consumer_id, given_topic_id, after, upper
     ) INTO made, there;
-    IF there < upper - after AND there < upper - greatest(
-        after,
-        (SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id)
-    ) THEN
-        RAISE EXCEPTION 'One of the events % to % of a topic is missing: it is not in %, and retention has not dropped it.',
-            after + 1, upper, log USING ERRCODE = 'DE006';
+    IF there < upper - after THEN
+        beyond := least(upper, greatest(after, (
+            SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id
+        )));
+        EXECUTE format($counted${count_behind}$counted$, log, given_topic_id, beyond, upper) INTO there;
+        IF there < upper - beyond AND beyond = least(upper, greatest(after, (
+            SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id
+        ))) THEN
+            RAISE EXCEPTION 'One of the events % to % of a topic is missing: it is not in %, and retention has not dropped it.',
+                after + 1, upper, log USING ERRCODE = 'DE006';
+        END IF;
     END IF;
     given_filled_until := upper;
     FOR line IN

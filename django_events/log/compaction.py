@@ -17,7 +17,7 @@ from datetime import timedelta
 from tempfile import SpooledTemporaryFile
 from typing import NamedTuple
 
-from django.db import OperationalError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 
 from django_events import models, sql
 from django_events.log import retention, segments
@@ -96,14 +96,21 @@ def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> C
         return done
     groups = _groups(using, now, ready, until)
     kept = sum(group.kept if group.is_worth_it else group.events for group in groups)
+    failed: DatabaseError | None = None
     for group in groups:
         if group.is_worth_it:
             try:
                 _rewrite(using, now, group, until, done, patience)
             except Otherwise:
                 return done
+            except DatabaseError as error:
+                if sql.kind_of(error) in (sql.ErrorKind.LOCKED, sql.ErrorKind.LOST):
+                    raise
+                failed = error  # an event that can't be sent keeps its group as it is, until it is due again
     with sql.committed(using, **sql.UNHURRIED):
         sql.fetch(using, SQL.note, topic_id=now.pk, until=until - 1, kept=kept)
+    if failed is not None:
+        raise failed
     return done
 
 

@@ -101,13 +101,19 @@ def _build_part(using: str, part: SegmentPart, kind: str) -> None:
 
 
 def _attach(using: str, index: str, part: str) -> None:
-    """Attach a part; nothing if it is gone, or is not valid yet: the next look at the parts finds it."""
+    """Attach a part; nothing if it is gone, or is not valid yet: the next look at the parts finds it.
+
+    It is dropped if compaction has put a table in the segment's place that has one.
+    """
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
             with sql.committed(using), sql.batch(using, lock_timeout=LOCK_TIMEOUT):
-                if sql.fetch(using, SQL.part_is_whole, part=part) == [(True,)]:
-                    sql.run(using, SQL.attach_part.on(index=index, part=part))
+                for is_valid, has_another in sql.fetch(using, SQL.part_is_whole, part=part, index=index):
+                    if has_another:
+                        sql.run(using, SQL.drop_index.on(index=part))
+                    elif is_valid:
+                        sql.run(using, SQL.attach_part.on(index=index, part=part))
             return
         except OperationalError as error:
             _wait(using, error, index, deadline)

@@ -76,11 +76,22 @@ REINDEX INDEX CONCURRENTLY {index}
 
 
 -- name: part_is_whole
--- Whether the index of a segment is there and valid.
+-- Whether the index of a segment is there and valid; and whether the segment has another one attached to that of the log,
+-- because compaction has put another table in its place meanwhile.
 --
--- Parameters: part (a name).
+-- Parameters: part, index (names).
 -- Relies on: the catalog's own indexes.
-SELECT i.indisvalid FROM pg_index AS i WHERE i.indexrelid = to_regclass(%(part)s::text)
+SELECT
+    i.indisvalid,
+    EXISTS (
+        SELECT
+        FROM pg_index AS other
+        JOIN pg_inherits AS up ON up.inhrelid = other.indexrelid
+        WHERE other.indrelid = i.indrelid AND other.indexrelid <> i.indexrelid
+            AND up.inhparent = to_regclass(%(index)s::text)
+    )
+FROM pg_index AS i
+WHERE i.indexrelid = to_regclass(%(part)s::text)
 
 
 -- name: attach_part

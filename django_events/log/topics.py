@@ -166,7 +166,7 @@ def _floors_of(using: str, topic: models.Topic) -> tuple[int, list[int]]:
     """What retention had removed of a log that lost its row, as far as what is left tells."""
     log = log_table(topic.pk)
     [[first]] = sql.fetch(using, sql.shared.first_id.on(log=log, topic_id=topic.pk))
-    if first is None:
+    if first is None or topic.compact:  # an event before it may be gone by compaction, and not by retention
         first = min((segment.first for segment in segments.segments(using, topic.pk)), default=1)
     if first == 1:
         return 0, []

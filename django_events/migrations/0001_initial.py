@@ -441,9 +441,15 @@ DECLARE
     above record;
     segment regclass;
     rewritten text;
+    is_closed boolean;
 BEGIN
     IF segments IS NULL THEN
         RETURN NULL;
+    END IF;
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE id >= %s)', log, ends) INTO is_closed;
+    IF NOT is_closed THEN
+        RAISE EXCEPTION '% has no event behind %: the segment where it ends is not rewritten.', log, ends - 1
+            USING ERRCODE = '55000';
     END IF;
     EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', log);  -- as DROP does, and in its order
     FOREACH segment IN ARRAY segments LOOP

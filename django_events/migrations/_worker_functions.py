@@ -348,6 +348,7 @@ DECLARE
     last bigint;
     made bigint;
     there bigint;
+    beyond bigint;
     given_most bigint;
     given_filled_until bigint;
     given_live CONSTANT boolean := false;
@@ -416,12 +417,17 @@ SELECT
         $fill$,
         log, given_consumer_id, given_topic_id, after, upper
     ) INTO made, there;
-    IF there < upper - after AND there < upper - greatest(
-        after,
-        (SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id)
-    ) THEN
-        RAISE EXCEPTION 'One of the events % to % of a topic is missing: it is not in %, and retention has not dropped it.',
-            after + 1, upper, log USING ERRCODE = 'DE006';
+    IF there < upper - after THEN
+        beyond := least(upper, greatest(after, (
+            SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id
+        )));
+        EXECUTE format($counted$SELECT count(*) FROM %1$s AS e WHERE e.topic_id = %2$s AND e.id > %3$s AND e.id <= %4$s$counted$, log, given_topic_id, beyond, upper) INTO there;
+        IF there < upper - beyond AND beyond = least(upper, greatest(after, (
+            SELECT greatest(h.id_floor, h.compacted_until) FROM django_events_topichead AS h WHERE h.topic_id = given_topic_id
+        ))) THEN
+            RAISE EXCEPTION 'One of the events % to % of a topic is missing: it is not in %, and retention has not dropped it.',
+                after + 1, upper, log USING ERRCODE = 'DE006';
+        END IF;
     END IF;
     given_filled_until := upper;
     FOR line IN

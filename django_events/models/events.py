@@ -248,5 +248,7 @@ def absent(using: str, topic: declarations.DeclaredTopic | str, id: int) -> Even
     if head is not None and 0 < id <= head.id_floor:
         return _Expired(f"The event {topic}/{id} has expired: the log begins behind {topic}/{head.id_floor}.")
     if head is not None and 0 < id <= head.compacted_until:
-        return _Expired(f"The event {topic}/{id} is compacted: a newer one of its key came after it.")
+        return _Expired(
+            f"The event {topic}/{id} is compacted: a newer one of its key came after it, or it was a tombstone."
+        )
     return Event.DoesNotExist(f"There is no event {topic}/{id} in the log.")

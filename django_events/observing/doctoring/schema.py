@@ -49,7 +49,7 @@ INNER_FUNCTIONS = {
         "5145f1a454d905e541a22a8e7c96532f"
     ),
     "django_events_analyze_rewritten_of(regclass, bigint)": "3d29f9cddedbf9e408dad2026d43b124",
-    "django_events_swap_segments_of(regclass, regclass[], bigint, bigint)": "1be103aefa8221ffb19eb9640005b1d2",
+    "django_events_swap_segments_of(regclass, regclass[], bigint, bigint)": "2ea686e3fe520500d30cd5210c3fe69c",
     "django_events_cut_segment_of(regclass, bigint, bigint)": "ebc52295cf0bb6320694450e2d4f244d",
     "django_events_drop_segment_of(regclass, bigint)": "8b383d246054738934153aa25e055f6c",
 }
@@ -69,7 +69,7 @@ INNER_CLAIMING_FUNCTIONS = {
     ("django_events_bury_of(regclass, integer, integer, bigint, integer, text)"): "57fc42ba0c80a3f6c25e434544346fae",
     "django_events_count_of(integer, bigint, bigint, bigint)": "ebb3de00f5924723d0757c29487304d3",
     "django_events_end_of(bigint)": "577d74cfd54521d52eadb3d50f512791",
-    "django_events_fill_of(regclass, integer, integer)": "679b6c96d6a85ffd2c9d344ce5fde781",
+    "django_events_fill_of(regclass, integer, integer)": "034791652fd46c350aa3e834bba8608e",
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
     ): "ec207e3e67a1d21baad15f6027cc5d2a",

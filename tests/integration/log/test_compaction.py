@@ -3,11 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_events import Backoff, Draft, declarations, models, publish_many
+from django_events.consuming.filling import fill_some
 from django_events.exceptions import EventExpired, EventsMissing
 from django_events.log import compaction, retention, segments
 from django_events.log.topics import sync
@@ -358,6 +359,35 @@ def test_above_what_is_compacted_nothing_may_be_missing(make_prices, make_consum
     assert "gap" in {one.kind for one in verify("default", topic=row()).offenders}
 
 
+@pytest.mark.parametrize("by_function", [False, True])
+def test_above_what_is_compacted_nothing_may_be_missing_for_a_queue(make_prices, make_queue, by_function):
+    topic = make_prices()
+    update(topic, 450, keys=80)
+    compact()
+    remove(420)
+    queue = make_queue(topic, live=False, start="beginning")
+    if by_function:
+        with pytest.raises(DatabaseError, match="is missing"), connection.cursor() as cursor:
+            cursor.execute("SELECT FROM django_events_claim('queue', 1)")
+        return
+    with pytest.raises(EventsMissing, match="is missing"):
+        while fill_some(queue.subscription):
+            pass
+
+
+def test_a_consumer_that_has_just_begun_is_where_it_should_be(make_prices, make_consumer):
+    topic = make_prices(partitions=4, retention=DAY)
+    publish_many(topic, [Draft(value=n, key=str(n * n % 97) if n % 50 else f"once-{n}") for n in range(450)])
+    transfer_all()
+    compact()
+    make_consumer(topic, handler=print, start="beginning")
+    assert sound()
+    make_older(topic, 400)
+    expire("default", row())
+    make_consumer(topic, handler=print, start="beginning", name="later")
+    assert sound()
+
+
 # Beside others
 
 
@@ -475,6 +505,87 @@ def test_in_a_failed_transaction_nothing_is_left(prices):
     assert len(ids(prices)) == 450
 
 
+def test_an_index_is_built_of_a_segment_that_is_rewritten_meanwhile(prices, in_thread, connect):
+    session = connect()
+    session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
+    compacting = in_thread(compact, patience=60)
+    lock = "SELECT count(*) FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND granted"
+    wait_until(lambda: connect().execute(lock).fetchone()[0] >= 4)
+    dividing = in_thread(repartition, prices, 4)
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'ShareUpdateExclusiveLock'"
+    wait_until(lambda: connect().execute(waits).fetchone()[0])
+    session.rollback()
+    compacting.result()
+    assert dividing.result().after == 4
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_index WHERE indrelid = %s::regclass", [f"{log_table(row().pk)}_1"])
+        assert cursor.fetchall() == [(3,)]  # the primary key, by key and by partition
+    update(prices, 250, first=450)
+    assert sound()
+
+
+def test_what_went_since_it_was_planned_is_left_alone(prices, monkeypatch):
+    planned = compaction._groups
+
+    def late(using, topic, *plan):
+        groups = planned(using, topic, *plan)
+        with retention.writing(using, topic.pk) as now:
+            first = segments.segments(using, topic.pk)[0]
+            retention.remove(using, now, retention.Outlived(first, first.first, first.end - 1, 0))
+        return groups
+
+    monkeypatch.setattr(compaction, "_groups", late)
+    assert compact() == (0, 0, None)
+    monkeypatch.undo()
+    assert compact() == (3, 293, None)
+    assert sound()
+
+
+def test_an_event_that_can_not_be_sent_keeps_its_segments_only(make_prices):
+    topic = make_prices()
+    update(topic, 950, keys=250)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {log_table(row().pk)} SET value = (SELECT jsonb_agg(n) FROM (SELECT '1e131000'::numeric AS n"
+            " FROM generate_series(1, 9000)) AS large) WHERE id = 660"
+        )
+    before = Event.objects.of(topic).filter(id__lte=700).count()
+    with pytest.raises(DatabaseError):
+        compact()
+    assert Event.objects.of(topic).filter(id__lte=700).count() == before
+    assert compact() == (0, 0, None)  # not due before as many events came again
+    assert sound()
+
+
+def test_the_segment_where_a_log_ends_is_not_rewritten(prices):
+    pk = row().pk
+    with (
+        pytest.raises(DatabaseError, match="has no event behind 600"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SELECT django_events_rewrite_segments(%s, 401, 601)", [pk])
+        cursor.execute("SELECT django_events_swap_segments(%s, 401, 601)", [pk])
+    assert len(ids(prices)) == 450
+
+
+def test_one_topic_stops_no_other(prices, make_topic, monkeypatch):
+    other = make_topic("others", segment_size=100, compact=True)
+    update(other, 450)
+    steps = [one for one in STEPS if one.name == "compaction"]
+
+    def full(**options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compaction, "SpooledTemporaryFile", full)
+    [done] = run_steps("default", steps)
+    assert "others: [Errno 28]" in done.error
+    assert "things: [Errno 28]" in done.error
+    monkeypatch.undo()
+    [done] = run_steps("default", steps)
+    assert done.result["segments"] == 8
+
+
 # Reading
 
 
@@ -558,7 +669,10 @@ def test_a_topic_that_has_events_is_compacted_from_then_on(make_topic):
         declarations.registry.discard(declared)
 
 
-def test_a_log_that_lost_its_topics_row_goes_on(prices):
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_log_that_lost_its_topics_row_goes_on(make_prices, partitions):
+    prices = make_prices(partitions=partitions)
+    update(prices, 450)
     compact()
     Topic.objects.filter(name="things").delete()
     sync("default")

@@ -17,6 +17,7 @@ from psycopg import sql as compose
 from django_events import Backoff, BufferedWriter, Draft, cancel, declarations, health, models, publish, publish_many
 from django_events import sql as statements
 from django_events.exceptions import NotReady
+from django_events.log.compaction import compact
 from django_events.management.events import grants as command
 from django_events.metrics.views import metrics
 from django_events.models import Event
@@ -178,6 +179,33 @@ def test_publishers_choose_neither_ids_nor_times(make_topic, roles, table, colum
         f"INSERT INTO django_events_{table} (topic_id, value, {column}{more}) "
         f"OVERRIDING SYSTEM VALUE VALUES ({topic_id}, '1', {value}{later})",
     )
+
+
+@pytest.mark.parametrize("kind", ["publisher", "consumer", "claimer", "reader", "sink"])
+def test_only_operators_make_segments_and_replace_them(make_topic, roles, kind):
+    topic_id = models.Topic.objects.get(name=make_topic("things", compact=True).name).pk
+    for function in (
+        f"make_segment({topic_id}, 5000001, 5000002)",
+        f"cut_segment({topic_id}, 1, 2)",
+        f"drop_segment({topic_id}, 1)",
+        f"rewrite_segments({topic_id}, 1, 1000001)",
+        f"analyze_rewritten({topic_id}, 1)",
+        f"swap_segments({topic_id}, 1, 1000001)",
+    ):
+        with pytest.raises(ProgrammingError, match=f"permission denied for function django_events_{function[:5]}"):
+            execute(roles[kind], f"SELECT django_events_{function}")
+
+
+@pytest.mark.requirement("S14")
+def test_operators_compact(make_topic, roles):
+    topic = make_topic("things", segment_size=100, compact=True)
+    publish_many(topic, [Draft(value=n, key=str(n % 7)) for n in range(250)])
+    transfer_all()
+    done = compact(roles["operator"], models.Topic.objects.get(name="things"))
+    assert (done.segments, done.events) == (2, 193)
+    publish_many(topic, [Draft(value=n, key=str(n % 7)) for n in range(10)])
+    transfer_all()
+    assert Event.objects.latest(topic).count() == 7
 
 
 @pytest.mark.requirement("S2")
