@@ -43,6 +43,7 @@ _HOMES = {
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "shard_of": "django_events.publishing.shards",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
 }
@@ -73,6 +74,7 @@ __all__ = [
     "publish",
     "publish_many",
     "queue",
+    "shard_of",
     "suppress",
     "topic",
 ]
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
     from django_events.publishing.open_writers import close_writers
     from django_events.publishing.outbox import outbox
     from django_events.publishing.session_settings import event_context, suppress
+    from django_events.publishing.shards import shard_of
     from django_events.publishing.writer import BufferedWriter
     from django_events.received import ReceivedEvent
     from django_events.retries import Backoff, Ignore, RetryLater

@@ -38,6 +38,7 @@ class Draft:
     publish_at: datetime | None = None
     dedup_key: str | None = None
     dedup_window: timedelta | None = None
+    shard_by: str | None = None
 
 
 class EventFields(TypedDict, total=False):
@@ -51,6 +52,7 @@ class EventFields(TypedDict, total=False):
     publish_at: datetime | None
     dedup_key: str | None
     dedup_window: timedelta | None
+    shard_by: str | None
     using: str | None
 
 

@@ -8,6 +8,7 @@ EventsError
 │   │   └── HandlerNotFound  a consumer's handler can't be imported
 │   ├── UnknownName          no topic or consumer has this name
 │   ├── NotReady             tables, a topic, a consumer, rights or a program are to be set up first
+│   ├── WrongShard           the key is in another database: the same request succeeds there
 │   ├── NotInTransaction     publishing outside a transaction, where the settings or an @outbox forbid it
 │   └── WriterFull           the events of a writer wait for the database, and there is no room for another one
 ├── NotWritten               events that a writer took in were not written
@@ -55,6 +56,14 @@ class UnknownName(Refused, LookupError):
 
 class NotReady(Refused):
     """Something is to be set up first, and the message names the command: `migrate`, `events grants`, `pip install`."""
+
+
+class WrongShard(Refused):
+    """The key of `shard_by` is in another database, which `shard` names if it is known here. Nothing was published."""
+
+    def __init__(self, *arguments: object, shard: str | None = None) -> None:
+        super().__init__(*arguments)
+        self.shard = shard
 
 
 class NotInTransaction(Refused):

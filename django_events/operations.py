@@ -17,11 +17,22 @@ from django_events.operating.publishing_scheduled import publish_scheduled
 from django_events.operating.removing import remove_topic
 from django_events.operating.repartitioning import repartition
 from django_events.operating.replaying import replay
+from django_events.operating.resharding import forget_shard, reshard
 from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
 from django_events.operating.unregistering import unregister
-from django_events.outcomes import Matched, Move, RemovedTopic, Repartitioned, Replayed, Retried, Searched, Skipped
+from django_events.outcomes import (
+    Matched,
+    Move,
+    RemovedTopic,
+    Repartitioned,
+    Replayed,
+    Resharded,
+    Retried,
+    Searched,
+    Skipped,
+)
 from django_events.publishing.republish import publish_again
 
 __all__ = [
@@ -30,12 +41,14 @@ __all__ = [
     "RemovedTopic",
     "Repartitioned",
     "Replayed",
+    "Resharded",
     "Retried",
     "Searched",
     "Skipped",
     "cancel_scheduled",
     "discard",
     "erase",
+    "forget_shard",
     "lag",
     "matches",
     "pause",
@@ -47,6 +60,7 @@ __all__ = [
     "remove_topic",
     "repartition",
     "replay",
+    "reshard",
     "resume",
     "resume_clock",
     "retry_now",

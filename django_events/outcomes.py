@@ -158,3 +158,12 @@ class Searched(NamedTuple):
     ids: list[int]
     oldest: int
     newest: int
+
+
+class Resharded(NamedTuple):
+    """The version of the map of shards, the shards before and after, and from which to which of them keys move."""
+
+    version: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    moved: tuple[str, ...]

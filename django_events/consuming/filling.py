@@ -92,10 +92,11 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
         rows = sql.fetch(of.using, SQL.lock_filling, consumer_id=of.consumer_id)
         if not rows:
             return None
-        after, max_pending = rows[0]
-        last = _end(of, after)
+        after, max_pending, waits_from = rows[0]
+        end = _end(of, after)
+        last = end if waits_from is None else max(min(end, waits_from - 1), after)
         upper = min(last, after + most, after + _room(of, max_pending))
-        if upper == after < last:
+        if upper == after and (after < last or waits_from is not None):
             return None
         row = models.Consumer.objects.using(of.using).get(pk=of.consumer_id)
         statement = SQL.fill.on(
@@ -109,7 +110,7 @@ def _fill(of: Subscription, most: int, *, to_the_end: bool) -> Filled | None:
         [[made, there]] = sql.fetch(of.using, statement)
         if there < upper - after:
             _refuse_missing(of, after, upper, there)
-        live = to_the_end and upper == last
+        live = to_the_end and upper == last and waits_from is None
         sql.fetch(of.using, SQL.filled, consumer_id=of.consumer_id, filled_until=upper, live=live)
     return Filled(made, last - upper)
 

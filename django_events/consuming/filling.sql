@@ -2,9 +2,10 @@
 -- Lock a queue consumer, to make deliveries from the log, if it is not live and no other session has it locked.
 --
 -- A consumer that is stopped, paused or held is left alone. Parameters: consumer_id.
--- Answers with the id up to which it is filled, and how many deliveries it may have at most.
+-- Answers with the id up to which it is filled, how many deliveries it may have at most, and from which id on it waits
+-- for other shards, or null.
 -- Relies on: the primary key of django_events_consumer, django_events_position (consumer_id, partition).
-SELECT c.filled_until, c.max_pending
+SELECT c.filled_until, c.max_pending, c.waits_from
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
 WHERE c.id = %(consumer_id)s AND NOT c.live AND p.stopped_at IS NULL AND c.paused_at IS NULL

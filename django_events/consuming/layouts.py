@@ -8,13 +8,14 @@ read by follows from its positions: it is the newest one whose first id they hav
 begins is the barrier, which no position passes before that one is the newest. A rewind moves positions back, and so
 the consumer may be read by an earlier layout again; the positions that were further wait at the barrier.
 
+A consumer that waits for other shards, from `waits_from` on, stands at a barrier too, which no worker passes.
 A consumer that turns, from reading each partition by itself to reading all together or back, does so at one id too.
 """
 
 from collections.abc import Sequence
 
 from django.db import OperationalError
-from django.db.models import Min
+from django.db.models import Max, Min
 
 from django_events import models, sql
 from django_events.consuming import log_positions
@@ -38,7 +39,7 @@ def pass_barrier(using: str, consumer_id: int) -> bool:
     """
     consumers = models.Consumer.objects.using(using).select_related("topic")
     row = consumers.filter(pk=consumer_id).first()
-    if row is None:
+    if row is None or _waits(using, row):
         return False
     leases = sql.fetch_whole(using, SQL.in_hand, consumer_id=consumer_id)
     if any(leased for *_, leased in leases):
@@ -68,8 +69,24 @@ def may_pass(using: str, consumer_id: int) -> bool:
     row = models.Consumer.objects.using(using).select_related("topic").filter(pk=consumer_id).first()
     if row is None:
         return False
-    barrier = row.positions.using(using).aggregate(barrier=Min("barrier"))["barrier"]
-    return barrier is None or _reached(using, row, barrier)
+    barrier = _barrier_of(using, row)
+    return barrier is None or (barrier != row.waits_from and _reached(using, row, barrier))
+
+
+def stand(using: str, row: models.Consumer) -> None:
+    """Write the barrier that `waits_from`, a turn or the next layout makes now, also where a worker has a lease.
+
+    For a caller who has the topic's head locked. The layout stays, so `arrange` is to be called too.
+    """
+    following = None
+    if row.partitioned:
+        index = row.positions.using(using).aggregate(layout=Max("layout"))["layout"] or 0
+        following = _first_id_after(row, index)
+    barrier = _lowest(following, row.turns_at, row.waits_from)
+    for position in row.positions.using(using).select_for_update(of=("self",)).order_by("partition"):
+        if position.barrier != barrier:
+            position.barrier = barrier
+            position.save(using=using, update_fields=["barrier"])
 
 
 def arrange(using: str, row: models.Consumer, *, lost: Sequence[int] = ()) -> bool:
@@ -111,8 +128,8 @@ def _move_turn(using: str, row: models.Consumer, positions: Sequence[models.Posi
             row.save(using=using, update_fields=["turns_at"])
             changed = True
     for position in positions:
-        if position.partition == ALL and position.barrier != row.turns_at:
-            position.barrier = row.turns_at
+        if position.partition == ALL and position.barrier != _lowest(row.turns_at, row.waits_from):
+            position.barrier = _lowest(row.turns_at, row.waits_from)
             position.save(using=using, update_fields=["barrier"])
             changed = True
     return changed
@@ -140,9 +157,7 @@ def _arrange(using: str, row: models.Consumer, positions: list[models.Position])
     layouts, index = row.topic.all_layouts, 0
     while index + 1 < len(layouts) and _reached(using, row, layouts[index + 1].first_id):
         index += 1
-    following = None if index + 1 == len(layouts) else layouts[index + 1].first_id
-    barriers = [first_id for first_id in (following, row.turns_at) if first_id is not None]
-    barrier = min(barriers, default=None)
+    barrier = _lowest(_first_id_after(row, index), row.turns_at, row.waits_from)
     needed = row.topic.partitions_from(index)
     kept = [position for position in positions if position.partition < needed]
     changed = False
@@ -157,6 +172,26 @@ def _arrange(using: str, row: models.Consumer, positions: list[models.Position])
             position.save(using=using, update_fields=["layout", "barrier"])
             changed = True
     return changed
+
+
+def _first_id_after(row: models.Consumer, index: int) -> int | None:
+    """Where the layout that follows this one begins, if there is one."""
+    layouts = row.topic.all_layouts
+    return None if index + 1 == len(layouts) else layouts[index + 1].first_id
+
+
+def _lowest(*ids: int | None) -> int | None:
+    return min((one for one in ids if one is not None), default=None)
+
+
+def _barrier_of(using: str, row: models.Consumer) -> int | None:
+    barrier: int | None = row.positions.using(using).aggregate(barrier=Min("barrier"))["barrier"]
+    return barrier
+
+
+def _waits(using: str, row: models.Consumer) -> bool:
+    """Whether the consumer waits for other shards at its barrier, which no worker passes then."""
+    return row.waits_from is not None and _barrier_of(using, row) == row.waits_from
 
 
 def _reached(using: str, row: models.Consumer, first_id: int, partition: int | None = None) -> bool:
@@ -194,6 +229,7 @@ def _turn(
         turned = [_position(using, row, partition, reached) for partition in partitions]
     else:
         turned = [_position(using, row, ALL, turns_at - 1)]
+        turned[0].barrier = row.waits_from
     for position in turned:
         position.careful_until = max(former.careful_until for former in positions)
         position.save(using=using)

@@ -12,6 +12,7 @@ from django.db.models import Max, Min, Q
 
 from django_events import declarations, models, sql
 from django_events.consuming import layouts, log_positions
+from django_events.consuming.waiting import wait_again
 from django_events.exceptions import InUse, Invalid, Refused, UnknownName, did_you_mean
 from django_events.matching import decides, expression, is_pattern
 from django_events.models.functions import ClockTimestamp
@@ -97,6 +98,7 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         row.save(using=using)
         _add_positions(using, row, start - 1)
         layouts.arrange(using, row)
+        wait_again(using, row)
         return [f"Consumer {row}: registered, begins at {start}."]
     _refuse_other_mode(using, row, declared)
     differing = [name for name, value in described.items() if getattr(row, name) != value]
@@ -110,7 +112,8 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         row.revision += 1  # workers that know another one claim nothing
     if not set(FILTER).isdisjoint(differing):
         changes.append(_change_filter(using, row, end))
-    if "ordered" in differing:
+    reordered = "ordered" in differing
+    if reordered:
         _change_order(using, row, declared)
         in_order = f"in the order of keys from {topic}/{end} on"
         changes.append(in_order if declared.ordered else "in no order of keys any more, what is pending as well")
@@ -127,6 +130,8 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         for name, value in described.items():
             setattr(row, name, value)
         row.save(using=using, update_fields=[*described, "revision", "former_filters"])  # workers write the rest
+    if reordered:
+        wait_again(using, row)
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
 
 

@@ -19,9 +19,11 @@ from django_events.maintaining.pruning import forget_dedup_keys, forget_staged, 
 from django_events.maintaining.queues import serve_queues
 from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
+from django_events.operating.moved_keys import release
 from django_events.operating.orphans import forget_orphans
 
 MINUTE = timedelta(minutes=1)
+WAITING = "shards"  # the step that is repeated soon while a consumer waits for another shard
 SECONDS = 20.0  # a step begins nothing more after so long; its next run does the rest
 
 Result = dict[str, Any]
@@ -121,6 +123,11 @@ def delete_leftovers(using: str, until: Until) -> Result:
     return {"deleted": deleted, **({"waiting": left} if left else {})}
 
 
+def let_go_on(using: str, until: Until) -> Result:
+    """Let consumers go on that waited for other shards, since keys moved from there."""
+    return {"waiting": [f"{one.consumer} of {one.topic}" for one in release(using)]}
+
+
 STEPS = (
     Step(name="segments", help="Segments are made ahead of need.", run=make_segments),
     Step(name="retention", help="What topics need not keep is dropped.", run=apply_retention),
@@ -150,6 +157,12 @@ STEPS = (
         every=10 * MINUTE,
     ),
     Step(name="queues", help="Queues that programs claim from are filled and redriven.", run=serve_queues),
+    Step(
+        name=WAITING,
+        help="Consumers that waited for other shards go on.",
+        run=let_go_on,
+        every=timedelta(seconds=1),
+    ),
     Step(name="bloat", help="Tables that are not vacuumed are found.", run=watch_dead_rows, every=10 * MINUTE),
     Step(name="samples", help="A sample for charts is taken.", run=lambda using, until: {"taken": int(take(using))}),
     # The last one: hooks may take long.

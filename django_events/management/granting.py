@@ -177,6 +177,10 @@ def publisher(of: Granting) -> Iterator[Block]:
         "dedup_key=, and the marks by which a BufferedWriter knows what was committed.",
         [of.on("SELECT, INSERT, UPDATE (expires_at), DELETE", _table(models.DedupKey))],
     )
+    yield Block(
+        "shard_by=: the map is locked until the commit, which needs a right to update. An id of it can only be 1.",
+        [of.on("SELECT, UPDATE (id)", _table(models.ShardMap))],
+    )
 
 
 def sink(of: Granting) -> Iterator[Block]:

@@ -1138,6 +1138,16 @@ class Migration(OnPostgreSQL):
                     ),
                 ),
                 (
+                    "waits_from",
+                    models.BigIntegerField(
+                        blank=True,
+                        editable=False,
+                        help_text="From this id on it waits until the consumers of its name have come so far in other shards.",
+                        null=True,
+                        verbose_name="waits from",
+                    ),
+                ),
+                (
                     "registered_at",
                     models.DateTimeField(
                         db_default=django_events.models.functions.ClockTimestamp(),
@@ -1428,6 +1438,7 @@ class Migration(OnPostgreSQL):
                             ("erase", "erase"),
                             ("remove", "remove"),
                             ("repartition", "repartition"),
+                            ("reshard", "reshard"),
                             ("run", "run"),
                             ("cancel", "cancel"),
                             ("publish", "publish now"),
@@ -1437,7 +1448,7 @@ class Migration(OnPostgreSQL):
                     ),
                 ),
                 ("consumer", models.CharField(blank=True, max_length=63, verbose_name="consumer")),
-                ("topic", models.CharField(max_length=63, verbose_name="topic")),
+                ("topic", models.CharField(blank=True, max_length=63, verbose_name="topic")),
                 ("details", models.JSONField(blank=True, default=dict, verbose_name="details")),
             ],
             options={
@@ -1575,6 +1586,69 @@ class Migration(OnPostgreSQL):
                 "verbose_name": "step of maintenance",
                 "verbose_name_plural": "steps of maintenance",
                 "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="ShardMap",
+            fields=[
+                ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=63, verbose_name="this shard")),
+                ("version", models.BigIntegerField(verbose_name="version")),
+                ("shards", models.JSONField(verbose_name="shards")),
+                (
+                    "following",
+                    models.JSONField(
+                        blank=True,
+                        help_text="The shards that the map changes to now.",
+                        null=True,
+                        verbose_name="following shards",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "shard map",
+                "verbose_name_plural": "shard maps",
+                "default_permissions": (),
+                "constraints": [
+                    models.CheckConstraint(condition=models.Q(("id", 1)), name="django_events_shardmap_one")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ShardMove",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("version", models.BigIntegerField(verbose_name="version")),
+                ("source", models.CharField(max_length=63, verbose_name="from shard")),
+                ("waits_from", models.BigIntegerField(verbose_name="waits from")),
+                ("source_incarnation", models.UUIDField(blank=True, null=True, verbose_name="incarnation there")),
+                (
+                    "source_ticket",
+                    models.BigIntegerField(
+                        blank=True,
+                        help_text="What was published by the old map leaves the buffer with this ticket at the latest.",
+                        null=True,
+                        verbose_name="ticket there",
+                    ),
+                ),
+                ("source_last_id", models.BigIntegerField(blank=True, null=True, verbose_name="last event there")),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="moves",
+                        to="django_events.topic",
+                        verbose_name="topic",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "shard move",
+                "verbose_name_plural": "shard moves",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("topic", "version", "source"), name="django_events_shardmove_one")
+                ],
             },
         ),
         migrations.CreateModel(

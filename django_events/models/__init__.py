@@ -7,6 +7,7 @@ from django_events.models.deliveries import Delivery, DeliveryLease, PastDeliver
 from django_events.models.events import Event
 from django_events.models.maintenance import MaintenanceStep
 from django_events.models.samples import Overview, Sample
+from django_events.models.shards import ShardMap, ShardMove
 from django_events.models.staging import SinkBatch, StagedEvent
 from django_events.models.topics import Topic, TopicHead
 
@@ -26,6 +27,8 @@ __all__ = [
     "Position",
     "Sample",
     "ScheduledEvent",
+    "ShardMap",
+    "ShardMove",
     "SinkBatch",
     "StagedEvent",
     "Topic",

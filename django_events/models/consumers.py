@@ -72,6 +72,13 @@ class Consumer(models.Model):
         editable=False,
         help_text=_("Workers leave it alone until then: an operator waits for the events in hand, to rewind it."),
     )
+    waits_from = models.BigIntegerField(
+        _("waits from"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("From this id on it waits until the consumers of its name have come so far in other shards."),
+    )
     registered_at = models.DateTimeField(_("registered at"), db_default=ClockTimestamp(), editable=False)
     changed_at = models.DateTimeField(
         _("changed at"),
@@ -299,7 +306,8 @@ class DeadLetter(models.Model):
 class Intervention(models.Model):
     """What was done by hand, like a rewind of a consumer, or by retention: kept when the consumer is gone.
 
-    An erasure, a removal, or another number of partitions, is of a topic, and has no consumer.
+    An erasure, a removal, or another number of partitions, is of a topic, and has no consumer. Another map of shards is
+    of a whole database.
     """
 
     at = models.DateTimeField(_("at"), db_default=ClockTimestamp(), editable=False)
@@ -321,13 +329,14 @@ class Intervention(models.Model):
             ("erase", _("erase")),
             ("remove", _("remove")),
             ("repartition", _("repartition")),
+            ("reshard", _("reshard")),
             ("run", _("run")),
             ("cancel", _("cancel")),
             ("publish", _("publish now")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63, blank=True)
-    topic = models.CharField(_("topic"), max_length=63)
+    topic = models.CharField(_("topic"), max_length=63, blank=True)
     details: "models.JSONField[Any, Any]" = models.JSONField(_("details"), default=dict, blank=True)
 
     class Meta:

@@ -82,6 +82,8 @@ def _of(using: str, row: models.Consumer) -> Barrier | None:
     if not found:  # passed in this moment
         return None
     event = found[0][0]
+    if event == row.waits_from:  # for other shards
+        return None
     turns = row.turns_at == event
     by_partition = row.partitioned != turns
     partitions = topic.all_layouts[topic.layout_at(event)].partitions

@@ -33,6 +33,17 @@ def record_of_topic(
     return _recorded(using, row, action, by=who, consumer="", details=details)
 
 
+def record_of_database(
+    using: str, action: str, *, by: str | None, reason: str = "", **details: Any
+) -> models.Intervention:
+    """The same of a whole database."""
+    details |= {"reason": reason} if reason else {}
+    who = by or this_user()
+    about = {"database": using, "action": action, "by": who}
+    logger.info("Database %s: %s by %s. %s", using, action, who, details or "", extra=about)
+    return models.Intervention.objects.using(using).create(by=who[:200], action=action, details=details)
+
+
 def _recorded(
     using: str, topic: models.Topic, action: str, *, by: str, consumer: str, details: dict[str, Any]
 ) -> models.Intervention:

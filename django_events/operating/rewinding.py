@@ -8,11 +8,12 @@ Workers may run meanwhile. It is recorded as an intervention.
 
 from datetime import timedelta
 
-from django.db.models import F, QuerySet
+from django.db.models import F, Min, QuerySet
 
 from django_events import declarations, models, sql
 from django_events.consuming import layouts, log_positions
 from django_events.consuming.registered import Named, refuse_several, registered
+from django_events.consuming.waiting import wait_again
 from django_events.exceptions import InUse, Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
@@ -83,6 +84,8 @@ def rewind(
             if went_back:  # what comes again is judged by the filter of now
                 former = models.Consumer.objects.using(using).filter(pk=row.pk, former_filters__isnull=False)
                 former.update(former_filters=None, revision=F("revision") + 1)
+            lowest = row.positions.using(using).aggregate(lowest=Min("position"))["lowest"]
+            wait_again(using, row, after=-1 if lowest is None else lowest)
     return moves
 
 

@@ -6,7 +6,7 @@ with transaction.atomic():
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
@@ -19,6 +19,7 @@ from django_events.drafts import UNSET, Draft, EventFields, Receipt, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.models.buffer import writable
 from django_events.publishing.encoding import BufferRow, Encoded, encode
+from django_events.publishing.shards import check_key, placed
 from django_events.publishing.storing import copy, explained, publishable, store, store_one
 
 SQL = sql.beside(__name__)
@@ -38,6 +39,7 @@ def publish(
     publish_at: datetime | None = None,
     dedup_key: str | None = None,
     dedup_window: timedelta | None = None,
+    shard_by: str | None = None,
     using: str | None = None,
 ) -> Receipt:
     """Publish one event: it is in the log if, and only if, the surrounding transaction commits.
@@ -45,12 +47,18 @@ def publish(
     One statement in the caller's transaction on `using` (by default where the router writes
     BufferedEvent). Events of a key keep the order in which they were published; with `publish_at`
     it is published when that time has come. Publishing the same again publishes a second event,
-    unless its `dedup_key` was used within its window: then the receipt is not `new`.
+    unless its `dedup_key` was used within its window: then the receipt is not `new`. With `shard_by`, WrongShard says
+    that this key is in another database, and the key stays in this one until the transaction ends.
     """
     declared = registry.get(topic)
     with telemetry.publishing(declared.name, events=1):
         event = encode(declared, value, body, type, key, metadata, partition, publish_at, dedup_key, dedup_window)
-        return store_one(publishable(using), declared, event)
+        if shard_by is None:
+            return store_one(publishable(using), declared, event)
+        _check_shard_by(shard_by, publish_at)
+        using = publishable(using)
+        with placed(using, declared, [shard_by]):
+            return store_one(using, declared, event)
 
 
 async def apublish(topic: DeclaredTopic | str, value: Any = UNSET, **fields: Unpack[EventFields]) -> Receipt:
@@ -70,6 +78,12 @@ def publish_many(topic: DeclaredTopic | str, drafts: Iterable[Draft], *, using: 
     using = publishable(using)
     if not drafts:
         return 0
+    keys = _shard_keys(drafts)
+    with placed(using, declared, keys) if keys else nullcontext():
+        return _publish_many(using, declared, drafts)
+
+
+def _publish_many(using: str, declared: DeclaredTopic, drafts: list[Draft]) -> int:
     with telemetry.publishing(declared.name, events=len(drafts)), explained(using, declared):
         # For a few drafts, encoding all before the first is sent costs less than a savepoint.
         if len(drafts) > FEW:
@@ -96,6 +110,27 @@ def cancel(topic: DeclaredTopic | str, ticket: int, *, using: str | None = None)
     using = writable(using)
     with explained(using, declared):
         return bool(sql.fetch(using, SQL.cancel, topic=declared.name, ticket=ticket))
+
+
+def _shard_keys(drafts: Iterable[Draft]) -> set[str]:
+    keys = set()
+    for index, draft in enumerate(drafts):
+        if (key := getattr(draft, "shard_by", None)) is not None:
+            try:
+                _check_shard_by(key, draft.publish_at)
+            except InvalidEvent as error:
+                raise InvalidEvent(f"drafts[{index}]: {error}") from error
+            keys.add(key)
+    return keys
+
+
+def _check_shard_by(key: str, publish_at: datetime | None) -> None:
+    check_key(key)
+    if publish_at is not None:
+        raise InvalidEvent(
+            "An event has either shard_by or publish_at: when its time has come, the key may be in another shard, and "
+            "newer events of it are handled there. Publish it at that time."
+        )
 
 
 class _NotPlain(Exception):

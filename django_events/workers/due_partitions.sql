@@ -21,7 +21,7 @@ GROUP BY p.consumer_id
 -- It is due when a delivery is free, when a dead letter is to be handled again, or when the consumer is not live and has
 -- room for deliveries of events in the log. A delivery that waits for another attempt, or is claimed, gets due later. Where
 -- keys are in order, not every free delivery can be claimed. While the consumer isn't live, only deliveries up to
--- filled_until count. Up to the id `unclaimable`, a worker of this process found nothing to claim a moment ago.
+-- filled_until count. One that waits for other shards has no room from waits_from on. Up to the id `unclaimable`, a worker of this process found nothing to claim a moment ago.
 -- Literals: consumer_id, unclaimable. Parts: redrive.
 -- Relies on: django_events_position (consumer_id, partition), the primary key of django_events_delivery and
 -- (consumer_id, visible_at) WHERE visible_at IS NOT NULL, django_events_deliverylease (consumer_id),
@@ -69,6 +69,7 @@ LEFT JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT
         NOT c.live
+        AND (c.waits_from IS NULL OR c.filled_until < c.waits_from - 1)
         AND (
             c.max_pending IS NULL
             OR (c.max_pending + 1) / 2 <= c.max_pending - (

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from django.db import Error, connections
 
 from django_events import sql
-from django_events.maintaining.steps import STEPS, Result, Step, StepFailed
+from django_events.maintaining.steps import STEPS, WAITING, Result, Step, StepFailed
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 
@@ -28,7 +28,7 @@ SQL = sql.beside(__name__)
 
 LEASE = timedelta(minutes=5)  # longer than any step takes: after it, the process that ran the step has died
 LATE = 1.0  # seconds after the full minute, so that a database whose clock is a little late is in that minute too
-PERIOD = 60.0
+PERIOD, SOON = 60.0, 1.0
 
 
 class StepRun(NamedTuple):
@@ -121,6 +121,7 @@ class Maintenance:
     def __init__(self, using: str) -> None:
         self.using = using
         self._fails = False
+        self._soon = False
 
     def connect(self) -> None:
         """`work` connects by itself."""
@@ -129,7 +130,9 @@ class Maintenance:
         """Run what is due. If that fails, it is logged once, and tried again a minute later."""
         try:
             connect_for_work(self.using)
-            run_due(self.using, until=lambda: stop.requested)
+            runs = run_due(self.using, until=lambda: stop.requested)
+            waiting = [run.result.get("waiting") for run in runs if run.step == WAITING and run.result]
+            self._soon = any(waiting)
         except Exception as error:
             if not self._fails:
                 logger.warning(
@@ -139,7 +142,7 @@ class Maintenance:
                     exc_info=not isinstance(error, Error),
                     extra={"database": self.using},
                 )
-            self._fails = True
+            self._fails, self._soon = True, False
         else:
             self._fails = False
         finally:
@@ -147,8 +150,8 @@ class Maintenance:
         return 0
 
     def wait(self, stop: Stop) -> None:
-        """Until the next minute has begun."""
-        stop.wait(PERIOD - (time.time() - LATE) % PERIOD)
+        """Until the next minute has begun; while a consumer waits for another shard, for a second."""
+        stop.wait(SOON if self._soon else PERIOD - (time.time() - LATE) % PERIOD)
 
     def reset(self) -> None:
         """Nothing is learnt on a connection."""

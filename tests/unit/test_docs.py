@@ -176,6 +176,7 @@ OUTCOMES = {
     "RemovedTopic",
     "Repartitioned",
     "Replayed",
+    "Resharded",
     "Retried",
     "Searched",
     "Skipped",

@@ -17,6 +17,7 @@ TREE = {
     "HandlerNotFound": ("Invalid",),
     "UnknownName": ("Refused", "LookupError"),
     "NotReady": ("Refused",),
+    "WrongShard": ("Refused",),
     "NotInTransaction": ("Refused",),
     "WriterFull": ("Refused",),
     "NotWritten": ("EventsError",),

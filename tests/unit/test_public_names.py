@@ -64,7 +64,7 @@ def test_every_public_name_is_what_it_says():
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
-        *("outbox", "publish", "publish_many", "queue", "suppress", "topic"),
+        *("outbox", "publish", "publish_many", "queue", "shard_of", "suppress", "topic"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)
@@ -89,15 +89,19 @@ OPERATIONS = {
         "resume",
         "retry_now",
         "remove_topic",
+        "forget_shard",
         "repartition",
         "replay",
+        "reshard",
         "rewind",
         "search",
         "skip",
         "unregister",
     ),
 }
-OUTCOMES = {"Matched", "Move", "RemovedTopic", "Repartitioned", "Replayed", "Retried", "Searched", "Skipped"}
+OUTCOMES = {
+    *("Matched", "Move", "RemovedTopic", "Repartitioned", "Replayed", "Resharded", "Retried", "Searched", "Skipped"),
+}
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
 
 

@@ -23,6 +23,7 @@ from django_events.management.events.replaying import REPLAY
 from django_events.management.events.scaling import SCALE
 from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
 from django_events.management.events.searching import SEARCH
+from django_events.management.events.shards import SHARDS
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
 from django_events.management.events.workers import WORKERS
@@ -62,6 +63,7 @@ ALL = (
     DISCARD,
     ERASE,
     REPARTITION,
+    SHARDS,
     REMOVE_TOPIC,
     INTERVENTIONS,
     MAINTAIN,

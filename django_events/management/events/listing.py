@@ -14,6 +14,7 @@ from django_events.management.events.status import (
     lag_of,
     queues,
     state_of,
+    waits_of,
 )
 from django_events.management.events.subcommand import Subcommand, add_topic, at_least_one
 from django_events.management.reporting import Report, table
@@ -81,6 +82,7 @@ def _consumers(using: str, rows: list[models.Consumer] | None, counted: int) -> 
         return Report([], "No consumers.")
     of = figures(using, found, counted=counted)
     standing = {one.consumer_id: one for one in barriers(using, rows)}
+    waits = waits_of(using, found)
     told = [(one, of.get(one.consumer_id)) for one in found]
     columns = ["consumer", "topic", "state", "lag", "handled", "failed", "dead", "attempts"]
     columns += ["next attempt", "holder", "last error"]
@@ -100,8 +102,10 @@ def _consumers(using: str, rows: list[models.Consumer] | None, counted: int) -> 
         )
         for one in found
     ]
-    data = [consumer_data(*one, standing.get(one[0].consumer_id)) for one in told]
-    return Report(data, "\n\n".join([table(columns, cells), *queues(told), *held_back(list(standing.values()))]))
+    data = [consumer_data(*one, standing.get(one[0].consumer_id), waits.get(one[0].consumer_id)) for one in told]
+    return Report(
+        data, "\n\n".join([table(columns, cells), *queues(told), *held_back([*standing.values(), *waits.values()])])
+    )
 
 
 def _partitions(using: str, rows: list[models.Consumer] | None, counted: int) -> Report:

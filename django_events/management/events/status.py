@@ -18,6 +18,7 @@ from django_events.observing.lag import PartitionProgress, Standing, importance,
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import Figure, QueueFigures, figures
 from django_events.observing.samples import Pace
+from django_events.operating.moved_keys import WaitingConsumer, waiting_consumers
 from django_events.phrases import count, duration, moment
 
 SHOWN = 20
@@ -44,6 +45,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
         in_logs = [one for one in in_logs if one.topic.name in topics]
     consumers.sort(key=importance)
     standing = {one.consumer_id: one for one in barriers(using, rows)}
+    waits = waits_of(using, consumers)
     told = _rows(using, consumers if format == "json" else consumers[:SHOWN], pace)
     data = {
         "database": using,
@@ -57,7 +59,12 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
         ],
         "consumers": [
             {
-                **consumer_data(row.standing, row.queue, standing.get(row.standing.consumer_id)),
+                **consumer_data(
+                    row.standing,
+                    row.queue,
+                    standing.get(row.standing.consumer_id),
+                    waits.get(row.standing.consumer_id),
+                ),
                 "behind": row.behind,
                 "rate": row.rate,
             }
@@ -65,7 +72,7 @@ def status(using: str, *, names: Sequence[str], format: str, **options: Any) -> 
         ],
     }
     parts = [_consumers(told, len(consumers)), *queues([(row.standing, row.queue) for row in told])]
-    listed = "\n\n".join([*parts, *held_back(list(standing.values()))])
+    listed = "\n\n".join([*parts, *held_back([*standing.values(), *waits.values()])])
     if names:
         return Report(data, "\n\n".join([_problems(found), listed]))
     parts = [_problems(found), _buffer(in_buffer), *_scheduled(scheduled), _topics(in_logs), listed]
@@ -107,13 +114,24 @@ def dead_letters_of(one: Standing) -> int | str:
     return f"≥ {one.dead_letters:,}" if one.more_dead_letters else one.dead_letters
 
 
-def consumer_data(one: Standing, queue: QueueFigures | None, barrier: Barrier | None) -> dict[str, Any]:
-    """As JSON tells it; `queue` is null for a stream, and `barrier` where no other layout comes."""
-    return {**one._asdict(), "queue": queue and queue.flat(), "barrier": barrier and barrier.flat()}
+def consumer_data(
+    one: Standing, queue: QueueFigures | None, barrier: Barrier | None, waits: WaitingConsumer | None
+) -> dict[str, Any]:
+    """As JSON tells it; `queue` is null for a stream, `barrier` where no other layout comes, and `waits_from` where it
+    waits for no other shard.
+    """
+    told = {"queue": queue and queue.flat(), "barrier": barrier and barrier.flat()}
+    return {**one._asdict(), **told, "waits_from": waits and waits.waits_from}
 
 
-def held_back(found: Sequence[Barrier]) -> list[str]:
-    """Which consumers go over to another layout, and what they wait for."""
+def waits_of(using: str, found: Sequence[Standing]) -> dict[int, WaitingConsumer]:
+    """Those of these consumers that wait for other shards, by id; `events shards` says why."""
+    ids = {one.consumer_id for one in found}
+    return {one.consumer_id: one for one in waiting_consumers(using, ask=False) if one.consumer_id in ids}
+
+
+def held_back(found: Sequence[Barrier | WaitingConsumer]) -> list[str]:
+    """Which consumers go over to another layout, or wait for other shards, and what they wait for."""
     return ["\n".join(one.said for one in found)] if found else []
 
 

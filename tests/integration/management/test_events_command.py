@@ -1491,6 +1491,7 @@ SUBCOMMANDS = {
     "discard": ["billing", "--all", "--reason", "x"],
     "erase": ["things", "--key", "7", "--reason", "a test"],
     "repartition": ["orders", "2"],
+    "shards": [],
     "remove-topic": ["orders"],
     "interventions": [],
     "maintain": [],
