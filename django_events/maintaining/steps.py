@@ -23,7 +23,6 @@ from django_events.operating.moved_keys import release
 from django_events.operating.orphans import forget_orphans
 
 MINUTE = timedelta(minutes=1)
-WAITING = "shards"  # the step that is repeated soon while a consumer waits for another shard
 SECONDS = 20.0  # a step begins nothing more after so long; its next run does the rest
 
 Result = dict[str, Any]
@@ -157,12 +156,7 @@ STEPS = (
         every=10 * MINUTE,
     ),
     Step(name="queues", help="Queues that programs claim from are filled and redriven.", run=serve_queues),
-    Step(
-        name=WAITING,
-        help="Consumers that waited for other shards go on.",
-        run=let_go_on,
-        every=timedelta(seconds=1),
-    ),
+    Step(name="shards", help="Consumers that waited for other shards go on.", run=let_go_on),
     Step(name="bloat", help="Tables that are not vacuumed are found.", run=watch_dead_rows, every=10 * MINUTE),
     Step(name="samples", help="A sample for charts is taken.", run=lambda using, until: {"taken": int(take(using))}),
     # The last one: hooks may take long.

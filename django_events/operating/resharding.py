@@ -128,11 +128,11 @@ def forget_shard(
     return forgotten
 
 
-def shard_maps() -> dict[str, models.ShardMap | Exception | None]:
-    """The map of each database that holds topics, or None; or the error where it can't be asked."""
-    return {
-        alias: answer.error or answer.answered for alias, answer in in_each(databases(), _map, seconds=SECONDS).items()
-    }
+def shard_maps(using: str) -> dict[str, models.ShardMap | Exception | None]:
+    """The map of each database that holds topics, or None; or the error where it can't be asked, but not of `using`."""
+    answers = in_each([using, *databases()], _map, seconds=SECONDS)
+    answers[using].value()
+    return {alias: answer.error or answer.answered for alias, answer in answers.items()}
 
 
 def unfinished_change(maps: Iterable[models.ShardMap]) -> str | None:

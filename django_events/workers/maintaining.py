@@ -19,7 +19,8 @@ from typing import NamedTuple
 from django.db import Error, connections
 
 from django_events import sql
-from django_events.maintaining.steps import STEPS, WAITING, Result, Step, StepFailed
+from django_events.maintaining.steps import STEPS, Result, Step, StepFailed
+from django_events.operating.moved_keys import release
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 
@@ -130,9 +131,9 @@ class Maintenance:
         """Run what is due. If that fails, it is logged once, and tried again a minute later."""
         try:
             connect_for_work(self.using)
-            runs = run_due(self.using, until=lambda: stop.requested)
-            waiting = [run.result.get("waiting") for run in runs if run.step == WAITING and run.result]
-            self._soon = any(waiting)
+            run_due(self.using, until=lambda: stop.requested)
+            # Not as a step, which a process that was killed keeps from others for minutes. Several may do it at once.
+            self._soon = bool(release(self.using))
         except Exception as error:
             if not self._fails:
                 logger.warning(

@@ -82,6 +82,12 @@ class Processes:
         script = [sys.executable, "-m", "tests.support.publisher", name, str(journal), *arguments]
         return Publisher(self._start(script, name=name), journal)
 
+    def start_shard_publisher(self, name: str) -> "Publisher":
+        """Start tests/support/shard_publisher.py; what it did is in its journal."""
+        journal = self.folder / f"{name}.journal"
+        script = [sys.executable, "-m", "tests.support.shard_publisher", name, str(journal)]
+        return Publisher(self._start(script, name=name), journal)
+
     def start_writer(self, way: str, *arguments: str) -> "Publisher":
         """Start tests/support/writing.py; what it did is in its journal."""
         journal = self.folder / f"{way}.journal"

@@ -23,6 +23,7 @@ from django_events.operating.resharding import forget_shard, reshard, shard_maps
 from django_events.outcomes import Resharded
 from django_events.phrases import count
 from django_events.sql.each import in_each
+from django_events.workers.loop import Exit
 
 SECONDS = 15  # for what a database tells of its consumers, which asks other ones in turn
 PAUSE = 0.3
@@ -42,7 +43,7 @@ def shards(
     if bool(names) is (action == "list"):
         raise wrong_usage("Say what to do with which shard, like: manage.py events shards add west")
     if action == "list":
-        return _listed()
+        return _listed(using)
     if action == "forget":
         return _forgotten(using, names, reason=reason, by=by, execute=execute)
     until = time.monotonic() + wait.total_seconds()
@@ -94,8 +95,8 @@ def _flat(left: dict[str, list[WaitingConsumer]]) -> dict[str, list[dict[str, An
     return {shard: [one.flat() for one in found] for shard, found in left.items()}
 
 
-def _listed() -> Report:
-    found = shard_maps()
+def _listed(using: str) -> Report:
+    found = shard_maps(using)
     maps = {alias: one for alias, one in found.items() if isinstance(one, models.ShardMap)}
     errors = {alias: sql.said(one) for alias, one in found.items() if isinstance(one, Exception)}
     answers = in_each(maps, waiting_consumers, seconds=SECONDS)
@@ -113,7 +114,8 @@ def _listed() -> Report:
         blocks.append(
             f"The map is being changed. If that was interrupted, finish it: manage.py events shards {command} --execute"
         )
-    return Report(data, "\n\n".join([*blocks, *_who_waits(left)]))
+    code = Exit.UNREACHABLE if errors else Exit.DONE
+    return Report(data, "\n\n".join([*blocks, *_who_waits(left)]), code=code)
 
 
 def _data(alias: str, one: models.ShardMap) -> dict[str, Any]:
