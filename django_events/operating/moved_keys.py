@@ -10,7 +10,6 @@ buffer now has left it.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import OperationalError
@@ -66,17 +65,14 @@ def release(using: str) -> list[WaitingConsumer]:
     In short transactions of its own. Doing it again does no harm, and several processes may do it at once.
     """
     find_ends(using)
-    left = []
-    for row in _waiting(using):
-        passed, waits_for = _asked(using, row)
-        if not _let_go(using, row, passed):
-            left.append(_told(row, waits_for))
-    return left
+    return [_told(row, found) for row, passed, found in _asked(using) if not _let_go(using, row, passed)]
 
 
 def waiting_consumers(using: str, *, ask: bool = True) -> list[WaitingConsumer]:
     """The consumers of a database that wait for other shards; if those aren't asked, without the reason."""
-    return [_told(row, _asked(using, row)[1] if ask else _known(using, row)) for row in _waiting(using)]
+    if not ask:
+        return [_told(row, _known(using, row)) for row in _waiting(using)]
+    return [_told(row, found) for row, _, found in _asked(using)]
 
 
 def find_ends(using: str) -> list[models.ShardMove]:
@@ -86,17 +82,18 @@ def find_ends(using: str) -> list[models.ShardMove]:
     for move in moves.filter(source_last_id=None).order_by("source", "id"):
         unknown[move.source].append(move)
     left: list[models.ShardMove] = []
-    for source, of_source in unknown.items():
-        answer = in_each([source], partial(_ends, moves=of_source), seconds=SECONDS)[source]
-        for move in of_source if answer.answered is None else answer.answered:
-            if answer.answered is not None:
-                # Another process may have found it too; what it found holds as well.
-                found = models.ShardMove.objects.using(using).filter(pk=move.pk, source_last_id=None)
-                found.update(
-                    source_incarnation=move.source_incarnation,
-                    source_ticket=move.source_ticket,
-                    source_last_id=move.source_last_id,
-                )
+    answers = in_each(unknown, lambda source: _ends(source, moves=unknown[source]), seconds=SECONDS)
+    for source, answer in answers.items():
+        if answer.answered is None:
+            left += unknown[source]
+            continue
+        for move in answer.answered:
+            # Another process may have found it too; what that found holds as well.
+            models.ShardMove.objects.using(using).filter(pk=move.pk, source_last_id=None).update(
+                source_incarnation=move.source_incarnation,
+                source_ticket=move.source_ticket,
+                source_last_id=move.source_last_id,
+            )
             if move.source_last_id is None:
                 left.append(move)
     return left
@@ -139,26 +136,41 @@ def _known(using: str, row: models.Consumer) -> tuple[WaitedFor, ...]:
     return tuple(WaitedFor(move.source, move.source_last_id, "") for move in moves.order_by("source"))
 
 
-def _asked(using: str, row: models.Consumer) -> tuple[set[int], tuple[WaitedFor, ...]]:
-    """The moves that a consumer waits for no longer, and whom it waits for yet."""
-    moves = models.ShardMove.objects.using(using).filter(topic_id=row.topic_id, waits_from__gte=row.waits_from)
-    of_source: dict[str, list[models.ShardMove]] = defaultdict(list)
-    for move in moves.order_by("source", "waits_from"):
-        of_source[move.source].append(move)
-    passed: set[int] = set()
-    waits_for = []
-    answers = in_each(of_source, lambda source: _behind(source, row, of_source[source]), seconds=SECONDS)
-    for source, answer in answers.items():
-        if answer.error is not None:
-            waits_for.append(WaitedFor(source, None, f"it can't be asked. {sql.said(answer.error)}".rstrip(".")))
-            continue
-        behind = answer.value()
-        passed |= {move.pk for move in of_source[source] if move.pk not in behind}
-        for move in of_source[source]:
-            if move.pk in behind:
-                waits_for.append(WaitedFor(source, move.source_last_id, behind[move.pk]))
-                break
-    return passed, tuple(waits_for)
+def _asked(using: str) -> list[tuple[models.Consumer, set[int], tuple[WaitedFor, ...]]]:
+    """Each consumer that waits, with the moves that it waits for no longer, and whom it waits for yet.
+
+    All other shards are asked at the same time, and each once, so that those that give no answer keep the others up as
+    little as one of them.
+    """
+    rows = _waiting(using)
+    of_source: dict[str, dict[int, tuple[models.Consumer, list[models.ShardMove]]]] = defaultdict(dict)
+    for row in rows:
+        moves = models.ShardMove.objects.using(using).filter(topic_id=row.topic_id, waits_from__gte=row.waits_from or 0)
+        for move in moves.order_by("source", "waits_from"):
+            of_source[move.source].setdefault(row.pk, (row, []))[1].append(move)
+    answers = in_each(of_source, lambda source: _all_behind(source, of_source[source].values()), seconds=SECONDS)
+    asked = []
+    for row in rows:
+        passed: set[int] = set()
+        waits_for = []
+        for source, answer in answers.items():
+            if row.pk not in of_source[source]:
+                continue
+            if answer.error is not None:
+                waits_for.append(WaitedFor(source, None, f"it can't be asked. {sql.said(answer.error)}".rstrip(".")))
+                continue
+            behind, moves_of_row = answer.value()[row.pk], of_source[source][row.pk][1]
+            passed |= {move.pk for move in moves_of_row if move.pk not in behind}
+            if first := next((move for move in moves_of_row if move.pk in behind), None):
+                waits_for.append(WaitedFor(source, first.source_last_id, behind[first.pk]))
+        asked.append((row, passed, tuple(waits_for)))
+    return asked
+
+
+def _all_behind(
+    source: str, waiting: Iterable[tuple[models.Consumer, list[models.ShardMove]]]
+) -> dict[int, dict[int, str]]:
+    return {row.pk: _behind(source, row, moves) for row, moves in waiting}
 
 
 def _behind(source: str, here: models.Consumer, moves: Collection[models.ShardMove]) -> dict[int, str]:

@@ -227,9 +227,14 @@ def test_in_a_transaction_that_sees_an_older_map_it_is_an_error(site):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"partitioned": False}, {"mode": "queue", "ordered": True}], ids=["stream", "together", "queue"]
+    ("partitions", "options"),
+    [
+        pytest.param(1, {}, id="stream", marks=pytest.mark.long),
+        pytest.param(4, {}, id="partitions"),
+        pytest.param(4, {"partitioned": False}, id="together", marks=pytest.mark.long),
+        pytest.param(1, {"mode": "queue", "ordered": True}, id="queue"),
+    ],
 )
-@pytest.mark.parametrize("partitions", [1, 4])
 def test_a_key_that_moves_is_handled_in_order(make_site, options, partitions):
     site = make_site(partitions=partitions)
     site.read(**options)
@@ -308,6 +313,7 @@ def test_a_drained_shard_hands_over_what_it_has_to_all_others(site):
     assert shard_of(MOVING) != "default"
 
 
+@pytest.mark.long
 def test_one_shard_after_the_other(site):
     """What waits for a shard that itself waits gets on: none waits in a circle."""
     site.read()
@@ -347,7 +353,7 @@ def maps_of(using):
     return ShardMap.objects.using(using).values_list("version", "shards", "following").get()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 12))])
 def test_whatever_happens_each_key_is_handled_once_and_in_order(make_site, seed):
     """Random publishing, moving, handling, rewinding to the start of what waits, and changes of the map."""
     chance = random.Random(seed)
@@ -482,6 +488,7 @@ def accepts(site, using, key):
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("done", range(STEPS_OF_A_CHANGE))
 @pytest.mark.parametrize("later", ["finished", "drained again"])
 def test_one_that_was_frozen_changes_nothing_when_it_wakes_up_late(site, monkeypatch, done, later):
@@ -672,6 +679,9 @@ def test_the_command_says_what_it_does_and_who_waits(site):
         events("shards", "add")
     assert "it waits from event 1 on" in events("consumers", "--database", "annex")
     assert "it waits from event 1 on" in events("status", "--database", "annex")
+    told = json.loads(events("consumers", "reader", "--database", "annex", "--format", "json"))
+    assert [(one["waits_from"], one["barrier"]) for one in told] == [(1, None)]
+    events("verify", "--database", "annex")
     site.serve()
     assert "wait" not in events("shards", "add", "annex", "--execute")
 

@@ -9,12 +9,23 @@ from datetime import timedelta
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import ProgrammingError, connection, connections, transaction
+from django.db import IntegrityError, ProgrammingError, connection, connections, transaction
 from django.test import RequestFactory
 from django.utils import timezone
 from psycopg import sql as compose
 
-from django_events import Backoff, BufferedWriter, Draft, cancel, declarations, health, models, publish, publish_many
+from django_events import (
+    Backoff,
+    BufferedWriter,
+    Draft,
+    cancel,
+    declarations,
+    health,
+    models,
+    publish,
+    publish_many,
+    shard_of,
+)
 from django_events import sql as statements
 from django_events.exceptions import NotReady
 from django_events.log.compaction import compact
@@ -22,6 +33,7 @@ from django_events.management.events import grants as command
 from django_events.metrics.views import metrics
 from django_events.models import Event
 from django_events.observing.doctoring.examining import examine
+from django_events.operating import resharding
 from django_events.operations import erase, publish_again, unregister
 from django_events.spark.sink import SQL as SINK_SQL
 from testproject.shop.models import Product
@@ -209,6 +221,24 @@ def test_operators_compact(make_topic, roles):
 
 
 @pytest.mark.requirement("S2")
+@pytest.mark.requirement("E11")
+def test_publishers_publish_by_the_map_of_shards_and_only_operators_change_it(make_topic, roles):
+    topic, alias = make_topic("things"), roles["publisher"]
+    models.ShardMap.objects.create(name="default", version=1, shards=["default"])
+    publish(topic, 1, shard_by="a", using=alias)
+    publish_many(topic, [Draft(value=2, shard_by="b")], using=alias)
+    assert shard_of("a", using=alias) == "default"
+    assert_refused(alias, "UPDATE django_events_shardmap SET version = 2", "DELETE FROM django_events_shardmap")
+    assert_refused(alias, "SELECT FROM django_events_shardmove")
+    with pytest.raises(IntegrityError):
+        execute(alias, "UPDATE django_events_shardmap SET id = 2")
+    with transaction.atomic(alias), pytest.raises(ProgrammingError, match="permission denied"):
+        statements.run(alias, resharding.SQL.lock_maps)
+    with transaction.atomic(roles["operator"]):
+        statements.run(roles["operator"], resharding.SQL.lock_maps)
+        models.ShardMap.objects.using(roles["operator"]).update(version=2)
+
+
 def test_claimers_work_on_queues_and_reach_no_table(make_topic, make_queue, roles):
     """With what a program has that is not written in Python: four functions."""
     topic, alias = make_topic("things"), roles["claimer"]
