@@ -355,7 +355,7 @@ DECLARE
     room bigint := 5000;
 BEGIN
     FOR line IN
-SELECT c.filled_until, c.max_pending
+SELECT c.filled_until, c.max_pending, c.waits_from
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
 WHERE c.id = given_consumer_id AND NOT c.live AND p.stopped_at IS NULL AND c.paused_at IS NULL

@@ -69,7 +69,7 @@ INNER_CLAIMING_FUNCTIONS = {
     ("django_events_bury_of(regclass, integer, integer, bigint, integer, text)"): "57fc42ba0c80a3f6c25e434544346fae",
     "django_events_count_of(integer, bigint, bigint, bigint)": "ebb3de00f5924723d0757c29487304d3",
     "django_events_end_of(bigint)": "577d74cfd54521d52eadb3d50f512791",
-    "django_events_fill_of(regclass, integer, integer)": "034791652fd46c350aa3e834bba8608e",
+    "django_events_fill_of(regclass, integer, integer)": "e03032407fe2e985852439082820a25d",
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
     ): "ec207e3e67a1d21baad15f6027cc5d2a",
