@@ -13,7 +13,7 @@ from django_events.log.compaction import compact
 from django_events.models import Event
 from django_events.statements import log_table
 from tests.benchmarks.database import count, settle
-from tests.benchmarks.harness import Effort, Row, Samples, at_least, figure, interleave, timed
+from tests.benchmarks.harness import Effort, Row, Samples, figure, interleave, timed
 from tests.benchmarks.operations import fill_log, moved_per_second
 from tests.benchmarks.transfer import LOG, declared
 
@@ -109,7 +109,7 @@ def beside_compaction(effort: Effort) -> Iterator[Row]:
             for beside in (False, True) if turn % 2 else (True, False):
                 with compacting() if beside else nullcontext():
                     values["beside" if beside else "alone"].append(moved_per_second(effort.events(200_000)))
-    yield Samples(values).row("transfer", "beside", "alone", unit="events/s", goal=at_least(0.9))
+    yield Samples(values).row("transfer", "beside", "alone", unit="events/s")
 
 
 @contextmanager
