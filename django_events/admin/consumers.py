@@ -34,6 +34,7 @@ from django_events.observing.lag import importance, progress, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
+from django_events.operating.moved_keys import waiting_consumers
 from django_events.operations import pause, replay, resume, retry_now, rewind, skip
 from django_events.phrases import duration
 from django_events.retries import Backoff
@@ -265,6 +266,7 @@ class ConsumerAdmin(Pages):
             "hands": leases(using, row),
             "queue": figures(using, [standing]).get(row.pk),
             "barriers": barriers(using, [row]),
+            "waits": [one for one in waiting_consumers(using, ask=False) if one.consumer_id == row.pk],
             "problems": problems(
                 request,
                 [one for one in find_problems(using, [], None, [standing]) if _is_of(one.subject, row)],

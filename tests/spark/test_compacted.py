@@ -106,6 +106,27 @@ def test_files_hold_what_was_left_when_they_were_written(prices: Any, spark: Any
     assert run(prices, "--to", tmp_path / "second").startswith("Exported 100 events to ")
 
 
+def test_exports_beside_compaction_have_each_event_that_stays_and_none_twice(
+    prices: Any, spark: Any, tmp_path: Path, in_thread: Callable[..., Any]
+) -> None:
+    def work() -> None:
+        for turn in range(20):
+            update(prices, 450 + turn * 100, 100)
+            compacted()
+
+    working = in_thread(work)
+    while not working.done():
+        run(prices, "--to", tmp_path, "--part", 150)
+    working.result()
+    run(prices, "--to", tmp_path, "--part", 150)
+    there = exported(spark, tmp_path)
+    offsets = [row["offset"] for row in there]
+    assert len(offsets) == len(set(offsets))
+    assert set(ids(prices)) <= set(offsets)
+    newest = {row["key"]: int(row["value"]) for row in there}
+    assert newest == dict(Event.objects.latest(prices).values_list("key", "value"))
+
+
 def test_an_export_tells_of_a_loss_above(prices: Any, tmp_path: Path) -> None:
     compacted()
     remove(420)

@@ -8,6 +8,7 @@ from io import StringIO
 
 import psycopg
 import pytest
+from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connections, transaction
 from django.utils import timezone
@@ -277,6 +278,22 @@ def test_a_key_that_moves_is_handled_in_order(make_site, options, partitions):
     assert row.waits_from is None and not row.positions.using("annex").filter(barrier__isnull=False)
     if row.mode == "queue":
         assert row.live
+
+
+def test_the_page_of_a_consumer_says_that_it_waits(site, client):
+    site.read()
+    reshard(add=TWO)
+    site.publish(MOVING)
+    reshard(add=["annex"])
+    row = Consumer.objects.using("annex").get(name="reader")
+    client.force_login(get_user_model().objects.create_superuser("boss"))
+    page = client.get(f"/admin/django_events/consumer/{row.pk}@annex/change/", follow=True).content.decode()
+    assert "Waits for other shards</dt><dd>from event 1: archive, default</dd>" in page
+    site.transfer()
+    site.serve()
+    release("annex")
+    page = client.get(f"/admin/django_events/consumer/{row.pk}@annex/change/", follow=True).content.decode()
+    assert "Waits for other shards" not in page
 
 
 def test_a_queue_without_order_doesn_t_wait(site):
