@@ -22,7 +22,7 @@ from django.db import DatabaseError, OperationalError, connections, transaction
 from django_events import models, sql
 from django_events.log import retention, segments
 from django_events.log.inventory import logs
-from django_events.log.retention import LARGEST_PART, MOST_PARTS, Need
+from django_events.log.retention import LARGEST_PART, MOST_PARTS, SMALLEST_PART, Need
 from django_events.log.segments import Segment
 from django_events.sql.blocking import watched
 from django_events.statements import log_table
@@ -30,12 +30,12 @@ from django_events.statements import log_table
 logger = logging.getLogger("django_events.topics")
 SQL = sql.beside(__name__)
 
-SMALLEST = 10_000  # events: with fewer a segment is not ended early
+SMALLEST, LARGE = 10_000, 64 << 20  # events: with fewer a segment is not ended early, unless it has so many bytes
 LONGEST_KEPT = timedelta(days=36_500)  # PostgreSQL's times end somewhere, too
 IN_MEMORY = 32 << 20  # bytes of what stays, while it goes from table to table; more is on disk
 BLOCK = 1 << 20
 SETTINGS = {"statement_timeout": "0", "lock_timeout": "2s", "work_mem": "64MB", "jit": "off"}
-SWAPPING = {"lock_timeout": "50ms"}  # others wait behind it
+SWAPPING = {"lock_timeout": "100ms"}  # others wait behind it
 PATIENCE, PAUSE = 20.0, 0.5  # seconds: how long a swap is tried, and between two tries
 
 
@@ -124,9 +124,8 @@ def end_segment(using: str, topic_id: int) -> bool:
         fresh = [one for one in begun if one.end > topic.head.compacted_until + 1]
         if not fresh or len(fresh) >= MOST_PARTS or fresh[-1].end == log.last_id + 1:
             return False
-        if log.last_id - fresh[-1].first + 1 < max(topic.head.kept_events, SMALLEST):
-            return False
-        if _size(using, [fresh[-1]]) > LARGEST_PART:
+        events, size = log.last_id - fresh[-1].first + 1, _size(using, [fresh[-1]])
+        if events < max(topic.head.kept_events, SMALLEST_PART if size >= LARGE else SMALLEST) or size > LARGEST_PART:
             return False
         segments.cut(using, topic, last_id=log.last_id)
         return True

@@ -260,6 +260,16 @@ def test_the_last_segment_ends_early_for_it(make_prices, monkeypatch):
     assert len(ids(topic)) == 8
 
 
+def test_a_segment_of_large_events_ends_earlier(make_prices, monkeypatch):
+    topic = make_prices(segment_size=1_000_000)
+    monkeypatch.setattr(compaction, "LARGE", 1_000)
+    publish_many(topic, [Draft(value="x" * 3_000, key=str(n % 7)) for n in range(110)])
+    transfer_all()
+    assert compact() == (0, 0, None)
+    update(topic, 1)
+    assert compact() == (1, 103, None)
+
+
 # Consumers
 
 
