@@ -13,6 +13,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_events import declarations, sql
+from django_events.event_columns import EVENT
 from django_events.exceptions import EventExpired, Invalid
 from django_events.models.databases import databases as holding_topics
 from django_events.models.functions import TopicId
@@ -23,6 +24,7 @@ from django_events.outcomes import Caused, Fate
 
 SQL = sql.beside(__name__)
 
+COLUMNS = {"pk", "topic", "topic_id", *EVENT}  # by which Django's own latest() orders
 PAGE = 500  # events that are read at once from each of several databases
 
 
@@ -83,18 +85,23 @@ class EventQuerySet(TopicQuerySet["Event"]):
         chosen = {"key": key} if key_prefix is None else {"key__startswith": key_prefix}
         return self.of(topic).filter(**chosen).order_by("id")
 
-    @overload  # type: ignore[override]  # Django's takes fields: what is the latest is clear here, but not of what
-    def latest(self, topic: declarations.DeclaredTopic | str) -> "EventQuerySet": ...
+    @overload  # type: ignore[override]  # Django's takes names of columns, and so does this
+    def latest(self, topic: declarations.DeclaredTopic | str, *fields: str) -> "EventQuerySet": ...
 
     @overload
     def latest(self, topic: declarations.DeclaredTopic | str, *, key: str) -> "Event": ...
 
-    def latest(self, topic: declarations.DeclaredTopic | str, *, key: str | None = None) -> "EventQuerySet | Event":
+    def latest(
+        self, topic: declarations.DeclaredTopic | str, *fields: str, key: str | None = None
+    ) -> "EventQuerySet | Event":
         """The state that a topic tells of: the newest event of each key, or of this one, unless that is a tombstone.
 
         In no order, and by an index where the topic is declared with compact=True or timeline=True. Filters on it
-        choose among the newest events. For a key without one, or with a tombstone, Event.DoesNotExist.
+        choose among the newest events. For a key without one, or with a tombstone, Event.DoesNotExist. With names of
+        columns it is Django's.
         """
+        if isinstance(topic, str) and topic.lstrip("-") in COLUMNS:
+            return super().latest(topic, *fields)
         lives = Q(body__isnull=False) | (Q(value__isnull=False) & ~Q(value=None))
         if key is None:
             newer = Event.objects.of(topic).filter(key=OuterRef("key"), id__gt=OuterRef("id"))

@@ -13,7 +13,7 @@ from django_events.statements import log_table
 def first_since(using: str, topic_id: int, moment: datetime, *, first: int, end: int) -> int:
     """The id of the first event from `first` on that was logged at a moment or after it; `end` if there is none."""
     refuse_naive(moment)
-    log = log_table(topic_id)
+    log, found = log_table(topic_id), end
     while first < end:
         middle = (first + end) // 2
         statement = sql.shared.logged_before.on(log=log, topic_id=topic_id, id=middle)
@@ -21,11 +21,11 @@ def first_since(using: str, topic_id: int, moment: datetime, *, first: int, end:
         if not rows:  # removed by retention or compaction, also while this looks
             behind = sql.shared.next_logged_before.on(log=log, topic_id=topic_id, id=middle)
             rows = sql.fetch(using, behind, moment=moment)
-        if not rows or rows[0][0]:
-            first = middle + 1
+        if rows and not rows[0][0]:
+            end, found = middle, rows[0][1]
         else:
-            end = middle
-    return first
+            first = middle + 1
+    return found
 
 
 def refuse_naive(moment: datetime) -> None:

@@ -218,12 +218,13 @@ FOR UPDATE
 
 
 -- name: logged_before
--- Whether an event was logged before a moment. The database compares: a site without time zones reads other times.
+-- Whether an event was logged before a moment, and its id. The database compares: a site without time zones reads other
+-- times.
 --
 -- The id is a literal, so that the planner opens one segment.
 -- Parameters: moment. Literals: topic_id, id. Identifiers: log.
 -- Relies on: the primary key of the log.
-SELECT e.logged_at < %(moment)s FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id = {id}
+SELECT e.logged_at < %(moment)s, e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id = {id}
 
 
 -- name: next_logged_before
@@ -232,7 +233,11 @@ SELECT e.logged_at < %(moment)s FROM {log} AS e WHERE e.topic_id = {topic_id} AN
 -- The id is a literal, so that the planner opens no older segment.
 -- Parameters: moment. Literals: topic_id, id. Identifiers: log.
 -- Relies on: the primary key of the log.
-SELECT e.logged_at < %(moment)s FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {id} ORDER BY e.id LIMIT 1
+SELECT e.logged_at < %(moment)s, e.id
+FROM {log} AS e
+WHERE e.topic_id = {topic_id} AND e.id > {id}
+ORDER BY e.id
+LIMIT 1
 
 
 -- name: notify

@@ -1,7 +1,6 @@
 """The topics of a database, and the first and last ids of their logs."""
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -35,19 +34,20 @@ class TopicLog:
     connection: Connection = field(repr=False, compare=False)
 
     def first_since(self, moment: datetime) -> int:
-        """The id of the first event logged at a moment or later, found by bisection: times never decrease along ids."""
-
-        log = log_table(self.id)
-
-        def has_come(id: int) -> bool:
-            asked = shared.logged_before.on(log=log, topic_id=self.id, id=id)
-            found = fetch_whole(self.connection, asked, moment=moment)
-            if not found:
-                behind = shared.next_logged_before.on(log=log, topic_id=self.id, id=id)
-                found = fetch_whole(self.connection, behind, moment=moment)
-            return bool(found) and not found[0][0]
-
-        return self.first + bisect_left(range(self.first, self.end), True, key=has_come)
+        """The id of the first event logged at a moment or later, found by halving: times never decrease along ids."""
+        log, first, end, found = log_table(self.id), self.first, self.end, self.end
+        while first < end:
+            middle = (first + end) // 2
+            asked = shared.logged_before.on(log=log, topic_id=self.id, id=middle)
+            rows = fetch_whole(self.connection, asked, moment=moment)
+            if not rows:  # removed by retention or compaction, also while this looks
+                behind = shared.next_logged_before.on(log=log, topic_id=self.id, id=middle)
+                rows = fetch_whole(self.connection, behind, moment=moment)
+            if rows and not rows[0][0]:
+                end, found = middle, rows[0][1]
+            else:
+                first = middle + 1
+        return found
 
 
 def find(connection: Connection, wanted: TopicChoice, *, fail: bool = True) -> list[TopicLog]:

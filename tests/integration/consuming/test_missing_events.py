@@ -273,7 +273,7 @@ def test_a_delivery_of_what_retention_dropped_is_done(things, make_queue, caplog
     drop(things, 1, 2)
     assert values(queue.claim(10)) == [2, 3, 4]
     assert pending(queue) == [3, 4, 5]
-    assert "retention has dropped event 1 before it was handled" in caplog.text
+    assert "retention has removed event 1 before it was handled" in caplog.text
 
 
 # Read by itself

@@ -626,6 +626,8 @@ def test_filters_choose_among_the_newest(make_prices):
     assert list(Event.objects.latest(topic).filter(type="set").values_list("value", flat=True)) == [3]
     assert list(Event.objects.filter(type="set").latest(topic).values_list("value", flat=True)) == [3]
     assert Event.objects.latest(topic, key="b").value == 3
+    assert Event.objects.of(topic).latest("id").value == 5
+    assert Event.objects.of(topic).latest("-id").value == 1
     with pytest.raises(Event.DoesNotExist):
         Event.objects.latest(topic, key="c")
 
