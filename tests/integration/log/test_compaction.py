@@ -28,6 +28,12 @@ from tests.support.processes import wait_until
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("S14")]
 
 DAY = timedelta(days=1)
+LOCKS = (
+    "SELECT count(*) FROM pg_locks"
+    " WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND "
+)
+REWRITING = LOCKS + "granted AND mode = 'ShareRowExclusiveLock'"
+WAITING = LOCKS + "NOT granted AND mode = '{}'"
 
 
 @pytest.fixture
@@ -455,10 +461,9 @@ def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, in_thread, co
     session = connect()
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")  # holds up the swap
     compacting = in_thread(compact, patience=60)
-    lock = "SELECT count(*) FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND granted"
-    wait_until(lambda: connect().execute(lock).fetchone()[0] >= 4)
+    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
     erasing = in_thread(erase, prices, key="3", reason="asked for")
-    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'RowExclusiveLock'"
+    waits = WAITING.format("RowExclusiveLock")
     wait_until(lambda: connect().execute(waits).fetchone()[0])
     session.rollback()
     compacting.result()
@@ -472,8 +477,7 @@ def test_two_at_once_do_it_once(prices, in_thread, connect):
     session = connect()
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
     first = in_thread(compact, patience=60)
-    lock = "SELECT count(*) FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND granted"
-    wait_until(lambda: connect().execute(lock).fetchone()[0] >= 4)
+    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
     with pytest.raises(OperationalError):
         compact()
     session.rollback()
@@ -488,8 +492,7 @@ def test_a_consumer_that_goes_back_meanwhile_keeps_what_it_needs(prices, make_co
     session = connect()
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
     compacting = in_thread(compact, patience=60)
-    lock = "SELECT count(*) FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND granted"
-    wait_until(lambda: connect().execute(lock).fetchone()[0] >= 4)
+    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
     rewind(reader, to=10)
     session.rollback()
     assert compacting.result() == (0, 0, None)
@@ -519,10 +522,9 @@ def test_an_index_is_built_of_a_segment_that_is_rewritten_meanwhile(prices, in_t
     session = connect()
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
     compacting = in_thread(compact, patience=60)
-    lock = "SELECT count(*) FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND granted"
-    wait_until(lambda: connect().execute(lock).fetchone()[0] >= 4)
+    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
     dividing = in_thread(repartition, prices, 4)
-    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'ShareUpdateExclusiveLock'"
+    waits = WAITING.format("ShareUpdateExclusiveLock")
     wait_until(lambda: connect().execute(waits).fetchone()[0])
     session.rollback()
     compacting.result()
