@@ -55,21 +55,23 @@ def check_table(output: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("binaries", available_binaries(), ids=lambda folder: f"PostgreSQL {major_version(folder)}")
 @pytest.mark.requirement("X3")
 def test_the_demo_on_the_server_that_database_url_names(binaries: Path, tmp_path: Path):
     with Server(binaries=binaries) as server:
-        first = Processes(server.url, tmp_path).run(*DEMO)
-        second = Processes(server.url, tmp_path).run(*DEMO)
+        first = Processes(server.url, tmp_path).run(*DEMO, timeout=400)
+        second = Processes(server.url, tmp_path).run(*DEMO, timeout=400)
 
     for result in (first, second):
         assert result.returncode == 0, result.stderr
         check_table(result.stdout)
 
 
+@pytest.mark.timeout(600)
 def test_the_demo_on_the_private_server_leaves_nothing(scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TMPDIR", str(scratch))
-    result = Processes("", tmp_path).run(*DEMO)
+    result = Processes("", tmp_path).run(*DEMO, timeout=400)
 
     assert result.returncode == 0, result.stderr
     check_table(result.stdout)

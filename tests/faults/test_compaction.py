@@ -17,6 +17,7 @@ from tests.support.processes import Processes
 TOPIC = "echoes"  # it has no consumers
 # Not as a step of maintenance: of that there is one at a time, until its time is over.
 COMPACTION_WITHOUT_END = """
+import time
 import django
 django.setup()
 from django.db import DatabaseError, InterfaceError, connection
@@ -28,6 +29,7 @@ while True:
     except (DatabaseError, InterfaceError) as error:
         print(repr(error), flush=True)
         connection.close()
+    time.sleep(0.05)  # several do this at once, and others are to go on beside
 """
 AT_WORK = "SELECT FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND granted AND relation IS NOT NULL"
 DETACHED = "relkind = 'r' AND NOT relispartition AND relname ~ '^django_events_event_'"
@@ -198,7 +200,7 @@ def test_the_state_is_what_was_published_whatever_compaction_dies_of(processes: 
     with psycopg.connect(processes.url) as connection:
         there = log.behind(connection)
     assert state(there) == truth
-    assert len(there) < len(told) / 2 or len(told) < 2_000, "nothing was compacted"
+    assert len(there) < len(told), "nothing was compacted"
     follower = readers[0]
     assert isinstance(follower, Follower)
     follower.look()

@@ -40,6 +40,7 @@ def main(name: str, journal_path: str, topic: str) -> None:
             except RolledBackOnPurpose:
                 continue
             journal.write(json.dumps(told) + "\n")
+            stop.wait(0.01)  # other tests run beside
 
 
 if __name__ == "__main__":
