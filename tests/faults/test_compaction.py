@@ -40,21 +40,20 @@ def settings_module() -> str:
     return "tests.support.fault_settings"
 
 
-def ask(url: str, query: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        return connection.execute(query).fetchall()
-
-
 class Log:
     """The log of the topic, read with the driver alone."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        [(self.id,)] = ask(url, f"SELECT id FROM django_events_topic WHERE name = '{TOPIC}'")
+        self.session = psycopg.connect(url, autocommit=True)  # threads share it
+        [(self.id,)] = self.ask(f"SELECT id FROM django_events_topic WHERE name = '{TOPIC}'")
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        return self.session.execute(query).fetchall()
 
     @property
     def compacted_until(self) -> int:
-        [(until,)] = ask(self.url, f"SELECT compacted_until FROM django_events_topichead WHERE topic_id = {self.id}")
+        [(until,)] = self.ask(f"SELECT compacted_until FROM django_events_topichead WHERE topic_id = {self.id}")
         return int(until)
 
     def behind(self, connection: psycopg.Connection, position: int = 0) -> list[tuple[int, str, int | None]]:
@@ -106,8 +105,7 @@ class Follower(Reader):
 
     def look(self) -> None:
         position = self.seen[-1][0] if self.seen else 0
-        with psycopg.connect(self.log.url) as connection:
-            found = self.log.behind(connection, position)
+        found = self.log.behind(self.log.session, position)
         compacted = max(self.log.compacted_until, position)
         above = [id for id, _, _ in found if id > compacted]
         assert above == list(range(compacted + 1, compacted + 1 + len(above)))
@@ -167,7 +165,7 @@ def test_the_state_is_what_was_published_whatever_compaction_dies_of(processes: 
     for _ in range(6):
         until = log.compacted_until
         processes.wait_until(lambda until=until: log.compacted_until > until, what="compaction that goes on")
-        processes.wait_until(lambda: ask(processes.url, AT_WORK), what="compaction at its work")
+        processes.wait_until(lambda: log.ask(AT_WORK), what="compaction at its work")
         time.sleep(dice.random() * 0.05)
         if fault == "killed":
             at_work.kill()
@@ -182,9 +180,7 @@ def test_the_state_is_what_was_published_whatever_compaction_dies_of(processes: 
     for process, _ in publishers:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, processes.said(process)
-    processes.wait_until(
-        lambda: not ask(processes.url, "SELECT FROM django_events_bufferedevent LIMIT 1"), what="an empty buffer"
-    )
+    processes.wait_until(lambda: not log.ask("SELECT FROM django_events_bufferedevent LIMIT 1"), what="an empty buffer")
     until = log.compacted_until
     for reader in readers:
         reader.finish()
@@ -197,8 +193,7 @@ def test_the_state_is_what_was_published_whatever_compaction_dies_of(processes: 
     lines = [line for _, journal in publishers for line in Path(journal).read_text().splitlines()]
     told = [(0, *one) for line in lines for one in json.loads(line)]
     truth = state(told)
-    with psycopg.connect(processes.url) as connection:
-        there = log.behind(connection)
+    there = log.behind(log.session)
     assert state(there) == truth
     assert len(there) < len(told), "nothing was compacted"
     follower = readers[0]
@@ -212,4 +207,5 @@ def test_the_state_is_what_was_published_whatever_compaction_dies_of(processes: 
     assert max(id for id, _, _ in there) == len(told)
     verified = processes.run("events", "verify", "--topic", TOPIC)
     assert verified.returncode == 0, verified.stdout
-    assert ask(processes.url, f"SELECT FROM pg_class WHERE {DETACHED}") == [], "a table that belongs to no log"
+    assert log.ask(f"SELECT FROM pg_class WHERE {DETACHED}") == [], "a table that belongs to no log"
+    log.session.close()
