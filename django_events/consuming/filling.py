@@ -120,7 +120,7 @@ def _refuse_missing(of: Subscription, after: int, upper: int, there: int) -> Non
     dropped = floors(of)
     beyond = min(max(after, dropped.absent_until), upper)
     if dropped.compacted_until > after:  # what compaction left would hide what is missing above it
-        counted = SQL.count_behind.on(log=of.log, topic_id=of.topic_id, after=beyond, upper=upper)
+        counted = sql.shared.count_behind.on(log=of.log, topic_id=of.topic_id, after=beyond, upper=upper)
         [[there]] = sql.fetch(of.using, counted)
         if floors(of) != dropped:  # retention was faster
             return

@@ -37,14 +37,6 @@ SELECT
     (SELECT count(*) FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper})
 
 
--- name: count_behind
--- How many events a topic's log has behind an id, up to another one.
---
--- Literals: topic_id, after, upper. Identifiers: log.
--- Relies on: the primary key of the log.
-SELECT count(*) FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper}
-
-
 -- name: filled
 -- Write down how far a queue consumer is filled from the log, and whether its deliveries come with the events now.
 --

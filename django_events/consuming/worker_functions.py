@@ -67,7 +67,7 @@ def created() -> str:
                     upper="%5$s",
                     match=SQL.match_registered.text,
                 ),
-                count_behind=filling.SQL.count_behind.written(log="%1$s", topic_id="%2$s", after="%3$s", upper="%4$s"),
+                count_behind=sql.shared.count_behind.written(log="%1$s", topic_id="%2$s", after="%3$s", upper="%4$s"),
                 filled=_with_variables(filling.SQL.filled),
             ),
             SQL.lease_of.written(

@@ -69,6 +69,14 @@ LEFT JOIN django_events_topichead AS h ON h.topic_id = {topic_id}
 SELECT clock_timestamp()
 
 
+-- name: count_behind
+-- How many events a topic's log has behind an id, up to another one.
+--
+-- Literals: topic_id, after, upper. Identifiers: log.
+-- Relies on: the primary key of the log.
+SELECT count(*) FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id > {after} AND e.id <= {upper}
+
+
 -- name: end_holder
 -- End the transaction of a worker that lost its lease, so that its locks go too.
 --

@@ -1,6 +1,5 @@
 """What compaction costs: a log of many events of few keys, reading its state, and the transfer beside it."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -14,7 +13,7 @@ from django_events.models import Event
 from django_events.statements import log_table
 from tests.benchmarks.database import count, settle
 from tests.benchmarks.harness import Effort, Row, Samples, figure, interleave, timed
-from tests.benchmarks.operations import fill_log, moved_per_second
+from tests.benchmarks.operations import fill_log, moved_per_second, repeated
 from tests.benchmarks.transfer import LOG, declared
 
 EVENTS, KEYS = 10_000_000, 100_000
@@ -115,19 +114,11 @@ def beside_compaction(effort: Effort) -> Iterator[Row]:
 @contextmanager
 def compacting() -> Iterator[None]:
     """Compaction once a second, by another session: each time as if it had been interrupted."""
-    stop = threading.Event()
+    topic = models.Topic.objects.get(name="bench")
 
-    def work() -> None:
-        topic = models.Topic.objects.get(name="bench")
-        while not stop.wait(1):
-            models.TopicHead.objects.filter(topic=topic).update(kept_events=-1)
-            compact(connection.alias, topic)
-        connection.close()
+    def again() -> None:
+        models.TopicHead.objects.filter(topic=topic).update(kept_events=-1)
+        compact(connection.alias, topic)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with repeated(again, every=1):
         yield
-    finally:
-        stop.set()
-        thread.join()

@@ -266,16 +266,22 @@ def beside_repartitioning(effort: Effort) -> Iterator[Row]:
 @contextmanager
 def repartitioned() -> Iterator[None]:
     """Other partitions twice a second, by another session."""
+    numbers = cycle((8, 3, 5, 4))
+    with repeated(lambda: repartition("bench", next(numbers)), every=0.5):
+        yield
+
+
+@contextmanager
+def repeated(act: Callable[[], object], *, every: float) -> Iterator[None]:
+    """Act beside the block once in so many seconds, in another session."""
     stop = threading.Event()
 
-    def change() -> None:
-        for partitions in cycle((8, 3, 5, 4)):
-            if stop.wait(0.5):
-                break
-            repartition("bench", partitions)
+    def work() -> None:
+        while not stop.wait(every):
+            act()
         connection.close()
 
-    thread = threading.Thread(target=change)
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         yield

@@ -128,7 +128,7 @@ class RangeReader:
         [[_, first, _, floor, compacted]] = fetch_whole(connection, shared.bounds.on(log=log, topic_id=part.topic_id))
         if floor < start <= compacted:  # up to there events may be gone, and behind it none is
             first, start = floor + 1, min(compacted + 1, end)
-            counted = SQL.count_range.on(log=log, topic_id=part.topic_id, start=start, end=end)
+            counted = shared.count_behind.on(log=log, topic_id=part.topic_id, after=start - 1, upper=end - 1)
             [[seen]] = fetch_whole(connection, counted)
         if first is not None and first <= start and (self.condition or seen == end - start):
             return True

@@ -23,14 +23,6 @@ COPY (
 ) TO STDOUT (FORMAT binary)
 
 
--- name: count_range
--- How many events a topic's log has from an id on, up to, not including, another.
---
--- Literals: topic_id, start, end. Identifiers: log.
--- Relies on: the primary key of the log.
-SELECT count(*) FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id >= {start} AND e.id < {end}
-
-
 -- name: copy_answer
 -- Hand over what a statement answers with, for spark/reading/rows.py: a row for each 200 of its rows, or fewer if they are large.
 --
