@@ -85,9 +85,11 @@ def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> C
     done = Compacted()
     with sql.committed(using, **sql.UNHURRIED):
         retention.refuse_paused(using)
-    end_segment(using, topic.pk)
     now = models.Topic.objects.using(using).select_related("head").filter(pk=topic.pk).first()
-    if now is None or not (now.compact and now.timeline):  # its index is not whole yet
+    if now is None or not now.compact:
+        return done
+    end_segment(using, now)
+    if not now.timeline:  # its index is not whole yet
         return done
     ready, done.kept_for = _ready(using, now)
     if ready and _is_due(now, ready[-1].end):
@@ -114,21 +116,28 @@ def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> C
     return done
 
 
-def end_segment(using: str, topic_id: int) -> bool:
+def end_segment(using: str, topic: models.Topic) -> bool:
     """End the last segment when it has as many events as are kept, so that they can be compacted; whether it did."""
-    with retention.writing(using, topic_id) as topic:
-        if topic is None or not topic.compact:
+    if _full_until(using, topic) is None:  # looked at without the lock that the transfer needs
+        return False
+    with retention.writing(using, topic.pk) as now:
+        if now is None or not now.compact or (last_id := _full_until(using, now)) is None:
             return False
-        [log] = logs(using, [topic])
-        begun = [one for one in segments.segments(using, topic_id) if one.first <= log.last_id]
-        fresh = [one for one in begun if one.end > topic.head.compacted_until + 1]
-        if not fresh or len(fresh) >= MOST_PARTS or fresh[-1].end == log.last_id + 1:
-            return False
-        events, size = log.last_id - fresh[-1].first + 1, _size(using, [fresh[-1]])
-        if events < max(topic.head.kept_events, SMALLEST_PART if size >= LARGE else SMALLEST) or size > LARGEST_PART:
-            return False
-        segments.cut(using, topic, last_id=log.last_id)
+        segments.cut(using, now, last_id=last_id)
         return True
+
+
+def _full_until(using: str, topic: models.Topic) -> int | None:
+    """The last id of a topic whose last segment should end there; None if it should not."""
+    [log] = logs(using, [topic])
+    begun = [one for one in segments.segments(using, topic.pk) if one.first <= log.last_id]
+    fresh = [one for one in begun if one.end > topic.head.compacted_until + 1]
+    if not fresh or len(fresh) >= MOST_PARTS or fresh[-1].end == log.last_id + 1:
+        return None
+    events, size = log.last_id - fresh[-1].first + 1, _size(using, [fresh[-1]])
+    if events < max(topic.head.kept_events, SMALLEST_PART if size >= LARGE else SMALLEST) or size > LARGEST_PART:
+        return None
+    return log.last_id
 
 
 def _ready(using: str, topic: models.Topic) -> tuple[list[Segment], str | None]:
