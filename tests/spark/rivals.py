@@ -22,6 +22,7 @@ from tests.support.processes import wait_until
 
 EVENTS = 16_000
 ROUNDS = int(os.environ.get("SPARK_ROUNDS", "1"))
+PATIENCE = 400  # seconds, after which something hangs: Spark alone takes a minute to start on a machine that is busy
 FREEZES = ("all", "python", "jvm")
 LOCKS = """
 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
@@ -50,11 +51,15 @@ class Rival:
                 return any(True for pattern in patterns for _ in folder.rglob(pattern))
             return False
 
-        wait_until(found, seconds=120, what=f"{patterns} in {folder}")
+        try:
+            wait_until(found, seconds=PATIENCE, what=f"{patterns} in {folder}")
+        except AssertionError as error:
+            written = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+            raise AssertionError(f"{error}. Written: {written}. It said: {self.said}") from None
 
     def end(self) -> int:
         """Wait until it has ended by itself; returns its exit code."""
-        return self.process.wait(120)
+        return self.process.wait(PATIENCE)
 
     def freeze(self, what: str = "all") -> None:
         self._signal(what, signal.SIGSTOP)
@@ -118,7 +123,7 @@ class Standing(Rival):
     def answer(self, beginning: str) -> str:
         out = self.process.stdout
         assert out is not None
-        while select.select([out], [], [], 120)[0]:
+        while select.select([out], [], [], PATIENCE)[0]:
             line = out.readline()
             assert line, self.said
             if line.startswith(beginning):
@@ -222,9 +227,9 @@ def two_followers_after_a_kill(
     with rival(*words, said=folder / "killed", environment=environment, master=master) as first:
         first.wait_until_half_done(out)
         first.kill()
-    wait_until(lambda: not held(), seconds=120, what="the end of the killed follower's lock")
+    wait_until(lambda: not held(), seconds=PATIENCE, what="the end of the killed follower's lock")
     second.begin(*words)
-    wait_until(held, seconds=120, what="the lock of the second follower")
+    wait_until(held, seconds=PATIENCE, what="the lock of the second follower")
     second.freeze()  # so that it has the lock still when the third one asks
     try:
         with pytest.raises(CommandError, match=f"Another export_events or stream_events writes to {out}") as raised:
@@ -249,7 +254,7 @@ def two_followers_at_once_after_a_kill(
     with rival(*words, said=folder / "killed", environment=environment, master=master) as first:
         first.wait_until_half_done(out)
         first.kill()
-    wait_until(lambda: not held(), seconds=120, what="the end of the killed follower's lock")
+    wait_until(lambda: not held(), seconds=PATIENCE, what="the end of the killed follower's lock")
     second.begin(*words)
     refused = ""
     try:

@@ -24,6 +24,7 @@ from tests.spark.conftest import SHORT_LIVED, killed_in
 from tests.spark.rivals import (
     EVENTS,
     FREEZES,
+    PATIENCE,
     ROUNDS,
     Rival,
     Standing,
@@ -56,7 +57,7 @@ def free_port() -> int:
 
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while True:
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", port)) == 0:
@@ -142,7 +143,7 @@ class Cluster:
                     one.thaw()
             return None
 
-        machine, executor = wait_until(found, seconds=120, what=f"a machine that writes into {folder}")
+        machine, executor = wait_until(found, seconds=PATIENCE, what=f"a machine that writes into {folder}")
         try:
             yield executor
         finally:
