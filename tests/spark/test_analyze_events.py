@@ -24,6 +24,7 @@ from django_events.management import spark as spark_commands
 from django_events.management.commands.analyze_events import Command
 from django_events.management.spark import dsn_of
 from django_events.models import Event
+from django_events.observing import samples
 from django_events.spark.jobs.registry import JOBS
 from django_events.testing import drain
 from tests.support.processes import MANAGE
@@ -174,10 +175,17 @@ def test_the_tables_beside_the_log(run: Callable[..., Answer], log: Callable[...
     assert (letters["consumer"], letters["letters"], letters["example"]) == ("cashier", 2, "sales/5")
     assert letters["error"].endswith("order <n> is gone")
     [latency] = json.loads(run("latency", "sales", "--format", "json").out)
-    assert latency["handled"] in (2, 3)
+    assert latency["measured"] == "events"
+    assert latency["count"] in (2, 3)
     assert 0 < latency["p50"] <= latency["p99"] <= latency["max"] < 60
     [lag] = json.loads(run("lag", "sales", "--format", "json").out)
     assert (lag["consumer"], lag["mode"], lag["lag"]) == ("cashier", "queue", 1)
+
+    make_consumer(topic, handler=handle, name="reader")
+    assert samples.take("default")
+    [_, sampled] = json.loads(run("latency", "sales", "--format", "json").out)
+    assert (sampled["consumer"], sampled["measured"], sampled["count"]) == ("reader", "minutes", 1)
+    assert sampled["max"] > 0
 
 
 @pytest.mark.parametrize(

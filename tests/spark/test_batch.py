@@ -408,7 +408,7 @@ def test_a_server_with_another_encoding_is_understood(dsn: str) -> None:
 
 
 def test_the_tables_beside_the_log(log: Callable[..., Any], read: Callable[..., Any]) -> None:
-    for name in ("dead_letters", "history", "positions"):
+    for name in ("dead_letters", "history", "positions", "samples"):
         frame = read(table=name)
         assert "consumer" in frame.columns
         assert frame.where("consumer = 'stranger'").collect() == []

@@ -321,16 +321,28 @@ def test_latency(frame: Callable[..., Any]) -> None:
     for (consumer, topic, offset), at in first.items():
         took[consumer].append((at - published[topic, offset]).total_seconds())
 
-    found = run("latency", frame(history, "history"), frame(events))
+    samples = []
+    waited = defaultdict(list)
+    for minute in range(200):
+        at = BEGIN + timedelta(minutes=minute)
+        behind = {topic: chance.choice([0.0, chance.random() * 100]) for topic in ("orders", "visits")}
+        waited["mailer"].append(max(behind.values()))
+        for topic, seconds in behind.items():
+            row = {"topic": topic, "mode": "stream", "sampled_at": at, "lag": 1, "behind": seconds}
+            samples += [{"consumer": "mailer", **row}, {"consumer": "billing", **row}]
 
+    found = run("latency", frame(history, "history"), frame(samples, "samples"), frame(events))
+
+    measured = [(*one, "events") for one in took.items()] + [(*one, "minutes") for one in waited.items()]
     assert found == [
         {
             "consumer": consumer,
-            "handled": len(seconds),
+            "measured": by,
+            "count": len(seconds),
             **{f"p{p}": pytest.approx(sorted(seconds)[math.ceil(len(seconds) * p / 100) - 1]) for p in (50, 90, 99)},
             "max": pytest.approx(max(seconds)),
         }
-        for consumer, seconds in sorted(took.items())
+        for consumer, seconds, by in sorted(measured)
     ]
 
 

@@ -9,25 +9,49 @@ SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ACCURACY = 10_000  # the memory of a group is bounded; up to about so many events the percentiles are exact
 
 
-def latency(history: DataFrame, events: DataFrame) -> DataFrame:
-    """Columns: consumer, handled (how many events), p50, p90, p99, max: in seconds.
+def latency(history: DataFrame, samples: DataFrame, events: DataFrame) -> DataFrame:
+    """Columns: consumer, measured ("events" or "minutes"), count (of these), p50, p90, p99, max: in seconds.
 
-    p90 is the time that no less than 90 % of the events took at most. An event counts once for each consumer, by the
-    first time it was handled: retries are in it, a later rewind is not. What is not in the history any more, or not in
-    the log, doesn't count.
+    Of a queue with a history each event is known. It counts once for each consumer, by the first time it was handled:
+    retries are in it, a later rewind is not. What is not in the history any more, or not in the log, doesn't count.
+    Of other consumers each sampled minute is known: for how long the oldest event had waited by then that the consumer
+    had not passed. p90 is the time that no less than 90 % took at most.
     """
+    of_events, known = _by_event(history, events), history.select("consumer").distinct()
+    of_minutes = _by_minute(samples).join(known, "consumer", "left_anti")
+    percentiles = f.percentile_approx("seconds", list(SHARES.values()), ACCURACY)
+    return (
+        of_events.unionByName(of_minutes)
+        .groupBy("consumer", "measured")
+        .agg(f.count("*").alias("count"), percentiles.alias("p"), f.max("seconds").alias("max"))
+        .select(
+            "consumer",
+            "measured",
+            "count",
+            *(f.col("p")[place].alias(name) for place, name in enumerate(SHARES)),
+            "max",
+        )
+        .orderBy("consumer")
+    )
+
+
+def _by_event(history: DataFrame, events: DataFrame) -> DataFrame:
     handled = (
         history.where(f.col("outcome") == "handled")
         .groupBy("consumer", "topic", "offset")
         .agg(f.min("processed_at").alias("handled_at"))
     )
     seconds = between(f.col("published_at"), f.col("handled_at"))
-    percentiles = f.percentile_approx("seconds", list(SHARES.values()), ACCURACY)
+    published = events.select("topic", "offset", "published_at")
+    return handled.join(published, ["topic", "offset"]).select(
+        "consumer", f.lit("events").alias("measured"), seconds.alias("seconds")
+    )
+
+
+def _by_minute(samples: DataFrame) -> DataFrame:
+    """A consumer of several topics is as far behind as on the one where it is worst."""
     return (
-        handled.join(events.select("topic", "offset", "published_at"), ["topic", "offset"])
-        .select("consumer", seconds.alias("seconds"))
-        .groupBy("consumer")
-        .agg(f.count("*").alias("handled"), percentiles.alias("p"), f.max("seconds").alias("max"))
-        .select("consumer", "handled", *(f.col("p")[place].alias(name) for place, name in enumerate(SHARES)), "max")
-        .orderBy("consumer")
+        samples.groupBy("consumer", "sampled_at")
+        .agg(f.max("behind").alias("seconds"))
+        .select("consumer", f.lit("minutes").alias("measured"), "seconds")
     )

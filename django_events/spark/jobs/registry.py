@@ -83,7 +83,7 @@ FUNNEL = Job(
 LATENCY = Job(
     name="latency",
     help="How long events took from being published to being handled, by consumer.",
-    reads=("history", "events"),
+    reads=("history", "samples", "events"),
     columns=("topic", "offset", "published_at"),
 )
 LAG = Job(name="lag", help="How many events each consumer has before it.", reads=("positions",))

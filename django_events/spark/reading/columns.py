@@ -6,6 +6,7 @@ import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     DataType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -16,6 +17,7 @@ from pyspark.sql.types import (
 
 ARROW: dict[DataType, pa.DataType] = {
     BinaryType(): pa.binary(),
+    DoubleType(): pa.float64(),
     IntegerType(): pa.int32(),
     LongType(): pa.int64(),
     StringType(): pa.string(),

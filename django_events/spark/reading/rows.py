@@ -9,7 +9,7 @@ import logging
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psycopg
@@ -298,7 +298,7 @@ def _numbers(array: memoryview | None, type: pa.DataType) -> pa.Array:
     return pa.array(_array(array, np.dtype(type.to_pandas_dtype())))
 
 
-def _array(array: memoryview | None, type: "np.typing.DTypeLike") -> "np.typing.NDArray[np.signedinteger]":
+def _array(array: memoryview | None, type: "np.typing.DTypeLike") -> "np.typing.NDArray[Any]":
     """The values of an array of PostgreSQL that has no nulls."""
     if array is None:
         return np.empty(0, type)
@@ -314,6 +314,7 @@ HOW = {
     pa.binary(): SQL.gather_bytes,
     pa.int32(): SQL.gather_numbers,
     pa.int64(): SQL.gather_numbers,
+    pa.float64(): SQL.gather_numbers,
     pa.timestamp("us", "UTC"): SQL.gather_times,
 }
 # On a server with another encoding, lengths would be counted in it, and not in the UTF-8 that Arrow keeps.

@@ -1,4 +1,4 @@
-"""Tables beside the log, for jobs: dead letters, positions of consumers, and the history of queues."""
+"""Tables beside the log, for jobs: dead letters, positions of consumers, their samples, and the history of queues."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, TimestampType
+from pyspark.sql.types import BinaryType, DoubleType, IntegerType, LongType, StringType, TimestampType
 
 from django_events.spark.dsn import Dsn
 from django_events.spark.reading.columns import Column
@@ -16,7 +16,7 @@ from django_events.statements import SMALL, Statement, as_text, beside, literal
 SQL = beside(__name__)
 
 INT, LONG, TEXT = Column(IntegerType(), ""), Column(LongType(), ""), Column(StringType(), "")
-TIME, BYTES = Column(TimestampType(), ""), Column(BinaryType(), "")
+TIME, BYTES, FLOAT = Column(TimestampType(), ""), Column(BinaryType(), ""), Column(DoubleType(), "")
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,10 @@ TABLES = {
             "dead_lettered": LONG,
             "served_at": TIME,
         },
+    ),
+    "samples": Table(
+        SQL.spark_samples,
+        {"consumer": TEXT, "topic": TEXT, "mode": TEXT, "sampled_at": TIME, "lag": LONG, "behind": FLOAT},
     ),
 }
 

@@ -32,6 +32,21 @@ JOIN django_events_consumer AS c ON c.id = d.consumer_id
 JOIN django_events_topic AS t ON t.id = c.topic_id
 
 
+-- name: spark_samples
+-- How far each consumer was, minute by minute, for jobs. Consumers that are gone, and minutes in which the log could not
+-- be read, are left out.
+--
+-- Relies on: the primary key of django_events_consumer.
+SELECT
+    c.name AS consumer, t.name AS topic, c.mode, s.taken_at AS sampled_at,
+    (one.counts ->> 0)::bigint AS lag, (one.counts ->> 4)::float8 AS behind
+FROM django_events_sample AS s
+CROSS JOIN LATERAL jsonb_each(s.consumers) AS one (consumer_id, counts)
+JOIN django_events_consumer AS c ON c.id = one.consumer_id::int
+JOIN django_events_topic AS t ON t.id = c.topic_id
+WHERE one.counts ->> 4 IS NOT NULL
+
+
 -- name: spark_positions
 -- How far each consumer is, and how many events it has before it, for jobs.
 --
