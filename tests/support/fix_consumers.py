@@ -66,7 +66,8 @@ def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
             declarations.consumers.discard(earlier)
         declared = declarations.consumer(*topics, name=name, **options)(handler)
         made.append(declared)
-        registration.sync("default")
+        declarations.consumers.check()
+        registration.register("default", declared)
         return declared
 
     yield make
