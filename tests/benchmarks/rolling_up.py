@@ -160,11 +160,12 @@ def rolled_up(effort: Effort) -> Iterator[Row]:
         sums=sums,
     )
     consumer = a_consumer(topic, name="bench-python", batch_size=1_000, handler=by_python)
-    with declared(topic) as [topic_id], connection.schema_editor() as editor:
+    with connection.schema_editor() as editor:
         editor.create_model(Figures)
+    with declared(topic) as [topic_id]:
         fill(topic_id, events)
-        with connection.cursor() as cursor:
-            cursor.execute(f"VACUUM (ANALYZE) {log_table(topic_id)}")  # autovacuum does so within a minute
+        with connect() as raw:
+            raw.execute(f"VACUUM (ANALYZE) {log_table(topic_id)}")  # autovacuum does so within a minute
         settle()
         with made(rollup), registered(consumer):
             blocks: dict[str, Callable[[], float]] = {

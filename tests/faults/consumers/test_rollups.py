@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from testproject.private_postgres.server import Server
+from tests.faults.consumers.fleet import READY
 from tests.faults.consumers.ledger import Ledger
 from tests.support.processes import Processes, check_log
 
@@ -115,13 +116,14 @@ def test_a_worker_that_freezes_between_folding_and_settling_counts_nothing(
         processes.wait_until(lambda: lease_is_over(ledger), what="a lease that is over")
         frozen.send_signal(signal.SIGCONT)
     other = processes.start(*COMMAND)
-    processes.wait_until(lambda: is_through(ledger), what="all that is counted")
+    processes.wait_until(lambda: position(ledger) == 50, what="all that is counted")
     if wakes_up == "after the others":
         frozen.send_signal(signal.SIGCONT)
         processes.wait_until(lambda: "lost its lease of" in processes.said(frozen), what="the loss in the log")
     ledger.publish("stock", {"total": 1_000}, key="one")
-    processes.wait_until(lambda: is_through(ledger), what="all that is counted")
+    processes.wait_until(lambda: position(ledger) == 51, what="all that is counted")
     for process in (frozen, other):
+        processes.wait_until(lambda process=process: READY in processes.said(process), what="a worker that is ready")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, processes.said(process)
 
