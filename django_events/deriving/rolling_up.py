@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from django.db import DatabaseError, ProgrammingError
 
-from django_events import declarations, sql
+from django_events import declarations, models, sql
 from django_events.consuming.missing import left_out, missing
 from django_events.consuming.ranges import FoldedRange
 from django_events.consuming.subscriptions import Subscription
@@ -48,7 +48,7 @@ _KEYS = re.compile(r"\$((\.[A-Za-z_][A-Za-z0-9_]*)+)")
 
 
 class FoldedInto(NamedTuple):
-    """What a statement that folded says."""
+    """What a statement that folded says: the events of the range, those that were for the roll-up, and more."""
 
     seen: int
     matching: int
@@ -61,15 +61,42 @@ class RollUpFold:
 
     def __init__(self, declared: DeclaredRollUp) -> None:
         self.declared = declared
-        self._tables: dict[str, str] = {}
+        self._known: dict[str, tuple[int, int]] = {}  # by database: the id of its row, and how many groups it may have
 
     def __call__(self, event: object) -> None:
         raise TypeError(f"Roll-up {self.declared} is no function: its events are folded in the database.")
 
     def fold(self, of: Subscription, match: sql.Statement, after: int, upper: int, *, nested: bool) -> FoldedRange:
-        using, name = of.using, self.declared.name
-        settings = sql.locally(sql.SEES_ALL if nested else SETTINGS)
-        _, rows = sql.fetch_each(using, settings, (SQL.lock, {"name": name}))
+        """The lock, and the statement behind it, travel in one message: what is known of the row is looked at later."""
+        using = of.using
+        settings, lock = sql.locally(sql.SEES_ALL if nested else SETTINGS), (SQL.lock, {"name": self.declared.name})
+        if (known := self._known.get(using)) is None:
+            known = self._row(using, sql.fetch(using, SQL.lock, name=self.declared.name))[:2]
+        self._known.pop(using, None)  # until it has worked
+        statement = fold_statement(
+            self.declared,
+            f"{models.RollUp.TABLE}{known[0]:d}",
+            of.topic_id,
+            match,
+            after=after,
+            upper=upper,
+            most_groups=known[1],
+        )
+        _, rows, [done] = sql.fetch_each(using, settings, lock, (statement, {}))
+        row_id, most_groups, full_since = self._row(using, rows)
+        if row_id != known[0]:
+            raise ProgrammingError(f"Roll-up {self.declared} was registered anew in this moment.")
+        seen, matching, first_at, is_full = done
+        if seen < upper - after:
+            refuse_missing(using, of.topic, of.topic_id, seen, after, upper)
+        if is_full and full_since is None:
+            self._tell_full(of, most_groups)
+        self._known[using] = row_id, most_groups
+        return FoldedRange(matching, first_at)
+
+    def _row(self, using: str, rows: sql.Rows) -> tuple[int, int, datetime | None]:
+        """What the row of the roll-up says, if its table is what this code declares."""
+        name = self.declared.name
         if not rows or json.loads(rows[0][1]) != self.declared.made_by:
             what = "is not registered" if not rows else "was made for another declaration"
             raise ProgrammingError(
@@ -77,15 +104,7 @@ class RollUpFold:
                 f"{using}, or, if that says so: manage.py events rebuild {name}"
             )
         row_id, _, most_groups, full_since = rows[0]
-        table = f"django_events_rollup_{row_id:d}"
-        done = fold_into(
-            using, self.declared, table, of.topic_id, match, after=after, upper=upper, most_groups=most_groups
-        )
-        if done.seen < upper - after:
-            refuse_missing(using, of.topic, of.topic_id, done.seen, after, upper)
-        if done.is_full and full_since is None:
-            self._tell_full(of, most_groups)
-        return FoldedRange(done.matching, done.first_at)
+        return row_id, most_groups, full_since
 
     def leave_out(self, of: Subscription, event_id: int, error: DatabaseError) -> None:
         note_left_out(of.using, self.declared.name, f"{of.topic}/{event_id}", error)
@@ -117,6 +136,22 @@ def fold_into(
     In the caller's transaction, which keeps others from folding into the table meanwhile. Where fewer events were seen
     than there are ids, `refuse_missing` says whether retention and compaction account for it.
     """
+    statement = fold_statement(declared, table, topic_id, match, after=after, upper=upper, most_groups=most_groups)
+    [row] = sql.fetch(using, statement)
+    return FoldedInto(*row)
+
+
+def fold_statement(
+    declared: DeclaredRollUp,
+    table: str,
+    topic_id: int,
+    match: sql.Statement,
+    *,
+    after: int,
+    upper: int,
+    most_groups: int,
+) -> sql.Statement:
+    """What folds a range of events into a table, see `FoldedInto` for its answer."""
     log, shape = log_table(topic_id), _shape(declared)
     read = SQL.read.on(
         log=log,
@@ -131,7 +166,7 @@ def fold_into(
     if match != FILTERLESS:
         seen = SQL.seen_in_log.on(log=log, topic_id=topic_id, after=after, upper=upper)
     if not shape.groups:
-        statement = SQL.fold_ungrouped.on(
+        return SQL.fold_ungrouped.on(
             table=table,
             columns=shape.columns,
             read=read,
@@ -140,26 +175,23 @@ def fold_into(
             updates=shape.updates,
             seen=seen,
         )
-    else:
-        statement = SQL.fold.on(
-            table=table,
-            columns=shape.columns,
-            keys=shape.keys,
-            read=read,
-            aggregates=shape.aggregates,
-            grouped_by=[1, *(("read", group) for group in shape.groups)],
-            groups=[("g", group) for group in shape.groups],
-            known=shape.known,
-            beyond=shape.beyond,
-            placed=shape.placed,
-            totals=shape.totals,
-            places=[*range(1, len(shape.groups) + 2)],
-            updates=shape.updates,
-            seen=seen,
-            most_groups=most_groups,
-        )
-    [row] = sql.fetch(using, statement)
-    return FoldedInto(*row)
+    return SQL.fold.on(
+        table=table,
+        columns=shape.columns,
+        keys=shape.keys,
+        read=read,
+        aggregates=shape.aggregates,
+        grouped_by=[1, *(("read", group) for group in shape.groups)],
+        groups=[("g", group) for group in shape.groups],
+        known=shape.known,
+        beyond=shape.beyond,
+        placed=shape.placed,
+        totals=shape.totals,
+        places=[*range(1, len(shape.groups) + 2)],
+        updates=shape.updates,
+        seen=seen,
+        most_groups=most_groups,
+    )
 
 
 def refuse_missing(using: str, topic: str, topic_id: int, seen: int, after: int, upper: int) -> None:

@@ -2,7 +2,8 @@
 -- Fold the events of a range of ids into the table of a roll-up that has groups: one row for each bucket and group.
 --
 -- Groups that were never seen are put down as rows of the bucket '-infinity', in the order of their first events, until
--- there are as many as the roll-up may have; those beyond are one group together. Rows are written in one order, so that
+-- there are as many as the roll-up may have; those beyond are one group together. Each group of the range is looked up by
+-- itself: an EXISTS would become a join, which reads all that are known for a single event. Rows are written in one order, so that
 -- two sessions never wait for each other in a circle.
 -- Literals: most_groups. Identifiers: table, columns, keys. Parts: read, aggregates, grouped_by, groups, known, beyond (the conditions
 -- that a group is among them), placed, totals, places, updates, seen.
@@ -15,10 +16,9 @@ WITH grouped AS MATERIALIZED (
     GROUP BY {grouped_by}
 ),
 unknown AS MATERIALIZED (
-    SELECT {groups}, min(g.first_id) AS first_id
-    FROM grouped AS g
-    WHERE NOT EXISTS (SELECT FROM {table} AS other WHERE other.bucket = '-infinity' AND {known})
-    GROUP BY {groups}
+    SELECT g.*
+    FROM (SELECT {groups}, min(g.first_id) AS first_id FROM grouped AS g GROUP BY {groups}) AS g
+    WHERE (SELECT true FROM {table} AS other WHERE other.bucket = '-infinity' AND {known} LIMIT 1) IS NULL
 ),
 ranked AS MATERIALIZED (
     SELECT
