@@ -29,6 +29,7 @@ _HOMES = {
     "Receipt": "django_events.drafts",
     "ReceivedEvent": "django_events.received",
     "RetryLater": "django_events.retries",
+    "DeclaredRollUp": "django_events.declarations",
     "DeclaredTopic": "django_events.declarations",
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
@@ -43,6 +44,7 @@ _HOMES = {
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "rollup": "django_events.declarations",
     "shard_of": "django_events.publishing.shards",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
@@ -55,6 +57,7 @@ __all__ = [
     "Claimed",
     "CreateTopic",
     "DeclaredConsumer",
+    "DeclaredRollUp",
     "DeclaredTopic",
     "Draft",
     "EventsError",
@@ -74,6 +77,7 @@ __all__ = [
     "publish",
     "publish_many",
     "queue",
+    "rollup",
     "shard_of",
     "suppress",
     "topic",
@@ -81,7 +85,15 @@ __all__ = [
 
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
-    from django_events.declarations import DeclaredConsumer, DeclaredTopic, consumer, queue, topic
+    from django_events.declarations import (
+        DeclaredConsumer,
+        DeclaredRollUp,
+        DeclaredTopic,
+        consumer,
+        queue,
+        rollup,
+        topic,
+    )
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
     from django_events.migrating import CreateTopic

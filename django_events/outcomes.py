@@ -160,6 +160,17 @@ class Searched(NamedTuple):
     newest: int
 
 
+class UpTo(NamedTuple):
+    """Up to which event of a topic the figures of a roll-up are true, and when that was logged.
+
+    The id is 0 where nothing is counted yet. There is no time then, nor where that event is gone.
+    """
+
+    topic: str
+    id: int
+    logged_at: datetime | None
+
+
 class Resharded(NamedTuple):
     """The version of the map of shards, the shards before and after, and from which to which of them keys move."""
 

@@ -44,7 +44,7 @@ class Statement:
         if made_by is not _LOADER:
             raise TypeError("Statements come from SQL files. Write it into one, and compose it with .on(…).")
 
-    def on(self, **given: "Name | int | sql.Literal | Statement | Sequence[Name | Statement]") -> "Statement":
+    def on(self, **given: "Name | int | sql.Literal | Statement | Sequence[Name | int | Statement]") -> "Statement":
         """The same statement with all its `{…}` replaced: a name is quoted, `("e", "id")` is a qualified one, a number
         is itself, a part is what it says, and of a list each is, with commas between them.
         """
@@ -88,7 +88,7 @@ def quoted_name(*names: str) -> str:
     return sql.Identifier(*names).as_string()
 
 
-def _composed(given: "Name | int | sql.Literal | Statement | Sequence[Name | Statement]") -> str:
+def _composed(given: "Name | int | sql.Literal | Statement | Sequence[Name | int | Statement]") -> str:
     match given:
         case Statement():
             return given.text

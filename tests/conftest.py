@@ -13,6 +13,7 @@ pytest_plugins = [  # each before those that import it
     "tests.support.fix_topics",
     "tests.support.fix_database",
     "tests.support.fix_consumers",
+    "tests.support.fix_rollups",
     "tests.support.fix_servers",
     "tests.support.fix_processes",
     "tests.support.fix_second_database",

@@ -23,6 +23,7 @@ from django_events.admin.charts import Chart, Line, Point, chart, period_of, per
 from django_events.admin.forms import ReasonForm, ReplayForm, RetryForm, RewindForm, SkipForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
+from django_events.admin.rollups import rollup_charts, rollup_of
 from django_events.admin.rows import consumer_rows
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position
@@ -42,6 +43,7 @@ from django_events.retries import Backoff
 SQL = sql.beside(__name__)
 
 LISTED = 100
+OF_HANDLERS = ("retry_now", "skip", "replay")  # what has no meaning for a roll-up
 BY_HAND, LOOKED_AT = 10, 1_000  # interventions on the page of a consumer, and rows that are looked at for them
 LEASED = 10_000  # events in hand that are looked up
 IN_HAND = ("event_id", "received_at", "visible_at", "token", "attempts", "delivered", "error")  # in that order
@@ -255,8 +257,11 @@ class ConsumerAdmin(Pages):
     def consumer(self, request: HttpRequest, address: str) -> HttpResponse:
         row, using = _row(address)
         [standing] = standings(using, [row])
+        rollup = rollup_of(using, row)
         context = {
             "title": str(row),
+            "rollup": rollup,
+            "rollup_charts": rollup_charts(using, rollup, period_of(request)[1]) if rollup else [],
             "trail": [],
             "using": using,
             "consumer": row,
@@ -278,7 +283,11 @@ class ConsumerAdmin(Pages):
             "period": period_of(request)[0],
             "periods": periods(),
             "interventions": _done_by_hand(using, row),
-            "actions": [action for action in ACTIONS.values() if self._offers(request, row, standing.state, action)],
+            "actions": [
+                action
+                for action in ACTIONS.values()
+                if self._offers(request, row, standing.state, action, derived=rollup is not None)
+            ],
             "dead_letters": DeadLetter.objects.using(using).filter(consumer=row).exists(),
         }
         return self.answer(request, "consumer.html", context)
@@ -368,8 +377,12 @@ class ConsumerAdmin(Pages):
             messages.info(request, _("Nothing was changed: there was nothing to do."))
         return HttpResponseRedirect(back)
 
-    def _offers(self, request: HttpRequest, row: Consumer, state: str, action: Action) -> bool:
+    def _offers(
+        self, request: HttpRequest, row: Consumer, state: str, action: Action, *, derived: bool = False
+    ) -> bool:
         if row.mode == "spark" or not may(request, action.permission):
+            return False
+        if derived and action.name in OF_HANDLERS:
             return False
         offered = {
             "pause": row.paused_at is None,

@@ -23,6 +23,8 @@ KINDS = {
     "hung": gettext_lazy("hung"),
     "retrying": gettext_lazy("retrying"),
     "dead letters": gettext_lazy("dead letters"),
+    "groups": gettext_lazy("too many groups"),
+    "left out": gettext_lazy("left out"),
     "not registered": gettext_lazy("not registered"),
     "declared otherwise": gettext_lazy("declared otherwise"),
     "undeclared": gettext_lazy("undeclared"),

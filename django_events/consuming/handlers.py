@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from types import CoroutineType, GeneratorType
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import async_to_sync
 from django.db import connections
@@ -13,6 +13,7 @@ from psycopg.pq import TransactionStatus
 from django_events import declarations, telemetry
 from django_events.consuming import children
 from django_events.consuming.leases import Lease
+from django_events.consuming.ranges import RangeFold
 from django_events.exceptions import HandlerTimeout
 from django_events.publishing.context import enter_cause, leave_cause
 from django_events.received import ReceivedEvent
@@ -45,6 +46,10 @@ class BoundHandler:
     def __init__(self, consumer: declarations.DeclaredConsumer) -> None:
         self.consumer = consumer
         self.invoke: Callable[[Any], Any] = consumer.load()
+        # What folds ranges of ids in the database, instead of a function that gets events.
+        self.folding: RangeFold | None = (
+            cast("RangeFold", self.invoke) if isinstance(consumer, declarations.DeclaredRollUp) else None
+        )
         if inspect.iscoroutinefunction(self.invoke) or inspect.iscoroutinefunction(
             getattr(self.invoke, "__call__", None)  # noqa: B004
         ):

@@ -140,6 +140,17 @@ class LeasedPartition(Lease):
         """The next events, no more than the consumer takes at once; None if the log ends at the position."""
         return self._read()
 
+    def next_range(self, most: int) -> tuple[sql.Statement, int] | None:
+        """The filter of the next events, and up to which id to fold them; None if the log ends at the position.
+
+        They are at most so many ids, and all are judged by the same filter.
+        """
+        if self.position >= self.readable_until and not self._see_end():
+            self.after_crash = False
+            return None
+        match, until = self.subscription.filter_behind(self.position)
+        return match, min(self.readable_until, self.position + most, until)
+
     def read_unread(self) -> EventBatch | None:
         """The next event without its payload, after a batch that could not be read as a whole.
 
@@ -348,6 +359,14 @@ class LeasedPartition(Lease):
                 release=True,
             )
         return self._write(entry)
+
+    def settle_range(self, upper: int, *, handled: int = 0, failed: int = 0) -> PartitionSettlement:
+        """Write down that all is folded up to an id, of a consumer that reads all partitions together."""
+        self.after_crash = False
+        self.batch = EventBatch([], upper, upper)
+        return self._keep(
+            position=upper, number=upper, handled=handled, failed=failed, error="", release=upper >= self.readable_until
+        )
 
     def settle_redrive(self, *, failed: bool, ignored: bool) -> PartitionSettlement:
         """Count a dead letter that was handled again; the position stays."""

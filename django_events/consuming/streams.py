@@ -17,6 +17,7 @@ from django_events.consuming.handlers import BoundHandler
 from django_events.consuming.handling import Handling, OnFailure
 from django_events.consuming.leased_partitions import EventBatch, LeasedPartition, PreparedClaim, claim
 from django_events.consuming.leases import Lease, end_holder
+from django_events.consuming.ranges import RangeFold, RangeSize, RangeTurn
 from django_events.consuming.reading import is_of_payload
 from django_events.consuming.redriving import next_redrive
 from django_events.consuming.setbacks import released_if_unread
@@ -57,6 +58,7 @@ class StreamServer:
         self._session = session
         self._prepared: PreparedClaim | None = None
         self._prepare_at = 0.0
+        self._range_size = RangeSize()
 
     def claim(
         self, min_position: int = 0, *, ours: Collection[Lease] = (), async_commit: bool = True
@@ -86,6 +88,8 @@ class StreamServer:
         """Handle and settle a leased partition for a turn, and release it; returns how many events were passed."""
         if lease.lost_token is not None:
             _take_over(lease, lease.lost_token)
+        if handler.folding is not None:
+            return self._fold(lease, handler.folding, stopping)
         turn = _Turn(lease, handler, on_failure, stopping, self.patient)
         passed = 0
         if (
@@ -99,6 +103,14 @@ class StreamServer:
         if lease.is_at_barrier:
             layouts.pass_barrier(lease.using, self.subscription.consumer_id)
         self._prepare(lease.position + 1)
+        return passed
+
+    def _fold(self, lease: LeasedPartition, folding: RangeFold, stopping: Callable[[], bool]) -> int:
+        """As `serve`, by ranges of ids: there are no dead letters, and no events to read with the claim."""
+        passed = RangeTurn(lease, folding, self._range_size, stopping, seconds=TURN).read()
+        lease.release()
+        if lease.is_at_barrier:
+            layouts.pass_barrier(lease.using, self.subscription.consumer_id)
         return passed
 
     def _claim_prepared(self) -> LeasedPartition | None:

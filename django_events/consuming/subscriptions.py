@@ -120,11 +120,24 @@ def subscriptions(using: str, consumers: Iterable[declarations.DeclaredConsumer]
         .select_related("topic")
         .prefetch_related(Prefetch("positions", models.Position.objects.using(using)))  # or it would ask the router
     }
-    return [_subscription(using, consumer, topic, rows) for consumer in consumers for topic in consumer.topics]
+    derived = made_by_of(using, consumers)
+    return [_subscription(using, consumer, topic, rows, derived) for consumer in consumers for topic in consumer.topics]
+
+
+def made_by_of(using: str, consumers: Iterable[declarations.DeclaredConsumer]) -> dict[str, Any]:
+    """What the tables of the roll-ups among these consumers were made by, by name."""
+    names = [one.name for one in consumers if isinstance(one, declarations.DeclaredRollUp)]
+    if not names:
+        return {}
+    return dict(models.RollUp.objects.using(using).filter(name__in=names).values_list("name", "made_by"))
 
 
 def _subscription(
-    using: str, consumer: declarations.DeclaredConsumer, topic: str, rows: dict[tuple[str, str], models.Consumer]
+    using: str,
+    consumer: declarations.DeclaredConsumer,
+    topic: str,
+    rows: dict[tuple[str, str], models.Consumer],
+    derived: dict[str, Any],
 ) -> Subscription:
     row = rows.get((consumer.name, topic))
     if row is None or row.mode != consumer.mode:
@@ -151,17 +164,23 @@ def _subscription(
         former=_former(row, positions),
         revision=row.revision,
         ordered=row.ordered,
-        outdated=declared_otherwise(row, consumer),
+        outdated=declared_otherwise(row, consumer, derived),
         positions=tuple((p.pk, p.partition) for p in positions if p.layout is not None or p.partition == ALL),
     )
 
 
-def declared_otherwise(row: models.Consumer, consumer: declarations.DeclaredConsumer) -> str:
-    """What of the filter is declared here otherwise than it is registered; empty if nothing is."""
+def declared_otherwise(row: models.Consumer, consumer: declarations.DeclaredConsumer, derived: dict[str, Any]) -> str:
+    """What of the filter is declared here otherwise than it is registered; empty if nothing is.
+
+    Of a roll-up also what its table is made by: see `made_by_of`.
+    """
     here = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
     declared = {name: list(value) if isinstance(value, tuple) else value for name, value in here.items()}
     differing = [name for name, value in declared.items() if value != getattr(row, name)]
-    return ", ".join(f"{name}={declared[name]!r} instead of {getattr(row, name)!r}" for name in differing)
+    said = [f"{name}={declared[name]!r} instead of {getattr(row, name)!r}" for name in differing]
+    if isinstance(consumer, declarations.DeclaredRollUp):
+        said += filter(None, [consumer.differs_from(derived.get(consumer.name, {}))])
+    return ", ".join(said)
 
 
 def refuse_outdated(found: Iterable[Subscription]) -> None:

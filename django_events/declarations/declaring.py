@@ -1,7 +1,7 @@
-"""`topic()`, `consumer()` and `queue()`, with which an app declares."""
+"""`topic()`, `consumer()`, `queue()` and `rollup()`, with which an app declares."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Literal, TypedDict, Unpack, overload
@@ -14,6 +14,7 @@ from django_events.declarations.declared_consumer import (
     Mode,
     Start,
 )
+from django_events.declarations.declared_rollup import DeclaredRollUp
 from django_events.declarations.declared_topic import DeclaredTopic
 from django_events.declarations.limits import texts
 from django_events.declarations.registries import consumers, registry
@@ -211,7 +212,56 @@ def queue(
     return declared
 
 
+def rollup(
+    *topics: DeclaredTopic | str,
+    name: str,
+    every: timedelta = timedelta(minutes=1),
+    by: Mapping[str, str] | None = None,
+    sums: Mapping[str, str] | None = None,
+    mins: Mapping[str, str] | None = None,
+    maxs: Mapping[str, str] | None = None,
+    at: str = "published_at",
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    groups: int = 10_000,
+    retention: timedelta | None = None,
+    start: Start = "beginning",
+    lease: timedelta = timedelta(seconds=30),
+) -> DeclaredRollUp:
+    """Declare a roll-up: a table of figures of the events, in buckets of `every`, and by groups.
+
+    `manage.py migrate` makes its table, and workers keep it true as they serve any stream consumer, but in SQL: a range
+    of ids at once, in the transaction that moves the position, so each event counts exactly once. It counts events, and
+    numbers in their values as sums, minima and maxima, each under a name. Groups are a jsonpath, "type", "key", or
+    "key until :", the part of the key before a text; those beyond `groups` are counted together. A value that is no
+    number is counted as skipped.
+    """
+    declared = DeclaredRollUp(
+        name=name,
+        topics=tuple(str(one) for one in topics),
+        handler="django_events.deriving.rolling_up.RollUpFold",
+        every=every,
+        by=tuple((by or {}).items()),
+        sums=tuple((sums or {}).items()),
+        mins=tuple((mins or {}).items()),
+        maxs=tuple((maxs or {}).items()),
+        at=at,
+        types=texts(types),
+        keys=texts(keys),
+        where=where,
+        groups=groups,
+        retention=retention,
+        partitioned=False,
+        start=start,
+        lease=lease,
+        declared_at=_caller(),
+    )
+    consumers.add(declared)
+    return declared
+
+
 def _caller() -> str:
-    """Where the app called `topic()`, `consumer()` or `queue()`."""
+    """Where the app called one of these functions."""
     frame = sys._getframe(2)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from django.db import DatabaseError
 
 from django_events import models, sql
+from django_events.deriving.forgetting import forget_old_buckets
 from django_events.log import compaction, retention, segments
 from django_events.log.dropping import drop_forgotten, drop_stranded
 from django_events.log.inventory import logs
@@ -135,6 +136,12 @@ STEPS = (
         name="history",
         help="What queue consumers processed is forgotten when it is old.",
         run=lambda using, until: {"deleted": prune_histories(using, seconds=SECONDS)},
+        every=10 * MINUTE,
+    ),
+    Step(
+        name="roll-ups",
+        help="Buckets of roll-ups that are old are forgotten.",
+        run=lambda using, until: {"deleted": forget_old_buckets(using, seconds=SECONDS)},
         every=10 * MINUTE,
     ),
     Step(

@@ -43,6 +43,7 @@ class Granting:
     look_ups: list[str]
     segment_functions: list[str]
     claiming_functions: list[str]
+    roll_ups: list[str]
     path: list[str]
 
     def on(self, rights: str, *names: str) -> str:
@@ -231,6 +232,13 @@ def consumer(of: Granting) -> Iterator[Block]:
             of.on("UPDATE (partitioned, turns_at)", _table(models.Consumer)),
         ],
     )
+    yield Block(
+        "Roll-ups: it folds events into their tables, one worker at a time under the lock of their rows.",
+        [
+            of.on("SELECT, UPDATE (full_since, left_out, left_out_at, error)", _table(models.RollUp)),
+            *([of.on("SELECT, INSERT, UPDATE", *of.roll_ups)] if of.roll_ups else []),
+        ],
+    )
     tables = (models.Delivery, models.DeliveryLease, models.PastDelivery, models.DeadLetter)
     yield Block(
         "What is on its way, in a worker's hand, done, or given up.",
@@ -260,7 +268,11 @@ def operator(of: Granting) -> Iterator[Block]:
     yield _entry(of)
     yield Block(
         "All tables of django_events, and the functions that publish.",
-        [of.on("SELECT, INSERT, UPDATE, DELETE", *_tables()), of.on_sequence(), of.on_functions(of.functions)],
+        [
+            of.on("SELECT, INSERT, UPDATE, DELETE", *_tables(), *of.roll_ups),
+            of.on_sequence(),
+            of.on_functions(of.functions),
+        ],
     )
     yield Block(
         "The log: the transfer adds events, erase() blanks them. Segments come and go by functions that have the\n"
@@ -276,7 +288,7 @@ def operator(of: Granting) -> Iterator[Block]:
 def reader(of: Granting) -> Iterator[Block]:
     """The rights to look: status, peek, the admin without its actions, Spark."""
     yield _entry(of)
-    yield Block("All tables of django_events, to read.", [of.on("SELECT", *_tables())])
+    yield Block("All tables of django_events, to read.", [of.on("SELECT", *_tables(), *of.roll_ups)])
     yield Block("The log: also of topics and segments that come later.", [of.on_log("SELECT")])
     yield Block(
         "Old snapshots, which hold the log up, are looked for.",
@@ -312,7 +324,7 @@ def revoking(using: str, role: str) -> list[Block]:
     if role == of.owner:
         raise Invalid(f"{role!r} owns the tables of events. An owner has its rights by that, and no REVOKE takes them.")
     name, schema = quoted_name(role), quoted_name(of.schema)
-    tables = ",\n    ".join(f"{schema}.{quoted_name(table)}" for table in _tables())
+    tables = ",\n    ".join(f"{schema}.{quoted_name(table)}" for table in [*_tables(), *of.roll_ups])
     functions = _functions(of.all_functions)
     return [
         Block(

@@ -166,7 +166,8 @@ GRANT {role} TO {to}
 
 -- name: home
 -- Where the tables of events are: the schema, its database, who owns them, the owner's functions that publish, that look
--- a topic up, that change segments and that claim events, with their arguments, and the schemas of the search_path.
+-- a topic up, that change segments and that claim events, with their arguments, the tables of roll-ups, and the schemas
+-- of the search_path.
 --
 -- Relies on: the catalog's own indexes.
 SELECT
@@ -175,6 +176,12 @@ SELECT
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_topic_id\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(segment|segments|rewritten)\('),
     ARRAY(SELECT ours FROM unnest(f.signatures) AS ours WHERE ours ~ '_(claim|ack|nack|extend)\('),
+    ARRAY(
+        SELECT own.relname
+        FROM pg_class AS own
+        WHERE own.relnamespace = n.oid AND own.relkind = 'r' AND own.relname ~ '^django_events_rollup_[0-9]+$'
+        ORDER BY own.relname
+    )::text[],
     ARRAY(SELECT name FROM unnest(current_schemas(false)) AS name WHERE NOT starts_with(name, 'pg_'))::text[]
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -982,6 +982,68 @@ class Migration(OnPostgreSQL):
                 "verbose_name_plural": "clocks",
             },
         ),
+        migrations.CreateModel(
+            name="RollUp",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=63, unique=True, verbose_name="name")),
+                (
+                    "made_by",
+                    models.JSONField(
+                        help_text="What its table is made by: buckets, groups and measures, as they were declared.",
+                        verbose_name="made by",
+                    ),
+                ),
+                ("most_groups", models.IntegerField(verbose_name="at most groups")),
+                ("retention", models.DurationField(blank=True, null=True, verbose_name="retention")),
+                (
+                    "full_since",
+                    models.DateTimeField(
+                        blank=True,
+                        editable=False,
+                        help_text="Since when further groups are counted together.",
+                        null=True,
+                        verbose_name="full since",
+                    ),
+                ),
+                (
+                    "left_out",
+                    models.BigIntegerField(
+                        default=0,
+                        editable=False,
+                        help_text="Events that could not be counted at all.",
+                        verbose_name="left out",
+                    ),
+                ),
+                (
+                    "left_out_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last left out at"),
+                ),
+                (
+                    "error",
+                    models.TextField(blank=True, db_default="", default="", editable=False, verbose_name="last error"),
+                ),
+                (
+                    "made_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="made at",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "django_events_rollup",
+                "default_permissions": ("view",),
+                "verbose_name": "roll-up",
+                "verbose_name_plural": "roll-ups",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=_readable("full_since", "left_out_at"), name="django_events_rollup_times"
+                    )
+                ],
+            },
+        ),
         migrations.RunSQL(TUNE_COMING_AND_GOING, migrations.RunSQL.noop),
         migrations.SeparateDatabaseAndState(
             database_operations=[migrations.RunSQL(CREATE_LOG, "DROP TABLE django_events_event")],

@@ -59,6 +59,28 @@ def drop_logs(apps: Any, schema_editor: Any) -> None:
                 cursor.execute(f"DROP TABLE {', '.join(names)}")
 
 
+# The tables of roll-ups, which are made as apps declare them. None of ours has such a name.
+ROLL_UPS = """
+SELECT c.oid::regclass::text
+FROM pg_class AS c
+JOIN pg_class AS ours ON ours.oid = to_regclass('django_events_rollup') AND ours.relnamespace = c.relnamespace
+WHERE c.relkind = 'r' AND c.relname ~ '^django_events_rollup_[0-9]+$'
+LIMIT %s
+"""
+
+
+def drop_roll_ups(apps: Any, schema_editor: Any) -> None:
+    """Drop the tables of roll-ups."""
+    with schema_editor.connection.cursor() as cursor:
+        while True:
+            cursor.execute(ROLL_UPS, [BATCH])
+            names = [name for (name,) in cursor.fetchall()]
+            if not names:
+                return
+            # The names come quoted from regclass.
+            cursor.execute(f"DROP TABLE {', '.join(names)}")
+
+
 class Migration(OnPostgreSQL):
     atomic = False
 
@@ -66,6 +88,7 @@ class Migration(OnPostgreSQL):
 
     operations = [
         migrations.RunPython(migrations.RunPython.noop, drop_logs),
+        migrations.RunPython(migrations.RunPython.noop, drop_roll_ups),
         migrations.RunPython(migrations.RunPython.noop, drop_captures),  # downwards it is the first
         CreateTopics(),
     ]

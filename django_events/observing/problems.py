@@ -9,7 +9,7 @@ from datetime import timedelta
 from django.utils.translation import gettext
 
 from django_events import declarations, models, sql
-from django_events.consuming.subscriptions import declared_otherwise
+from django_events.consuming.subscriptions import declared_otherwise, made_by_of
 from django_events.log.holders import LockHolder
 from django_events.log.holders import holders as lock_holders
 from django_events.log.inventory import NextScheduled, Waiting
@@ -66,6 +66,7 @@ def find_problems(
         *_hung(using),
         *_retrying(standings),
         *_dead(standings),
+        *_rolled_up(using, declared),
         *_held_back(using),
         *_bloated(using),
         *_unregistered(using, declared, standings),
@@ -229,6 +230,12 @@ def _repair_for(row: models.Consumer) -> str:
     if row.failure == MISSING:
         return _beyond(row)
     kind = sql.kind_of_state(row.failure)
+    derived = models.RollUp.objects.using(row._state.db).filter(name=row.name).first()
+    if derived is not None and derived.table in row.error:
+        return gettext("Repair the table of the roll-up, %(table)s; or make it anew: %(command)s") % {
+            "table": derived.table,
+            "command": _events("rebuild", row.name),
+        }
     if kind is sql.ErrorKind.TABLE_GONE:
         return _repair(models.Topic(pk=row.topic_id, failure=row.failure))
     if kind is sql.ErrorKind.FORBIDDEN:
@@ -360,6 +367,30 @@ def _dead(standings: list[Standing]) -> Iterator[Finding]:
             yield _of_all(one, "dead letters", what, _events("dead-letters", one.consumer))
 
 
+def _rolled_up(using: str, declared: Declared) -> Iterator[Finding]:
+    """Roll-ups that have as many groups as they may, and those that lately left out an event."""
+    names = {consumer for consumer, _ in declared}
+    rows = models.RollUp.objects.using(using).filter(name__in=names).annotate(now=ClockTimestamp()).order_by("name")
+    for row, topic in [(row, topic) for row in rows for name, topic in sorted(declared) if name == row.name]:
+        if row.full_since is not None:
+            what = gettext(
+                "has %(groups)s groups since %(moment)s, as many as it may: further ones are counted together."
+            ) % {"groups": f"{row.most_groups:,}", "moment": moment(row.full_since)}
+            remedy = gettext(
+                "Is the group one that never ends, like a number of an order? Or let it have more: %(way)s"
+            ) % {"way": "rollup(…, groups=…)"}
+            yield _problem("groups", row.name, topic, None, what, remedy)
+        if row.left_out_at is not None and row.now - row.left_out_at < TOLD_FOR:
+            what = gettext("%(events)s left out, which can't be counted, the last at %(moment)s.") % {
+                "events": counted.events(row.left_out),
+                "moment": moment(row.left_out_at),
+            }
+            remedy = gettext("Does its filter fail on a value? After the repair, count anew: %(command)s") % {
+                "command": _events("rebuild", row.name)
+            }
+            yield _problem("left out", row.name, topic, None, f"{what} {row.error}", remedy)
+
+
 def _held_back(using: str) -> Iterator[Finding]:
     for holder in holders(using, age=HELD, most=LOOKED_INTO):
         what = gettext("%(holder)s: dead rows pile up, and every look gets slower.") % {"holder": _holder(holder)}
@@ -400,9 +431,10 @@ def _declared_otherwise(using: str, declared: Declared) -> Iterator[Finding]:
     """Consumers whose filter is another one in the code that looks: it is older than what is registered, or newer."""
     names = {consumer for consumer, _ in declared}
     rows = models.Consumer.objects.using(using).filter(name__in=names).exclude(mode="spark").select_related("topic")
+    derived = made_by_of(using, declarations.consumers)
     for row in rows.order_by("name", "topic__name"):
         here = declarations.consumers.get(row.name)
-        if (row.name, row.topic.name) in declared and (differing := declared_otherwise(row, here)):
+        if (row.name, row.topic.name) in declared and (differing := declared_otherwise(row, here, derived)):
             what = gettext(
                 "declared at %(place)s with %(options)s as registered: workers of this code leave it alone."
             ) % {

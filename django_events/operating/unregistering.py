@@ -64,6 +64,9 @@ def forget(using: str, row: models.Consumer, *, by: str | None, reason: str = ""
     reached = {str(p.partition): p.position for p in row.positions.using(using)}
     record(using, row, "unregister", by=by, reason=reason, positions=reached)
     row.delete(using=using)
+    if not models.Consumer.objects.using(using).filter(name=row.name).exists():
+        # Of a roll-up: nothing folds into its table any more, and the next `migrate` drops it.
+        models.RollUp.objects.using(using).filter(name=row.name).delete()
 
 
 def _refuse_declared(row: models.Consumer) -> None:

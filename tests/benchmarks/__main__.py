@@ -23,6 +23,7 @@ FAMILIES = (
     "changes",
     "transfer",
     "consuming",
+    "rolling_up",
     "deliveries",
     "end_to_end",
     "time_line",

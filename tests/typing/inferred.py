@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import pgtrigger
@@ -13,6 +13,7 @@ from django_events import (
     BufferedWriter,
     Claimed,
     DeclaredConsumer,
+    DeclaredRollUp,
     DeclaredTopic,
     Draft,
     Receipt,
@@ -27,6 +28,7 @@ from django_events import (
     publish,
     publish_many,
     queue,
+    rollup,
     topic,
 )
 from django_events import operations as by_hand
@@ -72,6 +74,15 @@ assert_type(consumer(orders, name="one"), Callable[[Callable[[ReceivedEvent], ob
 assert_type(
     consumer(orders, name="some", batch_size=5), Callable[[Callable[[list[ReceivedEvent]], object]], DeclaredConsumer]
 )
+
+revenue = rollup(orders, name="revenue", by={"store": "$.store"}, sums={"revenue": "$.total"}, every=timedelta(hours=1))
+assert_type(revenue, DeclaredRollUp)
+days = revenue.between(datetime.now(UTC), datetime.now(UTC)).every("1 day", tz="Europe/Berlin").by("store").filled()
+assert_type(days.order_by("-revenue")[0], dict[str, Any])
+assert_type(days[:10], list[dict[str, Any]])
+assert_type([row["count"] for row in days], list[Any])
+assert_type(len(days), int)
+assert_type(revenue.up_to()[0].id, int)
 
 # A handler's parameter: a lambda has its type from `consumer` alone.
 

@@ -59,12 +59,12 @@ def test_every_public_name_is_what_it_says():
             "ReceivedEvent",
             "RetryLater",
         ),
-        *("BufferedWriter", "CreateTopic", "DeclaredTopic"),
+        *("BufferedWriter", "CreateTopic", "DeclaredRollUp", "DeclaredTopic"),
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
-        *("outbox", "publish", "publish_many", "queue", "shard_of", "suppress", "topic"),
+        *("outbox", "publish", "publish_many", "queue", "rollup", "shard_of", "suppress", "topic"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)

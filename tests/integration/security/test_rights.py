@@ -39,6 +39,7 @@ from django_events.spark.sink import SQL as SINK_SQL
 from testproject.shop.models import Product
 from tests.support.fix_database import login
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_rollups import row_of, table_of
 from tests.support.fix_topics import transfer_all
 
 pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
@@ -438,6 +439,47 @@ def test_operators_move_events_and_repair(readers, roles, handled, make_topic):
     called("run_consumer", *NAMES, using=roles["consumer"], once=True)
 
     assert_refused(alias, "SELECT FROM auth_user", "DELETE FROM shop_product")
+
+
+@pytest.mark.requirement("H3")
+@pytest.mark.parametrize("made", ["before the rights were given", "afterwards"])
+def test_rollups_are_kept_by_consumers_cleaned_by_operators_and_seen_by_readers(request, make_rollup, made):
+    topic = request.getfixturevalue("make_topic")("things")
+
+    def make():
+        return make_rollup(topic, by={"store": "$.store"}, groups=1, at="$.at", retention=timedelta(days=10))
+
+    counted = make() if made.startswith("before") else None
+    roles = request.getfixturevalue("roles")
+    counted = counted or make()
+    table = table_of(counted)
+    values = [{"store": "a", "at": "2026-01-01"}, {"store": "b"}, {"store": "c"}]
+    fill_topic(topic, *values)
+    called("run_consumer", "revenue", using=roles["consumer"], once=True)
+    assert row_of(counted).full_since is not None
+    assert counted.up_to(using=roles["reader"])[0].id == 3
+    span = timezone.now() - timedelta(days=1_000), timezone.now()
+    assert len(counted.between(*span, using=roles["reader"]).by("store")) == 2
+    called("events", "maintain", "roll-ups", using=roles["operator"])
+    assert len(counted.between(*span).by("store")) == 1
+
+    for kind in ("consumer", "reader"):
+        assert_refused(roles[kind], f"DELETE FROM {table}", "DELETE FROM django_events_rollup")
+    assert_refused(
+        roles["consumer"],
+        "UPDATE django_events_rollup SET made_by = NULL",
+        "INSERT INTO django_events_rollup SELECT * FROM django_events_rollup",
+    )
+    assert_refused(roles["reader"], f"UPDATE {table} SET count = 0", f"INSERT INTO {table} SELECT * FROM {table}")
+    for kind in ("publisher", "claimer", "sink"):
+        assert_refused(roles[kind], f"SELECT FROM {table}", "SELECT FROM django_events_rollup")
+    for kind in KINDS:
+        run(command.grants("default", role=kind, to=name_of(kind, roles), revoke=True).text)
+        assert_refused(roles[kind], f"SELECT FROM {table}")
+    declarations.consumers.discard(counted)
+    printed("operator", name_of("operator", roles))
+    unregister("revenue", using=roles["operator"])
+    assert not models.RollUp.objects.exists()
 
 
 def test_operators_forget_consumers(readers, roles, make_consumer):

@@ -5,7 +5,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from django_events import Backoff, consumer, topic
+from django_events import Backoff, consumer, rollup, topic
 from testproject.shop.events import orders, payments, stock
 from tests.support.fault_app import handlers
 
@@ -48,6 +48,18 @@ doomed_batched = consumer(orders, name="doomed_batched", batch_size=20, **DOOMED
 doomed_outside = consumer(orders, name="doomed_outside", transactional=False, **DOOMED)(handlers.deliver)
 doomed_queued = consumer(orders, name="doomed_queued", mode="queue", ordered=True, **DOOMED)(handlers.write)
 doomed_bare = consumer(stock, name="doomed_bare", **DOOMED)(handlers.write_bare)
+
+takings = rollup(
+    orders,
+    payments,
+    stock,
+    name="takings",
+    every=timedelta(hours=1),
+    by={"of": "key", "kind": "type"},
+    sums={"total": "$.total"},
+    maxs={"most": "$.total"},
+    lease=STEADY["lease"],
+)
 
 # Ticks only where a test moves its row: otherwise on the first of January.
 yearly = echoes.every("0 0 1 1 *", type="tick")

@@ -1,0 +1,60 @@
+"""What the page of a consumer shows of the roll-up that it keeps: its table, its groups, and its figures over time."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.utils.translation import gettext as _
+
+from django_events import declarations, sql
+from django_events.admin.charts import Chart, Line, Point, chart
+from django_events.declarations import DeclaredRollUp
+from django_events.deriving.rollups import known_groups
+from django_events.models import Consumer, RollUp
+
+POINTS = 100  # of a line, about
+STEPS = (60, 300, 900, 1_800, 3_600, 21_600, 86_400)  # seconds
+
+
+class ShownRollUp(NamedTuple):
+    """The row of a roll-up, and how many groups are known; None where it has none."""
+
+    row: RollUp
+    groups: int | None
+
+
+def rollup_of(using: str, consumer: Consumer) -> ShownRollUp | None:
+    """The roll-up that a consumer keeps true, if it does."""
+    row = RollUp.objects.using(using).filter(name=consumer.name).first()
+    return None if row is None else ShownRollUp(row, known_groups(using, row))
+
+
+def rollup_charts(using: str, shown: ShownRollUp, period: timedelta) -> list[Chart]:
+    """Its figures, of all groups together; none where this process doesn't declare them as the table was made."""
+    declared = next((one for one in declarations.consumers if one.name == shown.row.name), None)
+    if not isinstance(declared, DeclaredRollUp) or declared.differs_from(shown.row.made_by):
+        return []
+    end = sql.now(using)
+    return list(_charts(using, declared, end - period, end))
+
+
+def _charts(using: str, declared: DeclaredRollUp, start: datetime, end: datetime) -> Iterator[Chart]:
+    seconds = _step(declared, end - start)
+    rows = list(declared.between(start, end, using=using).every(timedelta(seconds=seconds)).filled())
+
+    def line(label: str, name: str) -> Line:
+        points = [Point(max(row["bucket"], start), float(row[name])) for row in rows if row[name] is not None]
+        return Line(label, points)
+
+    of_step = _("in %(minutes)s min") % {"minutes": f"{seconds // 60:,}"}
+    yield chart(
+        _("Counted"), of_step, [line(_("counted"), "count"), line(_("skipped"), "skipped")], start=start, end=end
+    )
+    for kind, name, _path in declared.measures:
+        yield chart(name, of_step, [line(kind, name)], start=start, end=end)
+
+
+def _step(declared: DeclaredRollUp, period: timedelta) -> int:
+    """The shortest step of which about a hundred are in the period, and which is made of whole buckets."""
+    own, least = declared.every.total_seconds(), period.total_seconds() / POINTS
+    return next((step for step in STEPS if step >= least and step % own == 0), STEPS[-1])
