@@ -150,10 +150,11 @@ def ends(using: str, topic: Topic) -> tuple[int, int]:
 
 def id_at(using: str, topic: Topic, moment: datetime) -> int:
     """The first event that was logged at a time or after it."""
-    return log_positions.find(using, topic, _aware(moment))
+    return log_positions.find(using, topic, aware(moment))
 
 
-def _aware(moment: datetime) -> datetime:
+def aware(moment: datetime) -> datetime:
+    """A time of a form, which a site without time zones reads without one."""
     return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
 

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django_events import declarations, sql
 from django_events.admin.charts import Chart, Line, Point, chart
 from django_events.declarations import DeclaredRollUp
-from django_events.deriving.rollups import known_groups
+from django_events.deriving.rollups import has_table, known_groups
 from django_events.models import Consumer, RollUp
 
 POINTS = 100  # of a line, about
@@ -31,15 +31,30 @@ def rollup_of(using: str, consumer: Consumer) -> ShownRollUp | None:
 
 def rollup_charts(using: str, shown: ShownRollUp, period: timedelta) -> list[Chart]:
     """Its figures, of all groups together; none where this process doesn't declare them as the table was made."""
-    declared = next((one for one in declarations.consumers if one.name == shown.row.name), None)
-    if not isinstance(declared, DeclaredRollUp) or declared.differs_from(shown.row.made_by):
+    declared = declared_as_made(using, shown.row.name)
+    if declared is None:
         return []
     end = sql.now(using)
     return list(_charts(using, declared, end - period, end))
 
 
+def declared_as_made(using: str, name: str) -> DeclaredRollUp | None:
+    """A roll-up that has its table, and that this process declares as that was made."""
+    declared = next((one for one in declarations.consumers if one.name == name), None)
+    row = RollUp.objects.using(using).filter(name=name).first()
+    if row is None or not isinstance(declared, DeclaredRollUp) or declared.differs_from(row.made_by):
+        return None
+    return declared if has_table(using, row) else None
+
+
+def step_of(period: timedelta, declared: DeclaredRollUp | None = None) -> int:
+    """The shortest step, in seconds, of which about a hundred are in a period, and that is made of whole buckets."""
+    own, least = declared.every.total_seconds() if declared else 1, period.total_seconds() / POINTS
+    return next((step for step in STEPS if step >= least and step % own == 0), STEPS[-1])
+
+
 def _charts(using: str, declared: DeclaredRollUp, start: datetime, end: datetime) -> Iterator[Chart]:
-    seconds = _step(declared, end - start)
+    seconds = step_of(end - start, declared)
     rows = list(declared.between(start, end, using=using).every(timedelta(seconds=seconds)).filled())
 
     def line(label: str, name: str) -> Line:
@@ -52,9 +67,3 @@ def _charts(using: str, declared: DeclaredRollUp, start: datetime, end: datetime
     )
     for kind, name, _path in declared.measures:
         yield chart(name, of_step, [line(kind, name)], start=start, end=end)
-
-
-def _step(declared: DeclaredRollUp, period: timedelta) -> int:
-    """The shortest step of which about a hundred are in the period, and which is made of whole buckets."""
-    own, least = declared.every.total_seconds(), period.total_seconds() / POINTS
-    return next((step for step in STEPS if step >= least and step % own == 0), STEPS[-1])

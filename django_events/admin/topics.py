@@ -15,6 +15,7 @@ from django_events.admin import addresses, causes, log, matching, payloads
 from django_events.admin.forms import OnceForm, RemoveForm, RepartitionForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows, topic_rows
+from django_events.admin.volume import volume
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.log.inventory import extents, logs, waiting
 from django_events.models import Consumer, Event, Topic
@@ -203,7 +204,7 @@ class TopicAdmin(Pages):
     def log(self, request: HttpRequest, address: str) -> HttpResponse:
         topic, using = _row(address)
         form = log.LogForm(request.GET)
-        found = None
+        found = shown = None
         kept: dict[str, Any] = {}
         if form.is_valid():
             said = form.cleaned_data
@@ -221,6 +222,7 @@ class TopicAdmin(Pages):
             else:
                 after = addresses.id_of(request, "after")
                 found = log.page(using, topic, filters=filters, **within, before=before, after=after)
+            shown = volume(using, topic, kept=kept, **within)
         context = {
             "title": _("Log of %(topic)s") % {"topic": topic.name},
             "trail": [(topic.name, self.url("change", address))],
@@ -228,6 +230,7 @@ class TopicAdmin(Pages):
             "topic": topic,
             "form": form,
             "found": found,
+            "volume": shown,
             "at": addresses.id_of(request, "at"),
             "kept": urlencode(kept),
         }

@@ -88,10 +88,15 @@ def drop_stranded(using: str) -> list[str]:
     return [f"Roll-ups: the table {table} is dropped, no roll-up has it." for table in stranded]
 
 
+def has_table(using: str, row: models.RollUp) -> bool:
+    """Whether its table is there, which a restore or a person may have dropped."""
+    [[there]] = sql.fetch(using, SQL.is_there, table=row.table)
+    return bool(there)
+
+
 def known_groups(using: str, row: models.RollUp) -> int | None:
     """How many groups are known; None where its table is gone, or has no groups."""
-    [[there]] = sql.fetch(using, SQL.is_there, table=row.table)
-    if not there or not row.made_by.get("by"):
+    if not has_table(using, row) or not row.made_by.get("by"):
         return None
     [[groups]] = sql.fetch(using, SQL.known_groups.on(table=row.table))
     return int(groups)
@@ -110,8 +115,7 @@ def _sync(using: str, declared: DeclaredRollUp) -> list[str]:
     changes = _adapt(using, row, declared)
     if row.made_by == declared.made_by:
         return [f"Roll-up {declared}: {', '.join(changes)}."] if changes else []
-    [[there]] = sql.fetch(using, SQL.is_there, table=row.table)
-    if there and is_empty(using, row.table):
+    if has_table(using, row) and is_empty(using, row.table):
         sql.run(using, SQL.drop.on(table=row.table))
         row.made_by = declared.made_by
         row.save(using=using, update_fields=["made_by"])
