@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from django_events.declarations.limits import (
     LONGEST_LEASE,
@@ -60,6 +60,7 @@ class DeclaredConsumer(Operable):
     history: timedelta | None = None
     max_pending: int | None = None
     declared_at: str = field(default="", compare=False, repr=False)
+    derived: ClassVar[bool] = False  # whether it keeps a table true that is nothing but its events
 
     def __str__(self) -> str:
         return self.name

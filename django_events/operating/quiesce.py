@@ -12,7 +12,7 @@ from types import TracebackType
 
 from django.db import OperationalError, connections
 
-from django_events import models, sql
+from django_events import declarations, models, sql
 from django_events.consuming.leases import end_holder
 from django_events.exceptions import InUse, Refused, UnknownName
 from django_events.models.functions import ClockTimestamp
@@ -149,6 +149,17 @@ def refuse_queries(rows: Sequence[models.Consumer]) -> None:
             raise Refused(
                 f"Consumer {row} is a streaming query of Spark, and its checkpoint decides what it reads. Nothing was "
                 "changed. Stop the query, or start it with another checkpoint."
+            )
+
+
+def refuse_derived(rows: Sequence[models.Consumer], verb: str) -> None:
+    """Refused if one of them keeps a table true: events that come again would count twice there."""
+    names = {row.name for row in rows}
+    for declared in declarations.consumers:
+        if declared.derived and declared.name in names:
+            raise Refused(
+                f"Consumer {declared} keeps a table, in which events that come again would count twice: {verb} is not "
+                f"for it. Nothing was changed. To fold all of its log anew: manage.py events rebuild {declared}"
             )
 
 

@@ -20,7 +20,7 @@ from django_events.models.buffer import writable
 from django_events.operating.dead_letters import NAMED, refuse_before_older
 from django_events.operating.interventions import record, this_user
 from django_events.operating.locks import bounded
-from django_events.operating.quiesce import lock, refuse_queries
+from django_events.operating.quiesce import lock, refuse_derived, refuse_queries
 from django_events.outcomes import Replayed
 from django_events.statements import log_table
 
@@ -74,6 +74,7 @@ def replay(
     _refuse_unclear(chosen, reason)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
+    refuse_derived(rows, "replay")
     refuse_several(rows, (chosen.ids or [first or 1])[0])
     [row] = rows
     ids = [event_id for event_id, *_ in _look(using, row, chosen)]  # which may take long, so it locks nothing

@@ -17,7 +17,7 @@ from django_events.consuming.waiting import wait_again
 from django_events.exceptions import InUse, Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
-from django_events.operating.quiesce import refuse_queries, standing_still
+from django_events.operating.quiesce import refuse_derived, refuse_queries, standing_still
 from django_events.outcomes import Move
 
 SQL = sql.beside(__name__)
@@ -44,6 +44,7 @@ def rewind(
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
+    refuse_derived(rows, "rewind")
     if isinstance(to, int):
         refuse_several(rows, to)
     if dry_run:
@@ -82,11 +83,33 @@ def rewind(
             if _has_layouts(row):
                 layouts.arrange(using, row)
             if went_back:  # what comes again is judged by the filter of now
-                former = models.Consumer.objects.using(using).filter(pk=row.pk, former_filters__isnull=False)
-                former.update(former_filters=None, revision=F("revision") + 1)
+                _forget_former_filters(using, row)
             lowest = row.positions.using(using).aggregate(lowest=Min("position"))["lowest"]
             wait_again(using, row, after=-1 if lowest is None else lowest)
     return moves
+
+
+def move_to_end(using: str, row: models.Consumer) -> list[Move]:
+    """Set a stream consumer to the end of its log, with nothing in hand: what is there was taken in otherwise.
+
+    In the transaction of `standing_still`, with its topics. Events are judged by the filter of now from there on.
+    """
+    _look_again(using, row, partition=None)
+    for position in _lacking(using, row, log_positions.find(using, row.topic, "end")):
+        position.save(using=using)
+    moves = []
+    for move, position in _moves(using, row, "end", None):
+        position.save(using=using)
+        moves.append(move)
+    if _has_layouts(row):
+        layouts.arrange(using, row)
+    _forget_former_filters(using, row)
+    return moves
+
+
+def _forget_former_filters(using: str, row: models.Consumer) -> None:
+    former = models.Consumer.objects.using(using).filter(pk=row.pk, former_filters__isnull=False)
+    former.update(former_filters=None, revision=F("revision") + 1)
 
 
 def _moves(

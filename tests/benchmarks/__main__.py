@@ -24,6 +24,7 @@ FAMILIES = (
     "transfer",
     "consuming",
     "deliveries",
+    "projections",
     "end_to_end",
     "time_line",
     "operations",

@@ -1485,6 +1485,8 @@ SUBCOMMANDS = {
     "skip": ["billing", "1", "--reason", "x"],
     "rewind": ["billing", "--to", "end"],
     "replay": ["billing", "--ids", "1", "--reason", "x"],
+    "rebuild": ["billing"],
+    "check-projection": ["billing"],
     "unregister": ["billing"],
     "dead-letters": [],
     "redrive": ["billing", "--all"],
