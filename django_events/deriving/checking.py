@@ -40,15 +40,17 @@ class _Applied(NamedTuple):
 
     row: models.Consumer
     positions: dict[int, int]
+    layout: int
     dead: frozenset[int]
 
     def has(self, event: ReceivedEvent) -> bool:
-        return event.id <= self._position(event) and event.id not in self.dead
+        return event.id not in self.dead and self._is_passed(event)
 
-    def _position(self, event: ReceivedEvent) -> int:
-        if event.id < self.row.topic.all_layouts[-1].first_id:  # by earlier layouts everything was handled
-            return event.id
-        return self.positions.get(event.partition if self.row.partitioned else models.Position.ALL, 0)
+    def _is_passed(self, event: ReceivedEvent) -> bool:
+        if not self.row.partitioned:
+            return event.id <= self.positions.get(models.Position.ALL, 0)
+        layout = self.row.topic.layout_at(event.id)  # what an earlier one has is handled before the next one is read
+        return layout < self.layout or (layout == self.layout and event.id <= self.positions.get(event.partition, 0))
 
     @property
     def reached(self) -> int:
@@ -100,14 +102,9 @@ def check(projection: DeclaredProjection[Any], *, sample: int = 1_000, using: st
 
 
 def _applied(using: str, row: models.Consumer) -> _Applied:
-    positions = {one.partition: one.position for one in row.positions.using(using)}
-    first_id = row.topic.all_layouts[-1].first_id
-    if row.turns_at is not None or (row.partitioned and any(one < first_id - 1 for one in positions.values())):
-        raise Refused(
-            f"Consumer {row} is about to read its topic by another layout, from {row.topic}/{first_id} on. Try again "
-            "when it has come so far."
-        )
-    return _Applied(row, positions, _dead(using, row))
+    positions = list(row.positions.using(using))
+    layout = max((one.layout for one in positions if one.layout is not None), default=0)
+    return _Applied(row, {one.partition: one.position for one in positions}, layout, _dead(using, row))
 
 
 def _dead(using: str, row: models.Consumer) -> frozenset[int]:

@@ -3,18 +3,19 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, transaction
 
 from django_events import models, sql
 from django_events.consuming.failures import summary_of
 from django_events.declarations import DeclaredProjection
+from django_events.deriving import shadowing
 from django_events.deriving.checking import as_of as as_of
 from django_events.deriving.checking import check as check
 from django_events.deriving.folding import Folding
 from django_events.deriving.reading import Source, read
-from django_events.deriving.rebuilding import Failed, Folded
+from django_events.deriving.rebuilding import Failed
 from django_events.received import ReceivedEvent
 from django_events.retries import Ignore
 
@@ -36,6 +37,14 @@ class ProjectionHandler:
         if self._several:  # workers of two topics would read the same row, and one of them would undo the other's
             sql.fetch(using, SQL.one_at_a_time, projection=self._name)
         self._fold(using, events)
+
+
+class FoldedEvents(NamedTuple):
+    """As `rebuilding.Folded`."""
+
+    reached: dict[str, int]
+    events: int
+    failed: Failed | None = None
 
 
 class ProjectionFilling:
@@ -65,9 +74,17 @@ class ProjectionFilling:
         ]
         return sha256(repr(written).encode()).hexdigest()
 
+    def make(self, using: str, table: tuple[str, str]) -> None:
+        """A table like the one that migrations made."""
+        schema, name = table
+        shadowing.make_like(using, shadowing.served(using, name), schema)
+
+    def changed_over(self, using: str) -> None:
+        """Nothing else depends on it."""
+
     def fold(
         self, using: str, rows: Sequence[models.Consumer], *, after: Mapping[str, int], until: Mapping[str, int]
-    ) -> Folded:
+    ) -> FoldedEvents:
         sources = [Source.of(self._projection, row) for row in rows]
         events, reached = read(using, sources, after=after, until=until, most=CHUNK)
         try:
@@ -76,11 +93,11 @@ class ProjectionFilling:
         except Exception as error:
             _raise_if_of_server(error)
             return self._one_by_one(using, events, dict(after), reached)
-        return Folded(reached, len(events))
+        return FoldedEvents(reached, len(events))
 
     def _one_by_one(
         self, using: str, events: Sequence[ReceivedEvent], passed: dict[str, int], reached: dict[str, int]
-    ) -> Folded:
+    ) -> FoldedEvents:
         """Together they failed: fold up to the one that does."""
         for count, event in enumerate(events):
             event.forget()
@@ -91,9 +108,9 @@ class ProjectionFilling:
                 pass
             except Exception as error:
                 _raise_if_of_server(error)
-                return Folded(passed, count, Failed(event.topic, event.id, summary_of(error)))
+                return FoldedEvents(passed, count, Failed(event.topic, event.id, summary_of(error)))
             passed[event.topic] = event.id
-        return Folded(reached, len(events))
+        return FoldedEvents(reached, len(events))
 
 
 def handler_of(projection: DeclaredProjection[Any]) -> ProjectionHandler:

@@ -57,12 +57,17 @@ class Failed(NamedTuple):
         return f"{self.topic}/{self.id}"
 
 
-class Folded(NamedTuple):
+class Folded(Protocol):
     """Up to which id of each topic events are folded now, how many that were, and the one that could not be."""
 
-    reached: dict[str, int]
-    events: int
-    failed: Failed | None = None
+    @property
+    def reached(self) -> dict[str, int]: ...
+
+    @property
+    def events(self) -> int: ...
+
+    @property
+    def failed(self) -> Failed | None: ...
 
 
 class Derivation(Protocol):
@@ -76,6 +81,9 @@ class Derivation(Protocol):
     def fingerprint(self) -> str:
         """Of what fills it. A rebuild that was begun with another one begins again."""
 
+    def make(self, using: str, table: tuple[str, str]) -> None:
+        """Make an empty table of this name in a schema, for what is declared now. In the caller's transaction."""
+
     def fold(
         self, using: str, rows: Sequence[models.Consumer], *, after: Mapping[str, int], until: Mapping[str, int]
     ) -> Folded:
@@ -84,6 +92,9 @@ class Derivation(Protocol):
         As many as fit into one transaction, which is the caller's; at least one, if there is any. If one can't be
         folded, those before it are, and nothing of it is left.
         """
+
+    def changed_over(self, using: str) -> None:
+        """Write down that the new table is served now, in the transaction of the change-over."""
 
 
 class _FellBehindError(Exception):
@@ -265,7 +276,8 @@ class _Rebuilding:
                 except IntegrityError as error:  # another process began in this moment
                     raise InUse(f"The rebuild of {self.name} was begun by another process in this moment.") from error
                 row.schema = f"django_events_rebuild_{row.pk}"
-                shadowing.make(self.using, served, row.schema)
+                shadowing.begin(self.using, row.schema)
+                self.derivation.make(self.using, (row.schema, row.table))
             row.token, row.holder = self.token, f"{socket.gethostname()}:{os.getpid()}"
             row.partial = row.partial or self.partial
             row.save(using=self.using)
@@ -436,6 +448,7 @@ class _Rebuilding:
                 before={str(move.partition): move.before for move in moves},
             )
         shadowing.change_over(self.using, served, row.schema)
+        self.derivation.changed_over(self.using)
         self._of_name.filter(pk=row.pk, token=self.token).delete()
 
     def _told(

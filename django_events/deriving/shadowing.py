@@ -1,9 +1,10 @@
 """A second table of the same name, in a schema of its own: what is folded while it comes first goes into it.
 
-    make(using, "shop_customertotal", schema)
+    begin(using, schema)
+    make_like(using, served(using, "shop_customertotal"), schema)
     with transaction.atomic(using), leading_to(using, schema):
         ...  # whatever names the table, like its model, means the new one
-    change_over(using, "shop_customertotal", schema)
+    change_over(using, served(using, "shop_customertotal"), schema)
 
 Names of indexes and constraints belong to a schema, so those of the new table are from the beginning what Django
 expects. Other tables are found as usual. Only the owner of the table can do this.
@@ -71,8 +72,8 @@ def _problems(of: Served) -> Iterator[str]:
         yield "its name has a dollar quote in it."
 
 
-def make(using: str, of: Served, schema: str) -> None:
-    """A new, empty table like it, with its indexes and constraints, in a new schema. In the caller's transaction."""
+def begin(using: str, schema: str) -> None:
+    """A new, empty schema for a new table. In the caller's transaction; NotReady if this role may not make one."""
     [[may_create]] = sql.fetch(using, SQL.may_create)
     if not may_create:
         [[role, database]] = sql.fetch(using, SQL.who)
@@ -83,6 +84,10 @@ def make(using: str, of: Served, schema: str) -> None:
         )
     drop(using, schema)
     sql.run(using, SQL.make_schema.on(schema=schema))
+
+
+def make_like(using: str, of: Served, schema: str) -> None:
+    """A new, empty table like the one that is served, with its indexes and constraints, in a schema."""
     sql.run(using, SQL.make.on(shadow=(schema, of.name), served=(of.schema, of.name)))
     sql.run(using, SQL.complete.on(schema=sql.literal(schema), table=sql.literal(of.name)))
 

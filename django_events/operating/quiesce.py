@@ -16,6 +16,7 @@ from django_events import declarations, models, sql
 from django_events.consuming.leases import end_holder
 from django_events.exceptions import InUse, Refused, UnknownName
 from django_events.models.functions import ClockTimestamp
+from django_events.outcomes import Move
 from django_events.sql.blocking import blocker_of, watched
 
 SQL = sql.beside(__name__)
@@ -158,9 +159,15 @@ def refuse_derived(rows: Sequence[models.Consumer], verb: str) -> None:
     for declared in declarations.consumers:
         if declared.derived and declared.name in names:
             raise Refused(
-                f"Consumer {declared} keeps a table, in which events that come again would count twice: {verb} is not "
-                f"for it. Nothing was changed. To fold all of its log anew: manage.py events rebuild {declared}"
+                f"Consumer {declared} keeps a table, in which events that come again would count twice: to {verb} is "
+                f"not for it. Nothing was changed. To fold all of its log anew: manage.py events rebuild {declared}"
             )
+
+
+def refuse_going_back(rows: Sequence[models.Consumer], moves: Sequence[Move]) -> None:
+    """The same, if one of them would get events again. It may leave some out."""
+    if any(move.after < move.before for move in moves):
+        refuse_derived(rows, "rewind")
 
 
 def _leases(using: str, consumer_ids: list[int], partition: int | None) -> list[tuple[int, str, bool]]:

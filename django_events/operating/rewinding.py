@@ -17,7 +17,7 @@ from django_events.consuming.waiting import wait_again
 from django_events.exceptions import InUse, Refused
 from django_events.models.buffer import writable
 from django_events.operating.interventions import record
-from django_events.operating.quiesce import refuse_derived, refuse_queries, standing_still
+from django_events.operating.quiesce import refuse_going_back, refuse_queries, standing_still
 from django_events.outcomes import Move
 
 SQL = sql.beside(__name__)
@@ -44,13 +44,14 @@ def rewind(
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
-    refuse_derived(rows, "rewind")
     if isinstance(to, int):
         refuse_several(rows, to)
     if dry_run:
         with sql.committed(using):
-            return [move for row in rows for move, _ in _moves(using, row, to, partition)]
-    moves: list[Move] = []
+            moves = [move for row in rows for move, _ in _moves(using, row, to, partition)]
+            refuse_going_back(rows, moves)
+            return moves
+    moves = []
     # By an earlier layout all partitions are other ones, so none of them may be in hand.
     still = None if any(_has_layouts(row) for row in rows) else partition
     with standing_still(using, rows, still, wait, verb="rewind"):
@@ -59,8 +60,10 @@ def rewind(
         for row in rows:  # in the order of their topics, heads before consumers: always the same order, so no deadlock
             for position in _lacking(using, row, log_positions.find(using, row.topic, to)):
                 position.save(using=using)
+            going = _moves(using, row, to, partition)
+            refuse_going_back([row], [move for move, _ in going])
             went_back = False
-            for move, position in _moves(using, row, to, partition):
+            for move, position in going:
                 moves.append(move)
                 went_back |= move.after < move.before
                 if row.mode == "queue":

@@ -52,7 +52,7 @@ class Model(RuleBasedStateMachine):
         if event.type == "fails" and not self.mended:
             raise ValueError("as told")
         if event.type == "breaks" and not self.mended:
-            row.orders = -1  # which the database refuses
+            row.region_id = 4_711  # which the database refuses, whatever comes behind it in the batch
         return DELETE if event.type == "gone" else None
 
     # What comes
@@ -104,12 +104,14 @@ class Model(RuleBasedStateMachine):
 
     def simply_folded(self):
         dead = set(models.DeadLetter.objects.of("deeds").values_list("event_id", flat=True))
-        reached = dict(positions(self.projection).values_list("partition", "position"))
+        reached = {one.partition: one for one in positions(self.projection)}
+        layout = max(one.layout for one in reached.values() if one.layout is not None)
+        topic = models.Topic.objects.get(name=self.topic.name)
         rows = {}
         for event in models.Event.objects.since(self.topic):
-            layouts = models.Topic.objects.get(name=self.topic.name).all_layouts
-            passed = event.id < layouts[-1].first_id and min(reached.values()) >= layouts[-1].first_id - 1
-            if event.id in dead or not (passed or event.id <= reached.get(event.partition, 0)):
+            its = topic.layout_at(event.id)
+            passed = its < layout or (its == layout and event.id <= reached[event.partition].position)
+            if event.id in dead or not passed:
                 continue
             if event.type == "gone":
                 rows.pop(event.key, None)
@@ -158,7 +160,7 @@ def test_rows_are_what_a_simple_fold_says_whatever_happens(make_topic, examples)
             max_examples=examples,
             stateful_step_count=20,
             deadline=None,
-            phases=set(Phase) - {Phase.explain},  # which takes minutes
+            phases=set(Phase) - {Phase.explain, Phase.shrink},  # which takes minutes
             suppress_health_check=list(HealthCheck),
         ),
     )
