@@ -58,7 +58,7 @@ def published(url: str) -> Iterator[None]:
     over = threading.Event()
 
     def target() -> None:
-        with psycopg.connect(url, autocommit=True) as own:
+        with psycopg.connect(url, autocommit=True, prepare_threshold=None) as own:
             number = THERE
             while not over.wait(0.05):
                 publish(own, number, 20)
@@ -179,4 +179,15 @@ def test_of_two_rebuilds_at_once_one_is_refused(processes: Processes, connection
         said = "".join(map(processes.said, both))
         assert 0 in codes, said
         assert codes == [0, 0] or "under way" in said or "begun by another process" in said or "is locked" in said
+    check(connection)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.requirement("X13")
+def test_a_rebuild_through_a_pooler(processes: Processes, pooler: str, connection: "psycopg.Connection[Any]") -> None:
+    """Each transaction may have another session, in which nothing must stay of the one before."""
+    processes.url = pooler
+    with served(processes, connection):
+        spoil(connection)
+        rebuilt(processes)
     check(connection)

@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, transaction
 
 from django_events import Backoff, publish_many
 from django_events.deriving import projecting, rebuilding
-from django_events.exceptions import InUse, LeaseLost, Refused, UnknownName
+from django_events.exceptions import InUse, LeaseLost, NotReady, Refused, UnknownName
 from django_events.models import Intervention, Rebuild
 from django_events.models.functions import ClockTimestamp
 from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, repartition
@@ -669,6 +669,39 @@ def test_a_table_that_others_hang_on_is_refused(things, make_projection, make, u
             rebuild(projection, dry_run=True)
     finally:
         ask(undo)
+
+
+@pytest.fixture
+def other_role():
+    """A role that may do everything with tables, and owns none."""
+    ask("CREATE ROLE rebuilder")
+    for things in ("ALL TABLES IN SCHEMA public", "ALL SEQUENCES IN SCHEMA public"):
+        ask(f"GRANT ALL ON {things} TO rebuilder")
+    ask("GRANT ALL ON SCHEMA public TO rebuilder")
+    yield
+    ask("RESET ROLE")
+    ask(f"ALTER TABLE {TABLE} OWNER TO CURRENT_USER")
+    ask("DROP OWNED BY rebuilder")
+    ask("DROP ROLE rebuilder")
+
+
+def test_a_role_that_does_not_own_the_table_is_told(things, make_projection, other_role):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    expected = filled(things, projection)
+    ask("SET ROLE rebuilder")
+
+    with pytest.raises(NotReady, match="only its owner can replace it"):
+        rebuild(projection)
+    ask(f"RESET ROLE; ALTER TABLE {TABLE} OWNER TO rebuilder; SET ROLE rebuilder")
+    with pytest.raises(NotReady, match="GRANT CREATE ON DATABASE"):
+        rebuild(projection)
+
+    ask("RESET ROLE")
+    ask(f'GRANT CREATE ON DATABASE "{connection.settings_dict["NAME"]}" TO rebuilder; SET ROLE rebuilder')
+    rebuild(projection)
+    ask("RESET ROLE")
+    assert ask("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", TABLE) == [("rebuilder",)]
+    assert totals() == expected
 
 
 # As a command
