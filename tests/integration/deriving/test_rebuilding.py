@@ -13,7 +13,8 @@ from django.db import IntegrityError, connection, transaction
 from django_events import Backoff, publish_many
 from django_events.deriving import projecting, rebuilding
 from django_events.exceptions import InUse, LeaseLost, NotReady, Refused, UnknownName
-from django_events.models import Intervention, Rebuild
+from django_events.maintaining.expiring import expire
+from django_events.models import Intervention, Rebuild, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
 from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, repartition
 from tests.integration.deriving.test_projections import add, add_or_delete, count, order, seen, totals
@@ -589,7 +590,6 @@ def test_a_log_that_lost_events_is_refused_unless_told(make_topic, make_projecti
 
 
 def topic_id(topic):
-    from django_events.models import Topic
 
     return Topic.objects.get(name=topic.name).pk
 
@@ -609,6 +609,34 @@ def test_events_that_go_meanwhile_stop_it(make_topic, make_projection, small_chu
     with pytest.raises(Refused, match="behind 14 were not folded yet"):
         rebuild(projection, on_progress=lose)
     assert totals() == before
+
+
+@pytest.mark.requirement("X13")
+def test_retention_keeps_what_is_not_folded_yet(make_topic, make_projection, small_chunks):
+    topic = make_topic("short", segment_size=100, retention_events=50)
+    projection = make_projection(topic, into=CustomerTotal, fold=add)
+    before = filled(topic, projection, *[order(f"c{n % 5}", 1) for n in range(250)])
+    kept = []
+
+    def clean_up(so_far):
+        kept.append(expire("default", Topic.objects.get(name="short")).kept_for)
+
+    rebuild(projection, on_progress=clean_up)
+
+    assert set(kept[:-1]) == {"totals", None} and kept[0] == "totals"
+    assert totals() == before
+    assert expire("default", Topic.objects.get(name="short")).kept_for is None
+
+
+def test_a_compacted_log_is_refused_unless_told(make_topic, make_projection):
+    topic = make_topic("prices", compact=True)
+    projection = make_projection(topic, into=CustomerTotal, fold=add)
+    filled(topic, projection)
+    TopicHead.objects.filter(topic__name="prices").update(compacted_until=20)
+
+    with pytest.raises(Refused, match="lost events up to 20 to retention or compaction"):
+        rebuild(projection)
+    assert rebuild(projection, from_what_is_there=True).finished
 
 
 def test_it_begins_where_the_declaration_does(things, make_projection):
