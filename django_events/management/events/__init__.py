@@ -17,7 +17,7 @@ from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.matching import MATCH
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
-from django_events.management.events.rebuilding import CHECK_PROJECTION, REBUILD
+from django_events.management.events.rebuilding import AS_OF, CHECK_PROJECTION, REBUILD
 from django_events.management.events.removing import REMOVE_TOPIC
 from django_events.management.events.repartitioning import REPARTITION
 from django_events.management.events.replaying import REPLAY
@@ -60,6 +60,7 @@ ALL = (
     REPLAY,
     REBUILD,
     CHECK_PROJECTION,
+    AS_OF,
     UNREGISTER,
     DEAD_LETTERS,
     REDRIVE,

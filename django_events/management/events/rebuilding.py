@@ -1,4 +1,4 @@
-"""`manage.py events rebuild` and `check-projection`: a table that a consumer keeps, filled anew or compared."""
+"""`manage.py events rebuild`, `check-projection` and `as-of`: tables that consumers keep, filled anew or looked at."""
 
 import sys
 import time
@@ -13,13 +13,17 @@ from django_events.deriving.rebuilding import abandon_rebuild
 from django_events.deriving.rebuilding import rebuild as rebuild_table
 from django_events.management.events.subcommand import (
     DRY_RUN,
+    Address,
     Subcommand,
     add_by,
     add_execute,
     add_name,
     add_reason,
+    address,
     at_least_one,
     refused,
+    text,
+    wrong_usage,
 )
 from django_events.management.reporting import Report, fields, table
 from django_events.outcomes import Rebuilt
@@ -98,9 +102,9 @@ def rebuild(
         progress.end()
     data = {"executed": execute, **done._asdict()}
     cells = [(topic, reached, done.ends[topic], done.ends[topic] - reached) for topic, reached in done.reached.items()]
-    text = table(["topic", "folded up to", "log ends at", "left"], cells)
+    logs = table(["topic", "folded up to", "log ends at", "left"], cells)
     facts = fields([("table", done.table), ("events folded", f"{done.events:,}"), ("not folded", f"{done.failed:,}")])
-    return Report(data, f"{text}\n\n{facts}\n\n{_told(done, execute=execute)}")
+    return Report(data, f"{logs}\n\n{facts}\n\n{_told(done, execute=execute)}")
 
 
 def _told(done: Rebuilt, *, execute: bool) -> str:
@@ -113,18 +117,15 @@ def _told(done: Rebuilt, *, execute: bool) -> str:
 
 def _abandon(using: str, name: str, *, execute: bool) -> Report:
     if not execute:
-        text = f"What a rebuild of {name} has filled so far would be dropped. {DRY_RUN}"
-        return Report({"consumer": name, "executed": False, "abandoned": False}, text)
+        told = f"What a rebuild of {name} has filled so far would be dropped. {DRY_RUN}"
+        return Report({"consumer": name, "executed": False, "abandoned": False}, told)
     dropped = abandon_rebuild(name, using=using)
     told = f"What the rebuild of {name} had filled is dropped." if dropped else f"No rebuild of {name} was begun."
     return Report({"consumer": name, "executed": True, "abandoned": dropped}, told)
 
 
 def check_projection(using: str, *, name: str, sample: int, **options: Any) -> Report:
-    registered(using, name)
-    declared = consumers.get(name)
-    if not isinstance(declared, DeclaredProjection):
-        raise refused(f"Consumer {name} is no projection, so there are no rows to compare.")
+    declared = _projection(using, name)
     found = declared.check(sample=sample, using=using)
     data = {**found._asdict(), "drifts": [drift._asdict() for drift in found.drifts]}
     until = ", ".join(f"{topic}/{reached}" for topic, reached in found.reached.items())
@@ -138,6 +139,41 @@ def check_projection(using: str, *, name: str, sample: int, **options: Any) -> R
     keys = len({drift.key for drift in found.drifts})
     parts.append(f"{told} {keys:,} of them differ. To fold all anew: manage.py events rebuild {name}")
     return Report(data, "\n\n".join(parts), code=Exit.FAILED)
+
+
+def as_of(using: str, *, name: str, key: str, at: list[Address], **options: Any) -> Report:
+    declared = _projection(using, name)
+    named = {one.topic: one.id for one in at if one.topic is not None}
+    if len(named) < len(at) and len(at) > 1:
+        raise wrong_usage("Of several topics, say each with its id: --at orders/1042 --at returns/77.")
+    row = declared.as_of(named or at[0].id, key=key, using=using)
+    when = " and ".join(map(str, at))
+    if row is None:
+        return Report({"projection": name, "key": key, "row": None}, f"At {when} there was no row of {key!r}.")
+    values = {field.name: getattr(row, field.attname) for field in row._meta.concrete_fields}
+    shown = {column: str(value) for column, value in values.items() if value is not None}
+    return Report({"projection": name, "key": key, "row": shown}, fields(list(shown.items())))
+
+
+def _projection(using: str, name: str) -> DeclaredProjection[Any]:
+    registered(using, name)
+    declared = consumers.get(name)
+    if not isinstance(declared, DeclaredProjection):
+        raise refused(f"Consumer {name} is no projection, so there are no rows of it.")
+    return declared
+
+
+def _arguments_of_as_of(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument("--key", type=text, required=True, help="Whose row.")
+    parser.add_argument(
+        "--at",
+        type=address,
+        action="append",
+        required=True,
+        metavar="ADDRESS",
+        help="When this event had been folded, like 1042; of several topics each, like orders/1042.",
+    )
 
 
 def _arguments_of_rebuild(parser: CommandParser) -> None:
@@ -183,4 +219,10 @@ CHECK_PROJECTION = Subcommand(
     help="Fold a sample of keys anew, and compare with the rows of a projection.",
     report=check_projection,
     arguments=_arguments_of_check,
+)
+AS_OF = Subcommand(
+    name="as-of",
+    help="The row of a projection as it was when an event had been folded.",
+    report=as_of,
+    arguments=_arguments_of_as_of,
 )

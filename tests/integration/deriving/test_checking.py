@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 from django.core.management import call_command
+from django.core.management.base import CommandError
 
 from django_events import Backoff, declarations, publish_many
 from django_events.exceptions import Invalid
@@ -142,6 +143,22 @@ def test_the_past_of_several_topics_is_named_for_each(make_topic, make_projectio
         projection.as_of(2, key="ada")
     with pytest.raises(Invalid, match="doesn't read stock"):
         projection.as_of({"stock": 1}, key="ada")
+
+
+def test_the_past_by_the_command(things, make_projection):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    filled(things, projection, [order("ada", 1), order("ada", 4)])
+
+    def run(*words):
+        out = io.StringIO()
+        call_command("events", "as-of", "totals", *words, stdout=out)
+        return out.getvalue()
+
+    assert "total     1" in run("--key", "ada", "--at", "1")
+    assert json.loads(run("--key", "ada", "--at", "things/2", "--format", "json"))["row"]["total"] == "5"
+    assert "there was no row of 'bob'" in run("--key", "bob", "--at", "2")
+    with pytest.raises(CommandError, match="each with its id"):
+        run("--key", "ada", "--at", "1", "--at", "2")
 
 
 @pytest.mark.requirement("X13")
