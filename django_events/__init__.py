@@ -20,8 +20,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Backoff": "django_events.retries",
     "BufferedWriter": "django_events.publishing.writer",
+    "DELETE": "django_events.declarations",
     "Claimed": "django_events.consuming.claiming",
     "DeclaredConsumer": "django_events.declarations",
+    "DeclaredProjection": "django_events.declarations",
+    "Deletion": "django_events.declarations",
     "CreateTopic": "django_events.migrating",
     "Draft": "django_events.drafts",
     "EventsError": "django_events.exceptions",
@@ -41,6 +44,7 @@ _HOMES = {
     "consumer": "django_events.declarations",
     "event_context": "django_events.publishing.session_settings",
     "outbox": "django_events.publishing.outbox",
+    "projection": "django_events.declarations",
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
@@ -51,14 +55,17 @@ _HOMES = {
 }
 
 __all__ = [
+    "DELETE",
     "UNSET",
     "Backoff",
     "BufferedWriter",
     "Claimed",
     "CreateTopic",
     "DeclaredConsumer",
+    "DeclaredProjection",
     "DeclaredRollUp",
     "DeclaredTopic",
+    "Deletion",
     "Draft",
     "EventsError",
     "Ignore",
@@ -74,6 +81,7 @@ __all__ = [
     "consumer",
     "event_context",
     "outbox",
+    "projection",
     "publish",
     "publish_many",
     "queue",
@@ -86,10 +94,14 @@ __all__ = [
 if TYPE_CHECKING:
     from django_events.consuming.claiming import Claimed, claim
     from django_events.declarations import (
+        DELETE,
         DeclaredConsumer,
+        DeclaredProjection,
         DeclaredRollUp,
         DeclaredTopic,
+        Deletion,
         consumer,
+        projection,
         queue,
         rollup,
         topic,

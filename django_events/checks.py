@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
-from django_events.declarations import clocks, consumers, registry
+from django_events.declarations import DeclaredProjection, clocks, consumers, registry
 from django_events.exceptions import HandlerNotFound, Invalid, did_you_mean
 from django_events.models.buffer import writable
 from django_events.phrases import moment
@@ -58,13 +58,45 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
                     hint=f"{did_you_mean(name, topics)} It is declared at {consumer.declared_at}.",
                     id="django_events.E008",
                 )
-        if consumer.is_for_claims:
+        if consumer.is_for_claims or consumer.derived:  # whether a projection can work is asked below
             continue
         try:
             consumer.load()
         except HandlerNotFound as error:  # a warning: it stops this consumer, and must not stop the others
             hint = "It will not be served; the other consumers will."
             yield checks.Warning(str(error), hint=hint, id="django_events.W002")
+
+
+@register(Tags.models)
+def check_projections(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    kept: dict[str, DeclaredProjection[Any]] = {}
+    for projection in consumers:
+        if not isinstance(projection, DeclaredProjection):
+            continue
+        hint = f"It is declared at {projection.declared_at}."
+        problems = list(projection.problems_of_model())
+        for problem in problems:
+            yield Error(problem, hint=hint, id="django_events.E015")
+        if problems:
+            continue
+        model: Any = projection.model
+        table = model._meta.db_table
+        if (other := kept.setdefault(table, projection)) is not projection and other.name != projection.name:
+            yield Error(
+                f"Projections {other.name!r} and {projection.name!r} are into the same table, {table}: a rebuild of "
+                "one would lose what the other one put there.",
+                hint=hint,
+                id="django_events.E015",
+            )
+        for using in writable(), router.db_for_write(model) or DEFAULT_DB_ALIAS:
+            if not router.allow_migrate_model(using, model) or not router.allow_migrate_model(using, models.Consumer):
+                yield Error(
+                    f"Projection {projection.name!r} is into {model._meta.label}, and the rows of that are not in the "
+                    f"database {using!r} beside events: an event and what it changes are one transaction.",
+                    hint=f"Route the model and the app 'django_events' to one database. {hint}",
+                    id="django_events.E016",
+                )
+                break
 
 
 @register(Tags.compatibility)
@@ -258,6 +290,7 @@ OF_SITE = (
     check_settings,
     check_topics,
     check_consumers,
+    check_projections,
     check_clocks,
     check_outboxes,
     check_captures,

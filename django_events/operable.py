@@ -7,12 +7,12 @@ orders.remove(force=True, dry_run=True)
 Each calls the function of the same name in `django_events.operations`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
-from django_events.outcomes import Move, RemovedTopic, Repartitioned, Replayed, Retried, Skipped
+from django_events.outcomes import Move, Rebuilt, RemovedTopic, Repartitioned, Replayed, Retried, Skipped
 
 WAIT = timedelta(seconds=10)
 
@@ -85,6 +85,29 @@ class Pausable:
         """Publish an event of this clock now; see `operations.run_clock`."""
         tick: datetime = _operations().run_clock(self, reason=reason, by=by, using=using)
         return tick
+
+
+class Rebuildable:
+    """The verb that a consumer has which keeps a table true."""
+
+    def rebuild(
+        self,
+        *,
+        from_what_is_there: bool = False,
+        past_failures: bool = False,
+        anew: bool = False,
+        reason: str = "",
+        by: str | None = None,
+        wait: timedelta = timedelta(minutes=1),
+        on_progress: Callable[[Rebuilt], object] | None = None,
+        dry_run: bool = False,
+        using: str | None = None,
+    ) -> Rebuilt:
+        """Fill its table anew beside the one that is served, and change over; see `operations.rebuild`."""
+        choices = {"from_what_is_there": from_what_is_there, "past_failures": past_failures, "anew": anew}
+        options = {"reason": reason, "by": by, "wait": wait, "on_progress": on_progress, "dry_run": dry_run}
+        rebuilt: Rebuilt = _operations().rebuild(self, **choices, **options, using=using)
+        return rebuilt
 
 
 class Operable:

@@ -5,6 +5,7 @@ from django_events.operations import redrive, rewind
 Those that act on one consumer are methods of its declaration too: `billing.rewind(to=1042)`.
 """
 
+from django_events.deriving.rebuilding import abandon_rebuild, rebuild
 from django_events.observing.lag import lag
 from django_events.observing.matches import matches
 from django_events.observing.searching import search
@@ -25,6 +26,7 @@ from django_events.operating.unregistering import unregister
 from django_events.outcomes import (
     Matched,
     Move,
+    Rebuilt,
     RemovedTopic,
     Repartitioned,
     Replayed,
@@ -38,6 +40,7 @@ from django_events.publishing.republish import publish_again
 __all__ = [
     "Matched",
     "Move",
+    "Rebuilt",
     "RemovedTopic",
     "Repartitioned",
     "Replayed",
@@ -45,6 +48,7 @@ __all__ = [
     "Retried",
     "Searched",
     "Skipped",
+    "abandon_rebuild",
     "cancel_scheduled",
     "discard",
     "erase",
@@ -55,6 +59,7 @@ __all__ = [
     "pause_clock",
     "publish_again",
     "publish_scheduled",
+    "rebuild",
     "redrive",
     "remove_clock",
     "remove_topic",

@@ -65,6 +65,58 @@ class Replayed(NamedTuple):
     waiting: int
 
 
+class Rebuilt(NamedTuple):
+    """How far a derived table is filled anew: up to which id of each topic, of how many that are to be folded.
+
+    `finished` says that it is served now. `failed` events could not be folded; `continued` says that an earlier rebuild
+    went on.
+    """
+
+    consumer: str
+    table: str
+    reached: dict[str, int]
+    ends: dict[str, int]
+    events: int
+    failed: int
+    continued: bool
+    finished: bool
+
+    @property
+    def ids(self) -> int:
+        """How many ids lie behind it."""
+        return sum(self.reached.values())
+
+    @property
+    def left(self) -> int:
+        """How many ids lie before it, as far as the logs went when it looked."""
+        return max(sum(self.ends.values()) - self.ids, 0)
+
+
+class Drift(NamedTuple):
+    """A field of a key's row that is otherwise than its events say.
+
+    The field is empty where there is a row and should be none, or the other way round.
+    """
+
+    key: str
+    field: str
+    there: str
+    folded: str
+
+
+class Drifts(NamedTuple):
+    """What a check of a projection found in the rows of so many keys, as they were when it had come to these ids.
+
+    `failed` names events of these keys that can't be folded anew.
+    """
+
+    projection: str
+    reached: dict[str, int]
+    keys: int
+    drifts: list[Drift]
+    failed: list[str]
+
+
 class RemovedTopic(NamedTuple):
     """A topic that was removed, or would be: its events in the log and in the buffer, and what else goes with it.
 

@@ -1,6 +1,6 @@
 """Consumers: how far they are, what they have in hand, and the actions that move them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,13 +25,14 @@ from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rollups import rollup_charts, rollup_of
 from django_events.admin.rows import consumer_rows
+from django_events.deriving.rebuilding import table_of
 from django_events.exceptions import EventsError, did_you_mean
-from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position
+from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position, Rebuild
 from django_events.models.databases import databases
 from django_events.observing import counted, samples
 from django_events.observing.barriers import barriers
 from django_events.observing.findings import Subject
-from django_events.observing.lag import importance, progress, standings
+from django_events.observing.lag import PartitionProgress, importance, progress, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
@@ -258,6 +259,7 @@ class ConsumerAdmin(Pages):
         row, using = _row(address)
         [standing] = standings(using, [row])
         rollup = rollup_of(using, row)
+        positions = progress(using, [row])
         context = {
             "title": str(row),
             "rollup": rollup,
@@ -266,7 +268,7 @@ class ConsumerAdmin(Pages):
             "using": using,
             "consumer": row,
             "row": consumer_rows(using, [standing], Pace.since_sample(using))[0],
-            "positions": progress(using, [row]),
+            "positions": positions,
             "all": Position.ALL,
             "hands": leases(using, row),
             "queue": figures(using, [standing]).get(row.pk),
@@ -279,6 +281,7 @@ class ConsumerAdmin(Pages):
                 topics={row.topic.name: row.topic_id},
             ),
             "declared": _declared(row),
+            "kept": _kept(using, row, positions),
             "charts": _charts(using, row, period_of(request)[1]),
             "period": period_of(request)[0],
             "periods": periods(),
@@ -388,6 +391,8 @@ class ConsumerAdmin(Pages):
             "pause": row.paused_at is None,
             "resume": row.paused_at is not None or state == "stopped",
             "retry_now": row.paused_at is None and state == "retrying",
+            "rewind": not _is_derived(row),
+            "replay": not _is_derived(row),
         }
         return offered.get(action.name, True)
 
@@ -430,6 +435,34 @@ def _declared(row: Consumer) -> list[tuple[str, object, bool]]:
                 (_("Batch size"), one.batch_size or "–", False),
             ]
     return []
+
+
+class _Kept(NamedTuple):
+    """The table that a consumer keeps: up to which id all of it is there, and how far another one is filled, if any."""
+
+    table: str
+    until: int
+    rebuild: Rebuild | None
+
+    @property
+    def percent(self) -> int:
+        """How much of the logs is in the table that is filled."""
+        ends = 0 if self.rebuild is None else sum(self.rebuild.ends.values())
+        return 100 if self.rebuild is None or not ends else 100 * sum(self.rebuild.reached.values()) // ends
+
+
+def _kept(using: str, row: Consumer, positions: Sequence[PartitionProgress]) -> _Kept | None:
+    for one in declarations.consumers:
+        if one.name == row.name and one.derived:
+            # A quiet partition is behind others, though nothing waits there.
+            left = [part.position for part in positions if part.lag]
+            until = min(left) if left else max((part.position for part in positions), default=0)
+            return _Kept(table_of(one), until, Rebuild.objects.using(using).filter(consumer=row.name).first())
+    return None
+
+
+def _is_derived(row: Consumer) -> bool:
+    return any(one.name == row.name and one.derived for one in declarations.consumers)
 
 
 def _named(handler: object) -> str:

@@ -17,10 +17,14 @@ from django_events.declarations.declared_consumer import EventHandler as EventHa
 from django_events.declarations.declared_consumer import Handler as Handler
 from django_events.declarations.declared_consumer import Mode as Mode
 from django_events.declarations.declared_consumer import Start as Start
+from django_events.declarations.declared_projection import DELETE as DELETE
+from django_events.declarations.declared_projection import DeclaredProjection as DeclaredProjection
+from django_events.declarations.declared_projection import Deletion as Deletion
 from django_events.declarations.declared_rollup import DeclaredRollUp as DeclaredRollUp
 from django_events.declarations.declared_topic import DeclaredTopic as DeclaredTopic
 from django_events.declarations.declaring import ConsumerOptions as ConsumerOptions
 from django_events.declarations.declaring import consumer as consumer
+from django_events.declarations.declaring import projection as projection
 from django_events.declarations.declaring import queue as queue
 from django_events.declarations.declaring import rollup as rollup
 from django_events.declarations.declaring import topic as topic

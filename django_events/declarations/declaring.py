@@ -1,10 +1,10 @@
-"""`topic()`, `consumer()`, `queue()` and `rollup()`, with which an app declares."""
+"""`topic()`, `consumer()`, `queue()`, `rollup()` and `projection()`, with which an app declares."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from django_events.declarations.declared_consumer import (
     BatchHandler,
@@ -14,11 +14,15 @@ from django_events.declarations.declared_consumer import (
     Mode,
     Start,
 )
+from django_events.declarations.declared_projection import DeclaredProjection, Fold, KeyOfEvent
 from django_events.declarations.declared_rollup import DeclaredRollUp
 from django_events.declarations.declared_topic import DeclaredTopic
 from django_events.declarations.limits import texts
 from django_events.declarations.registries import consumers, registry
 from django_events.retries import Backoff
+
+Row = TypeVar("Row")
+Declaration = TypeVar("Declaration", bound=DeclaredConsumer)
 
 
 def topic(
@@ -162,12 +166,7 @@ def consumer(
         return declared
 
     def decorate(function: Handler) -> DeclaredConsumer:
-        # What is decorated stays what it was to those who read it.
-        complete = replace(declared, handler=function)
-        for attribute, value in (("__doc__", function.__doc__), ("__wrapped__", function)):
-            object.__setattr__(complete, attribute, value)
-        consumers.add(complete)
-        return complete
+        return _declared(replace(declared, handler=function), function)
 
     return decorate
 
@@ -259,6 +258,95 @@ def rollup(
     )
     consumers.add(declared)
     return declared
+
+
+class ProjectionOptions(TypedDict, total=False):
+    """What `projection` takes beside the topics and the model."""
+
+    name: str | None
+    key: str | KeyOfEvent | None
+    key_field: str | None
+    types: Sequence[str] | None
+    keys: Sequence[str] | None
+    where: str | None
+    batch_size: int
+    partitioned: bool | None
+    start: Start
+    retry: Backoff
+    on_exhausted: Literal["dead_letter", "stop"]
+    timeout: timedelta | None
+    lease: timedelta
+
+
+@overload
+def projection(
+    *topics: DeclaredTopic | str, into: type[Row], **options: Unpack[ProjectionOptions]
+) -> Callable[[Fold[Row]], DeclaredProjection[Row]]: ...
+
+
+@overload
+def projection(
+    *topics: DeclaredTopic | str, into: str, **options: Unpack[ProjectionOptions]
+) -> Callable[[Fold[Any]], DeclaredProjection[Any]]: ...
+
+
+def projection(
+    *topics: DeclaredTopic | str,
+    into: type[Any] | str,
+    name: str | None = None,
+    key: str | KeyOfEvent | None = None,
+    key_field: str | None = None,
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    batch_size: int = 500,
+    partitioned: bool | None = None,
+    start: Start = "beginning",
+    retry: Backoff = Backoff(),
+    on_exhausted: Literal["dead_letter", "stop"] = "dead_letter",
+    timeout: timedelta | None = None,
+    lease: timedelta = timedelta(seconds=30),
+) -> Callable[[Fold[Any]], DeclaredProjection[Any]]:
+    """Declare a projection: a decorator of the function that changes the row of a key by an event of that key.
+
+    `manage.py migrate` registers it as a stream consumer with the function's name, or this one. The rows of a batch are
+    read by one query, and written in the transaction that moves the position: each event counts exactly once. The
+    function gets the key's row, a new one if there is none, and returns nothing, or DELETE.
+    """
+    declared_at = _caller()
+
+    def decorate(function: Fold[Any]) -> DeclaredProjection[Any]:
+        complete: DeclaredProjection[Any] = DeclaredProjection(
+            name=function.__name__ if name is None else name,
+            topics=tuple(str(one) for one in topics),
+            handler=function,
+            into=into,
+            key=key,
+            key_field=key_field,
+            batch_size=batch_size,
+            types=texts(types),
+            keys=texts(keys),
+            where=where,
+            # By another key than the event's, two partitions would have events of one row.
+            partitioned=key is None if partitioned is None else partitioned,
+            start=start,
+            retry=retry,
+            on_exhausted=on_exhausted,
+            timeout=timeout,
+            lease=lease,
+            declared_at=declared_at,
+        )
+        return _declared(complete, function)
+
+    return decorate
+
+
+def _declared(complete: Declaration, function: Handler) -> Declaration:
+    """Add what decorates a function, which stays what it was to those who read it."""
+    for attribute, value in (("__doc__", function.__doc__), ("__wrapped__", function)):
+        object.__setattr__(complete, attribute, value)
+    consumers.add(complete)
+    return complete
 
 
 def _caller() -> str:

@@ -2,10 +2,11 @@
 -- The first event that each consumer of a topic still has to handle, or to look at, of those that have one.
 --
 -- The position of a quiet partition is far behind though nothing waits there, so its next event is looked for. A queue
--- needs its oldest delivery, which is told by the position from which it looks, and what it is not filled with yet.
+-- needs its oldest delivery, which is told by the position from which it looks, and what it is not filled with yet. A
+-- consumer whose table is being filled anew needs what isn't folded yet, while a process is at it.
 -- Parameters: last_id (of the log), whole (whether the topic has one partition). Literals: topic_id. Identifiers: log.
 -- Relies on: django_events_consumer_name (name, topic), django_events_position (consumer_id, partition), the primary
--- key of django_events_delivery, (partition, id) or the primary key of the log.
+-- key of django_events_delivery, (partition, id) or the primary key of the log, django_events_rebuild (consumer).
 SELECT c.id, c.name, c.mode, min(next.event_id)
 FROM django_events_consumer AS c
 JOIN django_events_position AS p ON p.consumer_id = c.id
@@ -33,6 +34,12 @@ CROSS JOIN LATERAL (
     UNION ALL
     SELECT c.filled_until + 1
     WHERE c.mode = 'queue' AND NOT c.live AND c.filled_until < %(last_id)s
+    UNION ALL
+    SELECT (r.reached ->> t.name)::bigint + 1
+    FROM django_events_rebuild AS r
+    JOIN django_events_topic AS t ON t.id = c.topic_id AND t.keep_unread
+    WHERE r.consumer = c.name AND r.leased_until > clock_timestamp() AND NOT r.partial
+        AND (r.reached ->> t.name)::bigint < %(last_id)s
 ) AS next
 WHERE c.topic_id = {topic_id}
 GROUP BY c.id, c.name, c.mode

@@ -1492,6 +1492,7 @@ class Migration(OnPostgreSQL):
                             ("retry_now", "retry now"),
                             ("skip", "skip"),
                             ("rewind", "rewind"),
+                            ("rebuild", "rebuild"),
                             ("redrive", "redrive"),
                             ("replay", "replay"),
                             ("discard", "discard"),
@@ -1710,6 +1711,94 @@ class Migration(OnPostgreSQL):
                 "default_permissions": (),
                 "constraints": [
                     models.UniqueConstraint(fields=("topic", "version", "source"), name="django_events_shardmove_one")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Rebuild",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("consumer", models.CharField(max_length=63, unique=True, verbose_name="consumer")),
+                ("table", models.CharField(max_length=63, verbose_name="table")),
+                (
+                    "schema",
+                    models.CharField(
+                        help_text="Where the new table has the same name.", max_length=63, verbose_name="schema"
+                    ),
+                ),
+                (
+                    "fingerprint",
+                    models.TextField(
+                        help_text="Of the table that is served, and of what fills it.", verbose_name="fingerprint"
+                    ),
+                ),
+                (
+                    "reached",
+                    models.JSONField(
+                        default=dict,
+                        help_text="Up to which id of each topic its events are in the new table.",
+                        verbose_name="reached",
+                    ),
+                ),
+                (
+                    "ends",
+                    models.JSONField(
+                        default=dict,
+                        help_text="Where the logs ended when that was last looked at.",
+                        verbose_name="ends",
+                    ),
+                ),
+                (
+                    "failed",
+                    models.JSONField(
+                        default=list, help_text="Events that could not be folded, and why.", verbose_name="failed"
+                    ),
+                ),
+                ("events", models.BigIntegerField(default=0, verbose_name="events")),
+                (
+                    "partial",
+                    models.BooleanField(
+                        default=False,
+                        help_text="What retention or compaction has removed is left out.",
+                        verbose_name="partial",
+                    ),
+                ),
+                ("token", models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="lease")),
+                (
+                    "leased_until",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="leased until"),
+                ),
+                (
+                    "holder",
+                    models.CharField(blank=True, default="", editable=False, max_length=200, verbose_name="holder"),
+                ),
+                (
+                    "started_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="started at",
+                    ),
+                ),
+                (
+                    "changed_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="changed at",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "rebuild",
+                "verbose_name_plural": "rebuilds",
+                "db_table": "django_events_rebuild",
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=_readable("leased_until"),
+                        name="django_events_rebuild_times",
+                    )
                 ],
             },
         ),

@@ -6,6 +6,7 @@ from django_events.models.consumers import Consumer, DeadLetter, Intervention, P
 from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
 from django_events.models.maintenance import MaintenanceStep
+from django_events.models.rebuilds import Rebuild
 from django_events.models.rollups import RollUp
 from django_events.models.samples import Overview, Sample
 from django_events.models.shards import ShardMap, ShardMove
@@ -26,6 +27,7 @@ __all__ = [
     "Overview",
     "PastDelivery",
     "Position",
+    "Rebuild",
     "RollUp",
     "Sample",
     "ScheduledEvent",

@@ -321,6 +321,7 @@ class Intervention(models.Model):
             ("retry_now", _("retry now")),
             ("skip", _("skip")),
             ("rewind", _("rewind")),
+            ("rebuild", _("rebuild")),
             ("redrive", _("redrive")),
             ("replay", _("replay")),
             ("discard", _("discard")),

@@ -4,7 +4,7 @@ redrive(DeadLetter.objects.of("billing"))
 discard(DeadLetter.objects.of("billing").filter(key="7"), reason="a test order")
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -13,10 +13,11 @@ from django.db.models import QuerySet
 
 from django_events import sql
 from django_events.exceptions import InUse, Invalid, Refused
-from django_events.models import DeadLetter
+from django_events.models import Consumer, DeadLetter
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
 from django_events.operating.locks import bounded
+from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
@@ -59,6 +60,19 @@ def discard(dead_letters: Letters, *, reason: str, by: str | None = None, dry_ru
             _drop_deliveries(using, letters)
             DeadLetter.objects.using(using).filter(pk__in=[letter.pk for letter in letters]).delete()
     return len(letters)
+
+
+def replace_all(using: str, row: Consumer, errors: Mapping[int, str]) -> int:
+    """Drop the dead letters of a consumer whose events are in its log, and bury these events by id, with their errors.
+
+    For a caller who has taken in all of the log otherwise, while no worker handles it; returns how many were dropped.
+    """
+    log = log_table(row.topic_id)
+    dropped = sql.fetch(using, SQL.drop_those_in_log.on(log=log, topic_id=row.topic_id), consumer_id=row.pk)
+    if errors:
+        bury = SQL.bury_by_id.on(log=log, topic_id=row.topic_id)
+        sql.fetch(using, bury, consumer_id=row.pk, ids=list(errors), errors=list(errors.values()))
+    return len(dropped)
 
 
 @contextmanager

@@ -52,3 +52,28 @@ JOIN django_events_delivery AS d ON d.consumer_id = l.consumer_id AND d.event_id
 LEFT JOIN free ON free.consumer_id = d.consumer_id AND free.event_id = d.event_id
 WHERE l.id = ANY(%(ids)s::bigint[])
 ORDER BY d.event_id
+
+
+-- name: drop_those_in_log
+-- Delete the dead letters of a consumer whose events are in its log.
+--
+-- Parameters: consumer_id. Literals: topic_id. Identifiers: log.
+-- Relies on: django_events_deadletter (consumer_id, event_id), the primary key of the log.
+DELETE FROM django_events_deadletter AS d
+WHERE d.consumer_id = %(consumer_id)s
+    AND EXISTS (SELECT FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id = d.event_id)
+RETURNING d.event_id
+
+
+-- name: bury_by_id
+-- Copy events of the log into the dead letters of a consumer, each with its error.
+--
+-- Parameters: consumer_id, ids, errors (arrays of one length). Literals: topic_id. Identifiers: log.
+-- Relies on: the primary key of the log.
+INSERT INTO django_events_deadletter (
+    consumer_id, event_id, {copied_columns}, attempts, error, traceback, fingerprint
+)
+SELECT %(consumer_id)s, {event_columns of e}, 1, failed.error, '', failed.error
+FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS failed (id, error)
+JOIN {log} AS e ON e.topic_id = {topic_id} AND e.id = failed.id
+RETURNING event_id

@@ -2,31 +2,42 @@
 
 from collections.abc import Iterable, Sequence
 
-from django_events import models
+from django_events import declarations, models
 from django_events.exceptions import Refused
 from django_events.outcomes import Move
 
 
-def refuse_for_rollups(using: str, rows: Sequence[models.Consumer], *, verb: str) -> None:
-    """Refused if one of these consumers keeps a roll-up true, which has no events of its own to `verb`."""
+def refuse_derived(using: str, rows: Sequence[models.Consumer], *, verb: str) -> None:
+    """Refused if one of these consumers keeps a table true: events that come again would count twice there."""
     if name := _derived(using, rows):
         raise Refused(
-            f"Consumer {name!r} is a roll-up, which counts each event exactly once, and has none to {verb}. Nothing "
-            f"was changed. To count anew what the log still has: manage.py events rebuild {name}. To leave events out: "
-            f"manage.py events rewind {name} --to ID, with the first one to count again"
+            f"Consumer {name!r} keeps a table in which events would count twice if they came again, so there is no "
+            f"{verb} of it. Nothing was changed. To fold all of its log anew: manage.py events rebuild {name}"
+        )
+
+
+def refuse_rolled_up(using: str, rows: Sequence[models.Consumer], *, verb: str) -> None:
+    """Refused if one of these consumers keeps a roll-up true, which folds ranges of ids and has no event in hand."""
+    if name := next(iter(sorted(_rolled_up(using, rows))), None):
+        raise Refused(
+            f"Consumer {name!r} is a roll-up, which has no single event to {verb}. Nothing was changed. To leave "
+            f"events out: manage.py events rewind {name} --to ID, with the first one to count again"
         )
 
 
 def refuse_going_back(using: str, rows: Sequence[models.Consumer], moves: Iterable[Move]) -> None:
-    """Refused if a consumer that keeps a roll-up true would get events again. It may leave some out."""
-    if any(move.after < move.before for move in moves) and (name := _derived(using, rows)):
-        raise Refused(
-            f"Consumer {name!r} is a roll-up, which counts each event exactly once: to rewind it would count some "
-            f"twice. Nothing was changed. To count anew what the log still has: manage.py events rebuild {name}"
-        )
+    """Refused if a consumer that keeps a table true would get events again. It may leave some out."""
+    if any(move.after < move.before for move in moves):
+        refuse_derived(using, rows, verb="rewind")
 
 
 def _derived(using: str, rows: Sequence[models.Consumer]) -> str | None:
-    """The name of the first one that is derived."""
+    """The name of the first one that is derived: that is declared so, or has a table of figures."""
+    names = {row.name for row in rows}
+    declared = {one.name for one in declarations.consumers if one.derived and one.name in names}
+    return next(iter(sorted(declared | _rolled_up(using, rows))), None)
+
+
+def _rolled_up(using: str, rows: Sequence[models.Consumer]) -> set[str]:
     found = models.RollUp.objects.using(using).filter(name__in={row.name for row in rows})
-    return found.values_list("name", flat=True).order_by("name").first()
+    return set(found.values_list("name", flat=True))

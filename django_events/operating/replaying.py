@@ -18,7 +18,7 @@ from django_events.exceptions import Invalid, Refused
 from django_events.matching import condition
 from django_events.models.buffer import writable
 from django_events.operating.dead_letters import NAMED, refuse_before_older
-from django_events.operating.derived import refuse_for_rollups
+from django_events.operating.derived import refuse_derived
 from django_events.operating.interventions import record, this_user
 from django_events.operating.locks import bounded
 from django_events.operating.quiesce import lock, refuse_queries
@@ -75,7 +75,7 @@ def replay(
     _refuse_unclear(chosen, reason)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
-    refuse_for_rollups(using, rows, verb="replay")
+    refuse_derived(using, rows, verb="replay")
     refuse_several(rows, (chosen.ids or [first or 1])[0])
     [row] = rows
     ids = [event_id for event_id, *_ in _look(using, row, chosen)]  # which may take long, so it locks nothing

@@ -87,11 +87,33 @@ def rewind(
             if _has_layouts(row):
                 layouts.arrange(using, row)
             if went_back:  # what comes again is judged by the filter of now
-                former = models.Consumer.objects.using(using).filter(pk=row.pk, former_filters__isnull=False)
-                former.update(former_filters=None, revision=F("revision") + 1)
+                _forget_former_filters(using, row)
             lowest = row.positions.using(using).aggregate(lowest=Min("position"))["lowest"]
             wait_again(using, row, after=-1 if lowest is None else lowest)
     return moves
+
+
+def move_to_end(using: str, row: models.Consumer) -> list[Move]:
+    """Set a stream consumer to the end of its log, with nothing in hand: what is there was taken in otherwise.
+
+    In the transaction of `standing_still`, with its topics. Events are judged by the filter of now from there on.
+    """
+    _look_again(using, row, partition=None)
+    for position in _lacking(using, row, log_positions.find(using, row.topic, "end")):
+        position.save(using=using)
+    moves = []
+    for move, position in _moves(using, row, "end", None):
+        position.save(using=using)
+        moves.append(move)
+    if _has_layouts(row):
+        layouts.arrange(using, row)
+    _forget_former_filters(using, row)
+    return moves
+
+
+def _forget_former_filters(using: str, row: models.Consumer) -> None:
+    former = models.Consumer.objects.using(using).filter(pk=row.pk, former_filters__isnull=False)
+    former.update(former_filters=None, revision=F("revision") + 1)
 
 
 def _moves(

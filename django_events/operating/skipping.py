@@ -24,7 +24,7 @@ from django_events.consuming.subscriptions import judged
 from django_events.exceptions import Invalid, Refused
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
-from django_events.operating.derived import refuse_for_rollups
+from django_events.operating.derived import refuse_rolled_up
 from django_events.operating.interventions import record, this_user
 from django_events.operating.quiesce import Patience, gone, lock, locked, refuse_queries, standing_still
 from django_events.outcomes import Skipped
@@ -80,7 +80,7 @@ def skip(
     using = writable(using)
     rows = registered(using, consumer, topic=topic)
     refuse_queries(rows)
-    refuse_for_rollups(using, rows, verb="skip")
+    refuse_rolled_up(using, rows, verb="skip")
     refuse_several(rows, event_id)
     [row] = rows
     partition = _partition(using, row, event_id)

@@ -25,6 +25,7 @@ FAMILIES = (
     "consuming",
     "rolling_up",
     "deliveries",
+    "projections",
     "end_to_end",
     "time_line",
     "operations",

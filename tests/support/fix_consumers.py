@@ -71,6 +71,29 @@ def make_consumer(make_topic: Any) -> Iterator[ConsumerFactory]:
         return declared
 
     yield make
+    forget_consumers(made)
+
+
+@pytest.fixture
+def make_projection(make_topic: Any) -> Iterator[ConsumerFactory]:
+    """Declare projections for one test and register them; their rows are gone when it ends."""
+    made: list[declarations.DeclaredConsumer] = []
+
+    def make(
+        *topics: declarations.DeclaredTopic | str, fold: Any, name: str = "totals", **options: Any
+    ) -> declarations.DeclaredConsumer:
+        for earlier in [one for one in made if one.name == name]:
+            declarations.consumers.discard(earlier)
+        declared = declarations.projection(*topics, name=name, **options)(fold)
+        made.append(declared)
+        registration.sync("default")
+        return declared
+
+    yield make
+    forget_consumers(made)
+
+
+def forget_consumers(made: Sequence[declarations.DeclaredConsumer]) -> None:
     for consumer in made:
         declarations.consumers.discard(consumer)
     if not connection.in_atomic_block:

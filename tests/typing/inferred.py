@@ -9,12 +9,15 @@ import pgtrigger
 from django.db import models
 
 from django_events import (
+    DELETE,
     Backoff,
     BufferedWriter,
     Claimed,
     DeclaredConsumer,
+    DeclaredProjection,
     DeclaredRollUp,
     DeclaredTopic,
+    Deletion,
     Draft,
     Receipt,
     ReceivedEvent,
@@ -25,6 +28,7 @@ from django_events import (
     claim,
     consumer,
     outbox,
+    projection,
     publish,
     publish_many,
     queue,
@@ -62,6 +66,26 @@ async def send(event: ReceivedEvent) -> None: ...
 async def tell(events: list[ReceivedEvent]) -> int:
     return len(events)
 
+
+class Total(models.Model):
+    class Meta:
+        app_label = "typing"
+
+
+@projection(orders, into=Total, key="$.customer")
+def totals(row: Total, event: ReceivedEvent) -> None: ...
+
+
+@projection(orders, into=Total, key=lambda event: event.key, name="others", batch_size=10)
+def others(row: Total, event: ReceivedEvent) -> Deletion | None:
+    return DELETE if event.type == "gone" else None
+
+
+assert_type(totals, DeclaredProjection[Total])
+assert_type(totals.model, type[Total])
+assert_type(totals.as_of(7, key="ada"), Total | None)
+assert_type(totals.check(sample=10).keys, int)
+assert_type(totals.rebuild(dry_run=True).finished, bool)
 
 billing = consumer(orders, name="by-path", handler="shop.billing.bill", batch_size=5)
 

@@ -1,6 +1,18 @@
 """Wrong uses that a type checker must refuse. mypy warns of a `type: ignore` that ignores nothing, so each must."""
 
-from django_events import BufferedWriter, ReceivedEvent, capture, claim, consumer, outbox, publish, publish_many, topic
+from django_events import (
+    BufferedWriter,
+    ReceivedEvent,
+    capture,
+    claim,
+    consumer,
+    outbox,
+    projection,
+    publish,
+    publish_many,
+    topic,
+)
+from django_events.models import Sample, Topic
 
 orders = topic("orders")
 
@@ -30,6 +42,15 @@ def bill(event: ReceivedEvent) -> None:
     event.key.upper()  # type: ignore[union-attr]
     event.key = "new"  # type: ignore[misc]
     event.vaule  # type: ignore[attr-defined]  # noqa: B018
+
+
+@projection(orders, into=Topic)  # type: ignore[arg-type]
+def of_another_model(row: Sample, event: ReceivedEvent) -> None: ...
+
+
+@projection(orders, into=Topic)  # type: ignore[arg-type]
+def answers(row: Topic, event: ReceivedEvent) -> str:
+    return row.name
 
 
 consumer(orders)  # type: ignore[call-overload]

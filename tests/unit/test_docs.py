@@ -173,6 +173,7 @@ TESTING = {name: getattr(testing, name) for name in testing.__all__}
 OUTCOMES = {
     "Matched",
     "Move",
+    "Rebuilt",
     "RemovedTopic",
     "Repartitioned",
     "Replayed",
@@ -184,7 +185,7 @@ OUTCOMES = {
 SIGNATURES = [
     (name, value)
     for name, value in {**PUBLIC, **BY_HAND, **VERBS, **TESTING}.items()
-    if name not in {"Claimed", "EventsError", "ReceivedEvent", "UNSET", *OUTCOMES}
+    if name not in {"Claimed", "DELETE", "Deletion", "EventsError", "ReceivedEvent", "UNSET", *OUTCOMES}
 ]
 COLUMNS = [
     (getattr(models, name)._meta.db_table, field.column)

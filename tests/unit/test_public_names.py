@@ -59,16 +59,17 @@ def test_every_public_name_is_what_it_says():
             "ReceivedEvent",
             "RetryLater",
         ),
-        *("BufferedWriter", "CreateTopic", "DeclaredRollUp", "DeclaredTopic"),
+        *("BufferedWriter", "CreateTopic", "DeclaredProjection", "DeclaredRollUp", "DeclaredTopic", "Deletion"),
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
-        *("outbox", "publish", "publish_many", "queue", "rollup", "shard_of", "suppress", "topic"),
+        *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "shard_of", "suppress", "topic"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions
     assert isinstance(django_events.UNSET, Unset)
-    assert set(django_events.__all__) == classes | functions | {"UNSET"}
+    assert isinstance(django_events.DELETE, django_events.Deletion)
+    assert set(django_events.__all__) == classes | functions | {"DELETE", "UNSET"}
 
 
 OPERATIONS = {
@@ -85,6 +86,8 @@ OPERATIONS = {
     ),
     *("pause_clock", "resume_clock", "run_clock"),
     *(
+        "rebuild",
+        "abandon_rebuild",
         "redrive",
         "resume",
         "retry_now",
@@ -100,7 +103,18 @@ OPERATIONS = {
     ),
 }
 OUTCOMES = {
-    *("Matched", "Move", "RemovedTopic", "Repartitioned", "Replayed", "Resharded", "Retried", "Searched", "Skipped"),
+    *(
+        "Matched",
+        "Move",
+        "Rebuilt",
+        "RemovedTopic",
+        "Repartitioned",
+        "Replayed",
+        "Resharded",
+        "Retried",
+        "Searched",
+        "Skipped",
+    ),
 }
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
 
@@ -137,6 +151,20 @@ def test_a_declaration_has_the_verb_with_the_same_arguments_and_result(name, mon
     options = {one.name: object() for one in of_method.values() if one.kind is one.KEYWORD_ONLY}
     getattr(billing, name)(*given, **options)
     assert asked == [((billing, *given), options)]
+
+
+def test_a_projection_is_rebuilt_with_the_same_arguments_and_result(monkeypatch):
+    from django_events import DeclaredProjection, operations
+
+    of_function, of_method = (inspect.signature(one) for one in (operations.rebuild, DeclaredProjection.rebuild))
+    described = [[(o.name, o.kind, o.default) for o in one.parameters.values()][1:] for one in (of_function, of_method)]
+    assert described[0] == described[1]
+    asked = []
+    monkeypatch.setattr(operations, "rebuild", lambda *given, **options: asked.append((given, options)))
+    totals = DeclaredProjection(name="totals", topics=("orders",), handler=print)
+    options = {one.name: object() for one in of_method.parameters.values() if one.kind is one.KEYWORD_ONLY}
+    totals.rebuild(**options)
+    assert asked == [((totals,), options)]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +219,10 @@ def test_everything_public_has_a_home_and_nothing_else_does():
 def test_public_names_are_documented():
     from django_events import operations
 
-    for home, names in ((django_events, set(django_events.__all__) - {"UNSET"}), (operations, operations.__all__)):
+    for home, names in (
+        (django_events, set(django_events.__all__) - {"DELETE", "UNSET"}),
+        (operations, operations.__all__),
+    ):
         for name in names:
             assert inspect.getdoc(getattr(home, name)), name
 

@@ -17,6 +17,7 @@ from django_events.management.events.maintaining import MAINTAIN
 from django_events.management.events.matching import MATCH
 from django_events.management.events.peeking import PEEK
 from django_events.management.events.publishing import PUBLISH
+from django_events.management.events.rebuilding import AS_OF, CHECK_PROJECTION, REBUILD
 from django_events.management.events.removing import REMOVE_TOPIC
 from django_events.management.events.repartitioning import REPARTITION
 from django_events.management.events.replaying import REPLAY
@@ -57,6 +58,9 @@ ALL = (
     SKIP,
     REWIND,
     REPLAY,
+    REBUILD,
+    CHECK_PROJECTION,
+    AS_OF,
     UNREGISTER,
     DEAD_LETTERS,
     REDRIVE,

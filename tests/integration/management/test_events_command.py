@@ -1404,7 +1404,7 @@ def test_without_a_subcommand_the_help_is_printed(events: Run) -> None:
     [
         (["statsu"], "There is no subcommand 'statsu'. Did you mean 'status'?"),
         (["--no-color", "deadletters"], "Did you mean 'dead-letters'?"),
-        (["xyz"], "Known are: ack, bench, cancel, claim, clock, consumers, dead-letters"),
+        (["xyz"], "Known are: ack, as-of, bench, cancel, check-projection, claim, clock, consumers"),
     ],
 )
 def test_an_unknown_subcommand_is_wrong_usage(events: Run, arguments: list[str], said: str) -> None:
@@ -1485,6 +1485,9 @@ SUBCOMMANDS = {
     "skip": ["billing", "1", "--reason", "x"],
     "rewind": ["billing", "--to", "end"],
     "replay": ["billing", "--ids", "1", "--reason", "x"],
+    "rebuild": ["billing"],
+    "check-projection": ["billing"],
+    "as-of": ["billing", "--key", "ada", "--at", "1"],
     "unregister": ["billing"],
     "dead-letters": [],
     "redrive": ["billing", "--all"],

@@ -1,0 +1,1 @@
+"""Models that projections keep, for their tests."""
