@@ -88,6 +88,13 @@ def check_projections(app_configs: Sequence[AppConfig] | None = None, **kwargs: 
                 hint=hint,
                 id="django_events.E015",
             )
+        if referring := _referring(model):
+            yield checks.Warning(
+                f"Projection {projection.name!r} can't be rebuilt, because rows of {model._meta.label} are referred to "
+                f"by {', '.join(referring)}.",
+                hint=f"Refer to the key by value, or with db_constraint=False. {hint}",
+                id="django_events.W009",
+            )
         for using in writable(), router.db_for_write(model) or DEFAULT_DB_ALIAS:
             if not router.allow_migrate_model(using, model) or not router.allow_migrate_model(using, models.Consumer):
                 yield Error(
@@ -302,6 +309,14 @@ OF_SITE = (
     check_retention,
     check_encryption,
 )
+
+
+def _referring(model: Any) -> list[str]:
+    """The foreign keys of other tables, or of its own, that the database keeps to the rows of a model."""
+    relations = [one.field for one in model._meta.related_objects if not one.many_to_many]
+    kept = [str(field) for field in relations if getattr(field, "db_constraint", False)]
+    through = [field.remote_field.through._meta.label for field in model._meta.many_to_many]
+    return sorted({*kept, *through})
 
 
 def _wrong_filters(using: str) -> Iterator[CheckMessage]:

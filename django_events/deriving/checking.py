@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from random import sample as any_of
 from typing import Any, NamedTuple
 
+from django.db import connections, transaction
 from django.db import models as django_models
-from django.db import transaction
 
 from django_events import models, sql
 from django_events.consuming.failures import summary_of
@@ -88,6 +88,8 @@ def check(projection: DeclaredProjection[Any], *, sample: int = 1_000, using: st
     using = writable(using)
     if sample < 1:
         raise Invalid(f"sample={sample} is too few keys, expected at least 1.")
+    if connections[using].in_atomic_block:
+        raise Refused("A check compares rows and positions of one moment, so it can't be part of a transaction.")
     folding = Folding(projection)
     with sql.snapshot(using):  # positions and rows are committed together, so in one moment they fit
         rows = registered(using, projection)

@@ -249,8 +249,19 @@ class _Rebuilding:
         finally:
             self._give_back()
 
+    def _refuse_waiting(self) -> None:
+        """Refused while events must not be handled yet, because those of other shards come first."""
+        for row in self.rows:
+            row.refresh_from_db(using=self.using, fields=["waits_from"])
+            if row.waits_from is not None:
+                raise Refused(
+                    f"Consumer {row} waits from {row.topic}/{row.waits_from} on until those of its name have come so "
+                    "far in other shards. Nothing was changed. Try again when it has gone on."
+                )
+
     def _begin(self, *, anew: bool) -> models.Rebuild:
         """Take the lease of what was begun, or begin."""
+        self._refuse_waiting()
         with bounded(self.using, f"The rebuild of {self.name}"):
             row = self._of_name.select_for_update().first()
             if row is not None:
@@ -415,6 +426,7 @@ class _Rebuilding:
             self._renew(row)
             served = shadowing.served(self.using, row.table)
             self._refuse_changed(row, served)
+            self._refuse_waiting()
             row.ends = {one.topic.name: log_positions.find(self.using, one.topic, "end") - 1 for one in self.rows}
             if sum(row.ends.values()) - sum(row.reached.values()) > SHORT:
                 raise _FellBehindError

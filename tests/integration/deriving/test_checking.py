@@ -8,9 +8,10 @@ from decimal import Decimal
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.db import transaction
 
 from django_events import Backoff, declarations, publish_many
-from django_events.exceptions import Invalid
+from django_events.exceptions import Invalid, Refused
 from django_events.outcomes import Drift
 from tests.integration.deriving.test_projections import add, add_or_delete, count, order, totals
 from tests.integration.deriving.test_rebuilding import broken_at
@@ -102,6 +103,13 @@ def test_a_sample_is_as_large_as_it_is_to_be(things, make_projection):
     assert projection.check(sample=10).keys == 10
     with pytest.raises(Invalid):
         projection.check(sample=0)
+
+
+def test_a_check_is_no_part_of_a_transaction(things, make_projection):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+
+    with pytest.raises(Refused, match="part of a transaction"), transaction.atomic():
+        projection.check()
 
 
 def test_keys_of_another_kind(lanes, make_projection):

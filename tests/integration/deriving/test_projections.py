@@ -533,8 +533,15 @@ class Elsewhere_:
         return False if app_label == "projecting_app" else None
 
 
+def test_a_model_that_others_refer_to_is_found_by_check(things, declare):
+    declare(things, into=Region, key_field="name")
+
+    [message] = found("django_events.W009")
+    assert "referred to by projecting_app.CustomerTotal.region" in message.msg
+
+
 def test_what_is_well_is_not_found(things, declare):
     declare(things, into=CustomerTotal)
     declare(things, into="projecting_app.Counter", key_field="code", key="$.total")
 
-    assert found("django_events.E007", "django_events.E015", "django_events.E016") == []
+    assert found("django_events.E007", "django_events.E015", "django_events.E016", "django_events.W009") == []

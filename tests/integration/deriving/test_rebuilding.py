@@ -14,7 +14,7 @@ from django_events import Backoff, publish_many
 from django_events.deriving import projecting, rebuilding
 from django_events.exceptions import InUse, LeaseLost, NotReady, Refused, UnknownName
 from django_events.maintaining.expiring import expire
-from django_events.models import Intervention, Rebuild, Topic, TopicHead
+from django_events.models import Consumer, Intervention, Rebuild, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
 from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, repartition
 from tests.integration.deriving.test_projections import add, add_or_delete, count, order, seen, totals
@@ -280,6 +280,35 @@ def test_a_repartitioned_topic(lanes, make_projection, small_chunks):
     assert sum(orders for orders, _ in totals().values()) == 35
     assert serve_due(projection) == 0
     assert set(reached(projection)) == {35}
+
+
+def test_a_consumer_that_turns_to_read_all_partitions_together(lanes, make_projection, small_chunks):
+    projection = make_projection(lanes, into=CustomerTotal, fold=add)
+    filled(lanes, projection)
+    publish_many(lanes, [order(f"c{n}", 1) for n in range(5)])
+    transfer_all()
+    projection = make_projection(lanes, into=CustomerTotal, fold=add, partitioned=False)
+    publish_many(lanes, [order(f"c{n}", 1) for n in range(5)])
+    transfer_all()
+
+    rebuild(projection)
+    publish_many(lanes, [order(f"c{n}", 1) for n in range(5)])
+    transfer_all()
+
+    assert serve_due(projection) == 5
+    assert reached(projection) == [45]
+    assert sum(orders for orders, _ in totals().values()) == 45
+    assert projection.check().drifts == []
+
+
+def test_a_consumer_that_waits_for_other_shards_is_not_rebuilt(things, make_projection):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    filled(things, projection)
+    Consumer.objects.filter(name="totals").update(waits_from=20)
+
+    with pytest.raises(Refused, match="waits from things/20"):
+        rebuild(projection)
+    assert not Rebuild.objects.exists()
 
 
 def test_a_paused_consumer_stays_paused(things, make_projection):
