@@ -391,7 +391,6 @@ class ConsumerAdmin(Pages):
             "pause": row.paused_at is None,
             "resume": row.paused_at is not None or state == "stopped",
             "retry_now": row.paused_at is None and state == "retrying",
-            "rewind": not _is_derived(row),
             "replay": not _is_derived(row),
         }
         return offered.get(action.name, True)

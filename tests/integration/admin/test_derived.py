@@ -38,7 +38,8 @@ def test_its_page_says_which_table_it_keeps_and_up_to_where(olga, projection):
 def test_what_would_count_twice_is_not_offered(olga, projection):
     text = page(olga, projection)
 
-    assert "Pause…" in text and "Rewind…" not in text and "Replay events…" not in text
+    assert "Pause…" in text and "Replay events…" not in text
+    assert "Rewind…" in text  # on: what is missing from the log, or should not count, is left out
 
 
 @pytest.mark.requirement("X13")

@@ -18,7 +18,7 @@ from tests.support.fix_consumers import serve_due
 from tests.support.fix_rollups import table_of
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.requirement("H3", "H4")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3", "H4")]
 
 NOW = timezone.now().replace(microsecond=0)
 

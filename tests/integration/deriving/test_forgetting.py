@@ -11,7 +11,7 @@ from tests.support.fix_consumers import serve_due
 from tests.support.fix_rollups import all_rows, by_group, known_groups, row_of
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.requirement("H3")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3")]
 
 DAY = timedelta(days=1)
 

@@ -17,7 +17,7 @@ from tests.support.fix_consumers import serve_due
 from tests.support.fix_rollups import table_of
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.requirement("H3")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3")]
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)

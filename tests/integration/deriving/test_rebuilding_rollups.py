@@ -3,14 +3,14 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from django_events import Draft, publish_many
 from django_events.models import Rebuild
 from django_events.operations import lag, rebuild
 from tests.support.fix_consumers import serve_due
-from tests.support.fix_rollups import all_rows, by_group, table_of
+from tests.support.fix_rollups import by_group, table_of
 from tests.support.fix_topics import transfer_all
-from django.db import connection
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3")]
 

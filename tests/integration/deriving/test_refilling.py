@@ -15,7 +15,7 @@ from tests.support.fix_consumers import serve_due
 from tests.support.fix_rollups import all_rows, row_of, table_of
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.requirement("H3")
+pytestmark = [pytest.mark.usefixtures("db"), pytest.mark.requirement("H3")]
 
 DAY = timedelta(days=1)
 

@@ -26,7 +26,7 @@ from tests.support.fix_consumers import due, lease_of, position_of, positions, r
 from tests.support.fix_rollups import all_rows, by_group, known_groups, row_of, table_of
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.requirement("H3")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3")]
 
 DAY = timedelta(days=1)
 
@@ -375,7 +375,6 @@ def test_an_event_that_fails_the_statement_is_left_out_alone(things, make_rollup
     assert found.remedy.endswith("manage.py events rebuild revenue")
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_where_each_event_fails_it_stops(things, make_rollup):
     counted = make_rollup(things, every=DAY, where='$.at.datetime() > "2020-01-01T00:00:00+00:00".datetime()')
     fill(things, *[{"at": "2026-01-01"}] * 150)
@@ -389,7 +388,6 @@ def test_where_each_event_fails_it_stops(things, make_rollup):
     assert position_of(counted).position == 150
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_an_event_that_is_missing_stops_it_and_is_said(things, make_rollup):
     counted = make_rollup(things, every=DAY)
     fill(things, *range(10))
@@ -408,7 +406,6 @@ def test_an_event_that_is_missing_stops_it_and_is_said(things, make_rollup):
     assert one(counted)["count"] == 6
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_a_table_that_is_gone_stops_it_and_is_said(things, make_rollup):
     counted = make_rollup(things, every=DAY)
     fill(things, 1)
@@ -420,7 +417,6 @@ def test_a_table_that_is_gone_stops_it_and_is_said(things, make_rollup):
     assert "events rebuild revenue" in found.remedy
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_erasing_an_event_leaves_what_was_counted(make_topic, make_rollup):
     things = make_topic("things", timeline=True)
     revenue = make_rollup(things, every=DAY, sums={"revenue": "$.total"})
@@ -435,7 +431,6 @@ def test_erasing_an_event_leaves_what_was_counted(make_topic, make_rollup):
 # As a consumer
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_it_is_paused_and_resumed_and_catches_up(things, make_rollup):
     counted = make_rollup(things, every=DAY)
     fill(things, *range(5))
@@ -454,7 +449,6 @@ def test_drain_serves_it(things, make_rollup):
     assert one(counted)["count"] == 1
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_several_topics_fold_into_one_table(make_topic, make_rollup):
     one_topic, other = make_topic("one"), make_topic("other", partitions=3)
     counted = make_rollup(one_topic, other, every=DAY, by={"store": "$.store"})
@@ -464,7 +458,6 @@ def test_several_topics_fold_into_one_table(make_topic, make_rollup):
     assert by_group(counted, "store", "count") == {"a": 2, "b": 1, "c": 1}
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_a_worker_that_lost_its_lease_counts_nothing(things, make_rollup):
     counted = make_rollup(things, every=DAY)
     fill(things, *range(5))
@@ -506,7 +499,6 @@ def test_unregistering_it_lets_its_table_go(things, make_rollup):
         assert cursor.fetchone() == (None,)
 
 
-@pytest.mark.usefixtures("transactional_db")
 def test_status_shows_it_as_a_consumer(things, make_rollup):
     make_rollup(things, every=DAY)
     fill(things, 1, 2)
