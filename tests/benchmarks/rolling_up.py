@@ -34,7 +34,7 @@ SELECT
     '{{}}', moment, moment
 FROM generate_series(%(first)s::bigint, %(last)s) AS n
 CROSS JOIN LATERAL (
-    SELECT timestamptz '{beginning}' + interval '1 minute' * ((n - 1) * {buckets} / %(events)s)
+    SELECT timestamptz '{beginning}' + interval '1 minute' * ({bucket})
 ) AS at (moment)
 """
 PLAIN = """
@@ -80,13 +80,17 @@ def by_python(events: list[ReceivedEvent]) -> None:
         )
 
 
-def fill(topic_id: int, events: int) -> None:
-    """Events in the order of their times, as a log has them, in equally many buckets and groups."""
+IN_ORDER, SCATTERED = "(n - 1) * {buckets} / %(events)s", "n * 7919 / {groups} %% {buckets}"
+
+
+def fill(topic_id: int, events: int, *, bucket: str = IN_ORDER) -> None:
+    """Events in equally many buckets and groups: in the order of their times, as a log has them, or in none."""
     some = 500_000
     for first in range(1, events + 1, some):
         last = min(first + some - 1, events)
         segments.ensure(connection.alias, topic_id, events=last - first + 1)
-        statement = FILL.format(log=log_table(topic_id), groups=GROUPS, buckets=BUCKETS, beginning=BEGINNING)
+        of_time = bucket.format(buckets=BUCKETS, groups=GROUPS)
+        statement = FILL.format(log=log_table(topic_id), groups=GROUPS, bucket=of_time, beginning=BEGINNING)
         with connection.cursor() as cursor:
             cursor.execute(statement, {"topic_id": topic_id, "first": first, "last": last, "events": events})
 
@@ -150,36 +154,52 @@ def same(rollup: DeclaredRollUp) -> bool:
 def rolled_up(effort: Effort) -> Iterator[Row]:
     events, by_handler = effort.events(EVENTS), effort.events(BY_PYTHON)
     by, sums = (tuple(one.items()) for one in SHAPE)
-    topic = DeclaredTopic(name="bench")
-    rollup = DeclaredRollUp(
-        name="bench-rollup",
-        topics=("bench",),
-        handler="django_events.deriving.rolling_up.RollUpFold",
-        partitioned=False,
-        by=by,
-        sums=sums,
+    topic, other = DeclaredTopic(name="bench"), DeclaredTopic(name="bench.scattered")
+    rollup, scattered = (
+        DeclaredRollUp(
+            name=f"{of}-rollup",
+            topics=(of.name,),
+            handler="django_events.deriving.rolling_up.RollUpFold",
+            partitioned=False,
+            by=by,
+            sums=sums,
+        )
+        for of in (topic, other)
     )
     consumer = a_consumer(topic, name="bench-python", batch_size=1_000, handler=by_python)
     with connection.schema_editor() as editor:
         editor.create_model(Figures)
-    with declared(topic) as [topic_id]:
+    with declared(topic, other) as [topic_id, other_id]:
         fill(topic_id, events)
+        fill(other_id, events, bucket=SCATTERED)
         with connect() as raw:
-            raw.execute(f"VACUUM (ANALYZE) {log_table(topic_id)}")  # autovacuum does so within a minute
+            for log in (topic_id, other_id):
+                raw.execute(f"VACUUM (ANALYZE) {log_table(log)}")  # autovacuum does so within a minute
         settle()
-        with made(rollup), registered(consumer):
+        with made(rollup, scattered), registered(consumer):
             blocks: dict[str, Callable[[], float]] = {
                 "a roll-up": lambda: fold_again(rollup, events),
                 "one GROUP BY": lambda: plain(topic_id, events),
+                "a roll-up, no order": lambda: fold_again(scattered, events),
+                "one GROUP BY, no order": lambda: plain(other_id, events),
                 "a handler in Python": lambda: python(consumer, by_handler, events),
             }
             samples = interleave(blocks, rounds=effort.rounds(5))
-            if not same(rollup):
-                raise RuntimeError("The roll-up and the GROUP BY differ.")
+            for one, log in ((rollup, topic_id), (scattered, other_id)):
+                plain(log, events)
+                if not same(one):
+                    raise RuntimeError("The roll-up and the GROUP BY differ.")
             yield samples.row(
                 f"{events:,} events into {BUCKETS * GROUPS:,} rows",
                 "a roll-up",
                 "one GROUP BY",
+                unit="events/s",
+                goal=at_least(0.5),
+            )
+            yield samples.row(
+                "of times in no order, so that each range has all rows",
+                "a roll-up, no order",
+                "one GROUP BY, no order",
                 unit="events/s",
                 goal=at_least(0.5),
             )

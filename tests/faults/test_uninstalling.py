@@ -21,7 +21,7 @@ CHANGE_STOCK = "UPDATE shop_product SET on_shelf = on_shelf + 1"
 
 @pytest.mark.requirement("P12")
 def test_a_site_at_work_is_uninstalled_without_a_trace_and_installed_again(processes: Processes):
-    """With queues and streams at work, a captured table, a topic whose first ids are gone, and rights of a role."""
+    """With queues, streams and a roll-up, a captured table, a topic whose first ids are gone, and rights of a role."""
     with psycopg.connect(processes.url, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS site_reader")
         connection.execute("CREATE ROLE site_reader")
@@ -31,6 +31,7 @@ def test_a_site_at_work_is_uninstalled_without_a_trace_and_installed_again(proce
             "UPDATE django_events_topichead SET id_floor = 40, number_floors = '[40]' WHERE topic_id ="
             " (SELECT id FROM django_events_topic WHERE name = 'stock')"
         )
+        connection.execute("CREATE TABLE django_events_rollup_1 (bucket timestamptz)")
         before = incarnations(connection)
         workers = [processes.start("run_transfer"), processes.start("run_consumer", "--all")]
         publisher = processes.start_publisher("p0", "read committed", "0.01")
