@@ -5,6 +5,7 @@ from django_events.operations import redrive, rewind
 Those that act on one consumer are methods of its declaration too: `billing.rewind(to=1042)`.
 """
 
+from django_events.deriving.snapshotting import snapshot
 from django_events.observing.lag import lag
 from django_events.observing.matches import matches
 from django_events.observing.searching import search
@@ -32,6 +33,7 @@ from django_events.outcomes import (
     Retried,
     Searched,
     Skipped,
+    Snapshot,
 )
 from django_events.publishing.republish import publish_again
 
@@ -45,6 +47,7 @@ __all__ = [
     "Retried",
     "Searched",
     "Skipped",
+    "Snapshot",
     "cancel_scheduled",
     "discard",
     "erase",
@@ -68,5 +71,6 @@ __all__ = [
     "run_clock",
     "search",
     "skip",
+    "snapshot",
     "unregister",
 ]

@@ -25,6 +25,7 @@ FAMILIES = (
     "consuming",
     "deliveries",
     "end_to_end",
+    "deriving",
     "time_line",
     "operations",
     "compacting",

@@ -180,6 +180,7 @@ OUTCOMES = {
     "Retried",
     "Searched",
     "Skipped",
+    "Snapshot",
 }
 SIGNATURES = [
     (name, value)

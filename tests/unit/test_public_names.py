@@ -63,6 +63,7 @@ def test_every_public_name_is_what_it_says():
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
+        *("await_for", "reads_own_writes", "wait_for"),
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
         *("outbox", "publish", "publish_many", "queue", "shard_of", "suppress", "topic"),
     }
@@ -96,11 +97,13 @@ OPERATIONS = {
         "rewind",
         "search",
         "skip",
+        "snapshot",
         "unregister",
     ),
 }
 OUTCOMES = {
     *("Matched", "Move", "RemovedTopic", "Repartitioned", "Replayed", "Resharded", "Retried", "Searched", "Skipped"),
+    "Snapshot",
 }
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
 

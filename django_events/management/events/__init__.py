@@ -24,6 +24,7 @@ from django_events.management.events.scaling import SCALE
 from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
 from django_events.management.events.searching import SEARCH
 from django_events.management.events.shards import SHARDS
+from django_events.management.events.snapshotting import SNAPSHOT
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
 from django_events.management.events.workers import WORKERS
@@ -47,6 +48,7 @@ ALL = (
     PUBLISH_SCHEDULED,
     CLOCK,
     IMPORT_BEAT,
+    SNAPSHOT,
     CLAIM,
     ACK,
     NACK,
