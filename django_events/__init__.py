@@ -37,6 +37,7 @@ _HOMES = {
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
     "apublish_many": "django_events.publishing.api",
+    "await_for": "django_events.deriving.waiting",
     "cancel": "django_events.publishing.api",
     "capture": "django_events.publishing.capture",
     "claim": "django_events.consuming.claiming",
@@ -48,10 +49,12 @@ _HOMES = {
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "reads_own_writes": "django_events.deriving.own_writes",
     "rollup": "django_events.declarations",
     "shard_of": "django_events.publishing.shards",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
+    "wait_for": "django_events.deriving.waiting",
 }
 
 __all__ = [
@@ -74,6 +77,7 @@ __all__ = [
     "RetryLater",
     "apublish",
     "apublish_many",
+    "await_for",
     "cancel",
     "capture",
     "claim",
@@ -85,10 +89,12 @@ __all__ = [
     "publish",
     "publish_many",
     "queue",
+    "reads_own_writes",
     "rollup",
     "shard_of",
     "suppress",
     "topic",
+    "wait_for",
 ]
 
 if TYPE_CHECKING:
@@ -106,6 +112,8 @@ if TYPE_CHECKING:
         rollup,
         topic,
     )
+    from django_events.deriving.own_writes import reads_own_writes
+    from django_events.deriving.waiting import await_for, wait_for
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
     from django_events.migrating import CreateTopic

@@ -60,10 +60,14 @@ class EventFields(TypedDict, total=False):
 class Receipt:
     """What is known when an event was published. It gets its id later, in the log.
 
-    The ticket is its place in the buffer, or with `publish_at` its handle for `cancel()`. An event whose dedup key was
-    taken is not `new`: nothing was published, and there is no ticket.
+    The ticket is its place in the buffer, or with `publish_at`, where it is `scheduled`, its handle for `cancel()`. An
+    event whose dedup key was taken is not `new`: nothing was published, and there is no ticket. `wait_for()` takes
+    receipts: it goes by the database they are of, and by the moment of publishing, in seconds of that database's clock.
     """
 
     topic: str
     ticket: int | None
     new: bool = True
+    using: str | None = field(default=None, kw_only=True, compare=False)
+    scheduled: bool = field(default=False, kw_only=True, compare=False)
+    moment: tuple[float, float] | None = field(default=None, kw_only=True, compare=False, repr=False)

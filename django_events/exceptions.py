@@ -12,6 +12,7 @@ EventsError
 │   ├── NotInTransaction     publishing outside a transaction, where the settings or an @outbox forbid it
 │   └── WriterFull           the events of a writer wait for the database, and there is no room for another one
 ├── NotWritten               events that a writer took in were not written
+├── NotSeen                  a consumer has not passed what was waited for
 ├── LeaseLost                another worker took over: nothing was settled
 ├── EventExpired             retention or compaction has removed the event
 ├── EventsMissing            events that were to be read are not in the log
@@ -76,6 +77,15 @@ class WriterFull(Refused):
 
 class NotWritten(EventsError):
     """Events that a writer had taken in were not written, or it is not known whether they were."""
+
+
+class NotSeen(EventsError, TimeoutError):
+    """A consumer has not passed what was waited for, in time or because it gave up on it. The event is published."""
+
+    def __init__(self, *arguments: object, consumer: str = "", dead_letter: bool = False) -> None:
+        super().__init__(*arguments)
+        self.consumer = consumer
+        self.dead_letter = dead_letter
 
 
 class LeaseLost(EventsError):

@@ -1,9 +1,10 @@
-"""A middleware by which every event says of which user and of which request it came.
+"""Middlewares: every event says of which user and of which request it came; a browser reads its own writes.
 
 MIDDLEWARE = [
     …,
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django_events.middleware.describe_events",
+    "django_events.middleware.RememberWrites",
 ]
 """
 
@@ -17,6 +18,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
+from django_events.deriving.own_writes import RememberWrites as RememberWrites
 from django_events.publishing.session_settings import event_context
 
 REQUEST_ID = re.compile(r"[\w.:/+=-]{1,200}", re.ASCII)  # what a client says otherwise is not taken over

@@ -6,6 +6,7 @@ Those that act on one consumer are methods of its declaration too: `billing.rewi
 """
 
 from django_events.deriving.rebuilding import abandon_rebuild, rebuild
+from django_events.deriving.snapshotting import snapshot
 from django_events.observing.lag import lag
 from django_events.observing.matches import matches
 from django_events.observing.searching import search
@@ -34,6 +35,7 @@ from django_events.outcomes import (
     Retried,
     Searched,
     Skipped,
+    Snapshot,
 )
 from django_events.publishing.republish import publish_again
 
@@ -48,6 +50,7 @@ __all__ = [
     "Retried",
     "Searched",
     "Skipped",
+    "Snapshot",
     "abandon_rebuild",
     "cancel_scheduled",
     "discard",
@@ -73,5 +76,6 @@ __all__ = [
     "run_clock",
     "search",
     "skip",
+    "snapshot",
     "unregister",
 ]

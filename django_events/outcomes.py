@@ -30,6 +30,19 @@ class Move(NamedTuple):
         return self.left_out or max(-self.events, 0)
 
 
+class Snapshot(NamedTuple):
+    """How many rows of a table were published to a topic, as events of which type, of about how many, and whether all
+    were. None where it isn't known how many there are.
+    """
+
+    topic: str
+    table: str
+    type: str
+    rows: int
+    about: int | None
+    finished: bool
+
+
 class Retried(NamedTuple):
     """A topic of a consumer, and how many partitions of it, or deliveries of a queue, are tried again now."""
 

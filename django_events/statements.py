@@ -60,6 +60,14 @@ class Statement:
         return "".join(text.replace("%%", "%") if name is None else parts[name] for text, name in pieces)
 
 
+def declared(text: str) -> Statement:
+    """A part of a statement that the site's own code declares: what is in its triggers, and was in its migrations.
+
+    It is for what `capture()` makes of a model, a condition that the site wrote included, and for nothing else.
+    """
+    return _made("declared", text.replace("%", "%%"))
+
+
 def _made(name: str, text: str) -> Statement:
     return Statement(name, text, made_by=_LOADER)
 

@@ -1505,6 +1505,7 @@ class Migration(OnPostgreSQL):
                             ("run", "run"),
                             ("cancel", "cancel"),
                             ("publish", "publish now"),
+                            ("snapshot", "snapshot"),
                         ],
                         max_length=20,
                         verbose_name="action",

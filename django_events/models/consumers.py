@@ -334,6 +334,7 @@ class Intervention(models.Model):
             ("run", _("run")),
             ("cancel", _("cancel")),
             ("publish", _("publish now")),
+            ("snapshot", _("snapshot")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63, blank=True)

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pgtrigger
 from django.db import connections
@@ -177,6 +177,16 @@ def _name_of(topic: str) -> str:
     return f"{name[: LONGEST_NAME - 7]}_{hashlib.sha1(topic.encode(), usedforsecurity=False).hexdigest()[:6]}"
 
 
+class RowParts(NamedTuple):
+    """Parts of a statement that publishes rows `r`: their key, what is around the value, its columns, which rows."""
+
+    key: str
+    checked: str
+    end: str
+    shown: str
+    condition: str
+
+
 class Capture(pgtrigger.Trigger):
     """The trigger of one operation."""
 
@@ -204,17 +214,28 @@ class Capture(pgtrigger.Trigger):
         )
         return f"{function};"
 
-    def _rows(self, model: type[Model]) -> str:
+    def row_parts(self, model: type[Model]) -> RowParts:
+        """What its events say of a row that is inserted, or is there."""
         columns, payload, masked = _columns_of(model), self.declared.payload(model), self._masked(model)
         checked, end = columns.checked(payload, masked)
-        return SQL.capture_rows.written(
-            rows=quoted_name(_REFERENCING[self.of].get("new", "old_values")),
-            type=self._type(model, self.of),
+        return RowParts(
             key=columns.key("r", self.declared.key),
             checked=checked,
             end=end,
             shown=columns.shown("r", payload, masked),
             condition=self._condition(model, old="r", new="r"),
+        )
+
+    def _rows(self, model: type[Model]) -> str:
+        parts = self.row_parts(model)
+        return SQL.capture_rows.written(
+            rows=quoted_name(_REFERENCING[self.of].get("new", "old_values")),
+            type=self._type(model, self.of),
+            key=parts.key,
+            checked=parts.checked,
+            end=parts.end,
+            shown=parts.shown,
+            condition=parts.condition,
         )
 
     def _changes(self, model: type[Model]) -> str:

@@ -18,6 +18,7 @@ from django.db.models import GeneratedField, Model, QuerySet
 from django.db.models.signals import post_delete, post_save, pre_delete, pre_save
 
 from django_events.conf import settings
+from django_events.drafts import Draft
 from django_events.exceptions import NotInTransaction
 from django_events.publishing.api import publish
 from django_events.publishing.fields import Concrete, concrete_fields, key_fields, pk_fields, written
@@ -58,12 +59,17 @@ class Publisher:
 
     def event(self, event_type: str, row: Model, using: str) -> Callable[[], object]:
         """A function that publishes the event about a row, as the row is now."""
+        one = self.draft(event_type, row)
+        topic, metadata = self.outbox.topic, one.metadata
+        return partial(publish, topic, one.value, type=event_type, key=one.key, metadata=metadata, using=using)
+
+    def draft(self, event_type: str, row: Model) -> Draft:
+        """The event about a row, as the row is now."""
         value, omitted = self._value(row), list[str]()
         if self.outbox.too_large == "omit" and settings.MAX_PAYLOAD_BYTES is not None:
             value, omitted = fitting(value, most=settings.MAX_PAYLOAD_BYTES)
         metadata = {"omitted": omitted} if omitted else None
-        key = self._key(row)
-        return partial(publish, self.outbox.topic, value, type=event_type, key=key, metadata=metadata, using=using)
+        return Draft(value=value, type=event_type, key=self._key(row), metadata=metadata)
 
     def _value(self, row: Model) -> Any:
         if self.outbox.value is None:

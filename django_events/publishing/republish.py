@@ -57,4 +57,4 @@ def publish_again(
     [[ticket, kind]] = found
     if ticket is not None:
         announce(using, declared, [kind])
-    return Receipt(declared.name, ticket, new=ticket is not None)
+    return Receipt(declared.name, ticket, new=ticket is not None, using=using)

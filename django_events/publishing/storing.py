@@ -49,18 +49,21 @@ def publishable(using: str | None) -> str:
 def store_one(using: str, topic: DeclaredTopic, event: Encoded) -> Receipt:
     """Store one event with one statement, in the caller's transaction or in one of its own."""
     try:
-        ticket = _ticket(using, topic, event)
+        rows = _stored(using, topic, event)
     except DatabaseError as error:
         _raise_explained(error, using, topic)
-    if ticket is not None:
-        _announce(using, topic, [event])
-    return Receipt(topic.name, ticket, new=ticket is not None)
+    if not rows:
+        return Receipt(topic.name, None, new=False, using=using)
+    [[ticket, since, until]] = rows
+    _announce(using, topic, [event])
+    return Receipt(topic.name, ticket, using=using, scheduled=_is_scheduled(event), moment=(since, until))
 
 
-def _ticket(using: str, topic: DeclaredTopic, event: Encoded) -> int | None:
+def _stored(using: str, topic: DeclaredTopic, event: Encoded) -> sql.Rows:
+    """The ticket, and between which moments it is of; nothing where the dedup key is taken."""
     wake = settings.WAKE_UPS
     if isinstance(event, Conditional):
-        tickets = sql.fetch(
+        return sql.fetch(
             using,
             SQL.publish_later_or_once,
             topic=topic.name,
@@ -70,17 +73,13 @@ def _ticket(using: str, topic: DeclaredTopic, event: Encoded) -> int | None:
             dedup_window=event.dedup_window,
             **event.row._asdict(),
         )
-    elif len(event.value or "") + len(event.metadata) > LARGE:
+    if len(event.value or "") + len(event.metadata) > LARGE:
         row = event
-        tickets = sql.fetch(using, SQL.publish_large, topic=topic.name, wake=wake, **row._asdict())
-    elif event[3:] == PLAIN and wake is None:
-        tickets = sql.fetch(
-            using, SQL.publish_value, topic=topic.name, value=event.value, type=event.type, key=event.key
-        )
-    else:
-        row = event
-        tickets = sql.fetch(using, SQL.publish, topic=topic.name, wake=wake, **row._asdict())
-    return tickets[0][0] if tickets else None
+        return sql.fetch(using, SQL.publish_large, topic=topic.name, wake=wake, **row._asdict())
+    if event[3:] == PLAIN and wake is None:
+        return sql.fetch(using, SQL.publish_value, topic=topic.name, value=event.value, type=event.type, key=event.key)
+    row = event
+    return sql.fetch(using, SQL.publish, topic=topic.name, wake=wake, **row._asdict())
 
 
 def store(using: str, topic: DeclaredTopic, events: Sequence[Encoded]) -> set[int]:

@@ -15,7 +15,8 @@ SELECT
             %(value)s::jsonb, %(type)s::text, %(key)s::text, %(body)s::bytea, %(metadata)s::jsonb,
             %(partition)s::integer, %(wake)s::boolean
         )
-    END
+    END,
+    extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
 WHERE %(dedup_key)s::text IS NULL
     OR django_events_is_new(%(topic)s::text, %(dedup_key)s::text, %(dedup_window)s::interval)
 
@@ -30,7 +31,7 @@ VALUES (
     django_events_open(%(topic)s::text, %(wake)s::boolean),
     %(partition)s::integer, %(type)s::text, %(key)s::text, %(value)s::jsonb, %(body)s::bytea, %(metadata)s::jsonb
 )
-RETURNING id
+RETURNING id, extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
 
 
 -- name: publish_value
@@ -41,11 +42,12 @@ RETURNING id
 SELECT django_events_publish(
     %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, NULL::bytea, pg_catalog.jsonb_build_object(),
     NULL::integer, NULL::boolean
-)
+), extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
 
 
 -- name: publish
--- Publish one event: put it into the buffer and wake the transfer if it sleeps.
+-- Publish one event: put it into the buffer and wake the transfer if it sleeps. Answers with its ticket, and with the
+-- seconds of the epoch between which it was published: when the statement began, and now.
 --
 -- The function looks the topic up, inserts and rings in one round trip, and PostgreSQL keeps its
 -- plans for the session: it costs what a bare INSERT does, also through a pooler, where
@@ -56,7 +58,7 @@ SELECT django_events_publish(
 SELECT django_events_publish(
     %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, %(body)s::bytea, %(metadata)s::jsonb,
     %(partition)s::integer, %(wake)s::boolean
-)
+), extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
 
 
 -- name: copy_scheduled

@@ -27,6 +27,7 @@ FAMILIES = (
     "deliveries",
     "projections",
     "end_to_end",
+    "deriving",
     "time_line",
     "operations",
     "compacting",

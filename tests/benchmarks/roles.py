@@ -22,7 +22,7 @@ import psycopg  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 
-from django_events import ReceivedEvent, declarations, publish, publish_many  # noqa: E402
+from django_events import ReceivedEvent, declarations, publish, publish_many, wait_for  # noqa: E402
 from django_events.declarations import DeclaredConsumer, DeclaredTopic  # noqa: E402
 from django_events.maintaining import steps  # noqa: E402
 from django_events.workers.all_in_one import AllInOne  # noqa: E402
@@ -55,6 +55,23 @@ def publish_at_a_rate(rate: str, seconds: str) -> Any:
             publish(TOPIC, {**value(n), "sent": sent}, type=TYPE, key=key(n))
 
     return _at_a_rate(one, float(rate), float(seconds))
+
+
+def publish_and_wait(rate: str, seconds: str) -> Any:
+    """The same, and each time wait for the consumer; returns when that was over, and a second wait for the same."""
+    seen: list[tuple[float, float, float]] = []
+
+    def one(n: int, sent: float) -> None:
+        with transaction.atomic():
+            receipt = publish(TOPIC, {**value(n), "sent": sent}, type=TYPE, key=key(n))
+        committed = time.time()
+        wait_for(receipt, "bench")
+        once = time.time()
+        wait_for(receipt, "bench")
+        seen.append((committed, once, time.time()))
+
+    done = _at_a_rate(one, float(rate), float(seconds))
+    return [(sent, *times) for (sent, _), times in zip(done, seen, strict=True)]
 
 
 def insert_at_a_rate(rate: str, seconds: str) -> Any:
@@ -238,6 +255,7 @@ ROLES = {
     role.__name__: role
     for role in (
         publish_at_a_rate,
+        publish_and_wait,
         insert_at_a_rate,
         publish_to_peer,
         note_latency_of_peer,

@@ -181,6 +181,7 @@ OUTCOMES = {
     "Retried",
     "Searched",
     "Skipped",
+    "Snapshot",
 }
 SIGNATURES = [
     (name, value)

@@ -21,6 +21,7 @@ TREE = {
     "NotInTransaction": ("Refused",),
     "WriterFull": ("Refused",),
     "NotWritten": ("EventsError",),
+    "NotSeen": ("EventsError", "TimeoutError"),
     "LeaseLost": ("EventsError",),
     "EventExpired": ("EventsError", "LookupError"),
     "EventsMissing": ("EventsError",),

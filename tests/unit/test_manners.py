@@ -40,6 +40,8 @@ REPLACED = {
     "call_soon_threadsafe": "of the loop that runs a handler, while it runs: a fork in it would tell a dead loop",
     "current_app": "documented: the admin's instance, for the addresses of its pages",
     "execute_wrappers": "see docs/explanation/decisions/0038-triggers-are-told-by-a-wrapper-that-stays.md",
+    "own_writes": "of a view, as csrf_exempt is: a middleware finds it there",
+    "reads_own_writes": "documented: of a request, as its user is",
     "isolation_level": "documented: a psycopg connection's",
     "prepare_threshold": "documented: a psycopg connection's, of the transfer alone",
     "settings_dict": "as Database",

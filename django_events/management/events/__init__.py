@@ -25,6 +25,7 @@ from django_events.management.events.scaling import SCALE
 from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
 from django_events.management.events.searching import SEARCH
 from django_events.management.events.shards import SHARDS
+from django_events.management.events.snapshotting import SNAPSHOT
 from django_events.management.events.status import STATUS
 from django_events.management.events.verifying import VERIFY
 from django_events.management.events.workers import WORKERS
@@ -48,6 +49,7 @@ ALL = (
     PUBLISH_SCHEDULED,
     CLOCK,
     IMPORT_BEAT,
+    SNAPSHOT,
     CLAIM,
     ACK,
     NACK,

@@ -1475,6 +1475,7 @@ SUBCOMMANDS = {
     "publish-scheduled": ["orders", "1"],
     "clock": [],
     "import-beat": ["tasks"],
+    "snapshot": ["shop.Product"],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],

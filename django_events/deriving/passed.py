@@ -1,0 +1,271 @@
+"""Whether consumers have passed what was published: never said too early, and asked for all who wait at once.
+
+    wait = prepare(using, [receipt], [], ["search"])
+    look(using, [wait])
+    wait.over, wait.error
+
+In every snapshot an event is in the buffer or in the log. Once it has left the buffer, the log's last id bounds its
+own, because ids follow commits. Then it is found by the moment at which it was published, and its consumers have to
+pass that id. One that isn't found, because the log has gone on for long, or because what is waited for is all that a
+topic has, stands for everything up to the last id of that snapshot.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from django_events import sql
+from django_events.consuming.registered import registered
+from django_events.drafts import Receipt
+from django_events.exceptions import EventsError, NotSeen, UnknownName, did_you_mean
+from django_events.models import Topic
+from django_events.statements import log_table
+
+SQL = sql.beside(__name__)
+
+NEWEST = 1_000  # events of a log, among which one is found by its moment
+MOST_ALIKE = 20  # events of one moment that are waited for by themselves
+SLACK = 0.000002  # seconds: a float has no more digits
+SOONEST, SHARE, LATEST = 0.001, 8, 1.0  # seconds until the next look: an eighth of the time that was waited
+
+
+class Passing(NamedTuple):
+    """How far a consumer is with an event, or with everything up to an id; without a mode it is gone."""
+
+    mode: str | None
+    passed: bool | None
+    position: int | None
+    paused: bool | None
+    stopped: bool | None
+    attempted: int | None
+    left_over: int | None
+    dead: bool
+    redriven: bool | None
+
+    def __str__(self) -> str:
+        if self.mode == "queue":
+            said = "" if self.left_over is None else f"event {self.left_over} waits, or is in hand"
+        else:
+            said = f"it is behind event {self.position}"
+        if self.attempted is not None:
+            said += f", and tries event {self.attempted} again"
+        if self.redriven:
+            said = "it is a dead letter that waits to be handled again"
+        return f": {said}" if said else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A consumer as it is registered when the waiting begins. One that is registered anew has another id."""
+
+    consumer_id: int
+    name: str
+
+
+@dataclass(slots=True)
+class Target:
+    """What has to be passed in one topic: the event of a ticket, or all events whose tickets are between two."""
+
+    topic_id: int
+    topic: str
+    lower: int
+    upper: int
+    moment: tuple[float, float] | None
+    readers: list[Reader]
+
+    def question(self) -> sql.Question:
+        since, until = self.moment or (None, None)
+        return SQL.arrived.on(log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST), {
+            "lower": self.lower,
+            "upper": self.upper,
+            "since": None if since is None else since - SLACK,
+            "until": None if until is None else until + SLACK,
+        }
+
+
+@dataclass(slots=True)
+class Unpassed:
+    """What one consumer has not passed, as far as is known: an event, or without a partition all up to its id."""
+
+    target: Target
+    reader: Reader
+    event_id: int
+    partition: int | None
+    standing: Passing | None = None
+
+    def __str__(self) -> str:
+        address = f"{self.target.topic}/{self.event_id}"
+        what = address if self.partition is not None else f"all up to {address}"
+        return f"consumer {self.reader.name!r} has not passed {what}{self.standing or ''}"
+
+
+@dataclass(slots=True)
+class Wait:
+    """What one caller waits for, how much of that is left, and when to look again."""
+
+    using: str
+    buffered: list[Target]
+    unpassed: list[Unpassed] = field(default_factory=list)
+    tell: Callable[[], None] = lambda: None  # that it is over
+    began: float = field(default_factory=time.monotonic)
+    look_at: float = 0.0
+    over: bool = False
+    error: Exception | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something is not passed yet."""
+        return bool(self.buffered or self.unpassed)
+
+    def end(self, error: Exception | None = None) -> None:
+        self.over, self.error = True, error
+
+    def too_late(self) -> NotSeen:
+        """The error for a caller whose time is over: which consumer has not passed what, and how far it is."""
+        left = [
+            f"what was published to {t.topic!r} is still in the buffer of {self.using!r}: look whether a transfer runs"
+            for t in self.buffered
+        ]
+        left += [str(one) for one in self.unpassed]
+        first = self.unpassed[0].reader.name if self.unpassed else ""
+        return NotSeen(f"After {time.monotonic() - self.began:.1f} s, {'; '.join(left)}.", consumer=first)
+
+
+def prepare(
+    using: str,
+    receipts: Sequence[Receipt],
+    topics: Sequence[str],
+    consumers: Sequence[str],
+    *,
+    upper: int | None = None,
+) -> Wait:
+    """What is to be waited for in one database: events, and all that topics had up to a ticket, by default the last.
+
+    Where neither is given, the topics are those that the consumers read. UnknownName says what there isn't.
+    """
+    named = list(dict.fromkeys([*topics, *(receipt.topic for receipt in receipts)]))
+    rows = sql.fetch(using, SQL.named, topics=named or None, consumers=list(consumers))
+    ids = {topic: topic_id for topic_id, topic, _, _ in rows}
+    readers = {topic: [Reader(*row[2:]) for row in rows if row[1] == topic and row[2] is not None] for topic in ids}
+    _refuse_unknown(using, named, consumers, readers)
+    targets = [
+        Target(ids[one.topic], one.topic, one.ticket, one.ticket, one.moment, readers[one.topic])
+        for one in receipts
+        if one.ticket is not None
+    ]
+    # One whose dedup key was taken stands for the event that took it, of which no ticket is known.
+    whole = [*(topics if named else ids), *(one.topic for one in receipts if one.ticket is None)]
+    if whole and upper is None:
+        [[upper]] = sql.fetch(using, SQL.last_ticket)
+    targets += [Target(ids[topic], topic, 0, upper or 0, None, readers[topic]) for topic in dict.fromkeys(whole)]
+    return Wait(using, targets)
+
+
+def _refuse_unknown(
+    using: str, topics: Sequence[str], consumers: Sequence[str], readers: dict[str, list[Reader]]
+) -> None:
+    for topic in topics:
+        if topic not in readers:
+            known = Topic.objects.using(using).values_list("name", flat=True)
+            raise UnknownName(f"There is no topic {topic!r} in the database {using!r}. {did_you_mean(topic, known)}")
+    found = {reader.name for of_topic in readers.values() for reader in of_topic}
+    for name in consumers:
+        if name not in found:
+            rows = registered(using, name)  # raises if there is none
+            reads = ", ".join(sorted(row.topic.name for row in rows))
+            raise UnknownName(f"Consumer {name!r} reads {reads}, and none of {', '.join(topics)}.")
+
+
+def last_ticket(using: str) -> int:
+    """The last ticket that was given: what was committed before has no higher one."""
+    [[ticket]] = sql.fetch(using, SQL.last_ticket)
+    return int(ticket)
+
+
+def look(using: str, waits: Iterable[Wait]) -> None:
+    """See how far everything is that is waited for: in two messages to the server, however many wait."""
+    waits = [wait for wait in waits if not wait.over]
+    _look_into_buffer(using, waits)
+    _look_at_readers(using, waits)
+    for wait in waits:
+        now = time.monotonic()
+        wait.look_at = now + min(max(SOONEST, (now - wait.began) / SHARE), LATEST)
+        if not (wait.over or wait.is_left):
+            wait.end()
+
+
+def _look_into_buffer(using: str, waits: Sequence[Wait]) -> None:
+    """Which events have come into the log, where their consumers have to pass them."""
+    asked = [(wait, target) for wait in waits for target in wait.buffered]
+    for (wait, target), rows in zip(asked, _ask(using, [target.question() for _, target in asked]), strict=True):
+        if not rows:
+            wait.end(UnknownName(f"Topic {target.topic!r} was removed while it was waited for."))
+            continue
+        waiting, last_id, found, _ = rows[0]
+        if waiting is not None:
+            target.lower = waiting
+            continue
+        alike = [(event_id, partition) for _, _, event_id, partition in rows]
+        events = alike if found is not None and len(alike) <= MOST_ALIKE else [(last_id, None)]
+        # In this order, because the caller whose time is over may look at both now.
+        wait.unpassed += [Unpassed(target, reader, *event) for reader in target.readers for event in events]
+        wait.buffered.remove(target)
+
+
+def _look_at_readers(using: str, waits: Sequence[Wait]) -> None:
+    asked = [(wait, one) for wait in waits if not wait.over for one in wait.unpassed]
+    if not asked:
+        return
+    question = (
+        SQL.passed,
+        {
+            "consumer_ids": [one.reader.consumer_id for _, one in asked],
+            "event_ids": [one.event_id for _, one in asked],
+            "partitions": [one.partition for _, one in asked],
+        },
+    )
+    [rows] = _ask(using, [question])
+    for (wait, one), row in zip(asked, rows, strict=True):
+        one.standing = Passing._make(row)
+        try:
+            if _is_passed(using, one, one.standing):
+                wait.unpassed.remove(one)
+        except EventsError as error:  # it is about this wait, and not about those beside it
+            wait.end(error)
+
+
+def _is_passed(using: str, one: Unpassed, standing: Passing) -> bool:
+    """Whether a consumer has passed an event; NotSeen if it won't, unless a person does something about it."""
+    name = one.reader.name
+    if standing.mode is None:
+        raise NotSeen(f"Consumer {name!r} was unregistered while it was waited for.", consumer=name)
+    if standing.dead and not standing.redriven:
+        what = f"Event {one.target.topic}/{one.event_id} is a dead letter of consumer {name!r}, which gave up on it."
+        raise NotSeen(what, consumer=name, dead_letter=True)
+    if standing.redriven:
+        return False
+    if standing.passed or (one.partition is None and _has_read(using, one, standing)):
+        return True
+    for what in ("stopped", "paused"):
+        if getattr(standing, what):
+            raise NotSeen(f"Nothing will be seen soon: {one}, and the consumer is {what}.", consumer=name)
+    return False
+
+
+def _has_read(using: str, one: Unpassed, standing: Passing) -> bool:
+    """Whether a stream has nothing left up to an id, though some of its positions are before it."""
+    if standing.mode == "queue" or standing.position is None:
+        return False
+    topic_id = one.target.topic_id
+    question = (
+        SQL.unread.on(log=log_table(topic_id), topic_id=topic_id, bound=one.event_id),
+        {"consumer_id": one.reader.consumer_id},
+    )
+    [[[is_unread]]] = _ask(using, [question])
+    return not is_unread
+
+
+def _ask(using: str, questions: Sequence[sql.Question]) -> list[sql.Rows]:
+    """By index, and of all rows: one that row-level security hides would be taken for one that has left."""
+    return sql.fetch_each(using, sql.locally(sql.BY_INDEX), *questions)[1:] if questions else []
