@@ -15,9 +15,16 @@ from tests.support.fix_consumers import serve_due
 from tests.support.fix_rollups import all_rows, row_of, table_of
 from tests.support.fix_topics import transfer_all
 
-pytestmark = [pytest.mark.usefixtures("db"), pytest.mark.requirement("H3")]
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3")]
 
 DAY = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def no_schema_left(transactional_db):
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP SCHEMA IF EXISTS refilled CASCADE")
 
 
 def fill(topic, count):
