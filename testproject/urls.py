@@ -1,8 +1,10 @@
-"""The shop's pages: the admin."""
+"""The shop's pages: where customers order, and the admin."""
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path
+
+from testproject.shop import pages
 
 
 def no_icon(request: HttpRequest) -> HttpResponse:
@@ -10,4 +12,8 @@ def no_icon(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=204)
 
 
-urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls), path("favicon.ico", no_icon)]
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", pages.counter, name="counter"),
+    path("admin/", admin.site.urls),
+    path("favicon.ico", no_icon),
+]

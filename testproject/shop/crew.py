@@ -1,4 +1,4 @@
-"""Who works in the shop: the transfer and three consumers, beside the customers."""
+"""Who works in the shop: the transfer and the consumers, beside the customers."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -10,11 +10,12 @@ from django_events.workers.all_in_one import AllInOne, Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events
 
-CONSUMERS = [events.bill, events.index, events.send_receipt]
+CONSUMERS: list[DeclaredConsumer] = [events.bill, events.index, events.send_receipt, events.follow, events.revenue]
+CREW = [*CONSUMERS, events.volume]
 
 
 @contextmanager
-def crew_at_work(consumers: Sequence[DeclaredConsumer] = CONSUMERS) -> Iterator["Future[Done]"]:
+def crew_at_work(consumers: Sequence[DeclaredConsumer] = CREW) -> Iterator["Future[Done]"]:
     """The transfer and the consumers, until the block ends; their error comes out at the end."""
     logging.getLogger("django_events.consumer").setLevel(logging.CRITICAL)  # what fails here is in the table
     stop = Stop()

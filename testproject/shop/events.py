@@ -3,9 +3,9 @@
 from datetime import timedelta
 from decimal import Decimal
 
-from django_events import Backoff, ReceivedEvent, consumer, topic
+from django_events import Backoff, ReceivedEvent, consumer, projection, rollup, topic
 from testproject.shop import mail
-from testproject.shop.models import Invoice, SearchEntry
+from testproject.shop.models import Invoice, OrderStatus, SearchEntry
 
 orders = topic("orders", partitions=8, timeline=True)
 payments = topic("payments", partitions=4)
@@ -48,3 +48,23 @@ def index(events: list[ReceivedEvent]) -> None:
 def send_receipt(event: ReceivedEvent) -> None:
     """Send a receipt. A full mailbox keeps no other receipt waiting."""
     mail.send(event.value["customer"], order_id=event.value["order"], about=event.address)
+
+
+@projection(orders, into=OrderStatus, name="status")
+def follow(row: OrderStatus, event: ReceivedEvent) -> None:
+    """What the shop's page shows of an order: a row that is nothing but what its events say."""
+    if event.type == "order.placed":
+        row.customer, row.sku, row.quantity = (event.value[name] for name in ("customer", "sku", "quantity"))
+    row.status = event.type.removeprefix("order.")
+
+
+revenue = rollup(
+    orders,
+    name="revenue",
+    every=timedelta(hours=1),
+    at="logged_at",
+    types=["order.placed"],
+    sums={"revenue": "$.total"},
+)
+# By type, for the bars above the log in the admin.
+volume = rollup(orders, name="volume", at="logged_at", by={"type": "type"})

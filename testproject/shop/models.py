@@ -97,3 +97,16 @@ class SearchEntry(models.Model):
 
     def __str__(self) -> str:
         return self.text
+
+
+class OrderStatus(models.Model):
+    """What has become of an order. The projection `status` keeps it."""
+
+    order_id = models.BigIntegerField(primary_key=True)
+    customer = models.CharField(max_length=100, default="")
+    sku = models.CharField(max_length=20, default="")
+    quantity = models.PositiveIntegerField(default=0)
+    status = models.CharField(max_length=20, default="")
+
+    def __str__(self) -> str:
+        return f"order {self.order_id}: {self.status}"

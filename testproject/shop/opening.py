@@ -13,7 +13,7 @@ from django_events.models import BufferedEvent, DeadLetter
 from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events, guest, orders
-from testproject.shop.crew import crew_at_work
+from testproject.shop.crew import CREW, crew_at_work
 from testproject.shop.models import FullMailbox, Product
 from testproject.shop.server import HOST, serving
 from testproject.shop.simulation import CUSTOMERS, FULL_MAILBOXES, Simulation
@@ -39,13 +39,14 @@ def keep_open(stop: Stop, *, port: int, say: Callable[[str], None]) -> None:
     with (
         guest.login() as password,
         serving(port) as port_served,
-        crew_at_work([events.bill, events.index, SLOW_RECEIPTS]) as working,
+        crew_at_work([SLOW_RECEIPTS, *(one for one in CREW if one is not events.send_receipt)]) as working,
     ):
         customers.start()
         try:
             say(
                 "The shop is open: an order or two a second, and some receipts that can't be sent. Ctrl-C closes it.\n"
-                f"http://{HOST}:{port_served}/admin/\nuser: {guest.NAME}\npassword: {password}"
+                f"http://{HOST}:{port_served}/admin/\nuser: {guest.NAME}\npassword: {password}\n"
+                f"Its customers order at http://{HOST}:{port_served}/, and see at once what became of it."
             )
             look_after(customers, working, stop)
         finally:

@@ -2,30 +2,34 @@
 
 import time
 from collections import Counter
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 from django.db.models import Count, DecimalField, Max, Sum
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
+from django.utils import timezone
 
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
 from django_events.observing.lag import PartitionProgress, progress
-from django_events.operations import lag, redrive
+from django_events.operations import Rebuilt, lag, rebuild, redrive
 from django_events.workers.all_in_one import Done
 from django_events.workers.stopping import stop_on_signals
 from testproject.shop import events
 from testproject.shop.crew import CONSUMERS, crew_at_work
-from testproject.shop.models import FullMailbox, Order, Payment, SearchEntry
+from testproject.shop.models import FullMailbox, Order, OrderStatus, Payment, SearchEntry
 from testproject.shop.opening import keep_open
 from testproject.shop.revenue import revenue_by_hour
 from testproject.shop.simulation import Simulation
 
 TOPICS = [events.orders, events.payments, events.stock]
 DEADLINE = 60
+BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Command(BaseCommand):
@@ -50,20 +54,24 @@ class Command(BaseCommand):
         before, counts_before = {topic.name: last_id(topic.name) for topic in TOPICS}, counts()
         simulation = Simulation(customers=customers, orders_each=orders)
         self.stdout.write(
-            f"{customers} customers try {orders} orders each. Beside them run the transfer and three consumers:\n"
-            "billing and search are streams, receipts is a queue, and some customers' mailboxes are full."
+            f"{customers} customers try {orders} orders each. Beside them run the transfer and five consumers:\n"
+            "billing and search are streams, receipts is a queue, and some customers' mailboxes are full; status is a\n"
+            "projection, which is rebuilt meanwhile, and revenue a roll-up."
         )
         started = time.monotonic()
-        with crew_at_work() as working:
+        with crew_at_work() as working, ThreadPoolExecutor(1) as executor:
             simulation.start()
+            rebuilding = executor.submit(rebuild_status, simulation)
             self._watch(simulation, before)
             simulation.join()
+            rebuilt = rebuilding.result()
             self._wait(simulation, before, working)
             seconds = time.monotonic() - started
             dead = self._repair(simulation, before, working)
         self._report(simulation, before)
         self._report_consumers(counts_before, seconds)
         self._report_receipts(dead)
+        self._report_status(rebuilt)
         self._report_revenue(keep)
         if serve:
             self._serve(port)
@@ -175,6 +183,19 @@ class Command(BaseCommand):
             f"took {longest.total_seconds():.1f} s, says the consumer's history."
         )
 
+    def _report_status(self, rebuilt: Rebuilt) -> None:
+        orders, paid = Order.objects.count(), Payment.objects.count()
+        found = Counter(OrderStatus.objects.values_list("status", flat=True))
+        checked = events.follow.check()
+        if found != Counter(placed=orders - paid, paid=paid) or checked.drifts:
+            raise CommandError(f"Of {orders} orders, {paid} are paid, and the projection has {dict(found)}.")
+        self.stdout.write("")
+        self.stdout.write(
+            f"The projection has the status of each order: {paid:,} are paid, {orders - paid:,} are not. Its table\n"
+            f"was filled anew from {rebuilt.events:,} events while it was served. {checked.keys:,} orders were folded\n"
+            "once more, and don't differ."
+        )
+
     def _report_revenue(self, keep: str | None) -> None:
         self.stdout.write("")
         self.stdout.write("Spark exports the orders to Parquet and adds them up by the hour …")
@@ -191,8 +212,21 @@ class Command(BaseCommand):
         totals = placed.aggregate(revenue=Sum(Cast(KT("value__total"), DecimalField(max_digits=12, decimal_places=2))))
         if summary.total != last_id("orders") or sum(revenue for *_, revenue in hours) != totals["revenue"]:
             raise CommandError("What Spark read from the files is not what the log holds.")
+        rolled_up = events.revenue.between(BEGINNING, timezone.now())
+        if hours != [(f"{row['bucket']:%Y-%m-%d %H:00}", row["count"], row["revenue"]) for row in rolled_up]:
+            raise CommandError("What the roll-up has counted is not what Spark read from the files.")
         self.stdout.write("")
-        self.stdout.write("PostgreSQL comes to the same sum from the log.")
+        self.stdout.write("PostgreSQL comes to the same sum from the log. The roll-up has the same hours.")
+
+
+def rebuild_status(simulation: Simulation) -> Rebuilt:
+    """Fill the projection's table anew, while customers order and workers keep the one that is served."""
+    try:
+        while simulation.running and last_id("orders") < simulation.customers * simulation.orders_each:
+            time.sleep(0.05)
+        return rebuild(events.follow, reason="the demo shows it")
+    finally:
+        connections.close_all()
 
 
 def counts() -> dict[str, Counter[str]]:

@@ -1,0 +1,42 @@
+"""Where customers order. The page shows what has become of an order at once: it waits for its own writes."""
+
+from datetime import timedelta
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+
+from django_events import reads_own_writes
+from testproject.shop import events, orders
+from testproject.shop.models import OrderStatus, Product
+
+SHOWN = 10
+
+
+@reads_own_writes(events.follow, events.revenue, timeout=timedelta(seconds=2))
+def counter(request: HttpRequest) -> HttpResponse:
+    """The newest orders, and what was taken today; a POST orders."""
+    if request.method == "POST":
+        return _order(request)
+    now = timezone.now()
+    days = events.revenue.between(now - timedelta(days=1), now).every("1 day").order_by("-bucket")[:1]
+    context = {
+        "products": Product.objects.order_by("sku"),
+        "orders": OrderStatus.objects.order_by("-order_id")[:SHOWN],
+        "today": days[0] if days else None,
+        "late": not request.reads_own_writes,  # type: ignore[attr-defined]  # the middleware says so
+        "placed": request.GET.get("placed", ""),
+    }
+    return render(request, "shop/counter.html", context)
+
+
+def _order(request: HttpRequest) -> HttpResponse:
+    product = Product.objects.filter(sku=request.POST.get("sku", "")).first()
+    if product is None:
+        return HttpResponse("There is no such product.", status=400)
+    try:
+        order = orders.place_order(request.POST.get("customer", "")[:100] or "a guest", product, 1)
+    except orders.OutOfStock:
+        orders.restock(product, 200)
+        order = orders.place_order(request.POST.get("customer", "")[:100] or "a guest", product, 1)
+    return redirect(f"/?placed={order.pk}")
