@@ -33,7 +33,7 @@ FROM django_events_topichead AS h
 LEFT JOIN LATERAL (
     SELECT b.id
     FROM django_events_bufferedevent AS b
-    WHERE b.topic_id = {topic_id} AND b.id >= %(lower)s AND b.id <= %(upper)s
+    WHERE b.topic_id = {topic_id} AND b.id >= %(lower)s::bigint AND b.id <= %(upper)s::bigint
     ORDER BY b.id
     LIMIT 1
 ) AS waiting ON true
@@ -112,7 +112,7 @@ ORDER BY w.index
 -- Parameters: consumer_id. Literals: topic_id, bound. Identifiers: log.
 -- Relies on: django_events_position (consumer_id, partition), the primary key of the log and its (partition, id).
 WITH positions AS MATERIALIZED (
-    SELECT p.partition, p.position FROM django_events_position AS p WHERE p.consumer_id = %(consumer_id)s
+    SELECT p.partition, p.position FROM django_events_position AS p WHERE p.consumer_id = %(consumer_id)s::int
 ),
 partitions AS (
     SELECT part.partition, coalesce(positions.position, (SELECT min(position) FROM positions)) AS position

@@ -38,7 +38,7 @@ from django_events.statements import quoted_name
 logger = logging.getLogger("django_events.snapshot")
 SQL = sql.beside(__name__)
 
-CHUNK = 1_000  # rows that are locked together
+CHUNK = 2_000  # rows that are locked together
 LEASE = timedelta(seconds=60)
 LOOK_EVERY = 1.0  # seconds: at the buffer, and to renew the lease while it rests
 LOCK_TIMEOUT = "1s"  # for a row that another transaction has locked, then it is tried again
@@ -216,6 +216,7 @@ class _Taking:
             token=self.token,
             progress=json.dumps(progress),
             lease=lease,
+            async_commit="state" not in progress,
         )
         return bool(rows)
 
