@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from django.db import connections
+
 from django_events import sql
 from django_events.consuming.registered import registered
 from django_events.drafts import Receipt
-from django_events.exceptions import EventsError, NotSeen, UnknownName, did_you_mean
+from django_events.exceptions import EventsError, NotReady, NotSeen, UnknownName, did_you_mean
 from django_events.models import Topic
 from django_events.sql.prepared import SharedSession
 from django_events.statements import log_table
@@ -161,7 +163,7 @@ def prepare(
     # One whose dedup key was taken stands for the event that took it, of which no ticket is known.
     whole = [*(topics if named else ids), *(one.topic for one in receipts if one.ticket is None)]
     if whole and upper is None:
-        [[upper]] = sql.fetch(using, SQL.last_ticket)
+        upper = last_ticket(using)
     targets += [Target(ids[topic], topic, 0, upper or 0, None, readers[topic]) for topic in dict.fromkeys(whole)]
     return Wait(using, targets)
 
@@ -184,6 +186,12 @@ def _refuse_unknown(
 def last_ticket(using: str) -> int:
     """The last ticket that was given: what was committed before has no higher one."""
     [[ticket]] = sql.fetch(using, SQL.last_ticket)
+    if ticket is None:
+        role = connections[using].settings_dict["USER"]
+        raise NotReady(
+            f"The role {role!r} may not use the sequence of the buffer in {using!r}, so it doesn't know up to where "
+            "events were published. What it needs: manage.py events grants --role publisher"
+        )
     return int(ticket)
 
 

@@ -12,10 +12,15 @@ ORDER BY t.id, c.name
 
 
 -- name: last_ticket
--- The last ticket that was given: no event that was committed before has a higher one.
+-- The last ticket that was given: no event that was committed before has a higher one. Null where the role may not know.
 --
+-- To such a role, newer servers answer with null by themselves, as for a sequence that has given nothing yet.
 -- Relies on: nothing but the sequence of the buffer.
-SELECT coalesce(pg_sequence_last_value('django_events_bufferedevent_id_seq'::regclass), 0)
+SELECT
+    CASE
+        WHEN has_sequence_privilege('django_events_bufferedevent_id_seq', 'USAGE, SELECT')
+            THEN coalesce(pg_sequence_last_value('django_events_bufferedevent_id_seq'::regclass), 0)
+    END
 
 
 -- name: arrived

@@ -104,16 +104,18 @@ class _Pace:
     _looked: float = 0.0
     _began: float = field(default_factory=time.monotonic)
     _rows: int = 0
+    _unlooked: int = 0  # since it counted what is in the buffer, which takes as long as there is much
 
     def rest(self, using: str, topic_id: int, rows: int) -> float:
         """For how many seconds to rest before the next chunk."""
         self._rows += rows
+        self._unlooked += rows
         now = time.monotonic()
-        if now - self._looked >= LOOK_EVERY:
+        if now - self._looked >= LOOK_EVERY and (not rows or self._unlooked >= self.most_buffered // 10):
             [[waiting]] = sql.fetch(using, SQL.waiting_in_buffer, topic_id=topic_id, most=self.most_buffered)
             if waiting >= self.most_buffered:
                 return LOOK_EVERY
-            self._looked = now
+            self._looked, self._unlooked = now, 0
         if self.rows_per_second is None:
             return 0.0
         return max(0.0, self._began + self._rows / self.rows_per_second - now)
