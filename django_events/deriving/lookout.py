@@ -18,6 +18,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
 from django_events.deriving.passed import Wait, look
+from django_events.sql.prepared import SharedSession
 
 logger = logging.getLogger("django_events.waiting")
 
@@ -51,6 +52,7 @@ class Lookout:
             self._changed.notify()
 
     def _run(self) -> None:
+        self._session = SharedSession(self.using)
         try:
             while due := self._next():
                 self._look(due)
@@ -77,7 +79,9 @@ class Lookout:
     def _look(self, due: list[Wait]) -> None:
         began = time.monotonic()
         try:
-            look(self.using, due)
+            connections[self.using].ensure_connection()
+            self._session.renew()
+            look(self.using, due, self._session)
         except (DatabaseError, InterfaceError) as error:
             self._failed(due, error)
         except Exception as error:  # it must reach those who wait, and not end the thread

@@ -13,16 +13,22 @@ topic has, stands for everything up to the last id of that snapshot.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
+
+from django.db import connections
 
 from django_events import sql
 from django_events.consuming.registered import registered
 from django_events.drafts import Receipt
-from django_events.exceptions import EventsError, NotSeen, UnknownName, did_you_mean
+from django_events.exceptions import EventsError, NotReady, NotSeen, UnknownName, did_you_mean
 from django_events.models import Topic
+from django_events.sql.prepared import SharedSession
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
+
+Ask = Callable[..., list[sql.Rows]]  # takes questions
 
 NEWEST = 1_000  # events of a log, among which one is found by its moment
 MOST_ALIKE = 20  # events of one moment that are waited for by themselves
@@ -157,7 +163,7 @@ def prepare(
     # One whose dedup key was taken stands for the event that took it, of which no ticket is known.
     whole = [*(topics if named else ids), *(one.topic for one in receipts if one.ticket is None)]
     if whole and upper is None:
-        [[upper]] = sql.fetch(using, SQL.last_ticket)
+        upper = last_ticket(using)
     targets += [Target(ids[topic], topic, 0, upper or 0, None, readers[topic]) for topic in dict.fromkeys(whole)]
     return Wait(using, targets)
 
@@ -180,14 +186,24 @@ def _refuse_unknown(
 def last_ticket(using: str) -> int:
     """The last ticket that was given: what was committed before has no higher one."""
     [[ticket]] = sql.fetch(using, SQL.last_ticket)
+    if ticket is None:
+        role = connections[using].settings_dict["USER"]
+        raise NotReady(
+            f"The role {role!r} may not use the sequence of the buffer in {using!r}, so it doesn't know up to where "
+            "events were published. What it needs: manage.py events grants --role publisher"
+        )
     return int(ticket)
 
 
-def look(using: str, waits: Iterable[Wait]) -> None:
-    """See how far everything is that is waited for: in two messages to the server, however many wait."""
+def look(using: str, waits: Iterable[Wait], session: SharedSession | None = None) -> None:
+    """See how far everything is that is waited for: in two messages to the server, however many wait.
+
+    In a session the statements are prepared.
+    """
     waits = [wait for wait in waits if not wait.over]
-    _look_into_buffer(using, waits)
-    _look_at_readers(using, waits)
+    ask = partial(_ask, using) if session is None or not session.is_good else session.ask_each
+    _look_into_buffer(ask, waits)
+    _look_at_readers(ask, waits)
     for wait in waits:
         now = time.monotonic()
         wait.look_at = now + min(max(SOONEST, (now - wait.began) / SHARE), LATEST)
@@ -195,10 +211,11 @@ def look(using: str, waits: Iterable[Wait]) -> None:
             wait.end()
 
 
-def _look_into_buffer(using: str, waits: Sequence[Wait]) -> None:
+def _look_into_buffer(ask: Ask, waits: Sequence[Wait]) -> None:
     """Which events have come into the log, where their consumers have to pass them."""
     asked = [(wait, target) for wait in waits for target in wait.buffered]
-    for (wait, target), rows in zip(asked, _ask(using, [target.question() for _, target in asked]), strict=True):
+    answers = ask(*(target.question() for _, target in asked)) if asked else []
+    for (wait, target), rows in zip(asked, answers, strict=True):
         if not rows:
             wait.end(UnknownName(f"Topic {target.topic!r} was removed while it was waited for."))
             continue
@@ -213,7 +230,7 @@ def _look_into_buffer(using: str, waits: Sequence[Wait]) -> None:
         wait.buffered.remove(target)
 
 
-def _look_at_readers(using: str, waits: Sequence[Wait]) -> None:
+def _look_at_readers(ask: Ask, waits: Sequence[Wait]) -> None:
     asked = [(wait, one) for wait in waits if not wait.over for one in wait.unpassed]
     if not asked:
         return
@@ -225,17 +242,17 @@ def _look_at_readers(using: str, waits: Sequence[Wait]) -> None:
             "partitions": [one.partition for _, one in asked],
         },
     )
-    [rows] = _ask(using, [question])
+    [rows] = ask(question)
     for (wait, one), row in zip(asked, rows, strict=True):
         one.standing = Passing._make(row)
         try:
-            if _is_passed(using, one, one.standing):
+            if _is_passed(ask, one, one.standing):
                 wait.unpassed.remove(one)
         except EventsError as error:  # it is about this wait, and not about those beside it
             wait.end(error)
 
 
-def _is_passed(using: str, one: Unpassed, standing: Passing) -> bool:
+def _is_passed(ask: Ask, one: Unpassed, standing: Passing) -> bool:
     """Whether a consumer has passed an event; NotSeen if it won't, unless a person does something about it."""
     name = one.reader.name
     if standing.mode is None:
@@ -245,7 +262,7 @@ def _is_passed(using: str, one: Unpassed, standing: Passing) -> bool:
         raise NotSeen(what, consumer=name, dead_letter=True)
     if standing.redriven:
         return False
-    if standing.passed or (one.partition is None and _has_read(using, one, standing)):
+    if standing.passed or (one.partition is None and _has_read(ask, one, standing)):
         return True
     for what in ("stopped", "paused"):
         if getattr(standing, what):
@@ -253,7 +270,7 @@ def _is_passed(using: str, one: Unpassed, standing: Passing) -> bool:
     return False
 
 
-def _has_read(using: str, one: Unpassed, standing: Passing) -> bool:
+def _has_read(ask: Ask, one: Unpassed, standing: Passing) -> bool:
     """Whether a stream has nothing left up to an id, though some of its positions are before it."""
     if standing.mode == "queue" or standing.position is None:
         return False
@@ -262,10 +279,10 @@ def _has_read(using: str, one: Unpassed, standing: Passing) -> bool:
         SQL.unread.on(log=log_table(topic_id), topic_id=topic_id, bound=one.event_id),
         {"consumer_id": one.reader.consumer_id},
     )
-    [[[is_unread]]] = _ask(using, [question])
+    [[[is_unread]]] = ask(question)
     return not is_unread
 
 
-def _ask(using: str, questions: Sequence[sql.Question]) -> list[sql.Rows]:
+def _ask(using: str, *questions: sql.Question) -> list[sql.Rows]:
     """By index, and of all rows: one that row-level security hides would be taken for one that has left."""
-    return sql.fetch_each(using, sql.locally(sql.BY_INDEX), *questions)[1:] if questions else []
+    return sql.fetch_each(using, sql.locally(sql.BY_INDEX), *questions)[1:]

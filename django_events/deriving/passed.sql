@@ -12,10 +12,15 @@ ORDER BY t.id, c.name
 
 
 -- name: last_ticket
--- The last ticket that was given: no event that was committed before has a higher one.
+-- The last ticket that was given: no event that was committed before has a higher one. Null where the role may not know.
 --
+-- To such a role, newer servers answer with null by themselves, as for a sequence that has given nothing yet.
 -- Relies on: nothing but the sequence of the buffer.
-SELECT coalesce(pg_sequence_last_value('django_events_bufferedevent_id_seq'::regclass), 0)
+SELECT
+    CASE
+        WHEN has_sequence_privilege('django_events_bufferedevent_id_seq', 'USAGE, SELECT')
+            THEN coalesce(pg_sequence_last_value('django_events_bufferedevent_id_seq'::regclass), 0)
+    END
 
 
 -- name: arrived
@@ -33,7 +38,7 @@ FROM django_events_topichead AS h
 LEFT JOIN LATERAL (
     SELECT b.id
     FROM django_events_bufferedevent AS b
-    WHERE b.topic_id = {topic_id} AND b.id >= %(lower)s AND b.id <= %(upper)s
+    WHERE b.topic_id = {topic_id} AND b.id >= %(lower)s::bigint AND b.id <= %(upper)s::bigint
     ORDER BY b.id
     LIMIT 1
 ) AS waiting ON true
@@ -112,7 +117,7 @@ ORDER BY w.index
 -- Parameters: consumer_id. Literals: topic_id, bound. Identifiers: log.
 -- Relies on: django_events_position (consumer_id, partition), the primary key of the log and its (partition, id).
 WITH positions AS MATERIALIZED (
-    SELECT p.partition, p.position FROM django_events_position AS p WHERE p.consumer_id = %(consumer_id)s
+    SELECT p.partition, p.position FROM django_events_position AS p WHERE p.consumer_id = %(consumer_id)s::int
 ),
 partitions AS (
     SELECT part.partition, coalesce(positions.position, (SELECT min(position) FROM positions)) AS position

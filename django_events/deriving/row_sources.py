@@ -68,6 +68,8 @@ def next_keys(source: RowSource, *, after: Key | None, where: Q | None, most: in
 
 def as_texts(model: type[Model], key: Key) -> list[str]:
     """A primary key for JSON."""
+    if len(key) == 1 and type(key[0]) is int:  # as most are
+        return [str(key[0])]
     return [str(field.get_prep_value(part)) for field, part in zip(pk_fields(model), key, strict=True)]
 
 

@@ -29,7 +29,11 @@ published AS (
     CROSS JOIN LATERAL (SELECT {shown}) AS django_events_shown
     WHERE {condition}
 )
-SELECT there.index FROM there WHERE there.index NOT IN (SELECT locked.django_events_index FROM locked) ORDER BY there.index
+SELECT there.index
+FROM there
+WHERE (SELECT count(*) FROM locked) < (SELECT count(*) FROM wanted)
+    AND there.index NOT IN (SELECT locked.django_events_index FROM locked)
+ORDER BY there.index
 
 
 -- name: part_of_key

@@ -38,7 +38,7 @@ from django_events.statements import quoted_name
 logger = logging.getLogger("django_events.snapshot")
 SQL = sql.beside(__name__)
 
-CHUNK = 1_000  # rows that are locked together
+CHUNK = 2_000  # rows that are locked together
 LEASE = timedelta(seconds=60)
 LOOK_EVERY = 1.0  # seconds: at the buffer, and to renew the lease while it rests
 LOCK_TIMEOUT = "1s"  # for a row that another transaction has locked, then it is tried again
@@ -104,16 +104,18 @@ class _Pace:
     _looked: float = 0.0
     _began: float = field(default_factory=time.monotonic)
     _rows: int = 0
+    _unlooked: int = 0  # since it counted what is in the buffer, which takes as long as there is much
 
     def rest(self, using: str, topic_id: int, rows: int) -> float:
         """For how many seconds to rest before the next chunk."""
         self._rows += rows
+        self._unlooked += rows
         now = time.monotonic()
-        if now - self._looked >= LOOK_EVERY:
+        if now - self._looked >= LOOK_EVERY and (not rows or self._unlooked >= self.most_buffered // 10):
             [[waiting]] = sql.fetch(using, SQL.waiting_in_buffer, topic_id=topic_id, most=self.most_buffered)
             if waiting >= self.most_buffered:
                 return LOOK_EVERY
-            self._looked = now
+            self._looked, self._unlooked = now, 0
         if self.rows_per_second is None:
             return 0.0
         return max(0.0, self._began + self._rows / self.rows_per_second - now)
@@ -216,6 +218,7 @@ class _Taking:
             token=self.token,
             progress=json.dumps(progress),
             lease=lease,
+            async_commit="state" not in progress,
         )
         return bool(rows)
 

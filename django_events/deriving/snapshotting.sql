@@ -28,14 +28,16 @@ RETURNING i.details
 -- name: note
 -- Write down how far a snapshot is, in the transaction of what it published, if the token is still that of its process.
 --
--- Parameters: snapshot, token (a text), progress (an object of what changed), lease (an interval).
+-- The commit need not wait for the disk before the last one, which brings all others there: a crash of the server undoes
+-- a chunk and this together.
+-- Parameters: snapshot, token (a text), progress (an object of what changed), lease (an interval), async_commit.
 -- Relies on: the primary key of django_events_intervention.
 UPDATE django_events_intervention AS i
 SET details = i.details || %(progress)s::jsonb || jsonb_build_object(
     'leased_until', clock_timestamp() + %(lease)s::interval
 )
 WHERE i.id = %(snapshot)s AND i.details ->> 'token' = %(token)s AND i.details ->> 'state' = 'running'
-RETURNING i.id
+RETURNING i.id, CASE WHEN %(async_commit)s THEN set_config('synchronous_commit', 'off', true) END
 
 
 -- name: lock_table

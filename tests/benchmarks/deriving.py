@@ -67,6 +67,8 @@ def _latencies(seconds: int) -> dict[str, list[float]]:
 def snapshots(effort: Effort) -> Iterator[Row]:
     rows = effort.events(ROWS)
     create_tables()
+    for trigger in Captured._meta.triggers:  # type: ignore[attr-defined]  # of an app that isn't installed
+        trigger.register(Captured)
     table = Captured._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(

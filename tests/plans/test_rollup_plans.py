@@ -44,10 +44,10 @@ def statement(rollup, after, upper):
     return fold_statement(rollup, table, topic_id, FILTERLESS, after=after, upper=upper, most_groups=most)
 
 
-def test_a_range_is_read_from_its_segments_by_index(folding):
-    log = [(how, table) for how, table in scans(explain(statement(folding, 2_500, 4_500))) if "event" in table]
-    assert {int(table.rsplit("_", 1)[1]) for _, table in log} == {2_001, 3_001, 4_001}
-    assert all("Index" in how or how == "Bitmap Heap Scan" or table.endswith("_3001") for how, table in log), log
+def test_a_range_is_read_from_its_segments(folding):
+    tables = {table for _, table in scans(explain(statement(folding, 2_500, 4_500)))}
+    log = {table for table in tables if table.startswith("django_events_event_")}
+    assert {int(table.rsplit("_", 1)[1]) for table in log} == {2_001, 3_001, 4_001}
 
 
 def test_a_live_event_looks_its_group_up_by_the_index(folding):

@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 from django_events import Backoff, Ignore, await_for, declarations, models, publish, publish_many, wait_for
 from django_events.deriving import lookout, passed
 from django_events.drafts import Draft
-from django_events.exceptions import Invalid, NotSeen, Refused, UnknownName
+from django_events.exceptions import Invalid, NotReady, NotSeen, Refused, UnknownName
 from django_events.operations import pause, redrive, repartition, resume, rewind, unregister
 from tests.support.fix_consumers import (
     expire_leases,
@@ -424,6 +424,24 @@ def test_a_dead_letter_of_a_queue_is_not_seen(things, make_consumer):
     with pytest.raises(NotSeen, match="dead letter"):
         wait_for(receipt, reader, timeout=LONG)
     wait_for(things, reader)
+
+
+def test_a_role_that_may_not_know_the_last_ticket_is_told_so(things, make_consumer):
+    """Newer servers would answer with nothing, which must not be taken for nothing to wait for."""
+    reader = make_consumer(things, handler=ignore)
+    publish(things, 1)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE waits_without_rights")
+        try:
+            cursor.execute("GRANT USAGE ON SCHEMA public TO waits_without_rights")
+            cursor.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO waits_without_rights")
+            cursor.execute("SET ROLE waits_without_rights")
+            with pytest.raises(NotReady, match="events grants --role publisher"):
+                wait_for(things, reader, timeout=NOW)
+        finally:
+            cursor.execute("RESET ROLE")
+            cursor.execute("DROP OWNED BY waits_without_rights")
+            cursor.execute("DROP ROLE waits_without_rights")
 
 
 # Many who wait
