@@ -44,7 +44,7 @@ def check_table(output: str) -> None:
         assert missing == 0
     assert "Nothing is missing" in output
     consumers = re.findall(r"^(\w+) +([\d,]+) +[\d,]+ +([\d,]+) +([\d,]+) +([\d,]+)$", output, re.MULTILINE)
-    names = ["billing", "search", "receipts", "status", "revenue"]
+    names = ["billing", "search", "receipts", "status", "earnings"]
     assert [(name, lag) for name, _, _, _, lag in consumers] == [(name, "0") for name in names]
     assert all(int(handled.replace(",", "")) > 0 for _, handled, *_ in consumers)
     assert "Each order was billed once" in output
