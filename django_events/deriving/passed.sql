@@ -27,7 +27,8 @@ SELECT
 -- Whether events have left the buffer, and where they are in the log then: in one snapshot, in which they are in one of
 -- the two. An event that the log has by then is at or below its last id, because ids follow commits.
 --
--- An event is found again by the moment at which it was published, among the newest of the log.
+-- An event is found again by the moment at which it was published, among the newest of the log, if these go back to before
+-- that: otherwise another event of the moment, which was logged later, would be taken for it.
 -- Parameters: lower and upper (tickets), since and until (seconds of the epoch between which it was published, or null).
 -- Literals: topic_id, newest (how many events to look at). Identifiers: log.
 -- Answers with the lowest of these tickets that is still in the buffer, or null; with the last id of the log; and with the id and
@@ -46,15 +47,20 @@ LEFT JOIN LATERAL (
     SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT 1
 ) AS last ON true
 LEFT JOIN LATERAL (
-    SELECT newest.id, newest.partition
+    SELECT seen.id, seen.partition
     FROM (
-        SELECT e.id, e.partition, e.published_at
-        FROM {log} AS e
-        WHERE e.topic_id = {topic_id} AND waiting.id IS NULL AND %(since)s::float8 IS NOT NULL
-        ORDER BY e.id DESC
-        LIMIT {newest}
-    ) AS newest
-    WHERE newest.published_at >= to_timestamp(%(since)s::float8) AND newest.published_at <= to_timestamp(%(until)s::float8)
+        SELECT newest.*, min(newest.logged_at) OVER () AS back_to, count(*) OVER () AS events
+        FROM (
+            SELECT e.id, e.partition, e.published_at, e.logged_at
+            FROM {log} AS e
+            WHERE e.topic_id = {topic_id} AND waiting.id IS NULL AND %(since)s::float8 IS NOT NULL
+            ORDER BY e.id DESC
+            LIMIT {newest}
+        ) AS newest
+    ) AS seen
+    WHERE seen.published_at >= to_timestamp(%(since)s::float8)
+        AND seen.published_at <= to_timestamp(%(until)s::float8)
+        AND (seen.back_to < to_timestamp(%(since)s::float8) OR seen.events < {newest})
 ) AS found ON true
 WHERE h.topic_id = {topic_id}
 ORDER BY found.id
