@@ -60,7 +60,7 @@ def follow(row: OrderStatus, event: ReceivedEvent) -> None:
 
 revenue = rollup(
     orders,
-    name="revenue",
+    name="sales",
     every=timedelta(hours=1),
     at="logged_at",
     types=["order.placed"],
