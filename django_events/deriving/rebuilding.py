@@ -28,10 +28,10 @@ from django_events.deriving.reading import floors
 from django_events.exceptions import InUse, LeaseLost, Refused
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
+from django_events.operating import quiesce
 from django_events.operating.dead_letters import replace_all
 from django_events.operating.interventions import record
 from django_events.operating.locks import bounded
-from django_events.operating.quiesce import standing_still
 from django_events.operating.rewinding import move_to_end
 from django_events.outcomes import Rebuilt
 from django_events.statements import log_table
@@ -299,7 +299,10 @@ class _Rebuilding:
         return row.fingerprint == self._fingerprint(served) and shadowing.is_there(self.using, row.table, row.schema)
 
     def _fingerprint(self, served: shadowing.Served) -> str:
-        return f"{served.fingerprint} {self.derivation.fingerprint}"
+        topics = " ".join(
+            str(row.topic_id) for row in self.rows
+        )  # by name another one may have come, with other events
+        return f"{served.fingerprint} {self.derivation.fingerprint} {topics}"
 
     def _beginning(self) -> dict[str, int]:
         """Behind which id of each topic it begins; Refused where events are gone that it would have to fold."""
@@ -414,6 +417,10 @@ class _Rebuilding:
             )
 
     def _refuse_changed(self, row: models.Rebuild, served: shadowing.Served) -> None:
+        there = set(models.Consumer.objects.using(self.using).filter(name=self.name).values_list("pk", flat=True))
+        for one in self.rows:
+            if one.pk not in there:
+                raise quiesce.gone(one)
         if row.fingerprint != self._fingerprint(served):
             raise Refused(
                 f"Table {row.table} was changed since the rebuild began, by a migration or by hand, so the new one is "
@@ -421,7 +428,7 @@ class _Rebuilding:
             )
 
     def _change_over(self, row: models.Rebuild, wait: timedelta) -> Rebuilt:
-        still = standing_still(self.using, self.rows, None, wait, verb="rebuild")
+        still = quiesce.standing_still(self.using, self.rows, None, wait, verb="rebuild")
         with _as_it_was_after_an_error(row), still:
             self._renew(row)
             served = shadowing.served(self.using, row.table)

@@ -16,7 +16,8 @@ from django_events.exceptions import InUse, LeaseLost, NotReady, Refused, Unknow
 from django_events.maintaining.expiring import expire
 from django_events.models import Consumer, Intervention, Rebuild, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
-from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, repartition
+from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, remove_topic, repartition
+from django_events.syncing import sync
 from tests.integration.deriving.test_projections import add, add_or_delete, count, order, seen, totals
 from tests.support.fix_consumers import (
     dead_letters,
@@ -414,6 +415,33 @@ def test_it_begins_again_where_the_function_or_the_table_is_another_one(things, 
     finally:
         ask("DROP INDEX added")
     assert sum(total for _, total in totals().values()) == 2 * sum(range(30))
+
+
+@pytest.mark.requirement("X13")
+def test_it_begins_again_where_its_topic_was_made_anew(things, make_projection, small_chunks):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    filled(things, projection)
+    with pytest.raises(Stopped):
+        rebuild(projection, on_progress=stop_after(2))
+    remove_topic(things, force=True)
+    CustomerTotal.objects.all().delete()
+    sync("default")
+    expected = filled(things, projection, *[order(f"new{n % 5}", n) for n in range(30)])
+
+    assert not rebuild(projection).continued
+    assert totals() == expected
+
+
+def test_one_whose_consumer_is_gone_says_so_and_stops(things, make_projection, small_chunks):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    expected = filled(things, projection)
+
+    def forget(so_far):
+        Consumer.objects.filter(name="totals").delete()
+
+    with pytest.raises(UnknownName, match="was unregistered or registered anew"):
+        rebuild(projection, on_progress=forget)
+    assert totals() == expected
 
 
 @pytest.mark.requirement("X13")
