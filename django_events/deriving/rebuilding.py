@@ -94,7 +94,10 @@ class Derivation(Protocol):
         """
 
     def changed_over(self, using: str) -> None:
-        """Write down that the new table is served now, in the transaction of the change-over."""
+        """Write down that the new table is served from now on, in the transaction of the change-over.
+
+        Its name leads to it already. Rows that those who use the table have locked are waited for here, before it is.
+        """
 
 
 class _FellBehindError(Exception):
@@ -466,8 +469,9 @@ class _Rebuilding:
                 failed=len(letters),
                 before={str(move.partition): move.before for move in moves},
             )
+        with shadowing.leading_to(self.using, row.schema):  # first a row, then the table, as others lock them
+            self.derivation.changed_over(self.using)
         shadowing.change_over(self.using, served, row.schema)
-        self.derivation.changed_over(self.using)
         self._of_name.filter(pk=row.pk, token=self.token).delete()
 
     def _told(
