@@ -23,9 +23,10 @@ from django.db.models import QuerySet
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
 from django_events.consuming.registered import Named, registered
+from django_events.consuming.subscriptions import filter_otherwise
 from django_events.deriving import shadowing
 from django_events.deriving.reading import floors
-from django_events.exceptions import InUse, LeaseLost, Refused
+from django_events.exceptions import InUse, LeaseLost, NotReady, Refused
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating import quiesce
@@ -262,9 +263,23 @@ class _Rebuilding:
                     "far in other shards. Nothing was changed. Try again when it has gone on."
                 )
 
+    def _refuse_other_filter(self) -> None:
+        """NotReady where the workers go by another filter: the new table would have events that they leave out."""
+        there = models.Consumer.objects.using(self.using).filter(name=self.name).in_bulk()
+        for row in self.rows:
+            if row.pk not in there:
+                raise quiesce.gone(row)
+            if otherwise := filter_otherwise(there[row.pk], self.declared):
+                raise NotReady(
+                    f"Consumer {row} is declared with {otherwise}, as it is registered in the database "
+                    f"{self.using!r}. The table that is served is as it was. Run: manage.py migrate --database "
+                    f"{self.using}, and say it again with the code of now."
+                )
+
     def _begin(self, *, anew: bool) -> models.Rebuild:
         """Take the lease of what was begun, or begin."""
         self._refuse_waiting()
+        self._refuse_other_filter()
         with bounded(self.using, f"The rebuild of {self.name}"):
             row = self._of_name.select_for_update().first()
             if row is not None:
@@ -420,10 +435,7 @@ class _Rebuilding:
             )
 
     def _refuse_changed(self, row: models.Rebuild, served: shadowing.Served) -> None:
-        there = set(models.Consumer.objects.using(self.using).filter(name=self.name).values_list("pk", flat=True))
-        for one in self.rows:
-            if one.pk not in there:
-                raise quiesce.gone(one)
+        self._refuse_other_filter()
         if row.fingerprint != self._fingerprint(served):
             raise Refused(
                 f"Table {row.table} was changed since the rebuild began, by a migration or by hand, so the new one is "

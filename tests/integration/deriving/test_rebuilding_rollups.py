@@ -8,7 +8,8 @@ from django.db import connection
 from django_events import Draft, publish_many
 from django_events.consuming import ranges
 from django_events.deriving.forgetting import forget_old_buckets
-from django_events.models import Rebuild
+from django_events.exceptions import NotReady
+from django_events.models import Consumer, Rebuild
 from django_events.operations import lag, rebuild
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_rollups import by_group, known_groups, row_of, table_of
@@ -90,3 +91,21 @@ def test_while_its_row_is_locked_its_table_is_not(things, make_rollup, connect, 
 
     assert rebuilding.result().finished
     assert by_group(counted, "skipped", "count") == {0: 1}
+
+
+def test_by_another_filter_than_workers_go_by_it_is_refused(things, make_rollup):
+    counted = make_rollup(things, every=timedelta(days=1), types=["a"])
+    publish_many(things, [Draft(value=n, type="ab"[n % 2]) for n in range(20)])
+    transfer_all()
+    serve_due(counted)
+
+    def migrate(so_far):
+        Consumer.objects.filter(name="revenue").update(types=["b"])
+
+    with pytest.raises(NotReady, match=r"declared with types=\['a'\] instead of \['b'\]"):
+        rebuild(counted, on_progress=migrate)
+    assert by_group(counted, "skipped", "count") == {0: 10}
+    with pytest.raises(NotReady, match=r"manage\.py migrate"):
+        rebuild(counted)
+    assert rebuild(make_rollup(things, every=timedelta(days=1), types=["b"])).finished
+    assert by_group(counted, "skipped", "count") == {0: 10} and lag(counted) == 0
