@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import DatabaseError, IntegrityError, connections
 from django.db.models import QuerySet
 
 from django_events import declarations, models, sql
@@ -398,8 +398,7 @@ class _Rebuilding:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with transaction.atomic(self.using):
-            sql.fetch_each(self.using, sql.locally({**sql.vanishing(), "lock_timeout": "5s", "statement_timeout": "0"}))
+        with sql.committed(self.using, lock_timeout="5s", statement_timeout="0"):
             yield
 
     def _fold(self, row: models.Rebuild, until: dict[str, int]) -> Folded:

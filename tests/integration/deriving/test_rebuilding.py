@@ -466,6 +466,25 @@ def test_a_migration_meanwhile_is_noticed_and_the_served_table_is_as_it_was(thin
     assert totals() == expected
 
 
+def test_what_it_reads_is_of_each_moment_whatever_the_default_of_the_site_is(things, make_projection, small_chunks):
+    """A snapshot would not say what retention has removed since, of the events that it does not find."""
+    levels = set()
+
+    def look(row, event):
+        add(row, event)
+        levels.update(ask("SHOW transaction_isolation"))
+
+    projection = make_projection(things, into=CustomerTotal, fold=look)
+    filled(things, projection)
+    levels.clear()
+    ask("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        assert rebuild(projection).finished
+    finally:
+        ask("RESET default_transaction_isolation")
+    assert levels == {("read committed",)}
+
+
 @pytest.mark.requirement("X13")
 def test_two_at_once_never_both_write(things, make_projection, small_chunks):
     projection = make_projection(things, into=CustomerTotal, fold=add)
