@@ -67,4 +67,4 @@ revenue = rollup(
     sums={"revenue": "$.total"},
 )
 # By type, for the bars above the log in the admin.
-volume = rollup(orders, name="volume", at="logged_at", by={"type": "type"})
+by_type = rollup(orders, name="orders_by_type", at="logged_at", by={"type": "type"})
