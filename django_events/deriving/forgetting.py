@@ -34,7 +34,7 @@ def forget_old_buckets(using: str, *, seconds: float, at_once: int = AT_ONCE) ->
 def forget_while_filling(using: str, table: str, *, retention: timedelta, groups: Sequence[str]) -> None:
     """Have a table that is filled anew keep no longer what the served one has lost by now, so that groups have room.
 
-    In the caller's transaction; nobody else folds into the table.
+    In the caller's transaction, which alone folds into the table.
     """
     gone, any_gone = AT_ONCE, False
     while gone == AT_ONCE:

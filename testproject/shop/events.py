@@ -67,4 +67,4 @@ revenue = rollup(
     sums={"revenue": "$.total"},
 )
 # By type, for the bars above the log in the admin.
-by_type = rollup(orders, name="orders_by_type", at="logged_at", by={"type": "type"})
+volume = rollup(orders, name="orders_by_type", at="logged_at", by={"type": "type"})
