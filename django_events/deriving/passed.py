@@ -33,6 +33,7 @@ Ask = Callable[..., list[sql.Rows]]  # takes questions
 NEWEST = 1_000  # events of a log, among which one is found by its moment
 MOST_ALIKE = 20  # events of one moment that are waited for by themselves
 SLACK = 0.000002  # seconds: a float has no more digits
+BEFORE_SEEN = 10  # seconds, by how much a transfer's statement may be older than an event that it sees
 SOONEST, SHARE, LATEST = 0.001, 8, 1.0  # seconds until the next look: an eighth of the time that was waited
 
 
@@ -79,10 +80,15 @@ class Target:
     upper: int
     moment: tuple[float, float] | None
     readers: list[Reader]
+    behind: int = 0  # an id that the log had while the event was in the buffer
 
     def question(self) -> sql.Question:
         since, until = self.moment or (None, None)
-        return SQL.arrived.on(log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST), {
+        statement = SQL.arrived.on(
+            log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST, slack=BEFORE_SEEN
+        )
+        return statement, {
+            "behind": self.behind,
             "lower": self.lower,
             "upper": self.upper,
             "since": None if since is None else since - SLACK,
@@ -221,7 +227,7 @@ def _look_into_buffer(ask: Ask, waits: Sequence[Wait]) -> None:
             continue
         waiting, last_id, found, _ = rows[0]
         if waiting is not None:
-            target.lower = waiting
+            target.lower, target.behind = waiting, last_id
             continue
         alike = [(event_id, partition) for _, _, event_id, partition in rows]
         events = alike if found is not None and len(alike) <= MOST_ALIKE else [(last_id, None)]

@@ -554,3 +554,43 @@ def test_workers_that_run_are_waited_for(things, make_consumer):
             transfer_all()
             wait_for(receipt, reader, timeout=LONG)
             assert n in seen
+
+
+# Found by looking for a way to be told too early
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_another_event_of_its_moment_is_not_taken_for_one_that_is_too_far_back(
+    things, make_consumer, monkeypatch, ordered
+):
+    """A transaction that was open for long has an event of the same moment far behind it in the log."""
+    monkeypatch.setattr(passed, "NEWEST", 2)
+    reader = make_consumer(things, handler=failing("bad"), mode="queue", ordered=ordered, retry=PATIENT)
+    receipt = publish(things, "bad", key="a")
+    publish_many(things, [Draft(value=n, key="b") for n in range(3)])
+    late = publish(things, "good", key="b")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE django_events_bufferedevent AS b SET published_at = of.published_at"
+            " FROM django_events_bufferedevent AS of WHERE of.id = %s AND b.id = %s",
+            [receipt.ticket, late.ticket],
+        )
+    transfer_all()
+    run_once(reader)
+    assert not is_seen(receipt, reader)
+
+
+def test_an_event_is_found_far_from_the_end_if_it_was_seen_in_the_buffer(things, make_consumer, monkeypatch, in_thread):
+    """What is in the log by then is not it, so it need not be looked through."""
+    monkeypatch.setattr(passed, "NEWEST", 3)
+    reader = make_consumer(things, handler=failing("bad"), retry=PATIENT)
+    publish_many(things, [Draft(value=n) for n in range(5)])
+    transfer_all()
+    receipt = publish(things, "good")
+    publish(things, "bad")
+    waiting = in_thread(wait_for, receipt, reader, timeout=LONG)
+    wait_until(lambda: lookout.lookout_of("default")._waits)
+    transfer_all()
+    serve_due(reader)
+    waiting.result(60)
+    assert position_of(reader).position == 6
