@@ -83,7 +83,6 @@ class Target:
     behind: int = 0  # an id that the log had while the event was in the buffer
 
     def question(self) -> sql.Question:
-        since, until = self.moment or (None, None)
         statement = SQL.arrived.on(
             log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST, slack=BEFORE_SEEN
         )
@@ -91,9 +90,15 @@ class Target:
             "behind": self.behind,
             "lower": self.lower,
             "upper": self.upper,
-            "since": None if since is None else since - SLACK,
-            "until": None if until is None else until + SLACK,
+            **self.between(),
         }
+
+    def between(self) -> dict[str, float | None]:
+        """Between which moments it was published, as far as is known."""
+        if self.moment is None:
+            return {"since": None, "until": None}
+        since, until = self.moment
+        return {"since": since - SLACK, "until": until + SLACK}
 
 
 @dataclass(slots=True)
@@ -264,16 +269,31 @@ def _is_passed(ask: Ask, one: Unpassed, standing: Passing) -> bool:
     if standing.mode is None:
         raise NotSeen(f"Consumer {name!r} was unregistered while it was waited for.", consumer=name)
     if standing.dead and not standing.redriven:
-        what = f"Event {one.target.topic}/{one.event_id} is a dead letter of consumer {name!r}, which gave up on it."
-        raise NotSeen(what, consumer=name, dead_letter=True)
+        raise _dead(one, one.event_id)
     if standing.redriven:
         return False
     if standing.passed or (one.partition is None and _has_read(ask, one, standing)):
-        return True
+        return one.partition is not None or one.target.moment is None or not _is_redriven(ask, one)
     for what in ("stopped", "paused"):
         if getattr(standing, what):
             raise NotSeen(f"Nothing will be seen soon: {one}, and the consumer is {what}.", consumer=name)
     return False
+
+
+def _is_redriven(ask: Ask, one: Unpassed) -> bool:
+    """Whether an event that was not found may be a dead letter that is to be handled again; NotSeen if it isn't to be."""
+    given = {"consumer_id": one.reader.consumer_id, "event_id": one.event_id, **one.target.between()}
+    [rows] = ask((SQL.gave_up, given))
+    for event_id, redriven in rows:
+        if not redriven:
+            raise _dead(one, event_id)
+    return bool(rows)
+
+
+def _dead(one: Unpassed, event_id: int) -> NotSeen:
+    name = one.reader.name
+    what = f"Event {one.target.topic}/{event_id} is a dead letter of consumer {name!r}, which gave up on it."
+    return NotSeen(what, consumer=name, dead_letter=True)
 
 
 def _has_read(ask: Ask, one: Unpassed, standing: Passing) -> bool:

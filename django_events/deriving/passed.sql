@@ -164,3 +164,17 @@ SELECT
             LIMIT 1
         ) AS next
     )
+
+
+-- name: gave_up
+-- The first event of a moment, up to an id, that a consumer gave up on, and whether it waits to be handled again.
+--
+-- For an event that was not found by its moment: it may be this one. Asked once, when everything up to the id is passed.
+-- Parameters: consumer_id, event_id, since and until (seconds of the epoch).
+-- Relies on: django_events_deadletter (consumer_id, event_id).
+SELECT d.event_id, d.redrive_at IS NOT NULL
+FROM django_events_deadletter AS d
+WHERE d.consumer_id = %(consumer_id)s::int AND d.event_id <= %(event_id)s::bigint
+    AND d.published_at >= to_timestamp(%(since)s::float8) AND d.published_at <= to_timestamp(%(until)s::float8)
+ORDER BY d.redrive_at IS NOT NULL, d.event_id
+LIMIT 1

@@ -594,3 +594,27 @@ def test_an_event_is_found_far_from_the_end_if_it_was_seen_in_the_buffer(things,
     serve_due(reader)
     waiting.result(60)
     assert position_of(reader).position == 6
+
+
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_a_dead_letter_is_not_seen_though_it_is_too_far_back_to_be_found(things, make_consumer, monkeypatch, mode):
+    monkeypatch.setattr(passed, "NEWEST", 2)
+    bad = {"bad"}
+
+    def handler(event):
+        if event.value in bad:
+            raise ValueError
+
+    reader = make_consumer(things, handler=handler, mode=mode, retry=Backoff(attempts=1))
+    receipt = publish(things, "bad")
+    publish_many(things, [Draft(value=n) for n in range(3)])
+    transfer_all()
+    run_once(reader)
+    with pytest.raises(NotSeen, match="things/1 is a dead letter of consumer 'reader'") as raised:
+        wait_for(receipt, reader, timeout=LONG)
+    assert raised.value.dead_letter
+    redrive(models.DeadLetter.objects.of(reader))
+    assert not is_seen(receipt, reader)
+    bad.clear()
+    run_once(reader)
+    wait_for(receipt, reader)
