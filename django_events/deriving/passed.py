@@ -281,7 +281,7 @@ def _is_passed(ask: Ask, one: Unpassed, standing: Passing) -> bool:
 
 
 def _is_redriven(ask: Ask, one: Unpassed) -> bool:
-    """Whether an event that was not found may be a dead letter that is to be handled again; NotSeen if it isn't to be."""
+    """Whether one that was not found may be a dead letter that is to be handled again; NotSeen if it isn't to be."""
     given = {"consumer_id": one.reader.consumer_id, "event_id": one.event_id, **one.target.between()}
     [rows] = ask((SQL.gave_up, given))
     for event_id, redriven in rows:

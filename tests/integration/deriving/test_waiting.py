@@ -618,3 +618,22 @@ def test_a_dead_letter_is_not_seen_though_it_is_too_far_back_to_be_found(things,
     bad.clear()
     run_once(reader)
     wait_for(receipt, reader)
+
+
+def test_it_is_refused_where_a_transaction_is_open_without_atomic(things, make_consumer):
+    """Without autocommit, as with a BEGIN of one's own: what isn't committed looks like what was passed."""
+    reader = make_consumer(things, handler=ignore)
+    transaction.set_autocommit(False)
+    try:
+        receipt = publish(things, 1)
+        with pytest.raises(Refused, match="A transaction is open on 'default'"):
+            wait_for(receipt, reader)
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        receipt = publish(things, 1)
+        with pytest.raises(Refused, match="A transaction is open on 'default'"):
+            wait_for(receipt, reader)
+        cursor.execute("ROLLBACK")
