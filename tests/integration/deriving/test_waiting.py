@@ -14,6 +14,7 @@ from django_events.deriving import lookout, passed
 from django_events.drafts import Draft
 from django_events.exceptions import Invalid, NotReady, NotSeen, Refused, UnknownName
 from django_events.operations import pause, redrive, repartition, resume, rewind, unregister
+from django_events.sql.prepared import MOST_PREPARED
 from tests.support.fix_consumers import (
     expire_leases,
     lease_of,
@@ -637,3 +638,11 @@ def test_it_is_refused_where_a_transaction_is_open_without_atomic(things, make_c
         with pytest.raises(Refused, match="A transaction is open on 'default'"):
             wait_for(receipt, reader)
         cursor.execute("ROLLBACK")
+
+
+def test_more_topics_than_statements_are_prepared(make_topic, in_thread):
+    receipts = [publish(make_topic(f"one-of-many-{n}"), n) for n in range(MOST_PREPARED + 5)]
+    waiting = in_thread(wait_for, receipts, timeout=LONG)
+    wait_until(lambda: lookout.lookout_of("default")._waits or waiting.done())
+    transfer_all()
+    waiting.result(60)
