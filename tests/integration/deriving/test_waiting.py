@@ -11,6 +11,7 @@ from django.db import connection, connections, transaction
 
 from django_events import Backoff, Ignore, await_for, declarations, models, publish, publish_many, wait_for
 from django_events.deriving import lookout, passed
+from django_events.deriving.waiting import _begun as begun
 from django_events.drafts import Draft
 from django_events.exceptions import Invalid, NotReady, NotSeen, Refused, UnknownName
 from django_events.operations import pause, redrive, repartition, resume, rewind, unregister
@@ -644,5 +645,21 @@ def test_more_topics_than_statements_are_prepared(make_topic, in_thread):
     receipts = [publish(make_topic(f"one-of-many-{n}"), n) for n in range(MOST_PREPARED + 5)]
     waiting = in_thread(wait_for, receipts, timeout=LONG)
     wait_until(lambda: lookout.lookout_of("default")._waits or waiting.done())
+    transfer_all()
+    waiting.result(60)
+
+
+def test_a_lookout_outlives_a_caller_that_cannot_be_told(things, in_thread):
+    """An event loop may be closed in the moment between the look whether it is, and the call."""
+
+    def tell():
+        raise RuntimeError("Event loop is closed")
+
+    [wait] = begun(publish(things, 1), [], None)
+    wait.tell = tell
+    lookout.lookout_of("default").add(wait)
+    transfer_all()
+    wait_until(lambda: wait.over)
+    waiting = in_thread(wait_for, publish(things, 2), timeout=LONG)
     transfer_all()
     waiting.result(60)
