@@ -1,15 +1,17 @@
 """The rows of a table as events: beside all who write, the last event of each key says what the row is."""
 
+import contextlib
 import itertools
 import random
 import threading
 from decimal import Decimal
 
+import pgtrigger
 import pytest
 from django.db import connection, connections, transaction
 from django.db.models import F, Q
 
-from django_events import models
+from django_events import capture, models
 from django_events.deriving import snapshotting
 from django_events.exceptions import InUse, Invalid, LeaseLost, NotReady, Refused
 from django_events.operations import snapshot
@@ -181,6 +183,16 @@ def test_what_is_refused():
         snapshot(Seat)
     with transaction.atomic(), pytest.raises(Refused, match="A transaction is open"):
         snapshot(Account)
+
+
+def test_a_condition_about_a_change_is_refused():
+    """No row by itself fits it, so none would be published, and that would look like an empty table."""
+    triggers = capture("shelves", created=None, deleted=None, condition=pgtrigger.AnyChange("name"), name="renamed")
+    with contextlib.ExitStack() as registered:
+        for trigger in triggers:
+            registered.enter_context(trigger.register(Tag))
+        with pytest.raises(Invalid, match="a condition that compares OLD and NEW"):
+            snapshot(Tag)
 
 
 def test_a_trigger_that_is_not_there_is_said():
