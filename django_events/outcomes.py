@@ -226,9 +226,9 @@ class Searched(NamedTuple):
 
 
 class UpTo(NamedTuple):
-    """Up to which event of a topic the figures of a roll-up are true, and when that was logged.
+    """Up to which event of a topic a roll-up or a projection is true, and when that was logged.
 
-    The id is 0 where nothing is counted yet. There is no time then, nor where that event is gone.
+    The id is 0 where nothing is folded yet. There is no time then, nor where that event is gone.
     """
 
     topic: str

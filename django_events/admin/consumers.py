@@ -1,6 +1,6 @@
 """Consumers: how far they are, what they have in hand, and the actions that move them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,6 +25,7 @@ from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rollups import rollup_charts, rollup_of
 from django_events.admin.rows import consumer_rows
+from django_events.deriving.reached import of_consumer
 from django_events.deriving.rebuilding import table_of
 from django_events.exceptions import EventsError, did_you_mean
 from django_events.models import Consumer, DeadLetter, Delivery, DeliveryLease, Event, Intervention, Position, Rebuild
@@ -32,12 +33,13 @@ from django_events.models.databases import databases
 from django_events.observing import counted, samples
 from django_events.observing.barriers import barriers
 from django_events.observing.findings import Subject
-from django_events.observing.lag import PartitionProgress, importance, progress, standings
+from django_events.observing.lag import importance, progress, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
 from django_events.operating.moved_keys import waiting_consumers
 from django_events.operations import pause, replay, resume, retry_now, rewind, skip
+from django_events.outcomes import UpTo
 from django_events.phrases import duration
 from django_events.retries import Backoff
 
@@ -281,7 +283,7 @@ class ConsumerAdmin(Pages):
                 topics={row.topic.name: row.topic_id},
             ),
             "declared": _declared(row),
-            "kept": _kept(using, row, positions),
+            "kept": _kept(using, row),
             "charts": _charts(using, row, period_of(request)[1]),
             "period": period_of(request)[0],
             "periods": periods(),
@@ -437,10 +439,10 @@ def _declared(row: Consumer) -> list[tuple[str, object, bool]]:
 
 
 class _Kept(NamedTuple):
-    """The table that a consumer keeps: up to which id all of it is there, and how far another one is filled, if any."""
+    """The table that a consumer keeps: up to which event it is true, and how far another one is filled, if any."""
 
     table: str
-    until: int
+    up_to: UpTo
     rebuild: Rebuild | None
 
     @property
@@ -450,13 +452,11 @@ class _Kept(NamedTuple):
         return 100 if self.rebuild is None or not ends else 100 * sum(self.rebuild.reached.values()) // ends
 
 
-def _kept(using: str, row: Consumer, positions: Sequence[PartitionProgress]) -> _Kept | None:
+def _kept(using: str, row: Consumer) -> _Kept | None:
     for one in declarations.consumers:
         if one.name == row.name and one.derived:
-            # A quiet partition is behind others, though nothing waits there.
-            left = [part.position for part in positions if part.lag]
-            until = min(left) if left else max((part.position for part in positions), default=0)
-            return _Kept(table_of(one), until, Rebuild.objects.using(using).filter(consumer=row.name).first())
+            rebuilds = Rebuild.objects.using(using).filter(consumer=row.name)
+            return _Kept(table_of(one), of_consumer(using, row), rebuilds.first())
     return None
 
 

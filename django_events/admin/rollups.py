@@ -13,6 +13,7 @@ from django_events.deriving.rollups import has_table, known_groups
 from django_events.models import Consumer, RollUp
 
 POINTS = 100  # of a line, about
+BARS = 50  # that ids tell of: each is looked for by halving
 STEPS = (60, 300, 900, 1_800, 3_600, 21_600, 86_400)  # seconds
 
 
@@ -48,8 +49,9 @@ def declared_as_made(using: str, name: str) -> DeclaredRollUp | None:
 
 
 def step_of(period: timedelta, declared: DeclaredRollUp | None = None) -> int:
-    """The shortest step, in seconds, of which about a hundred are in a period, and that is made of whole buckets."""
-    own, least = declared.every.total_seconds() if declared else 1, period.total_seconds() / POINTS
+    """The shortest step, in seconds, of which not too many are in a period, and that is made of whole buckets."""
+    own, most = (declared.every.total_seconds(), POINTS) if declared else (1, BARS)
+    least = period.total_seconds() / most
     return next((step for step in STEPS if step >= least and step % own == 0), STEPS[-1])
 
 

@@ -15,7 +15,7 @@ from django_events.declarations.declared_consumer import DeclaredConsumer, Handl
 from django_events.declarations.paths import wrong_path
 from django_events.exceptions import HandlerNotFound
 from django_events.operable import Rebuildable
-from django_events.outcomes import Drifts
+from django_events.outcomes import Drifts, UpTo
 from django_events.received import ReceivedEvent
 
 Row = TypeVar("Row")
@@ -89,6 +89,11 @@ class DeclaredProjection(DeclaredConsumer, Rebuildable, Generic[Row]):
         """
         drifts: Drifts = self._room().check(self, sample=sample, using=using)
         return drifts
+
+    def up_to(self, *, using: str | None = None) -> list[UpTo]:
+        """Of each topic, up to which event its rows are true, and when that was logged; see `deriving.reached`."""
+        found: list[UpTo] = import_module("django_events.deriving.reached").up_to(self, using=using)
+        return found
 
     @staticmethod
     def _room() -> Any:

@@ -109,9 +109,9 @@ class DeclaredRollUp(DeclaredConsumer):
         return rows
 
     def up_to(self, *, using: str | None = None) -> list[UpTo]:
-        """Of each topic, up to which event its figures are true, and when that was logged; see `reading.up_to`."""
-        reached: list[UpTo] = import_module("django_events.deriving.figures").up_to(self, using=using)
-        return reached
+        """Of each topic, up to which event its figures are true, and when that was logged; see `deriving.reached`."""
+        found: list[UpTo] = import_module("django_events.deriving.reached").up_to(self, using=using)
+        return found
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each reason why this can't be a roll-up."""

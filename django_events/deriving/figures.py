@@ -16,12 +16,11 @@ from zoneinfo import ZoneInfo
 from django.db import router
 
 from django_events import models, sql
-from django_events.consuming.registered import registered
 from django_events.declarations import DeclaredRollUp
+from django_events.deriving.reached import up_to
 from django_events.exceptions import Invalid, NotReady, did_you_mean
 from django_events.models.times import refuse_naive
 from django_events.outcomes import UpTo
-from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
@@ -33,17 +32,6 @@ ALL = 2**62  # rows
 _EVERY = re.compile(r"\s*(?:([0-9]{1,4})\s+)?([a-z]+?)s?\s*")
 
 Row = dict[str, Any]
-
-
-def up_to(declared: DeclaredRollUp, *, using: str | None = None) -> list[UpTo]:
-    """Of each topic of a roll-up, in the order of their names, how far its figures are true."""
-    using = using or router.db_for_read(models.RollUp)
-    found = []
-    for row in sorted(registered(using, declared), key=lambda row: row.topic.name):
-        statement = SQL.reached.on(log=log_table(row.topic_id), topic_id=row.topic_id)
-        [[position, logged_at]] = sql.fetch(using, statement, consumer_id=row.pk)
-        found.append(UpTo(row.topic.name, position, logged_at))
-    return found
 
 
 class RollUpRows:

@@ -202,13 +202,3 @@ generate_series(
         ({end}::timestamptz - interval '1 microsecond') AT TIME ZONE {tz},
         {step}::interval
     )
-
-
--- name: reached
--- How far a consumer that reads all partitions together is, and when the event there was logged.
---
--- Parameters: consumer_id. Literals: topic_id. Identifiers: log.
--- Relies on: django_events_position (consumer_id, partition), the primary key of the log.
-SELECT p.position, (SELECT e.logged_at FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id = p.position)
-FROM django_events_position AS p
-WHERE p.consumer_id = %(consumer_id)s

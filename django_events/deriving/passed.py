@@ -33,7 +33,7 @@ Ask = Callable[..., list[sql.Rows]]  # takes questions
 NEWEST = 1_000  # events of a log, among which one is found by its moment
 MOST_ALIKE = 20  # events of one moment that are waited for by themselves
 SLACK = 0.000002  # seconds: a float has no more digits
-BEFORE_SEEN = 10  # seconds, by how much a transfer's statement may be older than an event that it sees
+BEFORE_SEEN = 2  # seconds, by how much a transfer's statement may be older than an event that it sees
 SOONEST, SHARE, LATEST = 0.001, 8, 1.0  # seconds until the next look: an eighth of the time that was waited
 
 

@@ -16,7 +16,7 @@ SELECT
             %(partition)s::integer, %(wake)s::boolean
         )
     END,
-    extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
+    date_part('epoch', statement_timestamp()), date_part('epoch', clock_timestamp())
 WHERE %(dedup_key)s::text IS NULL
     OR django_events_is_new(%(topic)s::text, %(dedup_key)s::text, %(dedup_window)s::interval)
 
@@ -31,7 +31,7 @@ VALUES (
     django_events_open(%(topic)s::text, %(wake)s::boolean),
     %(partition)s::integer, %(type)s::text, %(key)s::text, %(value)s::jsonb, %(body)s::bytea, %(metadata)s::jsonb
 )
-RETURNING id, extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
+RETURNING id, date_part('epoch', statement_timestamp()), date_part('epoch', clock_timestamp())
 
 
 -- name: publish_value
@@ -42,7 +42,7 @@ RETURNING id, extract(epoch FROM statement_timestamp())::float8, extract(epoch F
 SELECT django_events_publish(
     %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, NULL::bytea, pg_catalog.jsonb_build_object(),
     NULL::integer, NULL::boolean
-), extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
+), date_part('epoch', statement_timestamp()), date_part('epoch', clock_timestamp())
 
 
 -- name: publish
@@ -58,7 +58,7 @@ SELECT django_events_publish(
 SELECT django_events_publish(
     %(topic)s::text, %(value)s::jsonb, %(type)s::text, %(key)s::text, %(body)s::bytea, %(metadata)s::jsonb,
     %(partition)s::integer, %(wake)s::boolean
-), extract(epoch FROM statement_timestamp())::float8, extract(epoch FROM clock_timestamp())::float8
+), date_part('epoch', statement_timestamp()), date_part('epoch', clock_timestamp())
 
 
 -- name: copy_scheduled

@@ -10,8 +10,8 @@ from django_events.workers.all_in_one import AllInOne, Done
 from django_events.workers.stopping import Stop
 from testproject.shop import events
 
-CONSUMERS: list[DeclaredConsumer] = [events.bill, events.index, events.send_receipt, events.follow, events.revenue]
-CREW = [*CONSUMERS, events.volume]
+CONSUMERS: list[DeclaredConsumer] = [events.bill, events.index, events.send_receipt, events.follow, events.earnings]
+CREW = [*CONSUMERS, events.by_type]
 
 
 @contextmanager

@@ -58,13 +58,13 @@ def follow(row: OrderStatus, event: ReceivedEvent) -> None:
     row.status = event.type.removeprefix("order.")
 
 
-revenue = rollup(
+earnings = rollup(
     orders,
-    name="revenue",
+    name="earnings",
     every=timedelta(hours=1),
     at="logged_at",
     types=["order.placed"],
     sums={"revenue": "$.total"},
 )
 # By type, for the bars above the log in the admin.
-volume = rollup(orders, name="volume", at="logged_at", by={"type": "type"})
+by_type = rollup(orders, name="by-type", at="logged_at", by={"type": "type"})

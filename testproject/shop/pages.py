@@ -13,13 +13,13 @@ from testproject.shop.models import OrderStatus, Product
 SHOWN = 10
 
 
-@reads_own_writes(events.follow, events.revenue, timeout=timedelta(seconds=2))
+@reads_own_writes(events.follow, events.earnings, timeout=timedelta(seconds=2))
 def counter(request: HttpRequest) -> HttpResponse:
     """The newest orders, and what was taken today; a POST orders."""
     if request.method == "POST":
         return _order(request)
     now = timezone.now()
-    days = events.revenue.between(now - timedelta(days=1), now).every("1 day").order_by("-bucket")[:1]
+    days = events.earnings.between(now - timedelta(days=1), now).every("1 day").order_by("-bucket")[:1]
     context = {
         "products": Product.objects.order_by("sku"),
         "orders": OrderStatus.objects.order_by("-order_id")[:SHOWN],

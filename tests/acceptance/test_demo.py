@@ -44,7 +44,7 @@ def check_table(output: str) -> None:
         assert missing == 0
     assert "Nothing is missing" in output
     consumers = re.findall(r"^(\w+) +([\d,]+) +[\d,]+ +([\d,]+) +([\d,]+) +([\d,]+)$", output, re.MULTILINE)
-    names = ["billing", "search", "receipts", "status", "revenue"]
+    names = ["billing", "search", "receipts", "status", "earnings"]
     assert [(name, lag) for name, _, _, _, lag in consumers] == [(name, "0") for name in names]
     assert all(int(handled.replace(",", "")) > 0 for _, handled, *_ in consumers)
     assert "Each order was billed once" in output
@@ -89,7 +89,10 @@ def closing_of(processes: Processes, process: subprocess.Popen[str]) -> str:
 
 def last_words(processes: Processes, process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Wait for the last lines of a demo that serves; returns its port and the password."""
-    lines = re.compile(r"^http://127\.0\.0\.1:(\d+)/admin/\nuser: demo\npassword: (\S+)\n\Z", re.MULTILINE)
+    lines = re.compile(
+        r"^http://127\.0\.0\.1:(\d+)/admin/\nuser: demo\npassword: (\S+)\nIts customers order at \S+, .*\n\Z",
+        re.MULTILINE,
+    )
     processes.wait_until(
         lambda: lines.search(processes.said(process)) or process.poll() is not None, what="the address of the admin"
     )
@@ -113,6 +116,14 @@ def log_in(port: int, password: str) -> tuple[OpenerDirector, str]:
     return browser, fetch(browser, login, **form)
 
 
+def order(browser: OpenerDirector, port: int, customer: str) -> str:
+    """The page that a customer gets behind an order."""
+    counter = f"http://127.0.0.1:{port}/"
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', fetch(browser, counter))
+    assert token
+    return fetch(browser, counter, sku="tea", customer=customer, csrfmiddlewaretoken=token[1])
+
+
 def count(url: str, table: str) -> int:
     with psycopg.connect(url) as connection:
         [[rows]] = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
@@ -132,6 +143,10 @@ def test_the_demo_stays_open_and_closes_when_told(processes: Processes):
     assert "Site administration" in fetch(browser, f"http://127.0.0.1:{port}/admin/")
     assert "--primary" in fetch(browser, f"http://127.0.0.1:{port}/static/admin/css/base.css")
     assert "Please enter the correct" in log_in(port, "demo")[1]
+    for number in range(5):
+        page = order(browser, port, f"visitor {number}")
+        # The redirect's page has it, or says that it will: a busy machine may need longer than the page waits.
+        assert f"<td>visitor {number}</td>" in page or "will show in a moment" in page
     assert count(processes.url, "django_events_deadletter") >= 3
     orders = count(processes.url, "shop_order")
     processes.wait_until(lambda: count(processes.url, "shop_order") > orders + 1, what="further orders")

@@ -26,7 +26,7 @@ DELIVERIES, LETTERS, LATER = 30_000, 5_000, 30_000
 ROWS = 6_500
 LONG = ("django_events_event", "django_events_delivery", "django_events_bufferedevent")
 LONG += ("django_events_scheduledevent", "django_events_pastdelivery")
-QUERIES = 60
+QUERIES = 64
 Read = Callable[..., int]
 
 
@@ -126,6 +126,7 @@ def _rows(plan: list[dict[str, Any]]) -> int:
     return rows
 
 
+BARS = 51 * 17  # above a log: the ids of so many moments, each found by halving
 LOG_QUERIES = [
     "", "?after=0", "?before=20000", "?after=20000", "?id=20000", "?time=2026-01-01T10:00:00",
     *[f"?{asked}{place}" for asked in ("key=hot", "key=rare", "key=none", "key=dense", "key=k17", "partition=1",
@@ -135,16 +136,16 @@ LOG_QUERIES = [
 
 def test_pages_of_a_log_read_what_they_show(rows_read: Read) -> None:
     for query in LOG_QUERIES:
-        assert rows_read("topic/{big}/log/" + query) < 500, query
+        assert rows_read("topic/{big}/log/" + query) < 500 + BARS, query
 
 
 def test_a_filter_without_an_index_reads_a_bounded_range(rows_read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_pages, "SEARCHED", 1_000)
     for query in ("type=none", "type=often&key=rare", "type=none&key=hot&partition=1", "key=hot&partition=3"):
         for place in ("", "&before=20000", "&after=0"):
-            assert rows_read(f"topic/{{big}}/log/?{query}{place}") < 1_200, query
-            assert rows_read(f"topic/{{flat}}/log/?{query}{place}") < 1_200, query
-    assert rows_read("topic/{flat}/log/?key=none") < 1_200
+            assert rows_read(f"topic/{{big}}/log/?{query}{place}") < 1_200 + BARS, query
+            assert rows_read(f"topic/{{flat}}/log/?{query}{place}") < 1_200 + BARS, query
+    assert rows_read("topic/{flat}/log/?key=none") < 1_200 + BARS
     assert rows_read("topic/{flat}/log/7/") < 2_400
 
 

@@ -1,7 +1,7 @@
 """The database that tests commit to, and other sessions and aliases of it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,7 +13,8 @@ from django.db.models import Exists, OuterRef
 
 from django_events import declarations, sql
 from django_events.consuming import streams
-from django_events.models import Consumer, Event, Position, Topic
+from django_events.deriving.rollups import drop_stranded
+from django_events.models import Consumer, Event, Position, RollUp, Topic
 from django_events.observing import dead_rows
 from django_events.syncing import sync
 from django_events.testing import isolate_declarations
@@ -31,6 +32,7 @@ WRITTEN_BY_MIGRATE = {
     "django_events_consumer",
     "django_events_event",
     "django_events_position",
+    "django_events_rollup",
     "django_events_topic",
     "django_events_topichead",
 }
@@ -88,6 +90,7 @@ class OfTheSite(NamedTuple):
     topics: dict[str, bool]
     consumers: list[dict[str, Any]]
     positions: list[dict[str, Any]]
+    rollups: dict[str, int]
 
     @property
     def names(self) -> set[str]:
@@ -100,6 +103,7 @@ def of_the_site() -> OfTheSite:
         dict(Topic.objects.annotate(used=Exists(events)).values_list("name", "used")),
         list(Consumer.objects.order_by("pk").values()),
         list(Position.objects.order_by("pk").values()),
+        dict(RollUp.objects.values_list("name", "pk")),
     )
 
 
@@ -110,6 +114,8 @@ def make_anew(before: OfTheSite) -> None:
         return
     touched = {row["id"] for row in now.consumers if row not in before.consumers}
     touched |= {row["consumer_id"] for row in now.positions if row not in before.positions}
+    touched |= {row["id"] for row in now.consumers if before.rollups.get(row["name"]) != now.rollups.get(row["name"])}
+    forget_rollups({row["name"] for row in now.consumers if row["id"] in touched})
     Consumer.objects.filter(pk__in=touched).delete()
     names = before.topics.keys() | now.topics.keys()
     drop_topics([name for name in names if before.topics.get(name) != now.topics.get(name)])
@@ -118,6 +124,13 @@ def make_anew(before: OfTheSite) -> None:
             if one.name not in before.names:  # a test declared it, of a topic that may be gone
                 declarations.consumers.discard(one)
         sync("default")
+
+
+def forget_rollups(names: Collection[str]) -> None:
+    """Roll-ups whose consumer begins anew count anew."""
+    deleted, _ = RollUp.objects.filter(name__in=names).delete()
+    if deleted:
+        drop_stranded("default")
 
 
 def clean_up_dead_rows() -> None:

@@ -60,11 +60,11 @@ def test_actions_that_would_count_twice_are_not_offered(olga, things, make_rollu
 
 def test_a_table_that_was_made_otherwise_or_is_gone_is_no_error(olga, things, make_rollup):
     counted = make_rollup(things, by={"store": "$.store"})
-    RollUp.objects.update(
+    RollUp.objects.filter(name=counted.name).update(
         left_out=3, left_out_at=ClockTimestamp(), error="things/1: no", made_by={"by": {"store": "x"}}
     )
     page = page_of(olga, counted)
     assert "3 events left out" in page
     assert "Its figures" not in page
-    RollUp.objects.update(id=9_999)
+    RollUp.objects.filter(name=counted.name).update(id=9_999)
     assert "django_events_rollup_9999" in page_of(olga, counted)

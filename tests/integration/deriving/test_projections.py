@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 from django.core import checks as django_checks
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
+from django.db import connection, models
+from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_events import DELETE, Backoff, Draft, Ignore, declarations, publish, publish_many
 from django_events.exceptions import Refused
@@ -25,10 +25,22 @@ from tests.support.fix_consumers import (
 )
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
-from tests.support.projecting_app.models import Counter, CustomerTotal, Dated, Elsewhere, Region, Together
+from tests.support.projecting_app.models import Counter, CustomerTotal, Dated, Region, Together
 from tests.support.publishing_app.models import AudioBook
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
+
+with isolate_apps("tests.support.projecting_app"):
+
+    class Elsewhere(models.Model):
+        """A table that other code makes."""
+
+        code = models.CharField(max_length=10, primary_key=True)
+
+        class Meta:
+            app_label = "projecting_app"
+            managed = False
+
 
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
 

@@ -1,6 +1,7 @@
 """Read your writes: what was published has been passed when wait_for() returns, and it never says so too early."""
 
 import asyncio
+import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -134,6 +135,23 @@ def test_an_event_that_is_not_found_by_its_moment_stands_for_all_up_to_the_last(
         wait_for(receipt, reader, timeout=NOW)
     run_once(reader)
     wait_for(receipt, reader)
+
+
+def test_another_event_of_its_moment_is_not_taken_for_it(lanes, make_consumer, monkeypatch):
+    """One that was logged later, while its own is beyond those that are looked at."""
+    monkeypatch.setattr(passed, "NEWEST", 2)
+    reader = make_consumer(lanes, handler=ignore)
+    receipt = publish(lanes, "ours", partition=0)
+    publish(lanes, "between", partition=1)
+    publish(lanes, "of the moment", partition=1)
+    transfer_all()
+    log = models.Event.objects.of(lanes).values_list("value", "published_at")
+    moment = dict(log)["ours"].timestamp()
+    receipt = dataclasses.replace(receipt, moment=(moment - 1, moment + 1))
+    serve_lease(lease_of(reader, 1))
+    assert not is_seen(receipt, reader)
+    serve_lease(lease_of(reader, 0))
+    assert is_seen(receipt, reader)
 
 
 def test_an_event_is_known_among_others_of_its_topic(things, make_consumer):

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, connections
 
-from django_events import Backoff, Draft, declarations, publish, publish_many
+from django_events import Backoff, Draft, declarations, models, publish, publish_many
 from django_events.log import inventory
 from django_events.management import reporting
 from django_events.management.commands.events import Command
@@ -35,6 +35,7 @@ from django_events.operating.clocks import pause_clock
 from django_events.operating.pausing import pause
 from django_events.publishing.clocks import sync as sync_clocks
 from django_events.statements import log_table
+from testproject.shop.models import Product
 from tests.support.fix_consumers import dead_letters, lease_of, position_of, positions, reached, run_once, serve_due
 from tests.support.fix_topics import transfer_all
 
@@ -903,6 +904,54 @@ def test_skip_refuses(
     assert (answer.code, answer.out) == (code, "")
     assert said in answer.err
     assert dead_letters(reader) == []
+
+
+# --- snapshot
+
+
+@pytest.mark.requirement("X18")
+def test_snapshot_is_a_dry_run_unless_told_to(events: Run) -> None:
+    Product.objects.create(sku="tea", price=1, on_shelf=3)
+    Product.objects.create(sku="milk", price=1, on_shelf=5)
+    asked = ["snapshot", "shop.Product", "--where", "on_shelf__gte=4", "--reason", "ticket 77", "--by", "ada"]
+
+    tried = events(*asked)
+    assert "0 of about 1" in tried.out
+    assert tried.out.endswith("Nothing was changed. To do it, say the same with --execute.\n")
+    assert models.BufferedEvent.objects.count() == 0
+    answer = events(*asked, "--execute", "--format", "json")
+    assert (answer.code, answer.data) == (
+        0,
+        {
+            "executed": True,
+            "topic": "stock",
+            "table": "shop_product",
+            "type": "product.snapshot",
+            "rows": 1,
+            "about": 1,
+            "finished": True,
+        },
+    )
+    assert [event.value for event in models.BufferedEvent.objects.all()] == [{"sku": "milk", "on_shelf": 5}]
+    [done] = models.Intervention.objects.filter(action="snapshot")
+    assert (done.by, done.details["reason"], done.details["state"]) == ("ada", "ticket 77", "finished")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["shop.Prodcut"], 1, "is no model"),
+        (["shop.Order"], 1, "has neither an @outbox nor a capture()"),
+        (["shop.Product", "--topic", "orders"], 1, "for topic 'orders'"),
+        (["shop.Product", "--where", "colour=red"], 1, "Cannot resolve keyword 'colour'"),
+        (["shop.Product", "--where", "red"], 2, "is no condition"),
+    ],
+)
+def test_snapshot_refuses(events: Run, arguments: list[str], code: int, said: str) -> None:
+    answer = events("snapshot", *arguments, "--execute")
+
+    assert (answer.code, answer.out) == (code, "")
+    assert said in answer.err
 
 
 # --- rewind

@@ -59,12 +59,3 @@ class Together(models.Model):
     pk = models.CompositePrimaryKey("one", "two")
     one = models.IntegerField()
     two = models.IntegerField()
-
-
-class Elsewhere(models.Model):
-    """A table that other code makes."""
-
-    code = models.CharField(max_length=10, primary_key=True)
-
-    class Meta:
-        managed = False

@@ -56,7 +56,7 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{customers} customers try {orders} orders each. Beside them run the transfer and five consumers:\n"
             "billing and search are streams, receipts is a queue, and some customers' mailboxes are full; status is a\n"
-            "projection, which is rebuilt meanwhile, and revenue a roll-up."
+            "projection, which is rebuilt meanwhile, and earnings a roll-up."
         )
         started = time.monotonic()
         with crew_at_work() as working, ThreadPoolExecutor(1) as executor:
@@ -212,7 +212,7 @@ class Command(BaseCommand):
         totals = placed.aggregate(revenue=Sum(Cast(KT("value__total"), DecimalField(max_digits=12, decimal_places=2))))
         if summary.total != last_id("orders") or sum(revenue for *_, revenue in hours) != totals["revenue"]:
             raise CommandError("What Spark read from the files is not what the log holds.")
-        rolled_up = events.revenue.between(BEGINNING, timezone.now())
+        rolled_up = events.earnings.between(BEGINNING, timezone.now())
         if hours != [(f"{row['bucket']:%Y-%m-%d %H:00}", row["count"], row["revenue"]) for row in rolled_up]:
             raise CommandError("What the roll-up has counted is not what Spark read from the files.")
         self.stdout.write("")

@@ -11,15 +11,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Elsewhere",
-            fields=[
-                ("code", models.CharField(max_length=10, primary_key=True, serialize=False)),
-            ],
-            options={
-                "managed": False,
-            },
-        ),
-        migrations.CreateModel(
             name="Counter",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
