@@ -17,7 +17,7 @@ import time
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
-from django_events.deriving.passed import Wait, look
+from django_events.deriving.passed import LATEST, Wait, look
 from django_events.sql.prepared import SharedSession
 
 logger = logging.getLogger("django_events.waiting")
@@ -40,7 +40,7 @@ class Lookout:
         """Look for a wait until it is over, or discarded."""
         with self._changed:
             self._waits[id(wait)] = wait
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 name = f"django_events lookout of {self.using}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
@@ -90,8 +90,14 @@ class Lookout:
         for wait in due:
             if wait.over:
                 self.discard(wait)
-                wait.tell()
-        time.sleep(time.monotonic() - began)
+                self._tell(wait)
+        time.sleep(min(time.monotonic() - began, LATEST))  # one that waited for a lock needs no such rest
+
+    def _tell(self, wait: Wait) -> None:
+        try:
+            wait.tell()
+        except Exception as error:  # its caller's event loop may end in this moment; others still wait
+            logger.debug("One that waited can't be told that it is over. %s", error, extra={"database": self.using})
 
     def _failed(self, due: list[Wait], error: Exception) -> None:
         """A connection that is lost is made anew while there is time; any other error is for those who wait."""

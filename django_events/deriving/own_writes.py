@@ -166,10 +166,9 @@ class RememberWrites:
         used = {connection.alias for connection in connections.all(initialized_only=True)}
         try:
             now = {using: last_ticket(using) for using in databases() if using in used}
-        except (DatabaseError, InterfaceError) as error:  # the answer of a request that has written must not be lost
-            logger.warning(
-                "What a request has written can't be remembered. %s", sql.said(error), extra={"database": ""}
-            )
+        except (DatabaseError, InterfaceError, NotReady) as error:  # an answer to what was written must not be lost
+            said = str(error) if isinstance(error, NotReady) else sql.said(error)
+            logger.warning("What a request has written can't be remembered. %s", said, extra={"database": ""})
             return
         if written := {**self._written(request), **now}:
             response.set_cookie(

@@ -33,6 +33,7 @@ Ask = Callable[..., list[sql.Rows]]  # takes questions
 NEWEST = 1_000  # events of a log, among which one is found by its moment
 MOST_ALIKE = 20  # events of one moment that are waited for by themselves
 SLACK = 0.000002  # seconds: a float has no more digits
+BEFORE_SEEN = 2  # seconds, by how much a transfer's statement may be older than an event that it sees
 SOONEST, SHARE, LATEST = 0.001, 8, 1.0  # seconds until the next look: an eighth of the time that was waited
 
 
@@ -79,15 +80,25 @@ class Target:
     upper: int
     moment: tuple[float, float] | None
     readers: list[Reader]
+    behind: int = 0  # an id that the log had while the event was in the buffer
 
     def question(self) -> sql.Question:
-        since, until = self.moment or (None, None)
-        return SQL.arrived.on(log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST), {
+        statement = SQL.arrived.on(
+            log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST, slack=BEFORE_SEEN
+        )
+        return statement, {
+            "behind": self.behind,
             "lower": self.lower,
             "upper": self.upper,
-            "since": None if since is None else since - SLACK,
-            "until": None if until is None else until + SLACK,
+            **self.between(),
         }
+
+    def between(self) -> dict[str, float | None]:
+        """Between which moments it was published, as far as is known."""
+        if self.moment is None:
+            return {"since": None, "until": None}
+        since, until = self.moment
+        return {"since": since - SLACK, "until": until + SLACK}
 
 
 @dataclass(slots=True)
@@ -221,7 +232,7 @@ def _look_into_buffer(ask: Ask, waits: Sequence[Wait]) -> None:
             continue
         waiting, last_id, found, _ = rows[0]
         if waiting is not None:
-            target.lower = waiting
+            target.lower, target.behind = waiting, last_id
             continue
         alike = [(event_id, partition) for _, _, event_id, partition in rows]
         events = alike if found is not None and len(alike) <= MOST_ALIKE else [(last_id, None)]
@@ -258,16 +269,31 @@ def _is_passed(ask: Ask, one: Unpassed, standing: Passing) -> bool:
     if standing.mode is None:
         raise NotSeen(f"Consumer {name!r} was unregistered while it was waited for.", consumer=name)
     if standing.dead and not standing.redriven:
-        what = f"Event {one.target.topic}/{one.event_id} is a dead letter of consumer {name!r}, which gave up on it."
-        raise NotSeen(what, consumer=name, dead_letter=True)
+        raise _dead(one, one.event_id)
     if standing.redriven:
         return False
     if standing.passed or (one.partition is None and _has_read(ask, one, standing)):
-        return True
+        return one.partition is not None or one.target.moment is None or not _is_redriven(ask, one)
     for what in ("stopped", "paused"):
         if getattr(standing, what):
             raise NotSeen(f"Nothing will be seen soon: {one}, and the consumer is {what}.", consumer=name)
     return False
+
+
+def _is_redriven(ask: Ask, one: Unpassed) -> bool:
+    """Whether one that was not found may be a dead letter that is to be handled again; NotSeen if it isn't to be."""
+    given = {"consumer_id": one.reader.consumer_id, "event_id": one.event_id, **one.target.between()}
+    [rows] = ask((SQL.gave_up, given))
+    for event_id, redriven in rows:
+        if not redriven:
+            raise _dead(one, event_id)
+    return bool(rows)
+
+
+def _dead(one: Unpassed, event_id: int) -> NotSeen:
+    name = one.reader.name
+    what = f"Event {one.target.topic}/{event_id} is a dead letter of consumer {name!r}, which gave up on it."
+    return NotSeen(what, consumer=name, dead_letter=True)
 
 
 def _has_read(ask: Ask, one: Unpassed, standing: Passing) -> bool:

@@ -27,13 +27,16 @@ SELECT
 -- Whether events have left the buffer, and where they are in the log then: in one snapshot, in which they are in one of
 -- the two. An event that the log has by then is at or below its last id, because ids follow commits.
 --
--- An event is found again by the moment at which it was published, among the newest of the log, if these go back to before
--- that: otherwise another event of the moment, which was logged later, would be taken for it.
--- Parameters: lower and upper (tickets), since and until (seconds of the epoch between which it was published, or null).
--- Literals: topic_id, newest (how many events to look at). Identifiers: log.
+-- An event is found again by the moment at which it was published, among the newest of the log, where it is certain to be
+-- among those: all are looked at that came since it was seen in the buffer, or that the log has, or that were logged since
+-- it was published. Otherwise another one of its moment, whose transaction was open for long, could be taken for it.
+-- Parameters: lower and upper (tickets), since and until (seconds of the epoch between which it was published, or null),
+-- behind (an id that the log had when it was in the buffer, or 0).
+-- Literals: topic_id, newest (how many events to look at), slack (seconds: a transfer's statement may have begun so long
+-- before it saw an event). Identifiers: log.
 -- Answers with the lowest of these tickets that is still in the buffer, or null; with the last id of the log; and with the id and
 -- the partition of each event of that moment.
--- Relies on: the primary keys of the buffer, of django_events_topichead and of the log.
+-- Relies on: the primary keys of the buffer, of django_events_topichead and of the log; logged_at never going down.
 SELECT waiting.id, coalesce(last.id, h.id_floor), found.id, found.partition
 FROM django_events_topichead AS h
 LEFT JOIN LATERAL (
@@ -47,20 +50,20 @@ LEFT JOIN LATERAL (
     SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT 1
 ) AS last ON true
 LEFT JOIN LATERAL (
-    SELECT seen.id, seen.partition
+    SELECT looked.id, looked.partition
     FROM (
-        SELECT newest.*, min(newest.logged_at) OVER () AS back_to, count(*) OVER () AS events
+        SELECT newest.*, count(*) OVER () AS events, min(newest.logged_at) OVER () AS first_logged
         FROM (
             SELECT e.id, e.partition, e.published_at, e.logged_at
             FROM {log} AS e
-            WHERE e.topic_id = {topic_id} AND waiting.id IS NULL AND %(since)s::float8 IS NOT NULL
+            WHERE e.topic_id = {topic_id} AND e.id > %(behind)s::bigint
+                AND waiting.id IS NULL AND %(since)s::float8 IS NOT NULL
             ORDER BY e.id DESC
             LIMIT {newest}
         ) AS newest
-    ) AS seen
-    WHERE seen.published_at >= to_timestamp(%(since)s::float8)
-        AND seen.published_at <= to_timestamp(%(until)s::float8)
-        AND (seen.back_to < to_timestamp(%(since)s::float8) OR seen.events < {newest})
+    ) AS looked
+    WHERE looked.published_at >= to_timestamp(%(since)s::float8) AND looked.published_at <= to_timestamp(%(until)s::float8)
+        AND (looked.events < {newest} OR looked.first_logged < to_timestamp(%(since)s::float8) - make_interval(secs => {slack}))
 ) AS found ON true
 WHERE h.topic_id = {topic_id}
 ORDER BY found.id
@@ -161,3 +164,17 @@ SELECT
             LIMIT 1
         ) AS next
     )
+
+
+-- name: gave_up
+-- The first event of a moment, up to an id, that a consumer gave up on, and whether it waits to be handled again.
+--
+-- For an event that was not found by its moment: it may be this one. Asked once, when everything up to the id is passed.
+-- Parameters: consumer_id, event_id, since and until (seconds of the epoch).
+-- Relies on: django_events_deadletter (consumer_id, event_id).
+SELECT d.event_id, d.redrive_at IS NOT NULL
+FROM django_events_deadletter AS d
+WHERE d.consumer_id = %(consumer_id)s::int AND d.event_id <= %(event_id)s::bigint
+    AND d.published_at >= to_timestamp(%(since)s::float8) AND d.published_at <= to_timestamp(%(until)s::float8)
+ORDER BY d.redrive_at IS NOT NULL, d.event_id
+LIMIT 1

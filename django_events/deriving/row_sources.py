@@ -146,6 +146,7 @@ def source_of(model: type[Model], *, topic: str | None, using: str) -> RowSource
     found = [one for one in _sources(model, using) if topic in (None, one.topic)]
     if len(found) == 1:
         if isinstance(found[0], CapturedRows):
+            _refuse_condition_of_change(found[0])
             _refuse_uninstalled(found[0])
         return found[0]
     label = model._meta.label
@@ -169,6 +170,15 @@ def _sources(model: type[Model], using: str) -> Iterator[RowSource]:
     for publisher in publishers():
         if publisher.model is table:
             yield OutboxRows(table, publisher.outbox.topic, using, publisher)
+
+
+def _refuse_condition_of_change(source: CapturedRows) -> None:
+    """Of a row that is there nothing has changed, so it would be left out without a word."""
+    if source.trigger.compares(source.model):
+        raise Invalid(
+            f"capture({source.topic!r}) of {source.model._meta.label} has a condition that compares OLD and NEW: it is "
+            "about a change, and doesn't say which rows have events. Give the model another capture, without it."
+        )
 
 
 def _refuse_uninstalled(source: CapturedRows) -> None:

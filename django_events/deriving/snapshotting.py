@@ -23,6 +23,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
+from django.core.exceptions import EmptyResultSet, FieldError, ValidationError
 from django.db import DatabaseError, InterfaceError, connections, router
 from django.db.models import Model, Q, QuerySet
 
@@ -79,6 +80,7 @@ def snapshot(
     row = models.Topic.objects.using(using).filter(name=declared.name).first()
     if row is None:
         raise NotReady(f"Topic {declared.name!r} is not in {using!r} yet. Run: manage.py migrate --database {using}")
+    _refuse_unusable(source, where)
     wanted = {
         "table": source.model._meta.db_table,
         "type": type or f"{source.model._meta.model_name}.snapshot",
@@ -168,7 +170,9 @@ class _Taking:
             # It waits for one row, without having others locked, so it is in no deadlock.
             self._publish(self.left[:1], self.after, self.left[1:], patient=True)
             return False
-        chunk = next_keys(self.source, after=self.after, where=self.where, most=CHUNK)
+        # Rows that a policy hides are an error here, and a condition without an index takes long.
+        with sql.committed(self.using, statement_timeout="0"):
+            chunk = next_keys(self.source, after=self.after, where=self.where, most=CHUNK)
         if not chunk:
             self._note({"state": "finished"})
             return True
@@ -230,6 +234,17 @@ def _model(given: type[Model] | str) -> type[Model]:
         return apps.get_model(given)
     except (LookupError, ValueError) as error:
         raise Invalid(f"{given!r} is no model, expected one like 'shop.Order'. {error}") from error
+
+
+def _refuse_unusable(source: RowSource, where: Q | None) -> None:
+    """Before anything is begun, or the unfinished snapshot would be in the way of one that says it right."""
+    try:
+        QuerySet(source.model).filter(where or Q()).query.get_compiler(source.using).as_sql()
+    except EmptyResultSet:
+        return  # it fits no row, as `pk__in=[]`
+    except (FieldError, ValidationError, ValueError, TypeError) as error:
+        said = "; ".join(error.messages) if isinstance(error, ValidationError) else error
+        raise Invalid(f"The condition {where} can't be used: {said}") from error
 
 
 def _rows_about(source: RowSource, where: Q | None) -> int | None:

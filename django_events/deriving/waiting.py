@@ -14,9 +14,12 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any, cast
 
+import psycopg
 from asgiref.sync import sync_to_async
 from django.db import connections
+from psycopg.pq import TransactionStatus
 
 from django_events.declarations import DeclaredConsumer, DeclaredTopic
 from django_events.deriving.lookout import lookout_of
@@ -27,6 +30,7 @@ from django_events.models.buffer import writable
 
 Published = Receipt | DeclaredTopic | str
 FIVE_SECONDS = timedelta(seconds=5)
+OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 def wait_for(
@@ -105,7 +109,10 @@ def _begun(
 
 
 def refuse_transaction(using: str) -> None:
-    if connections[using].in_atomic_block:
+    """Also in one that Django doesn't know of: what isn't committed looks like what was passed."""
+    wrapper = connections[using]
+    raw = cast("psycopg.Connection[Any] | None", wrapper.connection)
+    if wrapper.in_atomic_block or (raw is not None and raw.info.transaction_status in OPEN):
         raise Refused(
             f"A transaction is open on {using!r}: what it publishes can't be seen by consumers before it is committed. "
             "Wait behind its end; where ATOMIC_REQUESTS opens one for each view, use django_events.middleware."

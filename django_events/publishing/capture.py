@@ -226,6 +226,11 @@ class Capture(pgtrigger.Trigger):
             condition=self._condition(model, old="r", new="r"),
         )
 
+    def compares(self, model: type[Model]) -> bool:
+        """Whether its condition is about what a row was and what it became: no row by itself fits that."""
+        unquoted = _QUOTED.sub("", self.declared.resolved(model))
+        return all(re.search(rf"\b{row}\.", unquoted, re.I) for row in ("OLD", "NEW"))
+
     def _rows(self, model: type[Model]) -> str:
         parts = self.row_parts(model)
         return SQL.capture_rows.written(

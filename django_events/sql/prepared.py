@@ -119,6 +119,7 @@ class SharedSession:
                 while cursor.nextset():
                     if cursor.description is not None:
                         answers.append(cursor.fetchall())
+                self._give_up_oldest(cursor)
                 return answers
         except DatabaseError as error:
             cut_details(error)
@@ -133,13 +134,16 @@ class SharedSession:
         return self._executes[statement.text][1]
 
     def _prepare(self, cursor: "psycopg.ClientCursor[Any]", statement: Statement) -> None:
-        if len(self._executes) >= self._most:
-            _, (oldest, _) = self._executes.popitem(last=False)
-            cursor.execute(SQL.deallocate.on(name=oldest).text.encode())
         name = f"django_events_{next(self._numbers)}"
         made = prepared(statement, name)
         cursor.execute(made.prepare.text.encode())
         self._executes[statement.text] = name, made.execute
+
+    def _give_up_oldest(self, cursor: "psycopg.ClientCursor[Any]") -> None:
+        """Behind the message, for all of its statements are needed at once, however many they are."""
+        while len(self._executes) > self._most:
+            _, (oldest, _) = self._executes.popitem(last=False)
+            cursor.execute(SQL.deallocate.on(name=oldest).text.encode())
 
 
 def begin(using: str, settings: Mapping[str, str]) -> PreparedSession | None:

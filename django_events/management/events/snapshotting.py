@@ -6,13 +6,11 @@ from argparse import ArgumentTypeError
 from datetime import timedelta
 from typing import Any
 
-from django.core.exceptions import FieldError
 from django.core.management.base import CommandParser
 from django.db.models import Q
 
 from django_events.deriving.snapshotting import MOST_BUFFERED
 from django_events.deriving.snapshotting import snapshot as take_snapshot
-from django_events.exceptions import Invalid
 from django_events.management.events.subcommand import (
     DRY_RUN,
     Subcommand,
@@ -35,7 +33,7 @@ def snapshot(
     *,
     model: str,
     topic: str | None,
-    where: list[tuple[str, str]],
+    where: list[tuple[str, Any]],
     type: str | None,
     rows_per_second: int | None,
     most_buffered: int,
@@ -64,8 +62,6 @@ def snapshot(
                 on_progress=bar,
                 stopping=lambda: stop.requested,
             )
-    except FieldError as error:
-        raise Invalid(f"--where can't be used: {error}") from error
     finally:
         bar.end()
     data = {"executed": execute, **taken._asdict()}
@@ -124,12 +120,17 @@ class ProgressBar:
         return f"{said}, {rate:,.0f}/s{left}"
 
 
-def lookup(text: str) -> tuple[str, str]:
-    """A condition as QuerySet.filter() takes it: `status=paid`, `total__gte=100`."""
+def lookup(text: str) -> tuple[str, Any]:
+    """A condition as QuerySet.filter() takes it: `status=paid`, `paid_at__isnull=true`, `total__range=1,9`."""
     name, equals, value = text.partition("=")
     if not equals or not name.replace("_", "").isalnum():
         raise ArgumentTypeError(f"{text!r} is no condition, expected one like status=paid, or total__gte=100.")
-    return name, value
+    kind = name.rpartition("__")[2]
+    if kind == "isnull":
+        if value.lower() not in ("true", "false"):
+            raise ArgumentTypeError(f"{text!r} is no condition, expected {name}=true or {name}=false.")
+        return name, value.lower() == "true"
+    return name, value.split(",") if kind in ("in", "range") else value
 
 
 def _arguments(parser: CommandParser) -> None:

@@ -214,6 +214,23 @@ def test_an_answer_is_not_lost_when_the_database_is_gone(browser, caplog, monkey
     assert browser.cookies == {}
 
 
+def test_an_answer_is_not_lost_where_the_role_may_not_know_the_last_ticket(browser, caplog):
+    with connections["default"].cursor() as cursor:
+        cursor.execute("CREATE ROLE writes_without_rights")
+        try:
+
+            def write_elsewhere(request):
+                cursor.execute("SET ROLE writes_without_rights")
+                return HttpResponse("written")
+
+            assert browser.call(write_elsewhere, "post") == "written"
+        finally:
+            cursor.execute("RESET ROLE")
+            cursor.execute("DROP ROLE writes_without_rights")
+    assert browser.cookies == {}
+    assert "can't be remembered. The role" in caplog.text
+
+
 def test_async_views_are_waited_for_too(things, make_consumer):
     reader = make_consumer(things, handler=ignore)
 

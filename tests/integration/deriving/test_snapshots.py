@@ -1,17 +1,21 @@
 """The rows of a table as events: beside all who write, the last event of each key says what the row is."""
 
+import contextlib
 import itertools
 import random
 import threading
+from argparse import ArgumentTypeError
 from decimal import Decimal
 
+import pgtrigger
 import pytest
 from django.db import connection, connections, transaction
 from django.db.models import F, Q
 
-from django_events import models
+from django_events import capture, models
 from django_events.deriving import snapshotting
 from django_events.exceptions import InUse, Invalid, LeaseLost, NotReady, Refused
+from django_events.management.events.snapshotting import lookup
 from django_events.operations import snapshot
 from django_events.testing import published
 from tests.support.fix_topics import transfer_all
@@ -181,6 +185,34 @@ def test_what_is_refused():
         snapshot(Seat)
     with transaction.atomic(), pytest.raises(Refused, match="A transaction is open"):
         snapshot(Account)
+
+
+@pytest.mark.parametrize(
+    "where", [Q(nothing=1), Q(pk="x"), Q(balance="much"), Q(note__isnull="true"), Q(owner=object())]
+)
+def test_a_condition_that_cannot_be_used_is_said_before_anything_is_begun(where):
+    with pytest.raises(Invalid, match="can't be used"):
+        snapshot(Account, where=where)
+    assert not models.Intervention.objects.exists()
+
+
+def test_conditions_of_the_command():
+    assert lookup("note=a=b") == ("note", "a=b")
+    assert lookup("note__isnull=True") == ("note__isnull", True)
+    assert lookup("id__in=1,2") == ("id__in", ["1", "2"])
+    for wrong in ("note", "note__isnull=1", "no te=1"):
+        with pytest.raises(ArgumentTypeError, match="is no condition"):
+            lookup(wrong)
+
+
+def test_a_condition_about_a_change_is_refused():
+    """No row by itself fits it, so none would be published, and that would look like an empty table."""
+    triggers = capture("shelves", created=None, deleted=None, condition=pgtrigger.AnyChange("name"), name="renamed")
+    with contextlib.ExitStack() as registered:
+        for trigger in triggers:
+            registered.enter_context(trigger.register(Tag))
+        with pytest.raises(Invalid, match="a condition that compares OLD and NEW"):
+            snapshot(Tag)
 
 
 def test_a_trigger_that_is_not_there_is_said():

@@ -12,9 +12,11 @@ from django.db import connection, connections, transaction
 
 from django_events import Backoff, Ignore, await_for, declarations, models, publish, publish_many, wait_for
 from django_events.deriving import lookout, passed
+from django_events.deriving.waiting import _begun as begun
 from django_events.drafts import Draft
 from django_events.exceptions import Invalid, NotReady, NotSeen, Refused, UnknownName
 from django_events.operations import pause, redrive, repartition, resume, rewind, unregister
+from django_events.sql.prepared import MOST_PREPARED
 from tests.support.fix_consumers import (
     expire_leases,
     lease_of,
@@ -572,3 +574,110 @@ def test_workers_that_run_are_waited_for(things, make_consumer):
             transfer_all()
             wait_for(receipt, reader, timeout=LONG)
             assert n in seen
+
+
+# Found by looking for a way to be told too early
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_another_event_of_its_moment_is_not_taken_for_one_that_is_too_far_back(
+    things, make_consumer, monkeypatch, ordered
+):
+    """A transaction that was open for long has an event of the same moment far behind it in the log."""
+    monkeypatch.setattr(passed, "NEWEST", 2)
+    reader = make_consumer(things, handler=failing("bad"), mode="queue", ordered=ordered, retry=PATIENT)
+    receipt = publish(things, "bad", key="a")
+    publish_many(things, [Draft(value=n, key="b") for n in range(3)])
+    late = publish(things, "good", key="b")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE django_events_bufferedevent AS b SET published_at = of.published_at"
+            " FROM django_events_bufferedevent AS of WHERE of.id = %s AND b.id = %s",
+            [receipt.ticket, late.ticket],
+        )
+    transfer_all()
+    run_once(reader)
+    assert not is_seen(receipt, reader)
+
+
+def test_an_event_is_found_far_from_the_end_if_it_was_seen_in_the_buffer(things, make_consumer, monkeypatch, in_thread):
+    """What is in the log by then is not it, so it need not be looked through."""
+    monkeypatch.setattr(passed, "NEWEST", 3)
+    reader = make_consumer(things, handler=failing("bad"), retry=PATIENT)
+    publish_many(things, [Draft(value=n) for n in range(5)])
+    transfer_all()
+    receipt = publish(things, "good")
+    publish(things, "bad")
+    waiting = in_thread(wait_for, receipt, reader, timeout=LONG)
+    wait_until(lambda: lookout.lookout_of("default")._waits)
+    transfer_all()
+    serve_due(reader)
+    waiting.result(60)
+    assert position_of(reader).position == 6
+
+
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_a_dead_letter_is_not_seen_though_it_is_too_far_back_to_be_found(things, make_consumer, monkeypatch, mode):
+    monkeypatch.setattr(passed, "NEWEST", 2)
+    bad = {"bad"}
+
+    def handler(event):
+        if event.value in bad:
+            raise ValueError
+
+    reader = make_consumer(things, handler=handler, mode=mode, retry=Backoff(attempts=1))
+    receipt = publish(things, "bad")
+    publish_many(things, [Draft(value=n) for n in range(3)])
+    transfer_all()
+    run_once(reader)
+    with pytest.raises(NotSeen, match="things/1 is a dead letter of consumer 'reader'") as raised:
+        wait_for(receipt, reader, timeout=LONG)
+    assert raised.value.dead_letter
+    redrive(models.DeadLetter.objects.of(reader))
+    assert not is_seen(receipt, reader)
+    bad.clear()
+    run_once(reader)
+    wait_for(receipt, reader)
+
+
+def test_it_is_refused_where_a_transaction_is_open_without_atomic(things, make_consumer):
+    """Without autocommit, as with a BEGIN of one's own: what isn't committed looks like what was passed."""
+    reader = make_consumer(things, handler=ignore)
+    transaction.set_autocommit(False)
+    try:
+        receipt = publish(things, 1)
+        with pytest.raises(Refused, match="A transaction is open on 'default'"):
+            wait_for(receipt, reader)
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        receipt = publish(things, 1)
+        with pytest.raises(Refused, match="A transaction is open on 'default'"):
+            wait_for(receipt, reader)
+        cursor.execute("ROLLBACK")
+
+
+def test_more_topics_than_statements_are_prepared(make_topic, in_thread):
+    receipts = [publish(make_topic(f"one-of-many-{n}"), n) for n in range(MOST_PREPARED + 5)]
+    waiting = in_thread(wait_for, receipts, timeout=LONG)
+    wait_until(lambda: lookout.lookout_of("default")._waits or waiting.done())
+    transfer_all()
+    waiting.result(60)
+
+
+def test_a_lookout_outlives_a_caller_that_cannot_be_told(things, in_thread):
+    """An event loop may be closed in the moment between the look whether it is, and the call."""
+
+    def tell():
+        raise RuntimeError("Event loop is closed")
+
+    [wait] = begun(publish(things, 1), [], None)
+    wait.tell = tell
+    lookout.lookout_of("default").add(wait)
+    transfer_all()
+    wait_until(lambda: wait.over)
+    waiting = in_thread(wait_for, publish(things, 2), timeout=LONG)
+    transfer_all()
+    waiting.result(60)
