@@ -190,9 +190,22 @@ def test_what_does_not_exist_is_refused(revenue):
     RollUp.objects.filter(name="revenue").update(made_by={})
     with pytest.raises(NotReady, match="events rebuild revenue"):
         list(rows)
-    RollUp.objects.all().delete()
+    RollUp.objects.filter(name="revenue").delete()
     with pytest.raises(NotReady, match="migrate"):
         list(rows)
+
+
+@pytest.mark.parametrize("group", [5, None, True, "a\0"])
+def test_what_can_be_no_group_is_refused(revenue, group):
+    with pytest.raises(Invalid, match="groups are texts"):
+        revenue.between(MONDAY, MONDAY + DAY).filter(store=group)
+
+
+def test_a_long_group_is_found_by_all_of_its_text(things, make_rollup):
+    counted = make_rollup(things, every=DAY, at="$.at", by={"store": "$.store"})
+    fill(things, (MONDAY, "long" * 200, 1))
+    serve_due(counted)
+    assert counted.between(MONDAY, MONDAY + DAY).filter(store="long" * 200).count() == 1
 
 
 def test_a_zone_whose_clocks_stand_between_buckets_is_refused(things, make_rollup):
