@@ -17,7 +17,9 @@ from django.db import router
 
 from django_events import models, sql
 from django_events.declarations import DeclaredRollUp
+from django_events.declarations.limits import is_storable
 from django_events.deriving.reached import up_to
+from django_events.deriving.rolling_up import longest_group
 from django_events.exceptions import Invalid, NotReady, did_you_mean
 from django_events.models.times import refuse_naive
 from django_events.outcomes import UpTo
@@ -76,7 +78,14 @@ class RollUpRows:
     def filter(self, **groups: str) -> "RollUpRows":
         """Only what was counted in these groups: `filter(store="berlin")`."""
         self._refuse_unknown(groups)
-        return self._with(_chosen={**self._chosen, **groups})
+        for name, group in groups.items():
+            if not is_storable(group):
+                raise Invalid(
+                    f"{name}={group!r} is no group of roll-up {self._declared}: groups are texts, that of the number 5 "
+                    "is '5', and where there is none it is ''."
+                )
+        longest = longest_group(self._declared)
+        return self._with(_chosen={**self._chosen, **{name: group[:longest] for name, group in groups.items()}})
 
     def order_by(self, *columns: str) -> "RollUpRows":
         """In the order of these columns, with a minus the largest first; by default by bucket and groups."""

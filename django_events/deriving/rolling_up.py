@@ -239,7 +239,7 @@ def _shape(declared: DeclaredRollUp) -> _Shape:
     complete = sql.all_of([timed, *(SQL.is_number.on(number=number) for number in numbers.values())])
     every = sql.literal(f"{declared.every.total_seconds():.0f} seconds")
     time = [_text_of(declared.at, "at")] if in_value else []
-    longest = min(LONGEST, ROOM // max(len(groups), 1))
+    longest = longest_group(declared)
     return _Shape(
         groups=list(groups),
         keys=[name for name, _ in declared.by],
@@ -321,6 +321,11 @@ def _text_of(source: str, as_name: str) -> sql.Statement:
 def note_left_out(using: str, name: str, address: str, error: DatabaseError) -> None:
     """Count an event that can't be folded, in the row of the roll-up."""
     sql.fetch(using, SQL.note_left_out, name=name, error=f"{address}: {sql.said(error)}"[:LONGEST_ERROR])
+
+
+def longest_group(declared: declarations.DeclaredRollUp) -> int:
+    """How many characters of the text of a group are kept."""
+    return min(LONGEST, ROOM // max(len(declared.by), 1))
 
 
 def measured_paths(declared: declarations.DeclaredRollUp) -> list[str]:

@@ -195,6 +195,19 @@ def test_what_does_not_exist_is_refused(revenue):
         list(rows)
 
 
+@pytest.mark.parametrize("group", [5, None, True, "a\0"])
+def test_what_can_be_no_group_is_refused(revenue, group):
+    with pytest.raises(Invalid, match="groups are texts"):
+        revenue.between(MONDAY, MONDAY + DAY).filter(store=group)
+
+
+def test_a_long_group_is_found_by_all_of_its_text(things, make_rollup):
+    counted = make_rollup(things, every=DAY, at="$.at", by={"store": "$.store"})
+    fill(things, (MONDAY, "long" * 200, 1))
+    serve_due(counted)
+    assert counted.between(MONDAY, MONDAY + DAY).filter(store="long" * 200).count() == 1
+
+
 def test_a_zone_whose_clocks_stand_between_buckets_is_refused(things, make_rollup):
     hourly = make_rollup(things, every=HOUR)
     with pytest.raises(Invalid, match="Asia/Kolkata are 5:30:00 from UTC"):
