@@ -83,22 +83,22 @@ class Target:
     behind: int = 0  # an id that the log had while the event was in the buffer
 
     def question(self) -> sql.Question:
-        statement = SQL.arrived.on(
-            log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST, slack=BEFORE_SEEN
-        )
-        return statement, {
+        log = log_table(self.topic_id)
+        return SQL.arrived.on(log=log, topic_id=self.topic_id, newest=NEWEST, slack=BEFORE_SEEN), {
             "behind": self.behind,
             "lower": self.lower,
             "upper": self.upper,
-            **self.between(),
+            "since": self.since,
+            "until": self.until,
         }
 
-    def between(self) -> dict[str, float | None]:
-        """Between which moments it was published, as far as is known."""
-        if self.moment is None:
-            return {"since": None, "until": None}
-        since, until = self.moment
-        return {"since": since - SLACK, "until": until + SLACK}
+    @property
+    def since(self) -> float | None:
+        return None if self.moment is None else self.moment[0] - SLACK
+
+    @property
+    def until(self) -> float | None:
+        return None if self.moment is None else self.moment[1] + SLACK
 
 
 @dataclass(slots=True)
@@ -282,8 +282,16 @@ def _is_passed(ask: Ask, one: Unpassed, standing: Passing) -> bool:
 
 def _is_redriven(ask: Ask, one: Unpassed) -> bool:
     """Whether one that was not found may be a dead letter that is to be handled again; NotSeen if it isn't to be."""
-    given = {"consumer_id": one.reader.consumer_id, "event_id": one.event_id, **one.target.between()}
-    [rows] = ask((SQL.gave_up, given))
+    question = (
+        SQL.gave_up,
+        {
+            "consumer_id": one.reader.consumer_id,
+            "event_id": one.event_id,
+            "since": one.target.since,
+            "until": one.target.until,
+        },
+    )
+    [rows] = ask(question)
     for event_id, redriven in rows:
         if not redriven:
             raise _dead(one, event_id)
