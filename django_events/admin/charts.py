@@ -61,12 +61,14 @@ class Chart(NamedTuple):
 
 
 def chart(title: str, unit: str, lines: Sequence[Line], *, start: datetime, end: datetime) -> Chart:
-    """Draw lines on one scale, from zero to the highest value."""
-    top = max((point.value for line in lines for point in line.points), default=0) or 1
+    """Draw lines on one scale, from zero or the lowest value to the highest."""
+    values = [0.0, *(point.value for line in lines for point in line.points)]
+    bottom = min(values)
+    top = max(values) or (0 if bottom else 1)
     drawn = [
         Drawn(
             line.label,
-            [_path(piece, top, start, end) for piece in pieces(line.points)],
+            [_path(piece, bottom, top, start, end) for piece in pieces(line.points)],
             line.points[-1].value if line.points else None,
             max((point.value for point in line.points), default=None),
         )
@@ -98,10 +100,11 @@ def pieces(points: Sequence[Point]) -> list[list[Point]]:
     return found
 
 
-def _path(points: Sequence[Point], top: float, start: datetime, end: datetime) -> str:
+def _path(points: Sequence[Point], bottom: float, top: float, start: datetime, end: datetime) -> str:
     whole = max((end - start).total_seconds(), 1)
     places = [
-        (WIDTH * (point.at - start).total_seconds() / whole, HEIGHT * (1 - point.value / top)) for point in points
+        (WIDTH * (point.at - start).total_seconds() / whole, HEIGHT * ((top - point.value) / (top - bottom)))
+        for point in points
     ]
     moves = " ".join(f"L{x:.1f} {y:.1f}" for x, y in places)
     return f"M{moves[1:]}" if len(places) > 1 else f"M{moves[1:]}h0.1"  # a point of its own is a dot

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import NamedTuple
 
 from django.utils.translation import gettext as _
@@ -12,6 +13,7 @@ from django_events.declarations import DeclaredRollUp
 from django_events.deriving.rollups import has_table, known_groups
 from django_events.models import Consumer, RollUp
 
+LARGEST = 10**300
 POINTS = 100  # of a line, about
 BARS = 50  # that ids tell of: each is looked for by halving
 STEPS = (60, 300, 900, 1_800, 3_600, 21_600, 86_400)  # seconds
@@ -55,12 +57,17 @@ def step_of(period: timedelta, declared: DeclaredRollUp | None = None) -> int:
     return next((step for step in STEPS if step >= least and step % own == 0), STEPS[-1])
 
 
+def _drawn(figure: int | Decimal) -> float:
+    """A figure as a chart can have it: one may have more digits than a float."""
+    return float(max(-LARGEST, min(figure, LARGEST)))
+
+
 def _charts(using: str, declared: DeclaredRollUp, start: datetime, end: datetime) -> Iterator[Chart]:
     seconds = step_of(end - start, declared)
     rows = list(declared.between(start, end, using=using).every(timedelta(seconds=seconds)).filled())
 
     def line(label: str, name: str) -> Line:
-        points = [Point(max(row["bucket"], start), float(row[name])) for row in rows if row[name] is not None]
+        points = [Point(max(row["bucket"], start), _drawn(row[name])) for row in rows if row[name] is not None]
         return Line(label, points)
 
     of_step = _("in %(minutes)s min") % {"minutes": f"{seconds // 60:,}"}

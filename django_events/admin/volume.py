@@ -95,7 +95,9 @@ def volume(
     """
     start, end = _span(using, start, end)
     counted, chosen = by_type(using, topic), kept.get("type", "")
+    up_to = None
     if counted is not None:
+        up_to = next(iter(counted.up_to(using=using)), None)  # first: so much is counted then at least
         seconds, counts = _counted(using, counted, start, end, chosen)
     elif chosen or topic.compact:
         return None
@@ -114,7 +116,7 @@ def volume(
         kinds=kinds,
         spans=[(name, _query(kept, start=now - span, end=None)) for name, span in SPANS.items()],
         counted_by=counted.name if counted is not None else "",
-        up_to=next(iter(counted.up_to(using=using)), None) if counted is not None else None,
+        up_to=up_to,
     )
 
 

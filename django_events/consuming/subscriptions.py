@@ -174,13 +174,18 @@ def declared_otherwise(row: models.Consumer, consumer: declarations.DeclaredCons
 
     Of a roll-up also what its table is made by: see `made_by_of`.
     """
+    said = [filter_otherwise(row, consumer)]
+    if isinstance(consumer, declarations.DeclaredRollUp):
+        said.append(consumer.differs_from(derived.get(consumer.name, {})))
+    return ", ".join(filter(None, said))
+
+
+def filter_otherwise(row: models.Consumer, consumer: declarations.DeclaredConsumer) -> str:
+    """What of the filter is declared here otherwise than it is registered; empty if nothing is."""
     here = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
     declared = {name: list(value) if isinstance(value, tuple) else value for name, value in here.items()}
     differing = [name for name, value in declared.items() if value != getattr(row, name)]
-    said = [f"{name}={declared[name]!r} instead of {getattr(row, name)!r}" for name in differing]
-    if isinstance(consumer, declarations.DeclaredRollUp):
-        said += filter(None, [consumer.differs_from(derived.get(consumer.name, {}))])
-    return ", ".join(said)
+    return ", ".join(f"{name}={declared[name]!r} instead of {getattr(row, name)!r}" for name in differing)
 
 
 def refuse_outdated(found: Iterable[Subscription]) -> None:

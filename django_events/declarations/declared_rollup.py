@@ -123,6 +123,11 @@ class DeclaredRollUp(DeclaredConsumer):
         retention: Any = self.retention
         if retention is not None and (not isinstance(retention, timedelta) or retention <= timedelta(0)):
             yield f"{what} has retention={retention!r}, expected a timedelta above zero, or None to keep all."
+        if self.start == "end":
+            yield (
+                f"{what} has start='end': a rebuild could not find out where that was, and would lose what is counted. "
+                "Expected 'beginning', a datetime, or the id of the first event."
+            )
 
     def _problems_of_time(self, what: str) -> Iterator[str]:
         every: Any = self.every

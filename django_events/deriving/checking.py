@@ -187,7 +187,7 @@ def _stored(using: str, folding: Folding, rows: Rows) -> Iterator[Rows]:
     table = folding.model._meta.db_table
     with transaction.atomic(using):
         sql.run(using, SQL.make_temporary.on(table=("pg_temp", table), served=table))
-        folding.write(using, list(rows.values()))
+        folding.insert(using, list(rows.values()))
         yield folding.rows(using, rows)
         transaction.set_rollback(True, using)
 

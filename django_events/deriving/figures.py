@@ -96,7 +96,10 @@ class RollUpRows:
         return ["bucket", *self._groups, "count", "skipped", *(name for _, name, _ in self._declared.measures)]
 
     def up_to(self) -> list[UpTo]:
-        """Up to which event of each topic the figures are true; see `UpTo`."""
+        """Up to which event of each topic the figures are true; see `UpTo`.
+
+        It is asked anew each time: ask before you read the rows, which have at least so much then.
+        """
         return up_to(self._declared, using=self._alias)
 
     def count(self) -> int:

@@ -1,11 +1,13 @@
-"""Folding events into the rows of a model: a batch reads its rows by one query, and writes them by two or three.
+"""Folding events into the rows of a model: a batch reads its rows by one query, and writes them by one to three.
 
     fold = Folding(totals)
     with transaction.atomic(using):
         fold(using, events)
 
 Events are folded in the order in which they are given. An error leaves nothing: the transaction is the caller's, and
-the rows in memory are thrown away.
+the rows in memory are thrown away. Where workers share a table by partitions, two of them may have events of one row:
+an event may name its partition, and "7" and "07" are one number. So rows are locked when they are read, and one that
+another worker has made meanwhile is an error, which passes with the next attempt.
 """
 
 import datetime
@@ -32,8 +34,9 @@ _PLAIN = (
 class Folding:
     """The function of a projection, and the fields of its model."""
 
-    def __init__(self, projection: DeclaredProjection[Any]) -> None:
+    def __init__(self, projection: DeclaredProjection[Any], *, shared: bool = False) -> None:
         self.projection = projection
+        self._shared = shared
         self.model: type[models.Model] = projection.model
         self._function = projection.function
         options = self.model._meta
@@ -58,7 +61,7 @@ class Folding:
         keyed = [(key, event) for event in events if (key := self.key_of(event)) is not None]
         if not keyed:
             return
-        there = self.rows(using, {key for key, _ in keyed})
+        there = self.rows(using, {key for key, _ in keyed}, locked=self._shared)
         before = {key: self._values(row) for key, row in there.items()}
         rows: dict[Any, models.Model | None] = dict(there)
         made: set[Any] = set()  # keys whose row isn't, or isn't any more, the one that was read
@@ -70,7 +73,8 @@ class Folding:
         if gone:
             self._all(using).filter(pk__in=gone).delete()
         kept = {key: row for key, row in rows.items() if row is not None}
-        self.write(using, [row for key, row in kept.items() if key in made or self._values(row) != before[key]])
+        self.insert(using, [kept[key] for key in sorted(made & kept.keys())])
+        self._update(using, [row for key, row in kept.items() if key not in made and self._values(row) != before[key]])
 
     def step(self, row: models.Model | None, key: Any, event: ReceivedEvent) -> models.Model | None:
         """The row of a key after one more event; None where it has none."""
@@ -111,10 +115,13 @@ class Folding:
             field = field.target_field
         return field.to_python(key)
 
-    def rows(self, using: str, keys: Iterable[Any]) -> dict[Any, models.Model]:
-        """The rows of some keys, as they are in the table."""
+    def rows(self, using: str, keys: Iterable[Any], *, locked: bool = False) -> dict[Any, models.Model]:
+        """The rows of some keys, as they are in the table; locked until the transaction ends, all in one order."""
         attname = self.key_field.attname
-        return {getattr(row, attname): row for row in self._all(using).filter(**{f"{attname}__in": list(keys)})}
+        found = self._all(using).filter(**{f"{attname}__in": list(keys)})
+        if locked:
+            found = found.order_by(attname).select_for_update(of=("self",), no_key=True)
+        return {getattr(row, attname): row for row in found}
 
     def some_keys(self, using: str, most: int) -> list[Any]:
         """The keys of so many rows, whichever they are."""
@@ -127,15 +134,16 @@ class Folding:
         values = (getattr(row, field.attname) for field in self.fields)
         return [value if isinstance(value, _PLAIN) else deepcopy(value) for value in values]
 
-    def write(self, using: str, rows: list[models.Model]) -> None:
-        """Insert rows, or change those that are there: one statement."""
-        if not rows:
-            return
-        key = [self.key_field.name]
-        if self._updated:
+    def insert(self, using: str, rows: list[models.Model]) -> None:
+        """Insert rows of which none is there: one statement."""
+        if rows:
+            self._all(using).bulk_create(rows)
+
+    def _update(self, using: str, rows: list[models.Model]) -> None:
+        """Change rows that are there: one statement."""
+        if rows and self._updated:
+            key = [self.key_field.name]
             self._all(using).bulk_create(rows, update_conflicts=True, unique_fields=key, update_fields=self._updated)
-        else:
-            self._all(using).bulk_create(rows, ignore_conflicts=True)
 
     def _how_to_find_the_key(self) -> Callable[[ReceivedEvent], object]:
         key = self.projection.key

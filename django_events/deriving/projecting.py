@@ -30,7 +30,7 @@ class ProjectionHandler:
     def __init__(self, projection: DeclaredProjection[Any]) -> None:
         self._name = projection.name
         self._several = len(projection.topics) > 1
-        self._fold = Folding(projection)
+        self._fold = Folding(projection, shared=projection.partitioned and not self._several)
 
     def __call__(self, events: Sequence[ReceivedEvent]) -> None:
         using = events[0].database

@@ -17,21 +17,22 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import DatabaseError, IntegrityError, connections
 from django.db.models import QuerySet
 
 from django_events import declarations, models, sql
 from django_events.consuming import log_positions
 from django_events.consuming.registered import Named, registered
+from django_events.consuming.subscriptions import filter_otherwise
 from django_events.deriving import shadowing
 from django_events.deriving.reading import floors
-from django_events.exceptions import InUse, LeaseLost, Refused
+from django_events.exceptions import InUse, LeaseLost, NotReady, Refused
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
+from django_events.operating import quiesce
 from django_events.operating.dead_letters import replace_all
 from django_events.operating.interventions import record
 from django_events.operating.locks import bounded
-from django_events.operating.quiesce import standing_still
 from django_events.operating.rewinding import move_to_end
 from django_events.outcomes import Rebuilt
 from django_events.statements import log_table
@@ -94,7 +95,10 @@ class Derivation(Protocol):
         """
 
     def changed_over(self, using: str) -> None:
-        """Write down that the new table is served now, in the transaction of the change-over."""
+        """Write down that the new table is served from now on, in the transaction of the change-over.
+
+        Its name leads to it already. Rows that those who use the table have locked are waited for here, before it is.
+        """
 
 
 class _FellBehindError(Exception):
@@ -259,9 +263,23 @@ class _Rebuilding:
                     "far in other shards. Nothing was changed. Try again when it has gone on."
                 )
 
+    def _refuse_other_filter(self) -> None:
+        """NotReady where the workers go by another filter: the new table would have events that they leave out."""
+        there = models.Consumer.objects.using(self.using).filter(name=self.name).in_bulk()
+        for row in self.rows:
+            if row.pk not in there:
+                raise quiesce.gone(row)
+            if otherwise := filter_otherwise(there[row.pk], self.declared):
+                raise NotReady(
+                    f"Consumer {row} is declared with {otherwise}, as it is registered in the database "
+                    f"{self.using!r}. The table that is served is as it was. Run: manage.py migrate --database "
+                    f"{self.using}, and say it again with the code of now."
+                )
+
     def _begin(self, *, anew: bool) -> models.Rebuild:
         """Take the lease of what was begun, or begin."""
         self._refuse_waiting()
+        self._refuse_other_filter()
         with bounded(self.using, f"The rebuild of {self.name}"):
             row = self._of_name.select_for_update().first()
             if row is not None:
@@ -299,7 +317,10 @@ class _Rebuilding:
         return row.fingerprint == self._fingerprint(served) and shadowing.is_there(self.using, row.table, row.schema)
 
     def _fingerprint(self, served: shadowing.Served) -> str:
-        return f"{served.fingerprint} {self.derivation.fingerprint}"
+        topics = " ".join(
+            str(row.topic_id) for row in self.rows
+        )  # by name another one may have come, with other events
+        return f"{served.fingerprint} {self.derivation.fingerprint} {topics}"
 
     def _beginning(self) -> dict[str, int]:
         """Behind which id of each topic it begins; Refused where events are gone that it would have to fold."""
@@ -377,8 +398,7 @@ class _Rebuilding:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with transaction.atomic(self.using):
-            sql.fetch_each(self.using, sql.locally({**sql.vanishing(), "lock_timeout": "5s", "statement_timeout": "0"}))
+        with sql.committed(self.using, lock_timeout="5s", statement_timeout="0"):
             yield
 
     def _fold(self, row: models.Rebuild, until: dict[str, int]) -> Folded:
@@ -414,6 +434,7 @@ class _Rebuilding:
             )
 
     def _refuse_changed(self, row: models.Rebuild, served: shadowing.Served) -> None:
+        self._refuse_other_filter()
         if row.fingerprint != self._fingerprint(served):
             raise Refused(
                 f"Table {row.table} was changed since the rebuild began, by a migration or by hand, so the new one is "
@@ -421,7 +442,7 @@ class _Rebuilding:
             )
 
     def _change_over(self, row: models.Rebuild, wait: timedelta) -> Rebuilt:
-        still = standing_still(self.using, self.rows, None, wait, verb="rebuild")
+        still = quiesce.standing_still(self.using, self.rows, None, wait, verb="rebuild")
         with _as_it_was_after_an_error(row), still:
             self._renew(row)
             served = shadowing.served(self.using, row.table)
@@ -459,8 +480,9 @@ class _Rebuilding:
                 failed=len(letters),
                 before={str(move.partition): move.before for move in moves},
             )
+        with shadowing.leading_to(self.using, row.schema):  # first a row, then the table, as others lock them
+            self.derivation.changed_over(self.using)
         shadowing.change_over(self.using, served, row.schema)
-        self.derivation.changed_over(self.using)
         self._of_name.filter(pk=row.pk, token=self.token).delete()
 
     def _told(

@@ -18,10 +18,12 @@ from django.db.models import F
 from django_events import models
 from django_events.consuming.ranges import RangeSize, is_to_halve
 from django_events.declarations import DeclaredRollUp
+from django_events.deriving.forgetting import forget_while_filling
 from django_events.deriving.rolling_up import fold_into, note_left_out, refuse_missing
-from django_events.deriving.rollups import make_table
+from django_events.deriving.rollups import is_full, make_table
 from django_events.matching import condition
 from django_events.models.buffer import writable
+from django_events.models.functions import ClockTimestamp
 
 
 class FilledAnew(NamedTuple):
@@ -59,10 +61,10 @@ class RollUpFilling:
 
         Workers of other code leave it alone from then on.
         """
-        of = self.declared
-        models.RollUp.objects.using(using).filter(name=of.name).update(
-            made_by=of.made_by, most_groups=of.groups, retention=of.retention, full_since=None
-        )
+        of, row = self.declared, models.RollUp.objects.using(using).filter(name=self.declared.name)
+        row.update(made_by=of.made_by, most_groups=of.groups, retention=of.retention, full_since=None)
+        if is_full(using, of, self._table(using)):
+            row.update(full_since=ClockTimestamp())
         models.Consumer.objects.using(using).filter(name=of.name).update(revision=F("revision") + 1)
 
     def fold(
@@ -103,7 +105,13 @@ class RollUpFilling:
                     return FilledAnew({**after, topic.name: upper}, 1)
             else:
                 self._size.took(upper - behind, time.monotonic() - began)
+                self._forget(using)
                 return FilledAnew({**after, topic.name: upper}, upper - behind)
+
+    def _forget(self, using: str) -> None:
+        if (retention := self.declared.retention) is not None:
+            groups = [name for name, _ in self.declared.by]
+            forget_while_filling(using, self._table(using), retention=retention, groups=groups)
 
     def _table(self, using: str) -> str:
         return models.RollUp.objects.using(using).get(name=self.declared.name).table

@@ -8,7 +8,7 @@ from django.db import DatabaseError, transaction
 
 from django_events import declarations, models, sql
 from django_events.declarations import DeclaredRollUp
-from django_events.deriving.rolling_up import measured_paths
+from django_events.deriving.rolling_up import OTHER, measured_paths
 from django_events.exceptions import Invalid, Refused
 from django_events.log.topics import changing_topics
 
@@ -100,6 +100,15 @@ def known_groups(using: str, row: models.RollUp) -> int | None:
         return None
     [[groups]] = sql.fetch(using, SQL.known_groups.on(table=row.table))
     return int(groups)
+
+
+def is_full(using: str, declared: DeclaredRollUp, table: str) -> bool:
+    """Whether a table, which is there, has as many groups as it may, and further ones are counted together."""
+    if not declared.by:
+        return False
+    beyond = sql.all_of([SQL.is_beyond.on(column=name, beyond=sql.literal(OTHER)) for name, _ in declared.by])
+    [[full]] = sql.fetch(using, SQL.is_full.on(table=table, most_groups=declared.groups, beyond=beyond))
+    return bool(full)
 
 
 def is_empty(using: str, table: str) -> bool:

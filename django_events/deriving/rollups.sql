@@ -67,6 +67,25 @@ SELECT NOT EXISTS (SELECT FROM {table})
 SELECT count(*) FROM {table} WHERE bucket = '-infinity'
 
 
+-- name: is_full
+-- Whether a roll-up has as many groups as it may, and has counted further ones together.
+--
+-- Literals: most_groups. Identifiers: table. Parts: beyond.
+-- Relies on: (bucket, groups) of the table; where there are so many groups, it reads the table until it has found one.
+SELECT CASE
+    WHEN (SELECT count(*) FROM {table} WHERE bucket = '-infinity') >= {most_groups}
+        THEN EXISTS (SELECT FROM {table} AS r WHERE r.bucket > '-infinity' AND {beyond})
+    ELSE false
+END
+
+
+-- name: is_beyond
+-- Part of `is_full`: whether a row is of the groups that are counted together, as far as one column says.
+--
+-- Identifiers: column. Literals: beyond.
+r.{column} = {beyond}
+
+
 -- name: stranded
 -- The tables of roll-ups that have no row any more.
 --

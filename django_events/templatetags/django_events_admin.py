@@ -19,14 +19,17 @@ from django_events import phrases
 
 register = template.Library()
 
+HUGE = 10**18
 UTC_TIME = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}Z")
 
 
 @register.filter
 def number(value: float | None) -> str:
-    """`12,000`, as the language groups it; a few decimals of what is small."""
+    """`12,000`, as the language groups it; a few decimals of what is small, and `1e+99` where digits say nothing."""
     if value is None:
         return "–"
+    if abs(value) >= HUGE:
+        return f"{value:.4g}"
     places = 0 if isinstance(value, int) or value >= 100 else 1 if value >= 10 else 2
     whole = int(value) == value
     return number_format(value, 0 if whole else places, force_grouping=True)

@@ -59,6 +59,7 @@ def test_one_that_says_everything_is_right():
         ({"groups": 0}, "groups=0"),
         ({"groups": 10**7}, "expected a whole number from 1 to 1,000,000"),
         ({"retention": timedelta(0)}, "expected a timedelta above zero"),
+        ({"start": "end"}, "a rebuild could not find out where that was"),
         ({"name": "No"}, "Consumer name 'No' is not valid"),
     ],
 )

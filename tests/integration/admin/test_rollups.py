@@ -1,5 +1,6 @@
 """The page of a consumer that keeps a roll-up: its table, its groups, what was left out, and its figures over time."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -52,6 +53,29 @@ def test_every_period_has_charts_of_whole_buckets(olga, things, make_rollup, per
     assert "<strong>Counted</strong>" in page_of(olga, counted, f"?period={period}")
 
 
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [
+        (-5, "sum: -5 now"),
+        pytest.param(10**399, "sum: 1e+300 now", id="huge"),
+        pytest.param("-" + "9" * 390, "sum: -1e+300 now", id="hugely below zero"),
+    ],
+)
+def test_figures_that_no_chart_is_high_enough_for_are_no_error(olga, things, make_rollup, total, said):
+    revenue = make_rollup(things, sums={"income": "$.total"})
+    fill(things, {"total": total})
+    serve_due(revenue)
+    page = page_of(olga, revenue)
+    heights = [
+        float(y)
+        for path in re.findall(r'd="M([^"]*)h?[^"]*"', page)
+        for y in re.findall(r"[ML]?[0-9.]+ (-?[0-9.]+)", path)
+    ]
+    assert all(0 <= y <= 120 for y in heights), heights
+    assert "nan" not in page.split("events-plot", 1)[1].split("</figure>")[0]
+    assert said in page, re.findall(r"sum: [^<]*", page)
+
+
 def test_actions_that_would_count_twice_are_not_offered(olga, things, make_rollup):
     page = page_of(olga, make_rollup(things))
     offered = [name for name in ("pause", "resume", "retry_now", "skip", "replay", "rewind") if f"/act/{name}/" in page]
@@ -60,11 +84,10 @@ def test_actions_that_would_count_twice_are_not_offered(olga, things, make_rollu
 
 def test_a_table_that_was_made_otherwise_or_is_gone_is_no_error(olga, things, make_rollup):
     counted = make_rollup(things, by={"store": "$.store"})
-    RollUp.objects.filter(name=counted.name).update(
-        left_out=3, left_out_at=ClockTimestamp(), error="things/1: no", made_by={"by": {"store": "x"}}
-    )
+    of_it = RollUp.objects.filter(name=counted.name)
+    of_it.update(left_out=3, left_out_at=ClockTimestamp(), error="things/1: no", made_by={"by": {"store": "x"}})
     page = page_of(olga, counted)
     assert "3 events left out" in page
     assert "Its figures" not in page
-    RollUp.objects.filter(name=counted.name).update(id=9_999)
+    of_it.update(id=9_999)
     assert "django_events_rollup_9999" in page_of(olga, counted)

@@ -166,3 +166,20 @@ def test_it_asks_few_questions_however_long_the_span(things, django_assert_max_n
     with django_assert_max_num_queries(15):
         shown(things, start=NOW - timedelta(days=3_000))
     assert len(volume._edges(NOW - volume.LONGEST, NOW, 86_400)) < 4_000
+
+
+def test_it_says_no_more_than_is_in_the_bars(things, make_rollup, monkeypatch):
+    counted = make_rollup(things, at="logged_at", by={"kind": "type"})
+    fill(things, *"ab")
+    serve_due(counted)
+    read = volume._counted
+
+    def counted_while_more_comes(*args):
+        found = read(*args)
+        fill(things, "a")
+        serve_due(counted)
+        return found
+
+    monkeypatch.setattr(volume, "_counted", counted_while_more_comes)
+    found = shown(things)
+    assert (found.total, found.up_to.id) == (2, 2)

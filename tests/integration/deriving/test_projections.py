@@ -1,5 +1,7 @@
 """Projections: rows of a model that are what their events say, each event counted once."""
 
+import threading
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 
@@ -103,7 +105,7 @@ class FakeEvent:
         self.value = {"total": total}
 
 
-def test_a_batch_reads_its_rows_by_one_query_and_writes_them_by_one(things, make_projection):
+def test_a_batch_reads_its_rows_by_one_query_and_writes_new_and_changed_ones_by_one_each(things, make_projection):
     projection = make_projection(things, into=CustomerTotal, fold=add)
     publish_many(things, [order(f"c{n % 50}") for n in range(200)])
     publish_many(things, [order("new")])
@@ -118,6 +120,14 @@ def test_a_batch_reads_its_rows_by_one_query_and_writes_them_by_one(things, make
     on_table = [q["sql"] for q in queries if "customertotal" in q["sql"].lower()]
     assert [text.split()[0] for text in on_table] == ["SELECT", "INSERT"]
     assert len(totals()) == 51
+
+    publish_many(things, [order(f"c{n % 60}") for n in range(200)])
+    transfer_all()
+    with CaptureQueriesContext(connection) as queries:
+        serve_lease(lease_of(projection))
+    on_table = [q["sql"] for q in queries if "customertotal" in q["sql"].lower()]
+    assert [text.split()[0] for text in on_table] == ["SELECT", "INSERT", "INSERT"]
+    assert len(totals()) == 61
 
 
 def test_rows_that_did_not_change_are_not_written(things, make_projection):
@@ -359,6 +369,32 @@ def test_several_projections_of_one_topic(things, make_projection):
 
     assert totals() == {"ada": (1, 1), "bob": (1, 1)}
     assert [row.names for row in Counter.objects.all()] == ["1 2"]
+
+
+@pytest.mark.requirement("X13")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_row_that_two_partitions_have_events_of_loses_no_update(make_topic, make_projection, is_there):
+    """An event may name its partition, whatever its key is."""
+    topic, both = make_topic("named", partitions=2), threading.Barrier(2)
+
+    def tally(row, event):
+        row.orders += 1
+        if event.type == "together":
+            with suppress(threading.BrokenBarrierError):  # the other one waits for this one's transaction, as it should
+                both.wait(0.5)
+
+    projection = make_projection(topic, into=CustomerTotal, fold=tally, retry=AT_ONCE)
+    if is_there:
+        publish_many(topic, [order("ada", partition=0)])
+        transfer_all()
+        exhaust(projection)
+    publish_many(topic, [order("ada", partition=n, type="together") for n in range(2)])
+    transfer_all()
+
+    run_once(projection, threads=2)
+    exhaust(projection)
+
+    assert totals() == {"ada": (2 + is_there, 0)} and not dead_letters(projection)
 
 
 @pytest.mark.requirement("X13")

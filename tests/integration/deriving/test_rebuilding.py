@@ -16,7 +16,8 @@ from django_events.exceptions import InUse, LeaseLost, NotReady, Refused, Unknow
 from django_events.maintaining.expiring import expire
 from django_events.models import Consumer, Intervention, Rebuild, Topic, TopicHead
 from django_events.models.functions import ClockTimestamp
-from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, repartition
+from django_events.operations import abandon_rebuild, lag, pause, rebuild, redrive, remove_topic, repartition
+from django_events.syncing import sync
 from tests.integration.deriving.test_projections import add, add_or_delete, count, order, seen, totals
 from tests.support.fix_consumers import (
     dead_letters,
@@ -417,6 +418,33 @@ def test_it_begins_again_where_the_function_or_the_table_is_another_one(things, 
 
 
 @pytest.mark.requirement("X13")
+def test_it_begins_again_where_its_topic_was_made_anew(things, make_projection, small_chunks):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    filled(things, projection)
+    with pytest.raises(Stopped):
+        rebuild(projection, on_progress=stop_after(2))
+    remove_topic(things, force=True)
+    CustomerTotal.objects.all().delete()
+    sync("default")
+    expected = filled(things, projection, *[order(f"new{n % 5}", n) for n in range(30)])
+
+    assert not rebuild(projection).continued
+    assert totals() == expected
+
+
+def test_one_whose_consumer_is_gone_says_so_and_stops(things, make_projection, small_chunks):
+    projection = make_projection(things, into=CustomerTotal, fold=add)
+    expected = filled(things, projection)
+
+    def forget(so_far):
+        Consumer.objects.filter(name="totals").delete()
+
+    with pytest.raises(UnknownName, match="was unregistered or registered anew"):
+        rebuild(projection, on_progress=forget)
+    assert totals() == expected
+
+
+@pytest.mark.requirement("X13")
 def test_a_migration_meanwhile_is_noticed_and_the_served_table_is_as_it_was(things, make_projection, small_chunks):
     projection = make_projection(things, into=CustomerTotal, fold=add)
     expected = filled(things, projection)
@@ -436,6 +464,25 @@ def test_a_migration_meanwhile_is_noticed_and_the_served_table_is_as_it_was(thin
     assert totals() == expected
     rebuild(projection)  # the column that was dropped is no column of the new one
     assert totals() == expected
+
+
+def test_what_it_reads_is_of_each_moment_whatever_the_default_of_the_site_is(things, make_projection, small_chunks):
+    """A snapshot would not say what retention has removed since, of the events that it does not find."""
+    levels = set()
+
+    def look(row, event):
+        add(row, event)
+        levels.update(ask("SHOW transaction_isolation"))
+
+    projection = make_projection(things, into=CustomerTotal, fold=look)
+    filled(things, projection)
+    levels.clear()
+    ask("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        assert rebuild(projection).finished
+    finally:
+        ask("RESET default_transaction_isolation")
+    assert levels == {("read committed",)}
 
 
 @pytest.mark.requirement("X13")

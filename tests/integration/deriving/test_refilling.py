@@ -80,7 +80,10 @@ def test_it_may_be_made_otherwise_and_workers_of_other_code_leave_it_alone_then(
     now = make_rollup(things, every=DAY, by={"store": "$.store"}, sums={"income": "$.total"})
     filling, rows = refill(now, {"things": 10})
     assert {row["store"]: row["income"] for row in rows} == {f"s{n}": 2 * n + 5 for n in range(5)}
-    filling.changed_over("default")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL search_path = refilled, public")
+        filling.changed_over("default")
+        cursor.execute("SET LOCAL search_path = public")
     assert row_of(now).made_by == now.made_by
     [of_now], [of_before] = (subscriptions("default", [one]) for one in (now, before))
     assert (of_now.outdated, bool(of_before.outdated)) == ("", True)
