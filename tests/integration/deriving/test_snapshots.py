@@ -362,7 +362,7 @@ def test_one_that_freezes_within_a_chunk_undoes_it_when_it_wakes_up(in_thread, m
 
 
 def test_it_rests_while_the_buffer_is_full(in_thread, monkeypatch):
-    monkeypatch.setattr(snapshotting, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(snapshotting, "LOOK_EVERY", 0.0001)  # less than a chunk takes
     accounts(*"abcdefgh")
     forget()
     taking = in_thread(snapshot, Account, most_buffered=2)
