@@ -13,12 +13,14 @@ import logging
 import os
 import threading
 import time
+from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
 from django_events.deriving.passed import LATEST, Wait, look
 from django_events.sql.prepared import SharedSession
+from django_events.sql.search_path import search_path
 
 logger = logging.getLogger("django_events.waiting")
 
@@ -35,6 +37,8 @@ class Lookout:
         self._waits: dict[int, Wait] = {}  # by their identity
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._connection: Any = None  # the driver's, which has this:
+        self._search_path = ""
 
     def add(self, wait: Wait) -> None:
         """Look for a wait until it is over, or discarded."""
@@ -52,7 +56,7 @@ class Lookout:
             self._changed.notify()
 
     def _run(self) -> None:
-        self._session = SharedSession(self.using)
+        self._session, self._connection = SharedSession(self.using), None
         try:
             while due := self._next():
                 self._look(due)
@@ -79,9 +83,12 @@ class Lookout:
     def _look(self, due: list[Wait]) -> None:
         began = time.monotonic()
         try:
-            connections[self.using].ensure_connection()
-            self._session.renew()
-            look(self.using, due, self._session)
+            wrapper = connections[self.using]
+            wrapper.ensure_connection()
+            if wrapper.connection is not self._connection:
+                self._session.renew()
+                self._connection, self._search_path = wrapper.connection, search_path(self.using)
+            look(self.using, due, self._session, search_path=self._search_path)
         except (DatabaseError, InterfaceError) as error:
             self._failed(due, error)
         except Exception as error:  # it must reach those who wait, and not end the thread

@@ -83,22 +83,22 @@ class Target:
     behind: int = 0  # an id that the log had while the event was in the buffer
 
     def question(self) -> sql.Question:
-        statement = SQL.arrived.on(
-            log=log_table(self.topic_id), topic_id=self.topic_id, newest=NEWEST, slack=BEFORE_SEEN
-        )
-        return statement, {
+        log = log_table(self.topic_id)
+        return SQL.arrived.on(log=log, topic_id=self.topic_id, newest=NEWEST, slack=BEFORE_SEEN), {
             "behind": self.behind,
             "lower": self.lower,
             "upper": self.upper,
-            **self.between(),
+            "since": self.since,
+            "until": self.until,
         }
 
-    def between(self) -> dict[str, float | None]:
-        """Between which moments it was published, as far as is known."""
-        if self.moment is None:
-            return {"since": None, "until": None}
-        since, until = self.moment
-        return {"since": since - SLACK, "until": until + SLACK}
+    @property
+    def since(self) -> float | None:
+        return None if self.moment is None else self.moment[0] - SLACK
+
+    @property
+    def until(self) -> float | None:
+        return None if self.moment is None else self.moment[1] + SLACK
 
 
 @dataclass(slots=True)
@@ -123,6 +123,7 @@ class Wait:
 
     using: str
     buffered: list[Target]
+    search_path: str  # of its caller's session: a site may have tables of ours in several schemas
     unpassed: list[Unpassed] = field(default_factory=list)
     tell: Callable[[], None] = lambda: None  # that it is over
     began: float = field(default_factory=time.monotonic)
@@ -163,8 +164,8 @@ def prepare(
     """
     named = list(dict.fromkeys([*topics, *(receipt.topic for receipt in receipts)]))
     rows = sql.fetch(using, SQL.named, topics=named or None, consumers=list(consumers))
-    ids = {topic: topic_id for topic_id, topic, _, _ in rows}
-    readers = {topic: [Reader(*row[2:]) for row in rows if row[1] == topic and row[2] is not None] for topic in ids}
+    ids = {row[1]: row[0] for row in rows}
+    readers = {topic: [Reader(*row[2:4]) for row in rows if row[1] == topic and row[2] is not None] for topic in ids}
     _refuse_unknown(using, named, consumers, readers)
     targets = [
         Target(ids[one.topic], one.topic, one.ticket, one.ticket, one.moment, readers[one.topic])
@@ -176,7 +177,7 @@ def prepare(
     if whole and upper is None:
         upper = last_ticket(using)
     targets += [Target(ids[topic], topic, 0, upper or 0, None, readers[topic]) for topic in dict.fromkeys(whole)]
-    return Wait(using, targets)
+    return Wait(using, targets, rows[0][4] if rows else "")
 
 
 def _refuse_unknown(
@@ -206,13 +207,21 @@ def last_ticket(using: str) -> int:
     return int(ticket)
 
 
-def look(using: str, waits: Iterable[Wait], session: SharedSession | None = None) -> None:
+def look(using: str, waits: Iterable[Wait], session: SharedSession | None = None, *, search_path: str = "") -> None:
     """See how far everything is that is waited for: in two messages to the server, however many wait.
 
-    In a session the statements are prepared.
+    In a session the statements are prepared, for those whose tables are where its own `search_path` leads.
     """
-    waits = [wait for wait in waits if not wait.over]
-    ask = partial(_ask, using) if session is None or not session.is_good else session.ask_each
+    of_path: dict[str, list[Wait]] = {}
+    for wait in waits:
+        if not wait.over:
+            of_path.setdefault(wait.search_path, []).append(wait)
+    for path, those in of_path.items():
+        is_its_own = session is not None and session.is_good and path == search_path
+        _look(session.ask_each if session is not None and is_its_own else partial(_ask, using, path), those)
+
+
+def _look(ask: Ask, waits: Sequence[Wait]) -> None:
     _look_into_buffer(ask, waits)
     _look_at_readers(ask, waits)
     for wait in waits:
@@ -282,8 +291,16 @@ def _is_passed(ask: Ask, one: Unpassed, standing: Passing) -> bool:
 
 def _is_redriven(ask: Ask, one: Unpassed) -> bool:
     """Whether one that was not found may be a dead letter that is to be handled again; NotSeen if it isn't to be."""
-    given = {"consumer_id": one.reader.consumer_id, "event_id": one.event_id, **one.target.between()}
-    [rows] = ask((SQL.gave_up, given))
+    question = (
+        SQL.gave_up,
+        {
+            "consumer_id": one.reader.consumer_id,
+            "event_id": one.event_id,
+            "since": one.target.since,
+            "until": one.target.until,
+        },
+    )
+    [rows] = ask(question)
     for event_id, redriven in rows:
         if not redriven:
             raise _dead(one, event_id)
@@ -309,6 +326,7 @@ def _has_read(ask: Ask, one: Unpassed, standing: Passing) -> bool:
     return not is_unread
 
 
-def _ask(using: str, *questions: sql.Question) -> list[sql.Rows]:
+def _ask(using: str, search_path: str, *questions: sql.Question) -> list[sql.Rows]:
     """By index, and of all rows: one that row-level security hides would be taken for one that has left."""
-    return sql.fetch_each(using, sql.locally(sql.BY_INDEX), *questions)[1:]
+    given = {**sql.BY_INDEX, "search_path": search_path}
+    return sql.fetch_each(using, sql.locally(given), *questions)[1:]

@@ -2,9 +2,10 @@
 -- The topics of these names, each with those of these consumers that read it; or all topics that the consumers read.
 --
 -- Parameters: topics (names, or null for those that the consumers read), consumers (names).
--- Answers with the topic's id and name, and the id and the name of the consumer, null where none of them reads it.
+-- Answers with the topic's id and name, the id and the name of the consumer, null where none of them reads it, and where
+-- this session looks for tables.
 -- Relies on: django_events_topic (name), django_events_consumer (name, topic).
-SELECT t.id, t.name, c.id, c.name
+SELECT t.id, t.name, c.id, c.name, current_setting('search_path')
 FROM django_events_topic AS t
 LEFT JOIN django_events_consumer AS c ON c.topic_id = t.id AND c.name = ANY(%(consumers)s::text[])
 WHERE CASE WHEN %(topics)s::text[] IS NULL THEN c.id IS NOT NULL ELSE t.name = ANY(%(topics)s::text[]) END

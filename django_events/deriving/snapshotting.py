@@ -73,6 +73,9 @@ def snapshot(
     using = using or router.db_for_write(found)
     source = source_of(found, topic=None if topic is None else str(topic), using=using)
     declared = declarations.registry.get(source.topic)
+    for name, given in (("rows_per_second", rows_per_second), ("most_buffered", most_buffered)):
+        if given is not None and given < 1:
+            raise Invalid(f"{name} is {given}, expected a number from 1 on.")
     if connections[using].in_atomic_block:
         raise Refused(
             f"A transaction is open on {using!r}: a snapshot commits each chunk, so that no writer waits long."
@@ -107,6 +110,11 @@ class _Pace:
     _began: float = field(default_factory=time.monotonic)
     _rows: int = 0
     _unlooked: int = 0  # since it counted what is in the buffer, which takes as long as there is much
+
+    @property
+    def chunk(self) -> int:
+        """How many rows to take at once: what it may publish in a second, if that is less than a chunk."""
+        return CHUNK if self.rows_per_second is None else min(CHUNK, self.rows_per_second)
 
     def rest(self, using: str, topic_id: int, rows: int) -> float:
         """For how many seconds to rest before the next chunk."""
@@ -144,7 +152,7 @@ class _Taking:
         finished = False
         while not finished and not stopping():
             before = self.rows
-            finished = self._go_on()
+            finished = self._go_on(pace.chunk)
             on_progress(self._progress(finished=finished))
             rest = 0.0 if finished else pace.rest(self.using, self.label.topic_id, self.rows - before)
             while rest > 0 and not stopping():
@@ -164,7 +172,7 @@ class _Taking:
         table = self.source.model._meta.db_table
         return Snapshot(self.source.topic, table, self.label.type, self.rows, self.about, finished=finished)
 
-    def _go_on(self) -> bool:
+    def _go_on(self, most: int) -> bool:
         """The next transaction; returns whether everything is done."""
         if self.left:
             # It waits for one row, without having others locked, so it is in no deadlock.
@@ -172,7 +180,7 @@ class _Taking:
             return False
         # Rows that a policy hides are an error here, and a condition without an index takes long.
         with sql.committed(self.using, statement_timeout="0"):
-            chunk = next_keys(self.source, after=self.after, where=self.where, most=CHUNK)
+            chunk = next_keys(self.source, after=self.after, where=self.where, most=most)
         if not chunk:
             self._note({"state": "finished"})
             return True

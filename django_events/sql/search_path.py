@@ -21,6 +21,12 @@ def tables_missing(using: str) -> str:
     return f"{what}, as far as the search_path of this connection leads ({path or 'empty'}). Correct it, or run: {run}"
 
 
+def search_path(using: str) -> str:
+    """In which schemas this thread's connection looks for tables."""
+    [[path]] = sql.fetch(using, SQL.search_path)
+    return str(path)
+
+
 def _search_path(using: str) -> str | None:
     """What the search_path is, where that can be found out.
 
@@ -33,6 +39,5 @@ def _search_path(using: str) -> str | None:
             return None
         if (told := connection.info.parameter_status("search_path")) is not None:
             return str(told)
-        [[path]] = sql.fetch(using, SQL.search_path)
-        return str(path)
+        return search_path(using)
     return None

@@ -185,6 +185,9 @@ def test_what_is_refused():
         snapshot(Seat)
     with transaction.atomic(), pytest.raises(Refused, match="A transaction is open"):
         snapshot(Account)
+    for pace in ({"rows_per_second": 0}, {"most_buffered": 0}):
+        with pytest.raises(Invalid, match="is 0, expected a number from 1 on"):
+            snapshot(Account, **pace)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +362,7 @@ def test_one_that_freezes_within_a_chunk_undoes_it_when_it_wakes_up(in_thread, m
 
 
 def test_it_rests_while_the_buffer_is_full(in_thread, monkeypatch):
-    monkeypatch.setattr(snapshotting, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(snapshotting, "LOOK_EVERY", 0.0001)  # less than a chunk takes
     accounts(*"abcdefgh")
     forget()
     taking = in_thread(snapshot, Account, most_buffered=2)
@@ -381,6 +384,15 @@ def test_it_goes_as_fast_as_it_may():
     rests = [pace.rest("default", 1, 100) for _ in range(3)]
     assert rests == pytest.approx([1, 2, 3], abs=0.5)
     assert snapshot(Account, rows_per_second=1_000).finished
+
+
+def test_a_chunk_is_no_more_than_what_it_may_publish_in_a_second():
+    accounts("a", "b")
+    seen = []
+    snapshot(
+        Account, rows_per_second=1, on_progress=lambda progress: seen.append(progress.rows), stopping=stop_after(1)
+    )
+    assert seen == [1]
 
 
 # Beside writers

@@ -681,3 +681,21 @@ def test_a_lookout_outlives_a_caller_that_cannot_be_told(things, in_thread):
     waiting = in_thread(wait_for, publish(things, 2), timeout=LONG)
     transfer_all()
     waiting.result(60)
+
+
+def test_a_wait_is_about_the_tables_that_its_caller_sees(things):
+    """A site may have a schema for each tenant, and the lookout's own connection leads to another one."""
+    receipt = publish(things, 1)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant")
+        try:
+            cursor.execute("CREATE TABLE tenant.django_events_bufferedevent (LIKE django_events_bufferedevent)")
+            cursor.execute("INSERT INTO tenant.django_events_bufferedevent SELECT * FROM django_events_bufferedevent")
+            transfer_all()
+            cursor.execute("SET search_path = tenant, public")
+            with pytest.raises(NotSeen, match="is still in the buffer"):
+                wait_for(receipt, timeout=timedelta(milliseconds=100))
+        finally:
+            cursor.execute("RESET search_path")
+            cursor.execute("DROP SCHEMA tenant CASCADE")
+    wait_for(receipt)
