@@ -459,12 +459,13 @@ def test_maintenance_says_whose_lock_it_waits_for(prices, connect):
 
 def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, in_thread, connect):
     session = connect()
+    looks = connect(autocommit=True)
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")  # holds up the swap
     compacting = in_thread(compact, patience=60)
-    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
+    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
     erasing = in_thread(erase, prices, key="3", reason="asked for")
     waits = WAITING.format("RowExclusiveLock")
-    wait_until(lambda: connect().execute(waits).fetchone()[0])
+    wait_until(lambda: looks.execute(waits).fetchone()[0])
     session.rollback()
     compacting.result()
     erasing.result()
@@ -475,9 +476,10 @@ def test_an_erasure_waits_and_what_it_blanks_is_not_copied(prices, in_thread, co
 
 def test_two_at_once_do_it_once(prices, in_thread, connect):
     session = connect()
+    looks = connect(autocommit=True)
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
     first = in_thread(compact, patience=60)
-    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
+    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
     with pytest.raises(OperationalError):
         compact()
     session.rollback()
@@ -490,9 +492,10 @@ def test_a_consumer_that_goes_back_meanwhile_keeps_what_it_needs(prices, make_co
     reader = make_consumer(prices, handler=print, start="beginning")
     run_once(reader)
     session = connect()
+    looks = connect(autocommit=True)
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
     compacting = in_thread(compact, patience=60)
-    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
+    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
     rewind(reader, to=10)
     session.rollback()
     assert compacting.result() == (0, 0, None)
@@ -520,12 +523,13 @@ def test_in_a_failed_transaction_nothing_is_left(prices):
 
 def test_an_index_is_built_of_a_segment_that_is_rewritten_meanwhile(prices, in_thread, connect):
     session = connect()
+    looks = connect(autocommit=True)
     session.execute(f"SELECT count(*) FROM {log_table(row().pk)}")
     compacting = in_thread(compact, patience=60)
-    wait_until(lambda: connect().execute(REWRITING).fetchone()[0] >= 4)
+    wait_until(lambda: looks.execute(REWRITING).fetchone()[0] >= 4)
     dividing = in_thread(repartition, prices, 4)
     waits = WAITING.format("ShareUpdateExclusiveLock")
-    wait_until(lambda: connect().execute(waits).fetchone()[0])
+    wait_until(lambda: looks.execute(waits).fetchone()[0])
     session.rollback()
     compacting.result()
     assert dividing.result().after == 4
