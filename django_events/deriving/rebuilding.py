@@ -41,6 +41,7 @@ LEASE = timedelta(seconds=30)
 SHORT = 2_000  # ids that the change-over folds at most: nothing enters the logs meanwhile
 MOST_FAILED = 1_000  # events that are noted down: what fails so often is to be corrected
 TRIES, PAUSE = 20, 0.25  # seconds between two tries where another session has a lock
+LONGEST_PAUSE = 2.0
 
 OnProgress = Callable[[Rebuilt], object]
 
@@ -233,7 +234,7 @@ class _Rebuilding:
     def run(self, *, anew: bool, wait: timedelta, on_progress: OnProgress) -> Rebuilt:
         row = self._begin(anew=anew)
         try:
-            deadline = None
+            deadline, pause = None, PAUSE
             while True:
                 row = self._fill(row, on_progress)
                 with self._transaction():
@@ -249,7 +250,8 @@ class _Rebuilding:
                 except InUse:
                     if time.monotonic() >= deadline:
                         raise
-                    time.sleep(PAUSE)
+                    time.sleep(pause)  # each try holds up the transfer, and readers of the table, for a moment
+                    pause = min(2 * pause, LONGEST_PAUSE)
         finally:
             self._give_back()
 
