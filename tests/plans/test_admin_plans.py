@@ -37,11 +37,6 @@ def site(request: pytest.FixtureRequest, make_topic: Any) -> dict[str, int]:
         make_topic(name, partitions=partitions, timeline=timeline, segment_size=SEGMENT)
     found = {topic.name: topic for topic in models.Topic.objects.select_related("head")}
     with connection.cursor() as cursor:
-        # What other tests left in these tables, pages and what is known of them, would change plans. It comes back.
-        cursor.execute(
-            "TRUNCATE django_events_delivery, django_events_deliverylease, django_events_pastdelivery,"
-            " django_events_deadletter, django_events_bufferedevent, django_events_scheduledevent"
-        )
         for topic in (found["big"], found["flat"]):
             extend("default", topic, after=0, events=EVENTS)
             cursor.execute(
