@@ -50,7 +50,7 @@ def send_receipt(event: ReceivedEvent) -> None:
     mail.send(event.value["customer"], order_id=event.value["order"], about=event.address)
 
 
-@projection(orders, into=OrderStatus, name="status")
+@projection(orders, into=OrderStatus, name="status", types=["order.placed", "order.paid"])
 def follow(row: OrderStatus, event: ReceivedEvent) -> None:
     """What the shop's page shows of an order: a row that is nothing but what its events say."""
     if event.type == "order.placed":

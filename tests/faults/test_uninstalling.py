@@ -31,7 +31,6 @@ def test_a_site_at_work_is_uninstalled_without_a_trace_and_installed_again(proce
             "UPDATE django_events_topichead SET id_floor = 40, number_floors = '[40]' WHERE topic_id ="
             " (SELECT id FROM django_events_topic WHERE name = 'stock')"
         )
-        connection.execute("CREATE TABLE django_events_rollup_1 (bucket timestamptz)")
         before = incarnations(connection)
         workers = [processes.start("run_transfer"), processes.start("run_consumer", "--all")]
         publisher = processes.start_publisher("p0", "read committed", "0.01")
