@@ -125,7 +125,8 @@ def test_the_second_sigterm_ends_it_at_once_and_undoes_what_is_in_hand(processes
         (["answerign"], "No installed app declares a consumer 'answerign'. Did you mean 'answering'?"),
         (
             [],
-            "Name a consumer, or say --all. Known are: answering, billing, by-type, earnings, reading, receipts, search, status.",
+            "Name a consumer, or say --all. Known are: answering, billing, by-type, earnings, reading, receipts, "
+            "search, status.",
         ),
         (["--all", "answering"], "Name consumers, or say --all, not both."),
         (["answering", "--threads", "0"], "--threads is 0, expected at least 1."),
