@@ -13,6 +13,7 @@ TOPICS = ["orders", "payments", "stock"]
 
 @pytest.mark.requirement("X8", "X2", "E7", "E8")
 @pytest.mark.usefixtures("transfer")
+@pytest.mark.timeout(900)  # twenty kills, each of a worker at work, take minutes on a busy machine
 def test_twenty_kills_at_random_moments(processes: Processes, ledger: Ledger):
     dice = random.Random(20)
     publishers = [processes.start_publisher(f"p{i}", "read committed", "0.1") for i in range(2)]
