@@ -21,7 +21,7 @@ from django_events.consuming.missing import left_out, missing
 from django_events.consuming.ranges import FoldedRange
 from django_events.consuming.subscriptions import Subscription
 from django_events.declarations import DeclaredRollUp
-from django_events.declarations.declared_rollup import UNTIL
+from django_events.declarations.declared_rollup import TIMES, UNTIL
 from django_events.log.setbacks import LONGEST_ERROR
 from django_events.statements import log_table
 
@@ -234,7 +234,7 @@ def _shape(declared: DeclaredRollUp) -> _Shape:
     paths = list(dict.fromkeys(path for _, _, path in declared.measures))
     numbers = {path: f"n{n}" for n, path in enumerate(paths)}
     measures = [(kind, name, f"m{n}", numbers[path]) for n, (kind, name, path) in enumerate(declared.measures)]
-    in_value = declared.at not in ("published_at", "logged_at")
+    in_value = declared.at not in TIMES
     timed = SQL.is_timed
     complete = sql.all_of([timed, *(SQL.is_number.on(number=number) for number in numbers.values())])
     every = sql.literal(f"{declared.every.total_seconds():.0f} seconds")
@@ -331,5 +331,5 @@ def longest_group(declared: declarations.DeclaredRollUp) -> int:
 def measured_paths(declared: declarations.DeclaredRollUp) -> list[str]:
     """The jsonpaths of a declaration, which PostgreSQL has to be able to use."""
     paths = [source for _, source in declared.by if source not in ("type", "key") and not source.startswith(UNTIL)]
-    times = [] if declared.at in ("published_at", "logged_at") else [declared.at]
+    times = [] if declared.at in TIMES else [declared.at]
     return list(dict.fromkeys([*times, *paths, *(path for _, _, path in declared.measures)]))

@@ -34,9 +34,10 @@ def _order(request: HttpRequest) -> HttpResponse:
     product = Product.objects.filter(sku=request.POST.get("sku", "")).first()
     if product is None:
         return HttpResponse("There is no such product.", status=400)
+    customer = request.POST.get("customer", "")[:100] or "a guest"
     try:
-        order = orders.place_order(request.POST.get("customer", "")[:100] or "a guest", product, 1)
+        order = orders.place_order(customer, product, 1)
     except orders.OutOfStock:
         orders.restock(product, 200)
-        order = orders.place_order(request.POST.get("customer", "")[:100] or "a guest", product, 1)
+        order = orders.place_order(customer, product, 1)
     return redirect(f"/?placed={order.pk}")
