@@ -1,6 +1,6 @@
 """Consumers: how far they are, what they have in hand, and the actions that move them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -33,7 +33,7 @@ from django_events.models.databases import databases
 from django_events.observing import counted, samples
 from django_events.observing.barriers import barriers
 from django_events.observing.findings import Subject
-from django_events.observing.lag import importance, progress, standings
+from django_events.observing.lag import PartitionProgress, importance, progress, standings
 from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
@@ -283,7 +283,7 @@ class ConsumerAdmin(Pages):
                 topics={row.topic.name: row.topic_id},
             ),
             "declared": _declared(row),
-            "kept": _kept(using, row),
+            "kept": _kept(using, row, positions),
             "charts": _charts(using, row, period_of(request)[1]),
             "period": period_of(request)[0],
             "periods": periods(),
@@ -452,11 +452,11 @@ class _Kept(NamedTuple):
         return 100 if self.rebuild is None or not ends else 100 * sum(self.rebuild.reached.values()) // ends
 
 
-def _kept(using: str, row: Consumer) -> _Kept | None:
+def _kept(using: str, row: Consumer, positions: Sequence[PartitionProgress]) -> _Kept | None:
     for one in declarations.consumers:
         if one.name == row.name and one.derived:
             rebuilds = Rebuild.objects.using(using).filter(consumer=row.name)
-            return _Kept(table_of(one), of_consumer(using, row), rebuilds.first())
+            return _Kept(table_of(one), of_consumer(using, row, positions), rebuilds.first())
     return None
 
 
