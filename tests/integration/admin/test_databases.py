@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections import deque
+from collections import Counter, deque
 from datetime import timedelta
 from html import unescape
 from urllib.parse import parse_qsl, urljoin, urlsplit
@@ -99,15 +99,24 @@ def twins(archive, make_topic, make_consumer):
         cursor.execute(f"DROP TABLE {log_table(topic.pk)} CASCADE")
 
 
+VALUES = 5  # of one combination of filters are followed
+
+
 def crawl(client, start):
     """Follow every link within our pages, the nearest first; what was answered, by address.
 
-    Of the combinations of a list's filters only those with up to two are followed: there are thousands.
+    Of the combinations of a page's filters only those with up to two are followed, with a few values each: there are
+    thousands, and each bar of a topic's volume is a filter of its own.
     """
-    todo, seen = deque([start]), {}
+    todo, seen, followed = deque([start]), {}, Counter()
     while todo:
         page = todo.popleft()
         if page in seen:
+            continue
+        parts = urlsplit(page)
+        combination = parts.path, frozenset(name for name, _ in parse_qsl(parts.query))
+        followed[combination] += 1
+        if followed[combination] > VALUES:
             continue
         answer = client.get(page)
         seen[page] = answer
