@@ -99,19 +99,21 @@ class StreamServer:
         passed += turn.read()
         if lease.redrives and not lease.released:
             passed += turn.redrive()
-        lease.release()
-        if lease.is_at_barrier:
-            layouts.pass_barrier(lease.using, self.subscription.consumer_id)
+        self._release(lease)
         self._prepare(lease.position + 1)
         return passed
 
     def _fold(self, lease: LeasedPartition, folding: RangeFold, stopping: Callable[[], bool]) -> int:
         """As `serve`, by ranges of ids: there are no dead letters, and no events to read with the claim."""
         passed = RangeTurn(lease, folding, self._range_size, stopping, seconds=TURN).read()
+        self._release(lease)
+        return passed
+
+    def _release(self, lease: LeasedPartition) -> None:
+        """Give a partition back, and begin with the next layout if the last worker of the former one is through."""
         lease.release()
         if lease.is_at_barrier:
             layouts.pass_barrier(lease.using, self.subscription.consumer_id)
-        return passed
 
     def _claim_prepared(self) -> LeasedPartition | None:
         """As `claim`, if that is prepared. After an error it isn't for a while: the next claim says what is wrong."""

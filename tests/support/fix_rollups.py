@@ -7,9 +7,9 @@ import pytest
 from django.db import connection
 
 from django_events import declarations
-from django_events.deriving.rollups import drop_stranded
 from django_events.models import Consumer, RollUp
 from django_events.syncing import sync
+from tests.support.fix_database import forget_rollups
 
 RollUpFactory = Callable[..., declarations.DeclaredRollUp]
 
@@ -38,8 +38,7 @@ def make_rollup(make_topic: Any) -> Iterator[RollUpFactory]:
 
 def drop_rollups(names: list[str]) -> None:
     Consumer.objects.filter(name__in=names).delete()
-    RollUp.objects.filter(name__in=names).delete()
-    drop_stranded("default")
+    forget_rollups(names)
 
 
 def row_of(rollup: declarations.DeclaredRollUp) -> RollUp:
