@@ -31,7 +31,7 @@ def page(client, projection):
 def test_its_page_says_which_table_it_keeps_and_up_to_where(olga, projection):
     text = page(olga, projection)
 
-    assert "<code>projecting_app_customertotal</code>, true up to event 12" in text
+    assert "<code>projecting_app_customertotal</code>" in text and "<dt>True up to event</dt><dd>12 <span" in text
     assert "Is filled anew" not in text
 
 
