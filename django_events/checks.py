@@ -51,7 +51,7 @@ def check_consumers(app_configs: Sequence[AppConfig] | None = None, **kwargs: An
     for consumer, problem in consumers.problems():
         yield Error(problem, hint=f"It is declared at {consumer.declared_at}.", id="django_events.E007")
     for consumer in consumers:
-        for name in consumer.topics:
+        for name in (*consumer.topics, *filter(None, [consumer.outcomes])):
             if name not in topics:
                 yield Error(
                     f"Consumer {consumer.name!r} is of topic {name!r}, which no installed app declares.",

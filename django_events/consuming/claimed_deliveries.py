@@ -333,7 +333,7 @@ class ClaimedDeliveries(Lease):
         """Returns how many were deleted, and whether the transaction is still the one that began with `take_lock`."""
         rows = sql.fetch(
             self.using,
-            SQL.settle_deliveries,
+            SQL.settle_deliveries.on(told=SQL.tell_outcomes if self.subscription.tells_outcomes else SQL.tell_nothing),
             consumer_id=self.subscription.consumer_id,
             token=self.token,
             done=list(done),

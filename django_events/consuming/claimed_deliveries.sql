@@ -65,6 +65,7 @@ UPDATE django_events_deliverylease SET leased_until = clock_timestamp() + %(leas
 -- instead of being handled), history (whether the consumer's history, if it keeps one, is written), failed (an id, or
 -- null), attempts, pause (an interval), error (of the failed one), released (ids), ends (whether no delivery is claimed
 -- any more), lock (whether to take the lock of `take_lock`, by which a worker that freezes before COMMIT is found).
+-- Parts: told (`tell_outcomes`, or `tell_nothing`).
 -- Answers with how many were deleted, whether the transaction is still the one that began with `take_lock`, and whether
 -- the lock was taken, null if that was not asked for. If it was not taken, nothing must be committed: a takeover is under
 -- way.
@@ -110,6 +111,7 @@ failed AS (
         error = %(error)s
     FROM mine
     WHERE d.consumer_id = %(consumer_id)s AND d.event_id = %(failed)s AND d.token = mine.token
+    RETURNING d.event_id, d.received_at, d.first_at, d.last_at, d.attempts
 ),
 released AS (
     UPDATE django_events_delivery AS d
@@ -120,11 +122,61 @@ released AS (
 ended AS (
     DELETE FROM django_events_deliverylease AS l USING mine WHERE l.token = mine.token AND %(ends)s
 )
+{told}
 SELECT
     (SELECT count(*) FROM done),
     current_setting('django_events.token', true) = %(token)s::text,
     CASE WHEN %(lock)s THEN pg_try_advisory_xact_lock(%(token)s) END
 FROM mine
+
+
+-- name: tell_outcomes
+-- Part of `settle_deliveries`: publish what became of its deliveries, if the consumer says where.
+--
+-- In the transaction that settles them, so each attempt that ends is told once.
+-- Parameters: consumer_id, passed, outcome, error, history.
+-- Relies on: the primary keys of django_events_consumer and django_events_topic, django_events_topic (name).
+, opened AS MATERIALIZED (
+    SELECT django_events_open(c.outcomes) AS topic_id, c.name AS consumer, t.name AS topic
+    FROM django_events_consumer AS c
+    JOIN django_events_topic AS t ON t.id = c.topic_id
+    WHERE c.id = %(consumer_id)s
+        AND c.outcomes IS NOT NULL
+        AND %(history)s
+        AND (EXISTS (SELECT FROM done) OR EXISTS (SELECT FROM failed))
+),
+became AS (
+    SELECT
+        CASE WHEN done.event_id = %(passed)s THEN %(outcome)s ELSE 'handled' END AS type,
+        done.event_id, done.received_at, done.first_at, done.last_at, greatest(done.attempts, 1) AS attempt
+    FROM done
+    UNION ALL
+    SELECT 'failed', f.event_id, f.received_at, f.first_at, f.last_at, f.attempts FROM failed AS f
+),
+told AS (
+    INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
+    SELECT
+        opened.topic_id, became.type, opened.topic || '/' || became.event_id,
+        jsonb_build_object(
+            'consumer', opened.consumer, 'topic', opened.topic, 'event', became.event_id, 'attempt', became.attempt,
+            'waited', extract(epoch FROM became.first_at - became.received_at),
+            'lasted', extract(epoch FROM now.at - became.last_at),
+            'took', extract(epoch FROM now.at - became.received_at),
+            'worker', mine.holder,
+            'error', CASE WHEN became.type <> 'handled' THEN split_part(%(error)s, ':', 1) END
+        ),
+        jsonb_build_object()
+    FROM opened
+    CROSS JOIN became
+    CROSS JOIN mine
+    CROSS JOIN (SELECT clock_timestamp() AS at) AS now
+    ORDER BY became.event_id
+)
+
+
+-- name: tell_nothing
+-- Part of `settle_deliveries`, of a consumer that says nowhere what became of its events: it needs no right to publish.
+, told AS (SELECT)
 
 
 -- name: split_lease

@@ -41,6 +41,8 @@ def sync(using: str) -> list[str]:
 def register(using: str, declared: declarations.DeclaredConsumer) -> list[str]:
     """Register and adapt this one, as `sync` does all; returns a line for each change."""
     check_filter(using, declared)
+    if declared.outcomes is not None:
+        _find_topic(using, declared.outcomes, declared)
     changes: list[str] = []
     for name in declared.topics:
         with holding_topic(using, name, declared) as topic:
@@ -52,16 +54,21 @@ def register(using: str, declared: declarations.DeclaredConsumer) -> list[str]:
 def holding_topic(using: str, name: str, declared: declarations.DeclaredConsumer) -> Iterator[models.Topic]:
     """A transaction that has a topic's head locked: no transfer and no retention changes its log meanwhile."""
     with sql.committed(using):
-        topics = models.Topic.objects.using(using)
-        topic = topics.filter(name=name).first()
-        if topic is None:
-            known = topics.values_list("name", flat=True)
-            raise UnknownName(
-                f"Consumer {declared} is declared for topic {name!r}, at {declared.declared_at}, and the database "
-                f"{using!r} has no such topic. {did_you_mean(name, known)}"
-            )
+        topic = _find_topic(using, name, declared)
         sql.fetch(using, sql.shared.lock_head, topic_id=topic.pk)
-        yield topics.select_related("head").get(pk=topic.pk)
+        yield models.Topic.objects.using(using).select_related("head").get(pk=topic.pk)
+
+
+def _find_topic(using: str, name: str, declared: declarations.DeclaredConsumer) -> models.Topic:
+    topics = models.Topic.objects.using(using)
+    topic = topics.filter(name=name).first()
+    if topic is None:
+        known = topics.values_list("name", flat=True)
+        raise UnknownName(
+            f"Consumer {declared} is declared for topic {name!r}, at {declared.declared_at}, and the database "
+            f"{using!r} has no such topic. {did_you_mean(name, known)}"
+        )
+    return topic
 
 
 def check_filter(using: str, declared: declarations.DeclaredConsumer) -> None:
@@ -108,7 +115,7 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
     end = log_positions.find(using, topic, "end")
     if not PROVEN_BY_HISTORY.isdisjoint(differing):  # under the head: what was logged before went by the former ones
         models.Consumer.objects.using(using).filter(pk=row.pk).update(changed_at=ClockTimestamp())
-    if not {*FILTER, "ordered"}.isdisjoint(differing):
+    if not {*FILTER, "ordered", "outcomes"}.isdisjoint(differing):
         row.revision += 1  # workers that know another one claim nothing
     if not set(FILTER).isdisjoint(differing):
         changes.append(_change_filter(using, row, end))
@@ -147,6 +154,7 @@ def _described(declared: declarations.DeclaredConsumer) -> dict[str, Any]:
         "delay": declared.delay,
         "history": declared.history,
         "max_pending": declared.max_pending,
+        "outcomes": declared.outcomes,
         "lease": declared.lease,
         "retry": declared.retry.as_row(),
     }

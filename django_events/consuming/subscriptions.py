@@ -54,6 +54,7 @@ class Subscription:
     former: tuple[tuple[int, sql.Statement], ...] = ()
     revision: int
     ordered: bool
+    tells_outcomes: bool = False
     outdated: str = ""
     positions: tuple[tuple[int, int], ...]
 
@@ -164,6 +165,7 @@ def _subscription(
         former=_former(row, positions),
         revision=row.revision,
         ordered=row.ordered,
+        tells_outcomes=row.outcomes is not None,
         outdated=declared_otherwise(row, consumer, derived),
         positions=tuple((p.pk, p.partition) for p in positions if p.layout is not None or p.partition == ALL),
     )

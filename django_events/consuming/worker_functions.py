@@ -43,7 +43,9 @@ def created() -> str:
     return ";\n\n".join(
         [
             SQL.read_of.written(bounded=_bounded()),
-            SQL.settle_of.written(settle_deliveries=_with_variables(CLAIMED.settle_deliveries)),
+            SQL.settle_of.written(
+                settle_deliveries=_with_variables(CLAIMED.settle_deliveries.on(told=CLAIMED.tell_outcomes))
+            ),
             SQL.bury_of.written(bury_unread=_bury(), differing=fingerprints.DIFFERING.pattern, **_LIMITS),
             SQL.count_of.written(
                 lock_position=_with_variables(DELIVERIES.lock_position),

@@ -699,7 +699,7 @@ BEGIN
         IF attempt >= (held.retry ->> 'attempts')::integer THEN
             PERFORM django_events_settle_of(
                 held.consumer_id, given_token, ARRAY[failed], cardinality(held.ids) = 1,
-                given_passed => failed, given_outcome => 'dead'
+                given_passed => failed, given_outcome => 'dead', given_error => left(said, {longest_error})
             );
             PERFORM django_events_bury_of(
                 django_events_log_of(root, held.topic_id), held.topic_id, held.consumer_id, failed, attempt, said

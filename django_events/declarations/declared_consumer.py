@@ -59,6 +59,7 @@ class DeclaredConsumer(Operable):
     delay: timedelta | None = None
     history: timedelta | None = None
     max_pending: int | None = None
+    outcomes: str | None = None
     declared_at: str = field(default="", compare=False, repr=False)
     derived: ClassVar[bool] = False  # whether it keeps a table true that is nothing but its events
 
@@ -205,7 +206,7 @@ class DeclaredConsumer(Operable):
             if self.min_batch != 1:
                 yield f"{what} has min_batch={self.min_batch!r}, which is for streams: a queue takes what is there."
         else:
-            for option in ("ordered", "delay", "history", "max_pending"):
+            for option in ("ordered", "delay", "history", "max_pending", "outcomes"):
                 if getattr(self, option) not in (None, False):
                     yield f"{what} has {option}={getattr(self, option)!r}, which is for mode='queue'."
         if self.max_pending is not None:

@@ -80,6 +80,7 @@ class ConsumerOptions(TypedDict, total=False):
     delay: timedelta | None
     history: timedelta | None
     max_pending: int | None
+    outcomes: DeclaredTopic | str | None
 
 
 @overload
@@ -130,6 +131,7 @@ def consumer(
     delay: timedelta | None = None,
     history: timedelta | None = None,
     max_pending: int | None = None,
+    outcomes: DeclaredTopic | str | None = None,
 ) -> Callable[[EventHandler], DeclaredConsumer] | Callable[[BatchHandler], DeclaredConsumer] | DeclaredConsumer:
     """Declare a consumer: a decorator of its handler, or with `handler` the path of one, imported when it runs.
 
@@ -159,6 +161,7 @@ def consumer(
         delay=delay,
         history=history,
         max_pending=max_pending,
+        outcomes=None if outcomes is None else str(outcomes),
         declared_at=_caller(),
     )
     if handler is not None:
@@ -184,6 +187,7 @@ def queue(
     delay: timedelta | None = None,
     history: timedelta | None = None,
     max_pending: int | None = None,
+    outcomes: DeclaredTopic | str | None = None,
 ) -> DeclaredConsumer:
     """Declare a queue consumer without a handler: programs claim its events, by `claim()` or `events claim`.
 
@@ -205,6 +209,7 @@ def queue(
         delay=delay,
         history=history,
         max_pending=max_pending,
+        outcomes=None if outcomes is None else str(outcomes),
         declared_at=_caller(),
     )
     consumers.add(declared)

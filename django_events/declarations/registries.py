@@ -87,6 +87,27 @@ class ConsumerRegistry(Registry[DeclaredConsumer]):
     kind = "consumer"
     example = "@consumer(…, name={!r})"
 
+    def problems(self) -> Iterator[tuple[DeclaredConsumer, str]]:
+        """As of any; and whose outcomes come back to it, which would be events without end."""
+        yield from super().problems()
+        for one in self:
+            if one.outcomes is not None and not self._led_to(one.outcomes).isdisjoint(one.topics):
+                yield (
+                    one,
+                    f"Consumer {one.name!r} has outcomes={one.outcomes!r}, which leads back to what it reads: each "
+                    "outcome would be another event to handle, without end. Give them a topic that it doesn't read.",
+                )
+
+    def _led_to(self, topic: str) -> set[str]:
+        """A topic, and those that get the outcomes of its consumers, and so on."""
+        found, left = {topic}, [topic]
+        while left:
+            at = left.pop()
+            further = {one.outcomes for one in self if one.outcomes is not None and at in one.topics} - found
+            found |= further
+            left.extend(further)
+        return found
+
 
 class ClockRegistry(Registry[DeclaredClock]):
     kind = "clock"

@@ -1162,6 +1162,16 @@ class Migration(OnPostgreSQL):
                 ("delay", models.DurationField(blank=True, null=True, verbose_name="delay")),
                 ("history", models.DurationField(blank=True, null=True, verbose_name="history")),
                 ("max_pending", models.BigIntegerField(blank=True, null=True, verbose_name="at most pending")),
+                (
+                    "outcomes",
+                    models.CharField(
+                        blank=True,
+                        help_text="The topic that gets an event for each attempt of a queue that ends.",
+                        max_length=63,
+                        null=True,
+                        verbose_name="outcomes",
+                    ),
+                ),
                 ("lease", models.DurationField(blank=True, null=True, verbose_name="lease")),
                 (
                     "retry",

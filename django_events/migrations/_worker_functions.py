@@ -172,6 +172,7 @@ failed AS (
         error = given_error
     FROM mine
     WHERE d.consumer_id = given_consumer_id AND d.event_id = given_failed AND d.token = mine.token
+    RETURNING d.event_id, d.received_at, d.first_at, d.last_at, d.attempts
 ),
 released AS (
     UPDATE django_events_delivery AS d
@@ -181,6 +182,42 @@ released AS (
 ),
 ended AS (
     DELETE FROM django_events_deliverylease AS l USING mine WHERE l.token = mine.token AND given_ends
+)
+, opened AS MATERIALIZED (
+    SELECT django_events_open(c.outcomes) AS topic_id, c.name AS consumer, t.name AS topic
+    FROM django_events_consumer AS c
+    JOIN django_events_topic AS t ON t.id = c.topic_id
+    WHERE c.id = given_consumer_id
+        AND c.outcomes IS NOT NULL
+        AND given_history
+        AND (EXISTS (SELECT FROM done) OR EXISTS (SELECT FROM failed))
+),
+became AS (
+    SELECT
+        CASE WHEN done.event_id = given_passed THEN given_outcome ELSE 'handled' END AS type,
+        done.event_id, done.received_at, done.first_at, done.last_at, greatest(done.attempts, 1) AS attempt
+    FROM done
+    UNION ALL
+    SELECT 'failed', f.event_id, f.received_at, f.first_at, f.last_at, f.attempts FROM failed AS f
+),
+told AS (
+    INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
+    SELECT
+        opened.topic_id, became.type, opened.topic || '/' || became.event_id,
+        jsonb_build_object(
+            'consumer', opened.consumer, 'topic', opened.topic, 'event', became.event_id, 'attempt', became.attempt,
+            'waited', extract(epoch FROM became.first_at - became.received_at),
+            'lasted', extract(epoch FROM now.at - became.last_at),
+            'took', extract(epoch FROM now.at - became.received_at),
+            'worker', mine.holder,
+            'error', CASE WHEN became.type <> 'handled' THEN split_part(given_error, ':', 1) END
+        ),
+        jsonb_build_object()
+    FROM opened
+    CROSS JOIN became
+    CROSS JOIN mine
+    CROSS JOIN (SELECT clock_timestamp() AS at) AS now
+    ORDER BY became.event_id
 )
 SELECT
     (SELECT count(*) FROM done),
@@ -1134,7 +1171,7 @@ BEGIN
         IF attempt >= (held.retry ->> 'attempts')::integer THEN
             PERFORM django_events_settle_of(
                 held.consumer_id, given_token, ARRAY[failed], cardinality(held.ids) = 1,
-                given_passed => failed, given_outcome => 'dead'
+                given_passed => failed, given_outcome => 'dead', given_error => left(said, 2000)
             );
             PERFORM django_events_bury_of(
                 django_events_log_of(root, held.topic_id), held.topic_id, held.consumer_id, failed, attempt, said

@@ -47,6 +47,13 @@ class Consumer(models.Model):
     delay = models.DurationField(_("delay"), null=True, blank=True)
     history = models.DurationField(_("history"), null=True, blank=True)
     max_pending = models.BigIntegerField(_("at most pending"), null=True, blank=True)
+    outcomes = models.CharField(
+        _("outcomes"),
+        max_length=63,
+        null=True,
+        blank=True,
+        help_text=_("The topic that gets an event for each attempt of a queue that ends."),
+    )
     lease = models.DurationField(_("lease"), null=True, blank=True)
     retry = models.JSONField(
         _("retry"),

@@ -8,6 +8,7 @@ Publishers, transfers and workers may run meanwhile. It is recorded as an interv
 from datetime import timedelta
 
 from django.db import connections
+from django.db.models import F, QuerySet
 
 from django_events import declarations, models, sql
 from django_events.exceptions import Refused
@@ -57,6 +58,7 @@ def remove_topic(
         for consumer in _consumers(using, row, force=force):
             unregistering.hold(using, consumer)
             unregistering.forget(using, consumer, by=by, reason=reason)
+        _telling(using, row).update(outcomes=None, revision=F("revision") + 1)
         counts = {name: value for name, value in removed._asdict().items() if name not in ("topic", "finished")}
         record_of_topic(using, row, "remove", by=by, reason=reason, **counts)
         dropping.forget(using, row)
@@ -70,11 +72,16 @@ def _consumers(using: str, row: models.Topic, *, force: bool) -> list[models.Con
     """The consumers that read a topic. Refused if there are any, or an app declares it, and it isn't forced."""
     consumers = list(models.Consumer.objects.using(using).filter(topic=row).select_related("topic").order_by("pk"))
     if not force:
-        _refuse_named(row, consumers)
+        _refuse_named(row, consumers, list(_telling(using, row).values_list("name", flat=True).distinct()))
     return consumers
 
 
-def _refuse_named(row: models.Topic, consumers: list[models.Consumer]) -> None:
+def _telling(using: str, row: models.Topic) -> QuerySet[models.Consumer]:
+    """The consumers that publish their outcomes there."""
+    return models.Consumer.objects.using(using).filter(outcomes=row.name).order_by("name")
+
+
+def _refuse_named(row: models.Topic, consumers: list[models.Consumer], telling: list[str]) -> None:
     for declared in declarations.registry:
         if declared.name == row.name:
             raise Refused(
@@ -86,6 +93,11 @@ def _refuse_named(row: models.Topic, consumers: list[models.Consumer]) -> None:
         raise Refused(
             f"Topic {row} is read by {names}. Nothing was changed. Unregister them first, or force it: then they are "
             "forgotten too, with their dead letters."
+        )
+    if telling:
+        raise Refused(
+            f"Topic {row} gets the outcomes of {', '.join(telling)}. Nothing was changed. Declare them without "
+            "outcomes and run migrate, or force it: then their outcomes are published nowhere."
         )
 
 

@@ -274,7 +274,7 @@ def _skip_delivery(asked: _Skip) -> Skipped:
     # What else a dead worker had in hand stays leased: the worker that takes it over handles it one by one.
     sql.fetch(
         using,
-        SQL.skip_delivery,
+        SQL.skip_delivery.on(told=SQL.tell_nothing if row.outcomes is None else SQL.tell_skipped),
         consumer_id=row.pk,
         event_id=asked.event_id,
         history=row.history is not None,

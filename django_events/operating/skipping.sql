@@ -22,7 +22,7 @@ FOR UPDATE OF d
 -- Delete a delivery of a queue consumer that is skipped, and write it into the history where one is kept.
 --
 -- In a later statement than `lock_delivery`. Parameters: consumer_id, event_id, history (whether it is kept), worker
--- (who skips it). Answers with how many were deleted.
+-- (who skips it). Parts: told (`tell_skipped`, or `tell_nothing`). Answers with how many were deleted.
 -- Relies on: the primary key of django_events_delivery.
 WITH gone AS (
     DELETE FROM django_events_delivery AS d
@@ -40,7 +40,38 @@ past AS (
     CROSS JOIN (SELECT clock_timestamp() AS at) AS now
     WHERE %(history)s
 )
+{told}
 SELECT count(*) FROM gone
+
+
+-- name: tell_skipped
+-- Part of `skip_delivery`: publish that it is a dead letter, where the consumer's outcomes go: see `tell_outcomes`.
+--
+-- Parameters: consumer_id, worker.
+-- Relies on: the primary keys of django_events_consumer and django_events_topic, django_events_topic (name).
+, told AS (
+    INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)
+    SELECT
+        django_events_open(c.outcomes), 'dead', t.name || '/' || gone.event_id,
+        jsonb_build_object(
+            'consumer', c.name, 'topic', t.name, 'event', gone.event_id, 'attempt', gone.attempts,
+            'waited', extract(epoch FROM coalesce(gone.first_at, now.at) - gone.received_at),
+            'lasted', 0,
+            'took', extract(epoch FROM now.at - gone.received_at),
+            'worker', %(worker)s::text,
+            'error', 'Skipped'
+        ),
+        jsonb_build_object()
+    FROM gone
+    JOIN django_events_consumer AS c ON c.id = %(consumer_id)s AND c.outcomes IS NOT NULL
+    JOIN django_events_topic AS t ON t.id = c.topic_id
+    CROSS JOIN (SELECT clock_timestamp() AS at) AS now
+)
+
+
+-- name: tell_nothing
+-- Part of `skip_delivery`, of a consumer that says nowhere what became of its events.
+, told AS (SELECT)
 
 
 -- name: bury_from_log

@@ -23,6 +23,7 @@ MANY = 60_000
 VERY_MANY = 1_000_000
 DELIVERIES = "django_events_delivery"
 PAST = "django_events_pastdelivery"
+SETTLE = CLAIMED_DELIVERIES_SQL.settle_deliveries
 
 
 def make_deliveries(topic, count, *, leased=0):
@@ -159,7 +160,9 @@ def test_a_claim_of_a_window_of_received_times_reads_deliveries_by_index(consume
 
 @pytest.mark.requirement("D1")
 def test_settling_reads_deliveries_by_their_keys(consumer_id, statistics):
-    plan = explained(CLAIMED_DELIVERIES_SQL.settle_deliveries, **of_settling(consumer_id, done=list(range(1, 101))))
+    plan = explained(
+        SETTLE.on(told=CLAIMED_DELIVERIES_SQL.tell_nothing), **of_settling(consumer_id, done=list(range(1, 101)))
+    )
 
     assert how_deliveries_are_read(plan) == {"Index Scan"}
     conditions = conditions_on_deliveries(plan)
@@ -231,7 +234,7 @@ def test_of_a_million_that_wait_are_leased_or_kept_a_few_are_read(topic, very_ma
     assert rows_read(ordered, **of_claim("claim_ordered", waiting, after=VERY_MANY // 2)) < 2_000
     assert rows_read(ordered, **of_claim("claim_ordered", leased)) <= 200  # a window of them
     settling = of_settling(leased, done=list(range(200, 300)), token=3)
-    assert 0 < rows_read(CLAIMED_DELIVERIES_SQL.settle_deliveries, **settling) < 1_000
+    assert 0 < rows_read(SETTLE.on(told=CLAIMED_DELIVERIES_SQL.tell_outcomes), **settling) < 1_000
     assert 0 < rows_read(TAKE_OVER, **of_taking_over(leased)) < 1_000
     pending = FILLING_SQL.pending_deliveries
     assert rows_read(pending, consumer_id=waiting, most=1_000) <= 1_001

@@ -65,7 +65,7 @@ INNER_CLAIMING_FUNCTIONS = {
     (
         "django_events_settle_of(integer, bigint, bigint[], boolean, bigint[], bigint, text, "
         "bigint, integer, interval, text, boolean, boolean)"
-    ): "8a56c1e65820c44a523fd2c60483f054",
+    ): "cf022150951e35fcacef600b7af5990f",
     ("django_events_bury_of(regclass, integer, integer, bigint, integer, text)"): "57fc42ba0c80a3f6c25e434544346fae",
     "django_events_count_of(integer, bigint, bigint, bigint)": "ebb3de00f5924723d0757c29487304d3",
     "django_events_end_of(bigint)": "577d74cfd54521d52eadb3d50f512791",
@@ -78,7 +78,7 @@ INNER_CLAIMING_FUNCTIONS = {
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
     ): "328a33f50f8fc87328ec89cab3244c48",
     "django_events_ack_of(regclass, bigint, bigint[])": "2e41182698e67abe6ecf46c025b5ab40",
-    ("django_events_nack_of(regclass, bigint, bigint[], interval, text)"): "463d6d7109ccff167eabb98860647297",
+    ("django_events_nack_of(regclass, bigint, bigint[], interval, text)"): "3c0b6150bbac295298e17947409a8989",
     "django_events_extend_of(regclass, bigint, interval)": "2f923e78f324d183a81a64f7b0573975",
 }
 

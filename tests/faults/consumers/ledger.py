@@ -148,11 +148,26 @@ def check_effects(ledger: Ledger, consumers: Collection[str], *, dead: Collectio
             assert id > newest.get(lane, 0), f"{consumer} handled {address} after {newest[lane]} of {lane}"
             newest[lane] = id
         _check_positions(ledger, consumer, handled=len(wanted))
+        _check_outcomes(ledger, consumer, handled=sorted(wanted), dead=sorted(dead))
     rows = ledger.ask(
         "SELECT c.name, t.name || '/' || d.event_id FROM django_events_deadletter d"
         " JOIN django_events_consumer c ON c.id = d.consumer_id JOIN django_events_topic t ON t.id = c.topic_id"
     )
     assert sorted(rows) == sorted((consumer, address) for consumer in consumers for address in dead)
+
+
+def _check_outcomes(ledger: Ledger, consumer: str, *, handled: list[str], dead: list[str]) -> None:
+    """Where its outcomes are published, each event has one that is its last."""
+    if not ledger.ask("SELECT FROM django_events_consumer WHERE name = %s AND outcomes IS NOT NULL", consumer):
+        return
+    told = ledger.ask(
+        "SELECT e.key, e.type FROM django_events_event e JOIN django_events_consumer c ON c.name = %s"
+        " JOIN django_events_topic t ON t.name = c.outcomes AND t.id = e.topic_id"
+        " JOIN django_events_topic of ON of.id = c.topic_id AND of.name = e.value ->> 'topic'"
+        " WHERE e.value ->> 'consumer' = c.name AND e.type <> 'failed'",
+        consumer,
+    )
+    assert sorted(told) == sorted([*((one, "handled") for one in handled), *((one, "dead") for one in dead)])
 
 
 def lanes_of(ledger: Ledger, consumer: str) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ from testproject.shop.events import orders, payments, stock
 from tests.support.fault_app import handlers
 
 echoes = topic("echoes")
+outcomes = topic("outcomes")
 
 STEADY: dict[str, Any] = {
     "lease": timedelta(seconds=float(os.environ.get("FAULT_LEASE", "2"))),
@@ -27,10 +28,18 @@ outside_batched = consumer(
 in_a_loop = consumer(orders, name="in_a_loop", **STEADY)(handlers.write_async)
 
 QUEUE: dict[str, Any] = {"mode": "queue", **STEADY}
-queued = consumer(orders, payments, stock, name="queued", **QUEUE)(handlers.write)
+queued = consumer(orders, payments, stock, name="queued", outcomes=outcomes, **QUEUE)(handlers.write)
 in_order = consumer(orders, payments, stock, name="in_order", ordered=True, **QUEUE)(handlers.write)
 in_order_batched = consumer(
-    orders, payments, stock, name="in_order_batched", ordered=True, batch_size=20, history=timedelta(days=1), **QUEUE
+    orders,
+    payments,
+    stock,
+    name="in_order_batched",
+    ordered=True,
+    batch_size=20,
+    history=timedelta(days=1),
+    outcomes=outcomes,
+    **QUEUE,
 )(handlers.write_all)
 queued_outside = consumer(orders, payments, stock, name="queued_outside", transactional=False, **QUEUE)(
     handlers.deliver
