@@ -44,6 +44,7 @@ _HOMES = {
     "close_writers": "django_events.publishing.open_writers",
     "consumer": "django_events.declarations",
     "event_context": "django_events.publishing.session_settings",
+    "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
     "projection": "django_events.declarations",
     "publish": "django_events.publishing.api",
@@ -84,6 +85,7 @@ __all__ = [
     "close_writers",
     "consumer",
     "event_context",
+    "listen",
     "outbox",
     "projection",
     "publish",
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from django_events.deriving.waiting import await_for, wait_for
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
+    from django_events.live.listening import listen
     from django_events.migrating import CreateTopic
     from django_events.publishing.api import (
         apublish,
