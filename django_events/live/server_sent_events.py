@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import timedelta
-from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -298,6 +297,7 @@ class _Streams:
 
 
 _streams = _Streams()
+_ended_by_signal: Any = object()  # the handler of SIGTERM, where it is ours
 
 
 def end_streams() -> int:
@@ -310,11 +310,11 @@ def end_streams_on_sigterm() -> None:
 
     Only the main thread can call it. Repeating it does nothing.
     """
+    global _ended_by_signal
     before = signal.getsignal(signal.SIGTERM)
-    if getattr(before, "ends_streams", False):
+    if before is _ended_by_signal:
         return
 
-    @wraps(before if callable(before) else end_streams)
     def ended(number: int, frame: FrameType | None) -> None:
         # The main thread may hold any lock while a handler of a signal runs in it.
         threading.Thread(target=_streams.end, kwargs={"for_good": True}, daemon=True).start()
@@ -324,5 +324,5 @@ def end_streams_on_sigterm() -> None:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    ended.ends_streams = True  # type: ignore[attr-defined]  # ours
+    _ended_by_signal = ended
     signal.signal(signal.SIGTERM, ended)

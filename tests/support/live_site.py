@@ -1,0 +1,28 @@
+"""A site that sends the shop's orders to browsers, for uvicorn: `--factory tests.support.live_site:made`."""
+
+from typing import Any
+
+from django.core.asgi import get_asgi_application
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+
+from django_events import end_streams_on_sigterm, sse
+
+PAGE = """<!doctype html><title>live</title><link rel="icon" href="data:,"><script>
+const source = new EventSource("/live/?lastEventId=orders/0");
+window.seen = [];
+source.addEventListener("visit", (event) => window.seen.push(JSON.parse(event.data).id));
+</script>"""
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(PAGE)
+
+
+urlpatterns = [path("", page), path("live/", sse("orders", authorize=lambda request: {}))]
+
+
+def made() -> Any:
+    application = get_asgi_application()
+    end_streams_on_sigterm()
+    return application
