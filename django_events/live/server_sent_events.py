@@ -154,6 +154,8 @@ class EventStream(StreamingHttpResponse):
             _streams.discard(self)
 
     async def _asend(self) -> AsyncIterator[bytes]:
+        if _is_wanted and threading.current_thread() is threading.main_thread():
+            _catch_sigterm()
         try:
             yield self._begin.encode()
             while not self._over:
@@ -297,6 +299,7 @@ class _Streams:
 
 
 _streams = _Streams()
+_is_wanted = False
 _ended_by_signal: Any = object()  # the handler of SIGTERM, where it is ours
 
 
@@ -308,8 +311,15 @@ def end_streams() -> int:
 def end_streams_on_sigterm() -> None:
     """Call it in `asgi.py`: on SIGTERM all streams end, and the server need not wait for them, before it does as usual.
 
-    Only the main thread can call it. Repeating it does nothing.
+    Only the main thread can call it. Repeating it does nothing. Servers install handlers of their own afterwards, so it
+    is done again by the first stream in the main thread's event loop.
     """
+    global _is_wanted
+    _is_wanted = True
+    _catch_sigterm()
+
+
+def _catch_sigterm() -> None:
     global _ended_by_signal
     before = signal.getsignal(signal.SIGTERM)
     if before is _ended_by_signal:

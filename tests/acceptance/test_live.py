@@ -82,7 +82,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        site = ["--factory", "tests.support.live_site:made", "--port", str(self.port), "--lifespan", "off"]
+        site = ["tests.support.live_asgi:application", "--port", str(self.port), "--lifespan", "off"]
         self.process = self.processes.start_module("uvicorn", *site)
         self.processes.wait_until(
             lambda: "running on" in self.processes.said(self.process).lower(), what="a server that listens"

@@ -1,12 +1,9 @@
-"""A site that sends the shop's orders to browsers, for uvicorn: `--factory tests.support.live_site:made`."""
+"""A site that sends the shop's orders to browsers."""
 
-from typing import Any
-
-from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from django_events import end_streams_on_sigterm, sse
+from django_events import sse
 
 PAGE = """<!doctype html><title>live</title><link rel="icon" href="data:,"><script>
 const source = new EventSource("/live/?lastEventId=orders/0");
@@ -20,9 +17,3 @@ def page(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [path("", page), path("live/", sse("orders", authorize=lambda request: {}))]
-
-
-def made() -> Any:
-    application = get_asgi_application()
-    end_streams_on_sigterm()
-    return application
