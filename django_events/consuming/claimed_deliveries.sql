@@ -151,7 +151,7 @@ became AS (
         done.event_id, done.received_at, done.first_at, done.last_at, greatest(done.attempts, 1) AS attempt
     FROM done
     UNION ALL
-    SELECT 'failed', f.event_id, f.received_at, f.first_at, f.last_at, f.attempts FROM failed AS f
+    SELECT 'failed', f.event_id, f.received_at, f.first_at, f.last_at, greatest(f.attempts, 1) FROM failed AS f
 ),
 told AS (
     INSERT INTO django_events_bufferedevent (topic_id, type, key, value, metadata)

@@ -5,7 +5,10 @@ gap that is still to be filled, whenever the transactions of the publishers bega
 later. A gap is what retention or compaction removed; any other one is an error.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from django.db import DatabaseError
@@ -17,7 +20,7 @@ from django_events.consuming.unread import UnreadEvent
 from django_events.declarations.limits import is_storable, rest_is_last
 from django_events.exceptions import EventExpired, Invalid, LogReplaced
 from django_events.log.floors import Floors, floors_of
-from django_events.matching import condition, matches
+from django_events.matching import condition, expression, is_pattern
 from django_events.received import ReceivedEvent
 from django_events.statements import log_table
 
@@ -38,8 +41,9 @@ class Tailed(NamedTuple):
         return log_table(self.id)
 
 
-class LiveFilter(NamedTuple):
-    """Which events a listener gets."""
+@dataclass(frozen=True)
+class LiveFilter:
+    """Which events a listener gets. A process may have thousands of them, so comparing is quick."""
 
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
@@ -56,9 +60,30 @@ class LiveFilter(NamedTuple):
 
     def fits(self, event: ReceivedEvent) -> bool:
         """Whether type and key fit; whether the predicate holds is the database's to say."""
-        return (self.types is None or matches(self.types, event.type)) and (
-            self.keys is None or matches(self.keys, event.key)
-        )
+        return self._types.has(event.type) and self._keys.has(event.key)
+
+    @cached_property
+    def _types(self) -> "_Texts":
+        return _Texts(self.types)
+
+    @cached_property
+    def _keys(self) -> "_Texts":
+        return _Texts(self.keys)
+
+
+class _Texts:
+    """What patterns are about: texts that are looked up, and one expression for the others."""
+
+    def __init__(self, patterns: Sequence[str] | None) -> None:
+        self._all = patterns is None
+        self._plain = frozenset(one for one in patterns or () if not is_pattern(one))
+        expressions = [expression(one)[1:-1] for one in patterns or () if is_pattern(one)]
+        self._expression = re.compile("|".join(expressions), re.DOTALL) if expressions else None
+
+    def has(self, text: str | None) -> bool:
+        if self._all or text in self._plain:
+            return True
+        return self._expression is not None and text is not None and self._expression.fullmatch(text) is not None
 
 
 class Portion(NamedTuple):

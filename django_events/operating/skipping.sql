@@ -54,7 +54,7 @@ SELECT count(*) FROM gone
     SELECT
         django_events_open(c.outcomes), 'dead', t.name || '/' || gone.event_id,
         jsonb_build_object(
-            'consumer', c.name, 'topic', t.name, 'event', gone.event_id, 'attempt', gone.attempts,
+            'consumer', c.name, 'topic', t.name, 'event', gone.event_id, 'attempt', greatest(gone.attempts, 1),
             'waited', extract(epoch FROM coalesce(gone.first_at, now.at) - gone.received_at),
             'lasted', 0,
             'took', extract(epoch FROM now.at - gone.received_at),

@@ -2,5 +2,4 @@
 
 from testproject.settings import *  # noqa: F403
 
-MIDDLEWARE: list[str] = []
 ROOT_URLCONF = "tests.support.live_site"

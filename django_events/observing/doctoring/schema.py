@@ -65,7 +65,7 @@ INNER_CLAIMING_FUNCTIONS = {
     (
         "django_events_settle_of(integer, bigint, bigint[], boolean, bigint[], bigint, text, "
         "bigint, integer, interval, text, boolean, boolean)"
-    ): "cf022150951e35fcacef600b7af5990f",
+    ): "551219a577a051bc0e8ae365acd7ea21",
     ("django_events_bury_of(regclass, integer, integer, bigint, integer, text)"): "57fc42ba0c80a3f6c25e434544346fae",
     "django_events_count_of(integer, bigint, bigint, bigint)": "ebb3de00f5924723d0757c29487304d3",
     "django_events_end_of(bigint)": "577d74cfd54521d52eadb3d50f512791",

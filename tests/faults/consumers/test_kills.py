@@ -11,7 +11,7 @@ from tests.support.processes import Processes, check_log
 TOPICS = ["orders", "payments", "stock"]
 
 
-@pytest.mark.requirement("X8", "X2", "E7", "E8")
+@pytest.mark.requirement("X8", "X2", "E7", "E8", "H3")
 @pytest.mark.usefixtures("transfer")
 @pytest.mark.timeout(900)  # twenty kills, each of a worker at work, take minutes on a busy machine
 def test_twenty_kills_at_random_moments(processes: Processes, ledger: Ledger):
