@@ -24,7 +24,7 @@ from django_events.declarations import DeclaredTopic
 from django_events.declarations.limits import texts
 from django_events.exceptions import EventExpired, Invalid, Refused
 from django_events.live import positions, tailing
-from django_events.live.reading import Tailed, Wanted
+from django_events.live.reading import LiveFilter, Tailed
 from django_events.live.tailing import Stage
 from django_events.models import Event
 from django_events.received import ReceivedEvent
@@ -63,7 +63,7 @@ def listen(
         begins = positions.read(since)
         if unknown := begins.keys() - set(names):
             raise Invalid(f"since names topic {min(unknown)!r}, which is not listened to: {', '.join(names)}.")
-    wanted = Wanted(texts(types), texts(keys), where)
+    wanted = LiveFilter(texts(types), texts(keys), where)
     wanted.refuse_wrong()
     return LiveListener(using or Event.objects.db, names, begins, wanted, skips_expired=expired == "skip")
 
@@ -79,7 +79,7 @@ class LiveListener:
         using: str,
         names: Sequence[str],
         begins: dict[str, int] | Literal["beginning"],
-        wanted: Wanted,
+        wanted: LiveFilter,
         *,
         skips_expired: bool,
     ) -> None:

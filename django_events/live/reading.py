@@ -9,13 +9,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import DatabaseError
 
 from django_events import sql
 from django_events.consuming.missing import missing
-from django_events.consuming.reading import bounded
+from django_events.consuming.reading import Rows, bounded
 from django_events.consuming.unread import UnreadEvent
 from django_events.declarations.limits import is_storable, rest_is_last
 from django_events.exceptions import EventExpired, Invalid, LogReplaced
@@ -42,7 +42,7 @@ class Tailed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LiveFilter:
     """Which events a listener gets. A process may have thousands of them, so comparing is quick."""
 
     types: tuple[str, ...] | None = None
@@ -95,14 +95,14 @@ class Portion(NamedTuple):
     expired: EventExpired | None = None
 
 
-class Ends(NamedTuple):
+class Reaches(NamedTuple):
     """Up to which id retention removed events, and the last id that was given."""
 
     floor: int
     last: int
 
 
-def ends_of(using: str, topic: Tailed) -> Ends:
+def ends_of(using: str, topic: Tailed) -> Reaches:
     """LogReplaced if the topic was removed."""
     try:
         rows = sql.fetch_whole(using, SQL.ends.on(log=topic.log, topic_id=topic.id))
@@ -111,14 +111,14 @@ def ends_of(using: str, topic: Tailed) -> Ends:
             raise
         rows = []
     for floor, last in rows:
-        return Ends(floor, max(floor, last or 0))
+        return Reaches(floor, max(floor, last or 0))
     raise LogReplaced(
         f"Topic {topic.name!r} was removed, or made anew: then its ids have begun again. Listen to it from "
         "'beginning', or without `since`."
     )
 
 
-def refuse_ahead(topic: Tailed, position: int, ends: Ends) -> None:
+def refuse_ahead(topic: Tailed, position: int, ends: Reaches) -> None:
     """LogReplaced for a position behind the end of the log."""
     if position > ends.last:
         raise LogReplaced(
@@ -150,7 +150,7 @@ def raise_of_predicate(error: DatabaseError, where: str | None) -> None:
 def next_events(using: str, topic: Tailed, position: int) -> Portion:
     """The next events behind a position, as they are in the log, whatever their ids are."""
     chosen = SQL.behind.on(log=topic.log, topic_id=topic.id, position=position, limit=PORTION)
-    events, cut = _read(using, topic, chosen)
+    events, cut = _events(using, topic, bounded(using, chosen, at_most=PORTION))
     return Portion(events, events[-1].id if events else position, cut or len(events) == PORTION)
 
 
@@ -165,7 +165,7 @@ def holding(
     return found
 
 
-def next_wanted(using: str, topic: Tailed, position: int, wanted: Wanted) -> Portion:
+def next_wanted(using: str, topic: Tailed, position: int, wanted: LiveFilter) -> Portion:
     """The next events behind a position that a filter fits, for a listener that reads by itself.
 
     Where retention has removed what comes next, it says so, and no events. EventsMissing for a gap that neither
@@ -189,7 +189,8 @@ def next_wanted(using: str, topic: Tailed, position: int, wanted: Wanted) -> Por
     if not fitting:
         return Portion([], end, more)
     some = fitting[:PORTION]
-    events, cut = _read(using, topic, SQL.these.on(log=topic.log, topic_id=topic.id), ids=some)
+    these = bounded(using, SQL.these.on(log=topic.log, topic_id=topic.id), at_most=PORTION, ids=some)
+    events, cut = _events(using, topic, these)
     read = [event.id for event in events]
     if read != some[: len(read)] or (len(read) < len(some) and not cut):
         return Portion([], position, True)  # retention or compaction came in between: what is left is found anew
@@ -215,9 +216,8 @@ def _expired(topic: Tailed, first: int, last: int) -> EventExpired:
     return EventExpired(f"{what} expired: the log begins behind {topic.name}/{last}.")
 
 
-def _read(using: str, topic: Tailed, chosen: sql.Statement, **parameters: Any) -> tuple[list[ReceivedEvent], bool]:
+def _events(using: str, topic: Tailed, rows: Rows) -> tuple[list[ReceivedEvent], bool]:
     """Events in their order, and whether one was too much to be read with them; the first one is there in any case."""
-    rows = bounded(using, chosen, at_most=PORTION, **parameters)
     events = [ReceivedEvent(topic.name, row, database=using) for row in rows.read]
     if not events and rows.cut is not None:
         return [UnreadEvent(topic.name, rows.cut, database=using)], True

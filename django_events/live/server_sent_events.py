@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import timedelta
-from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -155,6 +154,8 @@ class EventStream(StreamingHttpResponse):
             _streams.discard(self)
 
     async def _asend(self) -> AsyncIterator[bytes]:
+        if _is_wanted and threading.current_thread() is threading.main_thread():
+            _catch_sigterm()
         try:
             yield self._begin.encode()
             while not self._over:
@@ -298,6 +299,8 @@ class _Streams:
 
 
 _streams = _Streams()
+_is_wanted = False
+_ended_by_signal: Any = object()  # the handler of SIGTERM, where it is ours
 
 
 def end_streams() -> int:
@@ -308,13 +311,20 @@ def end_streams() -> int:
 def end_streams_on_sigterm() -> None:
     """Call it in `asgi.py`: on SIGTERM all streams end, and the server need not wait for them, before it does as usual.
 
-    Only the main thread can call it. Repeating it does nothing.
+    Only the main thread can call it. Repeating it does nothing. Servers install handlers of their own afterwards, so it
+    is done again by the first stream in the main thread's event loop.
     """
+    global _is_wanted
+    _is_wanted = True
+    _catch_sigterm()
+
+
+def _catch_sigterm() -> None:
+    global _ended_by_signal
     before = signal.getsignal(signal.SIGTERM)
-    if getattr(before, "ends_streams", False):
+    if before is _ended_by_signal:
         return
 
-    @wraps(before if callable(before) else end_streams)
     def ended(number: int, frame: FrameType | None) -> None:
         # The main thread may hold any lock while a handler of a signal runs in it.
         threading.Thread(target=_streams.end, kwargs={"for_good": True}, daemon=True).start()
@@ -324,5 +334,5 @@ def end_streams_on_sigterm() -> None:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    ended.ends_streams = True  # type: ignore[attr-defined]  # ours
+    _ended_by_signal = ended
     signal.signal(signal.SIGTERM, ended)

@@ -26,7 +26,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django_events import sql
 from django_events.conf import settings
 from django_events.live import reading
-from django_events.live.reading import Tailed, Wanted
+from django_events.live.reading import LiveFilter, Tailed
 from django_events.log import channel
 from django_events.log.inventory import existing
 from django_events.received import ReceivedEvent
@@ -195,7 +195,7 @@ class Tailer:
 
     def _fitting(
         self, topic: Tailed, events: Sequence[ReceivedEvent], listeners: Iterable["LiveListener"]
-    ) -> dict[Wanted, list[ReceivedEvent]]:
+    ) -> dict[LiveFilter, list[ReceivedEvent]]:
         """The events for each filter that listeners have. A predicate that failed is left out, and all beside it."""
         filters = {one.wanted for one in listeners}
         predicates = sorted({one.where for one in filters if one.where is not None})

@@ -2,7 +2,7 @@
 
 import random
 
-from django_events.live.reading import Wanted
+from django_events.live.reading import LiveFilter
 from django_events.matching import matches
 from django_events.received import ReceivedEvent
 
@@ -19,13 +19,13 @@ def test_patterns_fit_the_same_events():
     for _ in range(2_000):
         patterns = tuple(dice.sample(PATTERNS, dice.randint(1, 3)))
         text = dice.choice(TEXTS)
-        assert Wanted(keys=patterns).fits(event("", text)) == matches(patterns, text), (patterns, text)
-        assert Wanted(types=patterns).fits(event(text, None)) == matches(patterns, text), (patterns, text)
+        assert LiveFilter(keys=patterns).fits(event("", text)) == matches(patterns, text), (patterns, text)
+        assert LiveFilter(types=patterns).fits(event(text, None)) == matches(patterns, text), (patterns, text)
 
 
 def test_both_have_to_fit_and_an_event_without_a_key_has_none():
-    both = Wanted(types=("a",), keys=("k",))
+    both = LiveFilter(types=("a",), keys=("k",))
     assert both.fits(event("a", "k"))
     assert not both.fits(event("a", "l")) and not both.fits(event("b", "k"))
-    assert not Wanted(keys=(">",)).fits(event("a", None))
-    assert Wanted().fits(event("a", None))
+    assert not LiveFilter(keys=(">",)).fits(event("a", None))
+    assert LiveFilter().fits(event("a", None))

@@ -36,7 +36,7 @@ def authorize(request):
         return {"keys": [f"{user}.*"]}
     if "refused" in request.GET:
         raise PermissionDenied
-    return None if "nobody" in request.GET else {}
+    return None if "stranger" in request.GET else {}
 
 
 def shouted(event):
@@ -201,7 +201,7 @@ def test_a_log_that_is_another_one_is_told(port, things):
     [
         ("/things/", "POST", None, 405),
         ("/things/", "GET", "nonsense", 400),
-        ("/things/?nobody", "GET", None, 403),
+        ("/things/?stranger", "GET", None, 403),
         ("/things/?refused", "GET", None, 403),
     ],
 )
