@@ -25,7 +25,6 @@ TREE = {
     "LeaseLost": ("EventsError",),
     "EventExpired": ("EventsError", "LookupError"),
     "EventsMissing": ("EventsError",),
-    "LogReplaced": ("EventsError",),
     "HandlerTimeout": ("EventsError", "TimeoutError"),
     "UnreadableEvent": ("EventsError",),
     "WorkerEnded": ("EventsError",),

@@ -27,7 +27,6 @@ from django_events.management.events.searching import SEARCH
 from django_events.management.events.shards import SHARDS
 from django_events.management.events.snapshotting import SNAPSHOT
 from django_events.management.events.status import STATUS
-from django_events.management.events.tailing import TAIL
 from django_events.management.events.verifying import VERIFY
 from django_events.management.events.workers import WORKERS
 
@@ -41,7 +40,6 @@ ALL = (
     WORKERS,
     SCALE,
     PEEK,
-    TAIL,
     FATE,
     MATCH,
     SEARCH,
