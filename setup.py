@@ -32,6 +32,7 @@ TEST = [
     "pytest-django>=4.9",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    "uvicorn>=0.30",
 ]
 # Others that do comparable work, for the benchmarks.
 BENCH = [*DEMO, "pgqueuer[asyncpg]>=1.6", "procrastinate>=3.10"]

@@ -43,7 +43,10 @@ _HOMES = {
     "claim": "django_events.consuming.claiming",
     "close_writers": "django_events.publishing.open_writers",
     "consumer": "django_events.declarations",
+    "end_streams": "django_events.live.server_sent_events",
+    "end_streams_on_sigterm": "django_events.live.server_sent_events",
     "event_context": "django_events.publishing.session_settings",
+    "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
     "projection": "django_events.declarations",
     "publish": "django_events.publishing.api",
@@ -52,6 +55,7 @@ _HOMES = {
     "reads_own_writes": "django_events.deriving.own_writes",
     "rollup": "django_events.declarations",
     "shard_of": "django_events.publishing.shards",
+    "sse": "django_events.live.server_sent_events",
     "suppress": "django_events.publishing.session_settings",
     "topic": "django_events.declarations",
     "wait_for": "django_events.deriving.waiting",
@@ -83,7 +87,10 @@ __all__ = [
     "claim",
     "close_writers",
     "consumer",
+    "end_streams",
+    "end_streams_on_sigterm",
     "event_context",
+    "listen",
     "outbox",
     "projection",
     "publish",
@@ -92,6 +99,7 @@ __all__ = [
     "reads_own_writes",
     "rollup",
     "shard_of",
+    "sse",
     "suppress",
     "topic",
     "wait_for",
@@ -116,6 +124,8 @@ if TYPE_CHECKING:
     from django_events.deriving.waiting import await_for, wait_for
     from django_events.drafts import UNSET, Draft, Receipt
     from django_events.exceptions import EventsError
+    from django_events.live.listening import listen
+    from django_events.live.server_sent_events import end_streams, end_streams_on_sigterm, sse
     from django_events.migrating import CreateTopic
     from django_events.publishing.api import (
         apublish,

@@ -23,6 +23,7 @@ class Settings:
 
     DEDUP_WINDOW: timedelta = timedelta(days=1)
     EVENTS_MODULE: str = "events"
+    LIVE_CONNECTIONS: int = 1_000
     MASKED_FIELDS: list[str] | tuple[str, ...] = ()
     MAX_BATCH_BYTES: int = 33_554_432
     MAX_PAYLOAD_BYTES: int | None = 1_048_576

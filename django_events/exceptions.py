@@ -16,6 +16,7 @@ EventsError
 ├── LeaseLost                another worker took over: nothing was settled
 ├── EventExpired             retention or compaction has removed the event
 ├── EventsMissing            events that were to be read are not in the log
+├── LogReplaced              the log isn't the one that a position is of
 ├── HandlerTimeout           a handler took longer than its consumer allows
 ├── UnreadableEvent          no worker can read the payload of the event
 └── WorkerEnded              the worker's process ended while it handled the event
@@ -98,6 +99,10 @@ class EventExpired(EventsError, LookupError):
 
 class EventsMissing(EventsError):
     """Events that were to be read are not in the log. None behind them was handled, nor one written from Spark."""
+
+
+class LogReplaced(EventsError):
+    """The log isn't the one that a position is of: its topic was removed or made anew, or its end was lost."""
 
 
 class HandlerTimeout(EventsError, TimeoutError):

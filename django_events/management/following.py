@@ -5,10 +5,6 @@ follow(command, "default", topic="orders", since=1042, start=None, chosen=Chosen
 """
 
 import json
-import os
-import select
-import stat
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -27,7 +23,7 @@ from django_events.management.databases import explained
 from django_events.management.events.payloads import content, payload_data, shown
 from django_events.management.events.peeking import event_data
 from django_events.management.events.subcommand import wrong_usage
-from django_events.management.reporting import Report, cell, printable, show
+from django_events.management.reporting import Report, cell, is_output_closed, output_pipe, printable, show
 from django_events.masking import hides
 from django_events.matching import condition
 from django_events.models import Event, Topic
@@ -173,7 +169,7 @@ def _visible(using: str, events: list[Event], chosen: Chosen) -> list[Event]:
 
 def _holds(using: str, where: str, value: str) -> bool:
     with _explaining(where):
-        return bool(sql.fetch(using, SQL.holds, value=value, where=where)[0][0])
+        return bool(sql.fetch(using, sql.shared.holds, value=value, where=where)[0][0])
 
 
 @contextmanager
@@ -221,24 +217,8 @@ def _pause(listener: Listener) -> float:
 
 def _is_closed(stop: Stop, flag: WakeupFlag, seconds: float) -> bool:
     """Wait for news, and return whether what reads our output has gone, as `head` has after some lines."""
-    pipe = _pipe()
-    stop.wait(seconds, flag.fileno(), *pipe)
-    poll = select.poll()
-    for descriptor in pipe:
-        poll.register(descriptor, 0)  # an error is told always
-    closed = bool(pipe and poll.poll(0))
-    if closed:  # the interpreter flushes once more when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), pipe[0])
-    return closed
-
-
-def _pipe() -> list[int]:
-    """The descriptor of standard output, if it is a pipe: of a terminal it would tell what is typed."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):
-        return []
-    return [descriptor] if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else []
+    stop.wait(seconds, flag.fileno(), *output_pipe())
+    return is_output_closed()
 
 
 def _now() -> str:

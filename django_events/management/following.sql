@@ -14,11 +14,3 @@ FROM {log} AS e
 WHERE e.topic_id = {topic_id} AND e.id > {position}
 ORDER BY e.id
 LIMIT {limit}
-
-
--- name: holds
--- Whether a jsonpath predicate holds for a value, as it would in a filter.
---
--- Parameters: value (JSON as text), where.
--- Relies on: nothing.
-SELECT coalesce(%(value)s::jsonb @@ %(where)s::jsonpath, false)

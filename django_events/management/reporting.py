@@ -3,7 +3,9 @@
 import base64
 import json
 import os
+import select
 import shutil
+import stat
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -49,6 +51,26 @@ def show(command: BaseCommand, report: Report, *, as_json: bool, indent: int | N
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
+
+
+def output_pipe() -> list[int]:
+    """The descriptor of standard output, if it is a pipe: of a terminal it would tell what is typed."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return []
+    return [descriptor] if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else []
+
+
+def is_output_closed() -> bool:
+    """Whether what reads our output has gone, as `head` has after some lines."""
+    pipe, poll = output_pipe(), select.poll()
+    for descriptor in pipe:
+        poll.register(descriptor, 0)  # an error is told always
+    closed = bool(pipe and poll.poll(0))
+    if closed:  # the interpreter flushes once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), pipe[0])
+    return closed
 
 
 def _plain(value: Any) -> Any:

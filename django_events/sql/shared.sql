@@ -134,6 +134,14 @@ SELECT
 SELECT (SELECT e.id FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id LIMIT 1)
 
 
+-- name: holds
+-- Whether a jsonpath predicate holds for a value, as it would in a filter.
+--
+-- Parameters: value (JSON as text), where.
+-- Relies on: nothing.
+SELECT coalesce(%(value)s::jsonb @@ %(where)s::jsonpath, false)
+
+
 -- name: leases
 -- Who has a lease of these consumers, and whether it is still good.
 --

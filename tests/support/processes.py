@@ -76,6 +76,10 @@ class Processes:
             [sys.executable, str(self.tree / "testproject" / "manage.py"), *arguments], name=arguments[0]
         )
 
+    def start_module(self, module: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a program of another package, as `python -m`."""
+        return self._start([sys.executable, "-m", module, *arguments], name=module)
+
     def start_publisher(self, name: str, *arguments: str) -> "Publisher":
         """Start tests/support/publisher.py; what it did is in its journal."""
         journal = self.folder / f"{name}.journal"

@@ -22,6 +22,7 @@ def test_every_key_has_a_default():
     assert vars(Settings()) == {
         "DEDUP_WINDOW": timedelta(days=1),
         "EVENTS_MODULE": "events",
+        "LIVE_CONNECTIONS": 1_000,
         "MASKED_FIELDS": (),
         "MAX_BATCH_BYTES": 33_554_432,
         "MAX_PAYLOAD_BYTES": 1_048_576,

@@ -25,6 +25,7 @@ TREE = {
     "LeaseLost": ("EventsError",),
     "EventExpired": ("EventsError", "LookupError"),
     "EventsMissing": ("EventsError",),
+    "LogReplaced": ("EventsError",),
     "HandlerTimeout": ("EventsError", "TimeoutError"),
     "UnreadableEvent": ("EventsError",),
     "WorkerEnded": ("EventsError",),

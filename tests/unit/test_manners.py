@@ -146,4 +146,7 @@ def test_no_signal_of_the_process_is_handled_outside_of_commands():
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal"
     }
-    assert handling == {"management/reloading.py", "spark/session.py", "workers/stopping.py"}
+    assert handling == {
+        "live/server_sent_events.py",  # where the site's asgi.py asks for it
+        *("management/reloading.py", "spark/session.py", "workers/stopping.py"),
+    }

@@ -63,7 +63,7 @@ def test_every_public_name_is_what_it_says():
     }
     assert {name for name in django_events.__all__ if inspect.isclass(getattr(django_events, name))} == classes
     functions = {
-        *("await_for", "reads_own_writes", "wait_for"),
+        *("await_for", "end_streams", "end_streams_on_sigterm", "listen", "reads_own_writes", "sse", "wait_for"),
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
         *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "shard_of", "suppress", "topic"),
     }

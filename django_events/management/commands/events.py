@@ -56,6 +56,9 @@ class Command(_Unchecked):
         if len(aliases) > 1 and not chosen.several:
             raise wrong_usage(f"events {subcommand} is about one database at a time, got {len(aliases)}.")
         using, as_json = aliases[0], options["format"] == "json"
+        if chosen.goes_on is not None:
+            chosen.goes_on(self, using, as_json=as_json, **options)
+            return
         of_one = partial(chosen.report, **options)
         sections = all_databases or len(aliases) > 1  # all, however many these are
         ask = partial(report_of_each, aliases, of_one) if sections else partial(of_one, using)

@@ -27,6 +27,7 @@ from django_events.management.events.searching import SEARCH
 from django_events.management.events.shards import SHARDS
 from django_events.management.events.snapshotting import SNAPSHOT
 from django_events.management.events.status import STATUS
+from django_events.management.events.tailing import TAIL
 from django_events.management.events.verifying import VERIFY
 from django_events.management.events.workers import WORKERS
 
@@ -40,6 +41,7 @@ ALL = (
     WORKERS,
     SCALE,
     PEEK,
+    TAIL,
     FATE,
     MATCH,
     SEARCH,

@@ -24,17 +24,24 @@ def no_arguments(parser: CommandParser) -> None:
     """It takes nothing but what all subcommands take."""
 
 
+def no_report(using: str, **options: Any) -> Report:
+    """It prints by itself."""
+    return Report(None, "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subcommand:
     """One word behind `manage.py events`: its arguments, and the function that answers with a report.
 
     The function gets the database alias and the options by name. Where it may be asked of several databases at a time
-    (`several`), each gets a section of its own.
+    (`several`), each gets a section of its own. One that prints line by line until Ctrl-C has `goes_on` instead, which
+    gets the command, too.
     """
 
     name: str
     help: str
-    report: Callable[..., Report]
+    report: Callable[..., Report] = no_report
+    goes_on: Callable[..., None] | None = None
     arguments: Callable[[CommandParser], None] = no_arguments
     several: bool = False
 

@@ -1515,6 +1515,7 @@ SUBCOMMANDS = {
     "workers": [],
     "scale": ["billing"],
     "peek": ["orders"],
+    "tail": ["orders"],
     "fate": ["orders/1"],
     "match": ["billing"],
     "search": ["orders", "a text"],

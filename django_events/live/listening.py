@@ -1,0 +1,363 @@
+"""Listeners: events as they come into the log, for code that is no consumer.
+
+    with listen(orders, types=["order.*"]) as listener:
+        for event in listener:
+            ...
+
+    async for event in listen([orders, payments], since="orders/1042,payments/7"):
+        ...
+
+A listener has no row and no claim on retention, and what it gets is neither retried nor remembered.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, Self
+
+from django_events.declarations import DeclaredTopic
+from django_events.declarations.limits import texts
+from django_events.exceptions import EventExpired, Invalid, Refused
+from django_events.live import positions, tailing
+from django_events.live.reading import LiveFilter, Tailed
+from django_events.live.tailing import Stage
+from django_events.models import Event
+from django_events.received import ReceivedEvent
+
+MOST_EVENTS = 500  # that wait for a listener; one for which more would wait reads by itself
+MOST_BYTES = 4_194_304  # of their payloads together; a single event may be larger
+
+Topics = DeclaredTopic | str | Sequence[DeclaredTopic | str]
+
+
+def listen(
+    topics: Topics,
+    *,
+    since: str | None = None,
+    types: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    where: str | None = None,
+    expired: Literal["raise", "skip"] = "raise",
+    using: str | None = None,
+) -> "LiveListener":
+    """Listen to what comes into the logs of topics, by `for` or by `async for`, each topic in the order of its ids.
+
+    `since` is a position, the last event that was seen: `orders/1042`, or one for each topic with commas between;
+    'beginning' is all that is in the logs. A topic without a position begins where its log ends when the listener is
+    opened: by `with`, `async with`, or the first step of the iteration. It reads, and nothing else.
+    """
+    names = [str(one) for one in ([topics] if isinstance(topics, DeclaredTopic | str) else topics)]
+    if not names or len(set(names)) != len(names):
+        raise Invalid(f"topics is {names!r}, expected one topic or several different ones.")
+    if expired not in ("raise", "skip"):
+        raise Invalid(f"expired is {expired!r}, expected 'raise' or 'skip'.")
+    begins: dict[str, int] | Literal["beginning"] = {}
+    if since == "beginning":
+        begins = "beginning"
+    elif since is not None:
+        begins = positions.read(since)
+        if unknown := begins.keys() - set(names):
+            raise Invalid(f"since names topic {min(unknown)!r}, which is not listened to: {', '.join(names)}.")
+    wanted = LiveFilter(texts(types), texts(keys), where)
+    wanted.refuse_wrong()
+    return LiveListener(using or Event.objects.db, names, begins, wanted, skips_expired=expired == "skip")
+
+
+class LiveListener:
+    """What `listen` gives: an iterator, plain and async, of one reader. It is made by `listen` only.
+
+    `take` and `atake` give one event, and may be called again after an EventExpired: they go on behind it.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        names: Sequence[str],
+        begins: dict[str, int] | Literal["beginning"],
+        wanted: LiveFilter,
+        *,
+        skips_expired: bool,
+    ) -> None:
+        self.using = using
+        self.names = names
+        self.begins = begins
+        self.wanted = wanted
+        self.stage = Stage.NEW
+        self.topics: dict[int, Tailed] = {}
+        self._skips_expired = skips_expired
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._waiting: deque[ReceivedEvent | Exception] = deque()
+        self._bytes = 0
+        self._fed: dict[int, int] = {}  # by topic: up to which id the events are in `_waiting`, or don't fit
+        self._passed: dict[str, int] = {}  # by name: the last event that was taken
+        self._ids: dict[str, int] = {}
+        self._asked = False  # whether it waits to be read for
+        self._told = threading.Event()
+        self._told_loop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._entered = False
+
+    # For those who listen
+
+    def take(self, timeout: float | None = None) -> ReceivedEvent | None:
+        """The next event; None after so many seconds without one, or when the listener is closed."""
+        self._begin()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._told.clear()
+            if (event := self._next()) is not None:
+                return event
+            left = None if deadline is None else deadline - time.monotonic()
+            if self.closed or (left is not None and left <= 0):
+                return None
+            self._told.wait(left)
+
+    async def atake(self, timeout: float | None = None) -> ReceivedEvent | None:
+        """The same in an event loop: it keeps no thread while it waits."""
+        self._begin()
+        told = self._told_in_loop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    told.clear()
+                    if (event := self._next()) is not None:
+                        return event
+                    if self.closed:
+                        return None
+                    await told.wait()
+        return None
+
+    @property
+    def position(self) -> str:
+        """Where to go on behind what was taken, for `since`: also events that don't fit are passed by it."""
+        with self._lock:
+            waiting = {one.topic for one in self._waiting if isinstance(one, ReceivedEvent)}
+            if any(isinstance(one, Exception) for one in self._waiting):  # it is still to be told
+                waiting.update(self._passed)
+            return positions.written(
+                {
+                    topic.name: self._passed[topic.name] if topic.name in waiting else self._fed[topic.id]
+                    for topic in self.topics.values()
+                }
+            )
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more comes."""
+        return self.stage is Stage.ENDED and not self._waiting
+
+    def close(self) -> None:
+        """End it. Without listeners its tailer ends, too. Repeating it does nothing."""
+        if self._end(discard=True):
+            tailing.leave(self, wait=True)
+
+    async def aclose(self) -> None:
+        """The same in an event loop: the tailer's threads end soon afterwards."""
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End it from any thread, without waiting for anything."""
+        if self._end(discard=True):
+            tailing.leave(self, wait=False)
+
+    def __iter__(self) -> Iterator[ReceivedEvent]:
+        try:
+            while (event := self.take()) is not None:
+                yield event
+        finally:
+            if not self._entered:
+                self.close()
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
+        try:
+            while (event := await self.atake()) is not None:
+                yield event
+        finally:
+            if not self._entered:
+                self.cancel()
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        try:
+            self._begin()
+            while not self._is_open():
+                self._told.clear()
+                if not self._is_open():
+                    self._told.wait()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        try:
+            self._begin()
+            told = self._told_in_loop()
+            while not self._is_open():
+                told.clear()
+                if not self._is_open():
+                    await told.wait()
+        except BaseException:
+            self.cancel()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def _begin(self) -> None:
+        if self._process != os.getpid():
+            raise Refused("The listener was made in another process: its threads aren't in this one. Listen anew.")
+        with self._lock:
+            if self.stage is not Stage.NEW:
+                return
+            self.stage = Stage.OPENING
+            self._asked = True
+        tailing.join(self)
+
+    def _is_open(self) -> bool:
+        """Raise what opening it raised."""
+        with self._lock:
+            if self.stage is Stage.ENDED and self._waiting and isinstance(self._waiting[0], Exception):
+                raise self._waiting.popleft()  # type: ignore[misc]  # an exception
+            return self.stage is not Stage.OPENING
+
+    def _told_in_loop(self) -> asyncio.Event:
+        loop = asyncio.get_running_loop()
+        if self._told_loop is None or self._told_loop[0] is not loop:
+            self._told_loop = loop, asyncio.Event()
+        return self._told_loop[1]
+
+    def _next(self) -> ReceivedEvent | None:
+        with self._lock:
+            one = self._waiting.popleft() if self._waiting else None
+            if isinstance(one, ReceivedEvent):
+                self._bytes -= size(one)
+                self._passed[one.topic] = one.id
+            asks = self.stage is Stage.BEHIND and not self._asked and len(self._waiting) <= MOST_EVENTS // 2
+            self._asked = self._asked or asks
+        if asks:
+            tailing.read_for(self)
+        if isinstance(one, Exception):
+            raise one
+        return one if one is None else one.with_attempt(1)  # what one listener does to a value, no other one sees
+
+    # For the tailer
+
+    def opened(self, topics: Sequence[Tailed], begins: Sequence[int]) -> None:
+        """These are its topics, and up to these ids it has seen them."""
+        with self._lock:
+            if self.stage is Stage.OPENING:
+                self.topics = {topic.id: topic for topic in topics}
+                self._fed = {topic.id: begin for topic, begin in zip(topics, begins, strict=True)}
+                self._passed = {topic.name: begin for topic, begin in zip(topics, begins, strict=True)}
+                self.stage = Stage.BEHIND
+        self._tell()
+
+    def fed(self, topic: Tailed) -> int:
+        """Behind which id to read for it."""
+        return self._fed[topic.id]
+
+    def offer(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> None:
+        """Take what the tailer has read, as far as there is room; a listener without room is behind from then on."""
+        with self._lock:
+            if self.stage is not Stage.TAILED:
+                return
+            before = len(self._waiting)
+            if not self._add(topic, events, upto):
+                self.stage = Stage.BEHIND
+            heard = len(self._waiting) > before
+        if heard:
+            self._tell()
+
+    def fill(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> bool:
+        """Take what was read for it alone; returns whether there was room."""
+        with self._lock:
+            has_room = self.stage is Stage.BEHIND and self._add(topic, events, upto)
+        self._tell()
+        return has_room
+
+    def say_expired(self, topic: Tailed, error: EventExpired, upto: int) -> None:
+        """What comes next is gone: go on behind it."""
+        with self._lock:
+            if self.stage is Stage.BEHIND:
+                self._fed[topic.id] = upto
+                if not self._skips_expired:
+                    self._waiting.append(error)
+        self._tell()
+
+    def attach(self) -> bool:
+        """From now on the tailer reads for it."""
+        with self._lock:
+            self._asked = False
+            if self.stage is Stage.BEHIND:
+                self.stage = Stage.TAILED
+            return self.stage is Stage.TAILED
+
+    def fall_behind(self) -> None:
+        """Something is not as it is nearly always: let it be read for by itself, which says what that is."""
+        with self._lock:
+            asks = self.stage is Stage.TAILED
+            if asks:
+                self.stage = Stage.BEHIND
+                self._asked = True
+        if asks:
+            tailing.read_for(self)
+
+    def rest(self) -> bool:
+        """It was read for, and is still behind. Returns whether it has room; if not, it asks when it has."""
+        with self._lock:
+            self._asked = self.stage is Stage.BEHIND and len(self._waiting) <= MOST_EVENTS // 2
+            return self._asked
+
+    def fail(self, error: Exception) -> None:
+        """Nothing more comes behind what waits, but this error."""
+        with self._lock:
+            if self.stage is not Stage.ENDED:
+                self._waiting.append(error)
+        if self._end(discard=False):
+            tailing.leave(self, wait=False)
+
+    def _add(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> bool:
+        for event in events:
+            if event.id <= self._fed[topic.id]:
+                continue
+            bytes_of = size(event)
+            if self._waiting and (len(self._waiting) >= MOST_EVENTS or self._bytes + bytes_of > MOST_BYTES):
+                return False
+            self._waiting.append(event)
+            self._bytes += bytes_of
+            self._fed[topic.id] = event.id
+        self._fed[topic.id] = max(self._fed[topic.id], upto)
+        return True
+
+    def _end(self, *, discard: bool) -> bool:
+        with self._lock:
+            if discard:
+                self._waiting.clear()
+            was, self.stage = self.stage, Stage.ENDED
+        self._tell()
+        return was not in (Stage.NEW, Stage.ENDED)
+
+    def _tell(self) -> None:
+        self._told.set()
+        if self._told_loop is not None:
+            loop, told = self._told_loop
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(told.set)
+
+
+def size(event: ReceivedEvent) -> int:
+    """The bytes of what it carries, about."""
+    return sum(len(one) for one in event.columns[5:8] if isinstance(one, str | bytes | memoryview))

@@ -1,0 +1,338 @@
+"""Server-sent events: a view that sends events to browsers as they come into the log.
+
+    path("live/orders/", sse("orders", authorize=lambda request: {"keys": [f"{request.user.pk}.>"]}))
+
+The `id:` of what is sent is the position in all topics, so a browser's `Last-Event-ID` resumes exactly. Under ASGI a
+stream keeps no thread; under WSGI it keeps that of its request.
+"""
+
+import json
+import logging
+import re
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.core.exceptions import PermissionDenied
+from django.core.handlers.asgi import ASGIRequest
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import DatabaseError, InterfaceError, transaction
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseBase,
+    HttpResponseNotAllowed,
+    StreamingHttpResponse,
+)
+
+from django_events import sql
+from django_events.conf import settings
+from django_events.exceptions import EventExpired, EventsError, Invalid, LogReplaced, UnreadableEvent
+from django_events.live.listening import LiveListener, Topics, listen
+from django_events.masking import without_masked
+from django_events.received import ReceivedEvent
+
+logger = logging.getLogger("django_events.live")
+
+Authorize = Callable[[HttpRequest], Any]
+Transform = Callable[[ReceivedEvent], Any]
+
+FIFTEEN_SECONDS, TWO_SECONDS = timedelta(seconds=15), timedelta(seconds=2)
+FILTERS = {"types", "keys", "where"}
+COME_BACK_AFTER = "5"  # seconds, where a process has as many streams as it may have
+LINE_END = re.compile("\r\n|\r|\n")
+
+
+def sse(
+    topics: Topics,
+    *,
+    authorize: Authorize,
+    transform: Transform | None = None,
+    heartbeat: timedelta = FIFTEEN_SECONDS,
+    retry: timedelta = TWO_SECONDS,
+    using: str | None = None,
+) -> Callable[..., HttpResponseBase]:
+    """A view that sends the events of topics to a browser's `EventSource`, for ASGI and for WSGI.
+
+    `authorize` gets the request, and returns the filter of this user, a dict with `types`, `keys` and `where`, of which
+    none is needed; None and PermissionDenied refuse it. `transform` gets an event and returns what is sent of it, None
+    for nothing. It may be a coroutine function, as `authorize` may be.
+    """
+    listen(topics)  # refuses topics that make no sense
+
+    @transaction.non_atomic_requests
+    def view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if request.method != "GET":
+            return HttpResponseNotAllowed(["GET"])
+        filters = _called(authorize, request)
+        if filters is None or filters is False:
+            raise PermissionDenied("These events are not for this user.")
+        if not isinstance(filters, Mapping) or filters.keys() - FILTERS:
+            raise Invalid(f"authorize() returned {filters!r}, expected a dict with types, keys and where, or None.")
+        since = request.headers.get("Last-Event-ID") or request.GET.get("lastEventId") or None
+        try:
+            listener = listen(topics, since=since, using=using, **filters)
+        except Invalid as error:
+            if since is None:  # it isn't the browser's
+                raise
+            return HttpResponseBadRequest(f"Last-Event-ID: {error}", content_type="text/plain; charset=utf-8")
+        if not _streams.has_room():
+            refused = HttpResponse("This process has as many streams as it may have.", status=503)
+            refused["Retry-After"] = COME_BACK_AFTER
+            return refused
+
+        def anew() -> LiveListener:
+            return listen(topics, using=using, **filters)
+
+        return EventStream(
+            listener, anew, transform, heartbeat=heartbeat, retry=retry, is_async=isinstance(request, ASGIRequest)
+        )
+
+    return view
+
+
+def _called(function: Callable[..., Any], given: Any) -> Any:
+    return async_to_sync(function)(given) if iscoroutinefunction(function) else function(given)
+
+
+class EventStream(StreamingHttpResponse):
+    """The response of a view of `sse`: it goes on until the browser leaves, or the streams of the process are ended."""
+
+    def __init__(
+        self,
+        listener: LiveListener,
+        anew: Callable[[], LiveListener],
+        transform: Transform | None,
+        *,
+        heartbeat: timedelta,
+        retry: timedelta,
+        is_async: bool,
+    ) -> None:
+        self._listener = listener
+        self._anew = anew
+        self._transform = transform
+        self._heartbeat = heartbeat.total_seconds()
+        self._begin = f"retry: {retry.total_seconds() * 1000:.0f}\n"
+        self._over = False
+        super().__init__(self._asend() if is_async else self._send(), content_type="text/event-stream; charset=utf-8")
+        self["Cache-Control"] = "no-cache"
+        self["X-Accel-Buffering"] = "no"
+        _streams.add(self)
+
+    def end(self) -> None:
+        """End it, from any thread; the browser comes back, and goes on where it was."""
+        self._over = True
+        self._listener.cancel()
+
+    def close(self) -> None:
+        self.end()
+        _streams.discard(self)
+        super().close()
+
+    def _send(self) -> Iterator[bytes]:
+        try:
+            yield self._begin.encode()
+            while not self._over:
+                try:
+                    with self._listener as listener:
+                        yield self._heading(listener)
+                        while not listener.closed:
+                            yield self._step(listener)
+                except LogReplaced as error:
+                    yield self._replaced(error)
+                    continue
+                except (EventsError, DatabaseError, InterfaceError) as error:
+                    _say_ended(error)
+                return
+        finally:
+            self.end()
+            _streams.discard(self)
+
+    async def _asend(self) -> AsyncIterator[bytes]:
+        if _is_wanted and threading.current_thread() is threading.main_thread():
+            _catch_sigterm()
+        try:
+            yield self._begin.encode()
+            while not self._over:
+                try:
+                    async with self._listener as listener:
+                        yield self._heading(listener)
+                        while not listener.closed:
+                            try:
+                                event = await listener.atake(self._heartbeat)
+                            except EventExpired as error:
+                                yield _told("expired", error, listener)
+                                continue
+                            text = await self._atext(event, listener)
+                            yield text
+                except LogReplaced as error:
+                    yield self._replaced(error)
+                    continue
+                except (EventsError, DatabaseError, InterfaceError) as error:
+                    _say_ended(error)
+                return
+        finally:
+            self.end()
+            _streams.discard(self)
+
+    def _step(self, listener: LiveListener) -> bytes:
+        try:
+            event = listener.take(self._heartbeat)
+        except EventExpired as error:
+            return _told("expired", error, listener)
+        if event is None:
+            return _heartbeat(listener)
+        try:
+            return _written(event, self._data(event, _called), listener)
+        except Exception as error:
+            return _left_out(event, error, listener)
+
+    async def _atext(self, event: ReceivedEvent | None, listener: LiveListener) -> bytes:
+        if event is None:
+            return _heartbeat(listener)
+        try:
+            if self._transform is not None and iscoroutinefunction(self._transform):
+                return _written(event, await self._transform(event), listener)
+            return _written(event, self._data(event, _called), listener)
+        except Exception as error:
+            return _left_out(event, error, listener)
+
+    def _data(self, event: ReceivedEvent, call: Callable[..., Any]) -> Any:
+        return _as_it_is(event) if self._transform is None else call(self._transform, event)
+
+    def _heading(self, listener: LiveListener) -> bytes:
+        """The position at which it begins: a browser that is cut off before the first event resumes there."""
+        return f"id: {listener.position}\n\n".encode()
+
+    def _replaced(self, error: LogReplaced) -> bytes:
+        """The log is another one: what comes from now on is all there is to tell."""
+        self._listener = self._anew()
+        if self._over:
+            self._listener.cancel()
+        return f"event: replaced\ndata: {json.dumps({'message': str(error)})}\n\n".encode()
+
+
+def _as_it_is(event: ReceivedEvent) -> dict[str, Any]:
+    said = {"topic": event.topic, "id": event.id, "type": event.type, "key": event.key}
+    try:
+        value = event.value
+        json.dumps(value)
+    except (UnreadableEvent, ValueError, RecursionError) as error:
+        return {**said, "value": None, "unreadable": str(error), "logged_at": event.logged_at}
+    return {**said, "value": value, "logged_at": event.logged_at}
+
+
+def _written(event: ReceivedEvent, data: Any, listener: LiveListener) -> bytes:
+    """An event as it is sent; of one that nothing is to be told of, only that it is passed."""
+    if data is None:
+        return _heartbeat(listener)
+    text = data if isinstance(data, str) else json.dumps(without_masked(_plain(data)))
+    name = f"event: {event.type}\n" if event.type and not LINE_END.search(event.type) else ""
+    lines = "".join(f"data: {line}\n" for line in LINE_END.split(text))
+    return f"id: {listener.position}\n{name}{lines}\n".encode(errors="replace")
+
+
+def _plain(data: Any) -> Any:
+    return json.loads(json.dumps(data, cls=DjangoJSONEncoder))
+
+
+def _heartbeat(listener: LiveListener) -> bytes:
+    """A comment, and the position: events that are not for this user are passed, too."""
+    return f":\nid: {listener.position}\n\n".encode()
+
+
+def _told(name: str, error: EventExpired, listener: LiveListener) -> bytes:
+    return f"id: {listener.position}\nevent: {name}\ndata: {json.dumps({'message': str(error)})}\n\n".encode()
+
+
+def _left_out(event: ReceivedEvent, error: Exception, listener: LiveListener) -> bytes:
+    logger.error(
+        "Event %s can't be sent to a browser: it is left out. %s: %s",
+        event.address,
+        type(error).__name__,
+        error,
+        extra={"topic": event.topic, "database": event.database},
+    )
+    return _heartbeat(listener)
+
+
+def _say_ended(error: Exception) -> None:
+    said = sql.said(error) if isinstance(error, DatabaseError | InterfaceError) else str(error)
+    logger.warning("A stream of events to a browser has ended. %s", said, extra={"database": ""})
+
+
+class _Streams:
+    """The open streams of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[EventStream] = set()
+        self._ending = False
+
+    def has_room(self) -> bool:
+        with self._lock:
+            return len(self._open) < settings.LIVE_CONNECTIONS
+
+    def add(self, stream: EventStream) -> None:
+        with self._lock:
+            self._open.add(stream)
+            ending = self._ending
+        if ending:
+            stream.end()
+
+    def discard(self, stream: EventStream) -> None:
+        with self._lock:
+            self._open.discard(stream)
+
+    def end(self, *, for_good: bool) -> int:
+        with self._lock:
+            self._ending = self._ending or for_good
+            ended = list(self._open)
+        for stream in ended:
+            stream.end()
+        return len(ended)
+
+
+_streams = _Streams()
+_is_wanted = False
+_ended_by_signal: Any = object()  # the handler of SIGTERM, where it is ours
+
+
+def end_streams() -> int:
+    """End the streams of this process to browsers, which come back and go on where they were; returns how many."""
+    return _streams.end(for_good=False)
+
+
+def end_streams_on_sigterm() -> None:
+    """Call it in `asgi.py`: on SIGTERM all streams end, and the server need not wait for them, before it does as usual.
+
+    Only the main thread can call it. Repeating it does nothing. Servers install handlers of their own afterwards, so it
+    is done again by the first stream in the main thread's event loop.
+    """
+    global _is_wanted
+    _is_wanted = True
+    _catch_sigterm()
+
+
+def _catch_sigterm() -> None:
+    global _ended_by_signal
+    before = signal.getsignal(signal.SIGTERM)
+    if before is _ended_by_signal:
+        return
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        # The main thread may hold any lock while a handler of a signal runs in it.
+        threading.Thread(target=_streams.end, kwargs={"for_good": True}, daemon=True).start()
+        if callable(before):
+            before(number, frame)
+        elif before is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    _ended_by_signal = ended
+    signal.signal(signal.SIGTERM, ended)

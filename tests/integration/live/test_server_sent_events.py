@@ -1,0 +1,237 @@
+"""Server-sent events: by uvicorn and by Django's WSGI server, resumed exactly, and refused where they have to be."""
+
+import asyncio
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from http.client import HTTPConnection
+
+import pytest
+import uvicorn
+from django.core.asgi import get_asgi_application
+from django.core.exceptions import PermissionDenied
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+from django.core.wsgi import get_wsgi_application
+from django.db import connections
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import path
+
+from django_events import Draft, end_streams, publish_many, sse
+from django_events.live import server_sent_events
+from django_events.maintaining.expiring import expire
+from django_events.models import Topic
+from tests.integration.live.test_listening import no_threads
+from tests.support.fix_topics import transfer_all
+from tests.support.processes import wait_until
+
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("P10")]
+
+PATIENT = 60.0
+
+
+def authorize(request):
+    if user := request.GET.get("user"):
+        return {"keys": [f"{user}.*"]}
+    if "refused" in request.GET:
+        raise PermissionDenied
+    return None if "stranger" in request.GET else {}
+
+
+def shouted(event):
+    if event.value == "bad":
+        raise ValueError("It can't be shouted.")
+    return None if event.value == "quiet" else f"{event.value}!\nTwice."
+
+
+urlpatterns = [
+    path("things/", sse("things", authorize=authorize)),
+    path("both/", sse(["things", "lanes"], authorize=authorize)),
+    path("shouted/", sse("things", authorize=authorize, transform=shouted)),
+    path("plain/", lambda request: HttpResponse("plain")),
+]
+
+
+def fill(topic, *values, **fields):
+    publish_many(topic, [Draft(value=value, **fields) for value in values])
+    transfer_all()
+
+
+@contextmanager
+def serving_asgi():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(get_asgi_application(), lifespan="off", log_level="warning", ws="none")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+        thread.start()
+        try:
+            wait_until(lambda: server.started, what="uvicorn")
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            end_streams()
+            thread.join()
+
+
+@contextmanager
+def serving_wsgi():
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadedWSGIServer(("127.0.0.1", 0), Quiet)
+    server.set_app(get_wsgi_application())
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        end_streams()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture(params=[serving_asgi, serving_wsgi], ids=["uvicorn", "wsgi"])
+def port(request):
+    with override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=[]), request.param() as port:
+        yield port
+    wait_until(no_threads, what="the end of the tailer")
+
+
+@contextmanager
+def streaming(port, where, last=None, method="GET"):
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENT)
+    connection.request(method, where, headers={"Last-Event-ID": last} if last else {})
+    response = connection.getresponse()
+    try:
+        yield response
+    finally:
+        response.close()
+        connection.close()
+
+
+def blocks(response):
+    """What comes, by field, as far as it is dispatched or moves the position."""
+    fields = {}
+    while line := response.readline().decode():
+        name, _, text = line.rstrip("\n").partition(": ")
+        if line == "\n":
+            yield fields
+            fields = {}
+        elif name in fields:
+            fields[name] += f"\n{text}"
+        else:
+            fields[name] = text
+
+
+def events(response, count):
+    found = []
+    for fields in blocks(response):
+        if "data" in fields:
+            found.append(fields)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"It ended after {found}.")
+
+
+def test_events_are_sent_as_they_come_and_resumed_exactly(port, things, lanes):
+    with streaming(port, "/both/") as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert (response.headers["Cache-Control"], response.headers["X-Accel-Buffering"]) == ("no-cache", "no")
+        first = next(blocks(response))
+        assert (first["retry"], first["id"]) == ("2000", "things/0,lanes/0")
+        fill(things, {"n": 1}, type="order.paid", key="7")
+        fill(lanes, "a\nb")
+        one, two = events(response, 2)
+    assert (one["event"], one["id"]) == ("order.paid", "things/1,lanes/0")
+    told = json.loads(one["data"])
+    assert told.pop("logged_at")
+    assert told == {"topic": "things", "id": 1, "type": "order.paid", "key": "7", "value": {"n": 1}}
+    assert json.loads(two["data"])["value"] == "a\nb" and "event" not in two
+
+    fill(things, 2)
+    with streaming(port, "/both/", last=one["id"]) as response:
+        assert {fields["id"] for fields in events(response, 2)} >= {"things/2,lanes/1"}
+    with streaming(port, f"/both/?lastEventId={two['id']}") as response:
+        [again] = events(response, 1)
+        assert json.loads(again["data"])["value"] == 2
+
+
+def test_each_user_gets_what_is_for_this_user(port, things):
+    with override_settings(DJANGO_EVENTS={"MASKED_FIELDS": ["card"]}):
+        fill(things, {"card": "4711"}, key="ann.1")
+        fill(things, {"card": "0815"}, key="bob.1")
+        with streaming(port, "/things/?user=bob", last="things/0") as response:
+            [one] = events(response, 1)
+    assert (one["id"], json.loads(one["data"])["value"]) == ("things/2", {"card": "•••"})
+
+
+def test_what_is_sent_can_be_chosen_and_what_fails_is_left_out(port, things):
+    fill(things, "quiet", "bad", "loud")
+    with streaming(port, "/shouted/", last="things/0") as response:
+        [one] = events(response, 1)
+    assert (one["id"], one["data"]) == ("things/3", "loud!\nTwice.")
+
+
+def test_what_has_expired_is_told_and_it_goes_on(port, make_topic):
+    topic = make_topic(segment_size=100, retention_events=1)
+    fill(topic, *range(1, 151))
+    assert expire("default", Topic.objects.get(name=topic.name)).segments == 1
+    with streaming(port, "/things/", last="things/20") as response:
+        gone, one = events(response, 2)
+    assert gone["event"] == "expired" and "things/21 to things/100" in gone["data"]
+    assert one["id"] == "things/101"
+
+
+def test_a_log_that_is_another_one_is_told(port, things):
+    with streaming(port, "/things/", last="things/5") as response:
+        [gone] = events(response, 1)
+        assert gone["event"] == "replaced"
+        assert next(blocks(response))["id"] == "things/0"
+        fill(things, 1)
+        assert events(response, 1)[0]["id"] == "things/1"
+
+
+@pytest.mark.parametrize(
+    ("where", "method", "last", "status"),
+    [
+        ("/things/", "POST", None, 405),
+        ("/things/", "GET", "nonsense", 400),
+        ("/things/?stranger", "GET", None, 403),
+        ("/things/?refused", "GET", None, 403),
+    ],
+)
+def test_what_is_refused(port, things, where, method, last, status):
+    with streaming(port, where, last=last, method=method) as response:
+        assert response.status == status
+        assert status != 400 or "'nonsense' is no position" in response.read().decode()
+
+
+def test_a_process_has_so_many_streams_and_not_more(port, things):
+    with override_settings(DJANGO_EVENTS={"LIVE_CONNECTIONS": 1}):
+        with streaming(port, "/things/") as first:
+            next(blocks(first))
+            with streaming(port, "/things/") as second:
+                assert (second.status, second.headers["Retry-After"]) == (503, "5")
+            assert end_streams() == 1
+            assert first.read() is not None
+        wait_until(server_sent_events._streams.has_room, what="room")
+
+
+def test_streams_that_are_ended_come_back_without_loss(port, things):
+    seen, last = [], "things/0"
+    for n in range(10):
+        fill(things, n, n + 100)
+        with streaming(port, "/things/", last=last) as response:
+            for fields in events(response, 1 + n % 2):
+                seen.append(json.loads(fields["data"])["value"])
+                last = fields["id"]
+            end_streams()
+    with streaming(port, "/things/", last=last) as response:
+        seen += [json.loads(one["data"])["value"] for one in events(response, 20 - len(seen))]
+    assert seen == [value for n in range(10) for value in (n, n + 100)]
+    connections.close_all()
