@@ -67,10 +67,7 @@ class ClockAdmin(Lists):
     list_filter = (DatabaseFilter,)
     list_select_related = ("topic",)
     ordering = ("next_at", "id")
-    fields = (
-        "name", "topic_name", "cron", "tz", "type", "key", "missed", "overlap", "next", "last", "paused", "skipped",
-        "last_skipped", "skipped_for", "is_declared",
-    )  # fmt: skip
+    fields = ("name", "topic_name", "cron", "tz", "type", "key", "missed", "next", "last", "paused", "is_declared")
     sortable_by = ()
     actions = ("pause", "resume", "run", "remove")
 
@@ -89,10 +86,6 @@ class ClockAdmin(Lists):
     @admin.display(description=_("paused at"))
     def paused(self, row: Clock) -> str:
         return local(row.paused_at)
-
-    @admin.display(description=_("last one left out"))
-    def last_skipped(self, row: Clock) -> str:
-        return local(row.skipped_at)
 
     @admin.display(description=_("declared"), boolean=True)
     def is_declared(self, row: Clock) -> bool:

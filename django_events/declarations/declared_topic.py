@@ -12,7 +12,7 @@ from django_events.drafts import UNSET, Draft, EventFields, Receipt
 from django_events.operable import Changeable
 
 if TYPE_CHECKING:
-    from django_events.declarations.declared_clock import DeclaredClock, Missed, Overlap
+    from django_events.declarations.declared_clock import DeclaredClock, Missed
 
 
 def _publishing() -> Any:
@@ -63,15 +63,13 @@ class DeclaredTopic(Changeable):
         key: str | None = None,
         value: Any = None,
         missed: "Missed" = "latest",
-        overlap: "Overlap" = "allow",
         name: str | None = None,
     ) -> "DeclaredClock":
         """Declare a clock: an event here at each time that a cron expression names in a time zone.
 
         `manage.py migrate` makes its row, and the transfer publishes each tick exactly once, in the order of the ticks.
         Its metadata say which: `clock` and `tick`. After an outage, `missed` says which of the ticks that passed
-        are published: the latest one, all (the newest 1,000), or with "skip" none that is a minute late. With
-        `overlap="skip"` a tick is left out while a consumer of the topic has not handled the last one.
+        are published: the latest one, all (the newest 1,000), or with "skip" none that is a minute late.
         """
         from django_events.declarations.declared_clock import DeclaredClock
         from django_events.declarations.registries import clocks
@@ -86,7 +84,6 @@ class DeclaredTopic(Changeable):
             key=key,
             value=value,
             missed=missed,
-            overlap=overlap,
             declared_at=f"{caller.f_code.co_filename}:{caller.f_lineno}",
         )
         clocks.add(declared)

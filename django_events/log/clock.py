@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 
 from django_events import declarations, sql
 from django_events.declarations.cron import newest_ticks, ticks_after
-from django_events.statements import log_table
 
 logger = logging.getLogger("django_events.transfer")
 SQL = sql.beside(__name__)
@@ -86,10 +85,9 @@ class DueTicks:
         with sql.batch(self.using, question) as [rows]:
             if not rows:
                 return False
-            [(clock_id, name, cron, tz, missed, overlap, topic_id, ticket, behind, *times)] = rows
+            [(clock_id, name, cron, tz, missed, *times)] = rows
             first, now = (datetime.fromtimestamp(seconds, UTC) for seconds in times)
-            alone = overlap == "skip"
-            of_all = missed == "all" or (bool(self._ahead) and not alone)
+            of_all = missed == "all" or bool(self._ahead)
             try:
                 following = next(ticks_after(cron, tz, now), None)
                 ticks = newest_ticks(cron, tz, first, now, most=MOST_MISSED if of_all else 1)
@@ -99,46 +97,14 @@ class DueTicks:
                 return True
             if missed == "skip" and not self._ahead:
                 ticks = [tick for tick in ticks if now - tick.astimezone(UTC) < LATE]
-            log = log_table(topic_id)
-            if alone and ticks and behind is not None:
-                statement = SQL.not_handled_by.on(log=log, topic_id=topic_id)
-                for (consumer,) in sql.fetch(self.using, statement, name=name, ticket=ticket, behind=behind):
-                    self._skip(clock_id, name, ticks[-1], following, consumer)
-                    return True
-            if alone:
-                last_ids = sql.fetch(self.using, sql.shared.last_readable.on(log=log, topic_id=topic_id, after=0))
-                behind = last_ids[0][0] if last_ids else 0
-            ticket = publish_ticks(self.using, clock_id, ticks)
-            sql.fetch(
-                self.using,
-                SQL.move_on,
-                clock_id=clock_id,
-                next_at=following,
-                last_at=_last(ticks),
-                ticket=ticket,
-                behind=behind if alone and ticks else None,
-            )
+            publish_ticks(self.using, clock_id, ticks)
+            sql.fetch(self.using, SQL.move_on, clock_id=clock_id, next_at=following, last_at=_last(ticks))
             return True
 
-    def _skip(self, clock_id: int, name: str, tick: datetime, following: datetime | None, consumer: str) -> None:
-        """Leave a tick out, because the one before is not handled."""
-        sql.fetch(self.using, SQL.note_skipped, clock_id=clock_id, next_at=following, skipped_for=consumer)
-        logger.warning(
-            "Clock %s leaves out its tick of %s: the one before %s.",
-            name,
-            tick.isoformat(),
-            f"is not handled by consumer {consumer!r}" if consumer else "is not in the log",
-            extra={"database": self.using, "clock": name, "consumer": consumer},
-        )
 
-
-def publish_ticks(using: str, clock_id: int, ticks: Iterable[datetime]) -> int | None:
-    """Put an event for each tick into the buffer, in the caller's transaction, which has the clock's row locked.
-
-    Returns the ticket of the last one, if there is one.
-    """
-    [[ticket]] = sql.fetch(using, SQL.publish_ticks, clock_id=clock_id, ticks=[tick.isoformat() for tick in ticks])
-    return ticket  # type: ignore[no-any-return]
+def publish_ticks(using: str, clock_id: int, ticks: Iterable[datetime]) -> None:
+    """Put an event for each tick into the buffer, in the caller's transaction, which has the clock's row locked."""
+    sql.fetch(using, SQL.publish_ticks, clock_id=clock_id, ticks=[tick.isoformat() for tick in ticks])
 
 
 def _last(ticks: list[datetime]) -> datetime | None:

@@ -956,44 +956,9 @@ class Migration(OnPostgreSQL):
                         verbose_name="missed ticks",
                     ),
                 ),
-                (
-                    "overlap",
-                    models.CharField(
-                        choices=[("allow", "allow"), ("skip", "skip")],
-                        db_default="allow",
-                        default="allow",
-                        help_text="Whether a tick is published while a consumer has not handled the last one.",
-                        max_length=5,
-                        verbose_name="overlap",
-                    ),
-                ),
                 ("next_at", models.DateTimeField(verbose_name="next tick")),
                 ("last_at", models.DateTimeField(blank=True, null=True, verbose_name="last tick")),
                 ("paused_at", models.DateTimeField(blank=True, null=True, verbose_name="paused at")),
-                ("ticket", models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="last ticket")),
-                (
-                    "behind",
-                    models.BigIntegerField(
-                        blank=True,
-                        editable=False,
-                        help_text="The last tick's event came behind this id.",
-                        null=True,
-                        verbose_name="behind",
-                    ),
-                ),
-                ("skipped", models.BigIntegerField(db_default=0, default=0, verbose_name="ticks left out")),
-                ("skipped_at", models.DateTimeField(blank=True, null=True, verbose_name="last one left out")),
-                (
-                    "skipped_for",
-                    models.CharField(
-                        blank=True,
-                        db_default="",
-                        default="",
-                        help_text="The consumer that had not handled the tick before.",
-                        max_length=63,
-                        verbose_name="left out for",
-                    ),
-                ),
                 (
                     "topic",
                     models.ForeignKey(

@@ -25,31 +25,9 @@ class Clock(models.Model):
         max_length=6,
         choices=[("latest", _("latest")), ("all", _("all")), ("skip", _("skip"))],
     )
-    overlap = models.CharField(
-        _("overlap"),
-        max_length=5,
-        default="allow",
-        db_default="allow",
-        choices=[("allow", _("allow")), ("skip", _("skip"))],
-        help_text=_("Whether a tick is published while a consumer has not handled the last one."),
-    )
     next_at = models.DateTimeField(_("next tick"))
     last_at = models.DateTimeField(_("last tick"), null=True, blank=True)
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
-    ticket = models.BigIntegerField(_("last ticket"), null=True, blank=True, editable=False)
-    behind = models.BigIntegerField(
-        _("behind"), null=True, blank=True, editable=False, help_text=_("The last tick's event came behind this id.")
-    )
-    skipped = models.BigIntegerField(_("ticks left out"), default=0, db_default=0)
-    skipped_at = models.DateTimeField(_("last one left out"), null=True, blank=True)
-    skipped_for = models.CharField(
-        _("left out for"),
-        max_length=63,
-        blank=True,
-        default="",
-        db_default="",
-        help_text=_("The consumer that had not handled the tick before."),
-    )
 
     class Meta:
         db_table = "django_events_clock"

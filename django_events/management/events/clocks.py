@@ -42,18 +42,14 @@ def _listed(using: str) -> Report:
             "type": row.type,
             "key": row.key,
             "missed": row.missed,
-            "overlap": row.overlap,
             "next_at": None if row.paused_at else row.next_at,
             "last_at": row.last_at,
             "paused_at": row.paused_at,
-            "skipped": row.skipped,
-            "skipped_at": row.skipped_at,
-            "skipped_for": row.skipped_for,
             "declared": row.name in declared,
         }
         for row in Clock.objects.using(using).select_related("topic").defer("value").order_by("name")
     ]
-    shown = ["clock", "topic", "cron", "tz", "type", "next_at", "last_at", "paused_at", "skipped", "declared"]
+    shown = ["clock", "topic", "cron", "tz", "type", "next_at", "last_at", "paused_at", "declared"]
     cells = [[row[name] for name in shown] for row in data]
     return Report(data, table([name.replace("_", " ") for name in shown], cells) if cells else "No clocks.")
 
