@@ -60,14 +60,39 @@ VERBS = {
 }
 
 
+# What people read for what a consumer was at when a tick was left out because of it.
+WHYS = {
+    "paused": _("paused"),
+    "stopped": _("stopped"),
+    "unlogged": _("waiting for the event to come into the log"),
+    "in hand": _("handling it"),
+    "retrying": _("retrying"),
+    "pending": _("not there yet"),
+}
+
+
 class ClockAdmin(Lists):
     """Clocks, the one that ticks next first."""
 
-    list_display = ("name", "topic_name", "cron", "tz", "type", "next", "last", "paused", "is_declared")
+    list_display = ("name", "topic_name", "cron", "tz", "type", "next", "last", "overlaps", "paused", "is_declared")
     list_filter = (DatabaseFilter,)
     list_select_related = ("topic",)
     ordering = ("next_at", "id")
-    fields = ("name", "topic_name", "cron", "tz", "type", "key", "missed", "next", "last", "paused", "is_declared")
+    fields = (
+        "name",
+        "topic_name",
+        "cron",
+        "tz",
+        "type",
+        "key",
+        "missed",
+        "overlap",
+        "next",
+        "last",
+        "overlaps",
+        "paused",
+        "is_declared",
+    )
     sortable_by = ()
     actions = ("pause", "resume", "run", "remove")
 
@@ -82,6 +107,18 @@ class ClockAdmin(Lists):
     @admin.display(description=_("last tick"))
     def last(self, row: Clock) -> str:
         return local(row.last_at)
+
+    @admin.display(description=_("overlapped"))
+    def overlaps(self, row: Clock) -> str:
+        """How many ticks were left out, and because of which consumer the last one was."""
+        if not row.overlapped:
+            return ""
+        return str(_("%(count)d, last %(at)s: %(consumer)s was %(state)s")) % {
+            "count": row.overlapped,
+            "at": local(row.overlapped_at),
+            "consumer": row.overlapped_by,
+            "state": WHYS[row.overlapped_as],
+        }
 
     @admin.display(description=_("paused at"))
     def paused(self, row: Clock) -> str:

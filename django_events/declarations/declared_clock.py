@@ -9,6 +9,7 @@ from django_events.declarations.limits import is_storable
 from django_events.operable import Pausable
 
 Missed = Literal["latest", "all", "skip"]
+Overlap = Literal["allow", "skip"]
 LONGEST_NAME = 300
 
 
@@ -24,6 +25,7 @@ class DeclaredClock(Pausable):
     key: str | None = None
     value: Any = field(default=None, repr=False, hash=False)  # payloads are kept out of logs
     missed: Missed = "latest"
+    overlap: Overlap = "allow"
     declared_at: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -41,3 +43,10 @@ class DeclaredClock(Pausable):
             yield f"Clock {self.name!r} has type={self.type!r}, expected the type of its events, like 'nightly'."
         if self.missed not in get_args(Missed):
             yield f"Clock {self.name!r} has missed={self.missed!r}, expected one of {', '.join(get_args(Missed))}."
+        if self.overlap not in get_args(Overlap):
+            yield f"Clock {self.name!r} has overlap={self.overlap!r}, expected one of {', '.join(get_args(Overlap))}."
+        elif self.overlap == "skip" and self.missed == "all":
+            yield (
+                f"Clock {self.name!r} has missed='all' and overlap='skip', which contradict each other: all the ticks "
+                "of an outage come at once, and one alone may be unhandled. Take missed='latest'."
+            )

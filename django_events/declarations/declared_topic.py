@@ -12,7 +12,7 @@ from django_events.drafts import UNSET, Draft, EventFields, Receipt
 from django_events.operable import Changeable
 
 if TYPE_CHECKING:
-    from django_events.declarations.declared_clock import DeclaredClock, Missed
+    from django_events.declarations.declared_clock import DeclaredClock, Missed, Overlap
 
 
 def _publishing() -> Any:
@@ -63,13 +63,15 @@ class DeclaredTopic(Changeable):
         key: str | None = None,
         value: Any = None,
         missed: "Missed" = "latest",
+        overlap: "Overlap" = "allow",
         name: str | None = None,
     ) -> "DeclaredClock":
         """Declare a clock: an event here at each time that a cron expression names in a time zone.
 
         `manage.py migrate` makes its row, and the transfer publishes each tick exactly once, in the order of the ticks.
         Its metadata say which: `clock` and `tick`. After an outage, `missed` says which of the ticks that passed
-        are published: the latest one, all (the newest 1,000), or with "skip" none that is a minute late.
+        are published: the latest one, all (the newest 1,000), or with "skip" none that is a minute late. With
+        `overlap="skip"` a tick is left out while a consumer has not handled the one before.
         """
         from django_events.declarations.declared_clock import DeclaredClock
         from django_events.declarations.registries import clocks
@@ -84,6 +86,7 @@ class DeclaredTopic(Changeable):
             key=key,
             value=value,
             missed=missed,
+            overlap=overlap,
             declared_at=f"{caller.f_code.co_filename}:{caller.f_lineno}",
         )
         clocks.add(declared)

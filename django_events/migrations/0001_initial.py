@@ -956,9 +956,71 @@ class Migration(OnPostgreSQL):
                         verbose_name="missed ticks",
                     ),
                 ),
+                (
+                    "overlap",
+                    models.CharField(
+                        choices=[("allow", "allow"), ("skip", "skip")],
+                        default="allow",
+                        help_text="Whether a tick is left out while a consumer has not handled the one before.",
+                        max_length=5,
+                        verbose_name="overlap",
+                    ),
+                ),
                 ("next_at", models.DateTimeField(verbose_name="next tick")),
                 ("last_at", models.DateTimeField(blank=True, null=True, verbose_name="last tick")),
                 ("paused_at", models.DateTimeField(blank=True, null=True, verbose_name="paused at")),
+                (
+                    "last_ticket",
+                    models.BigIntegerField(
+                        blank=True, editable=False, null=True, verbose_name="ticket of the last tick"
+                    ),
+                ),
+                (
+                    "last_published_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last tick published at"),
+                ),
+                (
+                    "last_behind",
+                    models.BigIntegerField(
+                        db_default=0,
+                        default=0,
+                        editable=False,
+                        help_text="An id of the log: the event of the last tick has a higher one.",
+                        verbose_name="last tick is behind",
+                    ),
+                ),
+                (
+                    "overlapped",
+                    models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name="overlapped"),
+                ),
+                (
+                    "overlapped_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last overlapped tick"),
+                ),
+                (
+                    "overlapped_by",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        editable=False,
+                        help_text="The consumer that had not handled the tick before.",
+                        max_length=63,
+                        verbose_name="overlapped by",
+                    ),
+                ),
+                (
+                    "overlapped_as",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        editable=False,
+                        help_text="What that consumer was at: it was paused, for example.",
+                        max_length=10,
+                        verbose_name="overlapped as",
+                    ),
+                ),
                 (
                     "topic",
                     models.ForeignKey(

@@ -25,9 +25,45 @@ class Clock(models.Model):
         max_length=6,
         choices=[("latest", _("latest")), ("all", _("all")), ("skip", _("skip"))],
     )
+    overlap = models.CharField(
+        _("overlap"),
+        max_length=5,
+        default="allow",
+        choices=[("allow", _("allow")), ("skip", _("skip"))],
+        help_text=_("Whether a tick is left out while a consumer has not handled the one before."),
+    )
     next_at = models.DateTimeField(_("next tick"))
     last_at = models.DateTimeField(_("last tick"), null=True, blank=True)
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
+    last_ticket = models.BigIntegerField(_("ticket of the last tick"), null=True, blank=True, editable=False)
+    last_published_at = models.DateTimeField(_("last tick published at"), null=True, blank=True, editable=False)
+    last_behind = models.BigIntegerField(
+        _("last tick is behind"),
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text=_("An id of the log: the event of the last tick has a higher one."),
+    )
+    overlapped = models.BigIntegerField(_("overlapped"), default=0, db_default=0, editable=False)
+    overlapped_at = models.DateTimeField(_("last overlapped tick"), null=True, blank=True, editable=False)
+    overlapped_by = models.CharField(
+        _("overlapped by"),
+        max_length=63,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text=_("The consumer that had not handled the tick before."),
+    )
+    overlapped_as = models.CharField(
+        _("overlapped as"),
+        max_length=10,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text=_("What that consumer was at: it was paused, for example."),
+    )
 
     class Meta:
         db_table = "django_events_clock"

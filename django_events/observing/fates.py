@@ -32,12 +32,12 @@ def fates(using: str, topic: models.Topic, event_id: int) -> list[Fate]:
     """All consumers of the topic, by name. In one statement, that reads by the keys of the event."""
     try:
         with sql.by_index(using):
-            return _asked(using, topic, event_id, SQL.meets)
+            return _asked(using, topic, event_id, sql.shared.meets)
     except DatabaseError as error:
         if not sql.kind_of(error).of_data:
             raise
         # The predicate of some consumer fails on this event, and that consumer is quarantined for it.
-        return _asked(using, topic, event_id, SQL.meets_unknown)
+        return _asked(using, topic, event_id, sql.shared.meets_unknown)
 
 
 def _asked(using: str, topic: models.Topic, event_id: int, meets: sql.Statement) -> list[Fate]:

@@ -15,7 +15,7 @@ from django_events.publishing.encoding import BufferRow, encode
 
 SQL = sql.beside(__name__)
 
-SHOWN = ("topic", "cron", "tz", "type", "key", "missed")
+SHOWN = ("topic", "cron", "tz", "type", "key", "missed", "overlap")
 
 
 def sync(using: str) -> list[str]:
@@ -39,6 +39,7 @@ def _sync(using: str, declared: declarations.DeclaredClock) -> list[str]:
             key=event.key,
             value=event.value,
             missed=declared.missed,
+            overlap=declared.overlap,
             next_at=first,
         )
         if new:
@@ -64,6 +65,7 @@ def _sync(using: str, declared: declarations.DeclaredClock) -> list[str]:
                 key=event.key,
                 value=event.value,
                 missed=declared.missed,
+                overlap=declared.overlap,
                 next_at=first if starts_anew else None,
             )
     return [f"Clock {declared}: {', '.join(changes)}."] if changes else []

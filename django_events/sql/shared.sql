@@ -243,6 +243,44 @@ FOR UPDATE
 SELECT e.logged_at < %(moment)s, e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id = {id}
 
 
+-- name: meets
+-- Part of a SELECT: whether an event `e` is for a consumer `c`, by its filter as it is registered.
+--
+-- Relies on: nothing but the two rows.
+(
+    (
+        c.types IS NULL
+        OR c.types @> to_jsonb(e.type)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.type_expressions) AS x WHERE e.type ~ x)
+    )
+    AND (
+        c.keys IS NULL
+        OR c.keys @> to_jsonb(e.key)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
+    )
+    AND (c."where" IS NULL OR coalesce(e.value @@ c."where"::jsonpath, false))
+)
+
+
+-- name: meets_unknown
+-- Part of a SELECT: in the place of `meets`, where the predicate of some consumer fails on the event: null for all with a predicate.
+--
+-- Relies on: nothing but the two rows.
+(
+    (
+        c.types IS NULL
+        OR c.types @> to_jsonb(e.type)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.type_expressions) AS x WHERE e.type ~ x)
+    )
+    AND (
+        c.keys IS NULL
+        OR c.keys @> to_jsonb(e.key)
+        OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
+    )
+    AND (c."where" IS NULL OR NULL)
+)
+
+
 -- name: next_logged_before
 -- As `logged_before`, for the next event behind an id that is not there: it was removed.
 --

@@ -84,6 +84,7 @@ class Drain:
     def _move(self) -> int:
         """Move all that is in the buffer; returns how many events that were."""
         total = 0
+        self._transfer.ticks.begin_round()
         while (moved := self._transfer.move()) or self._transfer.left:
             total += moved
             self._wait(moved, "moving events, because it holds a lock on their topic")

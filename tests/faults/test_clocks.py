@@ -29,6 +29,10 @@ CREATE TRIGGER gate BEFORE UPDATE ON django_events_clock FOR EACH ROW
 AT_THE_GATE = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%django_events_clock%'"
 )
+DUE = "SELECT count(*) FROM django_events_clock WHERE next_at <= clock_timestamp() AND paused_at IS NULL"
+TICK = """
+UPDATE django_events_clock SET next_at = date_trunc('second', clock_timestamp()) WHERE paused_at IS NULL
+"""
 EVENTS = "SELECT count(*) FROM django_events_event WHERE metadata ->> 'clock' = 'echoes.tick'"
 
 
@@ -38,6 +42,7 @@ class Clockwork:
     def __init__(self, url: str) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute(GATE)
+        self.connection.execute("UPDATE django_events_clock SET paused_at = now() WHERE name <> 'echoes.tick'")
         self.rounds = 0
 
     def ask(self, question: str) -> int:
@@ -52,15 +57,15 @@ class Clockwork:
 
     def let_tick(self) -> None:
         self.rounds += 1
-        self.connection.execute("UPDATE django_events_clock SET next_at = date_trunc('second', clock_timestamp())")
+        self.connection.execute(TICK)
 
     def at_the_gate(self) -> int:
         return self.ask(AT_THE_GATE)
 
     def has_ticked(self) -> bool:
         """Whether the event of each round is in the log, and the next tick is to come."""
-        to_come = self.ask("SELECT count(*) FROM django_events_clock WHERE next_at > clock_timestamp()")
-        return bool(to_come) and self.ask("SELECT count(*) FROM django_events_bufferedevent") == 0
+        due = self.ask(DUE)
+        return not due and self.ask("SELECT count(*) FROM django_events_bufferedevent") == 0
 
     def check(self) -> None:
         assert self.ask(EVENTS) == self.rounds
@@ -153,3 +158,61 @@ def test_two_transfers_of_which_one_is_killed_again_and_again(processes: Process
         transfers[victim] = processes.start("run_transfer")
         processes.wait_until(clockwork.has_ticked, what="a tick while a transfer is killed")
     clockwork.check()
+
+
+# Of the clock that skips, the consumer is a row without a worker.
+OPENED = "SELECT count(*) FROM django_events_event WHERE metadata ->> 'clock' = 'echoes.alone'"
+READER = """
+INSERT INTO django_events_consumer (name, topic_id, partitioned, mode, ordered, live, filled_until)
+SELECT 'reader_of_alone', id, false, 'stream', false, false, 0 FROM django_events_topic WHERE name = 'echoes';
+INSERT INTO django_events_position (
+    consumer_id, partition, position, number, handled, failed, ignored, dead_lettered, attempts, careful_until, error,
+    holder
+)
+SELECT id, -1, 0, 0, 0, 0, 0, 0, 0, 0, '', '' FROM django_events_consumer WHERE name = 'reader_of_alone'
+"""
+PASS = """
+UPDATE django_events_position SET position = 1000000
+WHERE consumer_id = (SELECT id FROM django_events_consumer WHERE name = 'reader_of_alone')
+"""
+
+
+@pytest.fixture
+def alone(clockwork: Clockwork) -> Iterator[Clockwork]:
+    clockwork.connection.execute(
+        "UPDATE django_events_clock SET paused_at = CASE WHEN name = 'echoes.alone' THEN NULL ELSE now() END"
+    )
+    clockwork.connection.execute(READER)
+    yield clockwork
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_of_a_clock_that_skips_no_two_ticks_are_open_whatever_becomes_of_a_transfer(
+    processes: Processes, alone: Clockwork, how: signal.Signals
+):
+    """It ends, or stands, with the tick in the buffer and not committed; another one publishes it and no next one."""
+    struck = start_in_the_middle(processes, alone)
+    struck.send_signal(how)
+    if how is signal.SIGSTOP:
+        os.waitpid(struck.pid, os.WUNTRACED)
+    else:
+        struck.wait()
+    other = processes.start("run_transfer")
+    alone.open()
+    processes.wait_until(alone.has_ticked, what="the tick of the other transfer")
+    for _ in range(3):
+        alone.let_tick()
+        processes.wait_until(alone.has_ticked, what="a tick that is left out")
+    assert alone.ask(OPENED) == 1
+    if how is signal.SIGSTOP:
+        struck.send_signal(signal.SIGCONT)
+        alone.let_tick()
+        processes.wait_until(alone.has_ticked, what="a tick with both")
+        assert alone.ask(OPENED) == 1
+        stop(struck)
+    alone.connection.execute(PASS)
+    alone.let_tick()
+    processes.wait_until(alone.has_ticked, what="the tick when all is handled")
+    assert alone.ask(OPENED) == 2
+    assert alone.ask("SELECT overlapped FROM django_events_clock WHERE name = 'echoes.alone'") >= 3
+    stop(other)

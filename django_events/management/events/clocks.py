@@ -42,14 +42,21 @@ def _listed(using: str) -> Report:
             "type": row.type,
             "key": row.key,
             "missed": row.missed,
+            "overlap": row.overlap,
             "next_at": None if row.paused_at else row.next_at,
             "last_at": row.last_at,
             "paused_at": row.paused_at,
+            "overlapped": row.overlapped,
+            "overlapped_at": row.overlapped_at,
+            "overlapped_by": row.overlapped_by or None,
+            "overlapped_as": row.overlapped_as or None,
             "declared": row.name in declared,
         }
         for row in Clock.objects.using(using).select_related("topic").defer("value").order_by("name")
     ]
     shown = ["clock", "topic", "cron", "tz", "type", "next_at", "last_at", "paused_at", "declared"]
+    if any(row["overlap"] == "skip" for row in data):
+        shown += ["overlapped", "overlapped_at", "overlapped_by", "overlapped_as"]
     cells = [[row[name] for name in shown] for row in data]
     return Report(data, table([name.replace("_", " ") for name in shown], cells) if cells else "No clocks.")
 

@@ -456,6 +456,9 @@ def test_clocks_are_paused_go_on_and_tick_now(olga, sign_in, things):
     clock, page = Clock.objects.get(), "/admin/django_events/clock/"
     assert "things.nightly" in olga.get(page).content.decode()
     assert olga.get(address("clock", clock)).status_code == 200
+    told = {"overlapped_at": timezone.now(), "overlapped_by": "writer", "overlapped_as": "paused"}
+    Clock.objects.update(overlapped=2, **told)
+    assert all("writer was paused" in olga.get(one).content.decode() for one in (page, address("clock", clock)))
 
     def act(action, client=olga, **said):
         chosen = {"action": action, "_selected_action": [clock.pk], "decided": "yes", "reason": "", **said}

@@ -11,14 +11,26 @@ from django.utils import timezone
 
 from django_events import declarations, sql
 from django_events.exceptions import InUse, Invalid, UnknownName
-from django_events.log.clock import MOST_MISSED
+from django_events.log.clock import MOST_MISSED, DueTicks
 from django_events.log.clock import SQL as CLOCK_SQL
 from django_events.log.transfer import Transfer
-from django_events.models import BufferedEvent, Clock, Event, Intervention, Topic
+from django_events.models import (
+    BufferedEvent,
+    Clock,
+    Consumer,
+    DeadLetter,
+    Event,
+    Intervention,
+    Position,
+    Topic,
+)
+from django_events.models.functions import ClockTimestamp
 from django_events.operations import pause_clock, remove_topic
 from django_events.publishing.clocks import sync
+from django_events.statements import log_table
 from django_events.testing import drain
 from tests.support.fix_database import Connect
+from tests.support.fix_queues import end_pauses, fail, values
 from tests.support.fix_topics import transfer_all
 
 committing = pytest.mark.usefixtures("transactional_db")
@@ -292,6 +304,8 @@ def test_drain_ahead_publishes_all_ticks_of_that_time(make_clock):
         ({"tz": "Europe/Atlantis"}, "like 'Europe/Berlin'"),
         ({"type": ""}, "the type of its events"),
         ({"missed": "none"}, "expected one of latest, all, skip"),
+        ({"overlap": "none"}, "expected one of allow, skip"),
+        ({"overlap": "skip", "missed": "all"}, "contradict each other"),
         ({"value": object()}, "JSON"),
         ({"key": "x" * 600}, "512"),
     ],
@@ -395,3 +409,279 @@ def test_where_a_time_zone_is_unknown_other_clocks_tick(things, make_clock, capl
     assert transfer_all() == 1
     assert "Clock things.broken can't tick in this process" in caplog.text
     assert [event.type for event in Event.objects.since(things)] == ["good"]
+
+
+HANDLED: Any = lambda event: None  # noqa: E731
+
+
+def left_out() -> tuple[int, str, str]:
+    clock = row()
+    return clock.overlapped, clock.overlapped_by, clock.overlapped_as
+
+
+def tick_again() -> int:
+    """How many events the next tick makes."""
+    before = len(ticks())
+    let_tick()
+    transfer_all()
+    return len(ticks()) - before
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_overlap_is_allowed_unless_told_otherwise(things, make_clock, make_consumer):
+    make_clock()
+    make_consumer(things, handler=HANDLED)
+    assert [tick_again(), tick_again()] == [1, 1]
+    assert (row().overlap, row().last_ticket, left_out()) == ("allow", None, (0, "", ""))
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_a_tick_is_left_out_until_the_stream_has_passed_the_one_before(things, make_clock, make_consumer, caplog):
+    make_clock(overlap="skip")
+    reader = make_consumer(things, handler=HANDLED)
+    assert tick_again() == 1
+    things.publish("besides")
+    assert tick_again() == 0
+    missed = let_tick()
+    transfer_all()
+    assert len(ticks()) == 1
+    assert left_out() == (2, "reader", "pending")
+    assert row().overlapped_at == missed and row().next_at > timezone.now()
+    [*_, said] = [record for record in caplog.records if record.name == "django_events.transfer"]
+    assert "leaves out its tick" in said.message
+    assert (said.clock, said.consumer, said.state) == ("things.nightly", "reader", "pending")
+
+    drain(reader)
+    assert tick_again() == 1
+    assert tick_again() == 0
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_a_tick_is_left_out_until_the_queue_has_settled_the_one_before(things, make_clock, make_queue):
+    make_clock(overlap="skip")
+    queue = make_queue(things)
+    assert [tick_again(), tick_again()] == [1, 0]
+    assert left_out() == (1, "queue", "pending")
+    hand = queue.claim(1)
+    assert tick_again() == 0
+    assert left_out() == (2, "queue", "in hand")
+    values(hand)
+    fail(hand, hand.events[0])
+    assert tick_again() == 0
+    assert left_out() == (3, "queue", "retrying")
+
+    for _ in range(2):
+        end_pauses(queue)
+        hand = queue.claim(1)
+        values(hand)
+        fail(hand, hand.events[0])
+    assert DeadLetter.objects.count() == 1
+    assert tick_again() == 1
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_of_a_queue_that_is_not_filled_yet_the_tick_is_open(things, make_clock, make_queue):
+    make_clock(overlap="skip")
+    make_queue(things, live=False)
+    make_queue(things, name="other", live=False, types=["another"])
+    assert [tick_again(), tick_again()] == [1, 0]
+    assert left_out() == (1, "queue", "pending")
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+@pytest.mark.parametrize("state", ["paused", "stopped"])
+def test_a_consumer_that_stands_keeps_ticks_away_and_is_named(things, make_clock, make_consumer, state):
+    make_clock(overlap="skip")
+    make_consumer(things, name="a_reader", handler=HANDLED)
+    make_consumer(things, name="standing", handler=HANDLED)
+    if state == "paused":
+        Consumer.objects.filter(name="standing").update(paused_at=ClockTimestamp())
+    else:
+        Position.objects.filter(consumer__name="standing").update(stopped_at=ClockTimestamp())
+    assert [tick_again(), tick_again()] == [1, 0]
+    assert left_out() == (1, "standing", state)
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_consumers_whose_filter_does_not_match_and_topics_without_consumers_leave_nothing_out(
+    things, make_topic, make_clock, make_consumer
+):
+    make_clock(overlap="skip", key="a", value={"n": 1})
+    assert [tick_again(), tick_again()] == [1, 1]
+    make_consumer(make_topic("others"), name="elsewhere", handler=HANDLED)
+    make_consumer(things, name="by_type", handler=HANDLED, types=["other"])
+    make_consumer(things, name="by_pattern", handler=HANDLED, types=["other.>"])
+    make_consumer(things, name="by_key", handler=HANDLED, keys=["b"])
+    make_consumer(things, name="by_value", handler=HANDLED, where="$.n == 2")
+    assert [tick_again(), tick_again()] == [1, 1]
+    make_consumer(things, name="of_it", handler=HANDLED, types=["*"], where="$.n == 1")
+    assert tick_again() == 0  # it begins with the oldest event
+    assert left_out() == (1, "of_it", "pending")
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_a_predicate_that_fails_on_the_tick_leaves_it_unhandled(things, make_clock, make_consumer):
+    make_clock(overlap="skip", value={"at": "2026-11-26T03:00:00+01:00"})
+    make_consumer(things, handler=HANDLED, where='$.at.datetime() > "2026-11-26".datetime()')
+    assert [tick_again(), tick_again()] == [1, 0]
+    assert left_out()[1] == "reader"
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_each_partition_counts_for_the_ticks_in_it(lanes, make_clock, make_consumer):
+    clock = lanes.every("0 3 * * *", type="nightly", key="k", overlap="skip")
+    try:
+        sync("default")
+        reader = make_consumer(lanes, handler=HANDLED)
+        assert [tick_again(), tick_again()] == [1, 0]
+        [partition] = Event.objects.since(lanes).values_list("partition", flat=True)
+        Position.objects.exclude(partition=partition).update(position=1_000)
+        assert tick_again() == 0
+        Position.objects.exclude(partition=partition).update(position=0)
+        drain(reader)
+        assert tick_again() == 1
+    finally:
+        declarations.clocks.discard(clock)
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_while_the_one_before_is_in_the_buffer_a_tick_is_left_out(things, make_clock, make_consumer):
+    make_clock(overlap="skip")
+    make_consumer(things, handler=HANDLED)
+    for _ in range(2):
+        let_tick()
+        DueTicks("default").publish()
+    assert BufferedEvent.objects.count() == 1
+    assert left_out() == (1, "reader", "unlogged")
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_an_event_that_is_gone_from_the_log_is_not_open(things, make_clock, make_consumer):
+    make_clock(overlap="skip")
+    make_consumer(things, handler=HANDLED)
+    assert tick_again() == 1
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {log_table(Topic.objects.get(name='things').pk)}")
+    assert tick_again() == 1
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_a_tick_that_is_run_by_hand_is_not_the_last_one_and_is_never_left_out(things, make_clock, make_consumer):
+    clock = make_clock(overlap="skip")
+    reader = make_consumer(things, handler=HANDLED)
+    assert tick_again() == 1
+    clock.run()
+    assert tick_again() == 1  # that of the hand
+    assert left_out() == (1, "reader", "pending")
+    drain(reader)
+    clock.run()
+    transfer_all()
+    assert tick_again() == 1
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_migrate_adapts_overlap_and_another_topic_begins_anew(make_topic, make_clock, make_consumer, things):
+    make_consumer(things, handler=HANDLED)
+    former = make_clock()
+    assert tick_again() == 1
+    declarations.clocks.discard(former)
+    former = make_clock(overlap="skip")
+    assert row().overlap == "skip"
+    assert [tick_again(), tick_again()] == [1, 0]
+    declarations.clocks.discard(former)
+    others = make_topic("others")
+    make_consumer(others, name="elsewhere", handler=HANDLED)
+    moved = others.every("0 3 * * *", type="nightly", name="things.nightly", overlap="skip")
+    try:
+        assert sync("default") == ["Clock things.nightly: topic things → others."]
+        assert [tick_again(), tick_again()] == [1, 0]
+    finally:
+        declarations.clocks.discard(moved)
+
+
+@pytest.mark.requirement("X14")
+@rolled_back
+def test_drain_ahead_handles_each_tick_before_the_next_one(things, make_clock, make_consumer):
+    make_clock(overlap="skip")
+    reader = make_consumer(things, handler=HANDLED)
+    assert drain(reader, ahead=timedelta(days=3)) == 3
+    assert (len(ticks()), left_out()) == (3, (0, "", ""))
+
+    Consumer.objects.update(paused_at=ClockTimestamp())
+    drain(reader, ahead=timedelta(days=6))
+    assert (len(ticks()), left_out()) == (4, (2, "reader", "paused"))
+
+
+@pytest.mark.requirement("X14")
+@committing
+def test_a_log_that_cannot_be_read_now_keeps_the_tick_and_holds_up_no_other_clock(
+    things, make_topic, make_clock, connect: Connect, caplog
+):
+    make_clock(overlap="skip")
+    other = make_topic("others").every("0 4 * * *", type="other")
+    try:
+        sync("default")
+        let_tick()
+        locker = connect()
+        locker.execute(f"LOCK TABLE {log_table(Topic.objects.get(name='things').pk)} IN ACCESS EXCLUSIVE MODE")
+        DueTicks("default").publish()
+        assert list(BufferedEvent.objects.values_list("type", flat=True)) == ["other"]
+        assert "Clock things.nightly waits" in caplog.text
+        locker.rollback()
+        transfer_all()
+        assert len(ticks()) == 2
+    finally:
+        declarations.clocks.discard(other)
+
+
+@pytest.mark.requirement("X14")
+@committing
+def test_two_transfers_at_once_never_have_two_ticks_open(things, make_clock, make_consumer, in_thread):
+    """The second one waits for nothing: what it finds locked it leaves; what it has locked it looks at anew."""
+    make_clock(overlap="skip")
+    reader = make_consumer(things, handler=HANDLED)
+    for n in range(1, 6):
+        let_tick()
+        for one in [in_thread(Transfer("default").move) for _ in range(2)]:
+            one.result()
+        for _ in range(2):
+            let_tick()
+            for one in [in_thread(Transfer("default").move) for _ in range(2)]:
+                one.result()
+        transfer_all()
+        assert len(ticks()) == n
+        drain(reader)
+    assert left_out() == (10, "reader", "pending")
+
+
+@pytest.mark.requirement("X14")
+@committing
+def test_a_transfer_decides_by_what_was_handled_before_it_had_the_clock(
+    things, make_clock, make_consumer, connect: Connect, monkeypatch
+):
+    """Its consumer passes the event behind the look for what is due: that is seen."""
+    make_clock(overlap="skip")
+    make_consumer(things, handler=HANDLED)
+    assert tick_again() == 1
+    other, fetch = connect(autocommit=True), sql.fetch
+
+    def handle(using: str, statement: Any, **parameters: Any) -> Any:
+        if statement.name == "look_behind":
+            other.execute("UPDATE django_events_position SET position = 1")
+        return fetch(using, statement, **parameters)
+
+    monkeypatch.setattr("django_events.log.clock.sql.fetch", handle)
+    assert tick_again() == 1
+    assert left_out() == (0, "", "")

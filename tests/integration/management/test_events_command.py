@@ -1605,6 +1605,7 @@ def test_clock_lists_pauses_resumes_and_runs(events: Run, things) -> None:
         [row] = events("clock", "--format", "json").data
         assert (row["clock"], row["cron"], row["declared"], row["paused_at"]) == (clock.name, "0 3 * * *", True, None)
         assert "things.nightly" in events("clock").out
+        assert "overlapped" not in events("clock").out
 
         assert events("clock", "pause", clock.name).out == "Clock things.nightly is paused.\n"
         assert "was paused already" in events("clock", "pause", clock.name).out
@@ -1613,6 +1614,26 @@ def test_clock_lists_pauses_resumes_and_runs(events: Run, things) -> None:
         assert events("clock", "resume", clock.name, "--format", "json").data == {"clock": clock.name, "changed": False}
         assert "ticks now" in events("clock", "run", clock.name, "--by", "ada").out
         assert Intervention.objects.filter(action="run", by="ada").count() == 1
+    finally:
+        declarations.clocks.discard(clock)
+
+
+@pytest.mark.requirement("X14")
+def test_clock_says_which_consumer_keeps_ticks_away(events: Run, things) -> None:
+    clock = things.every("0 3 * * *", type="nightly", overlap="skip")
+    try:
+        sync_clocks("default")
+        Clock.objects.update(
+            overlapped=2, overlapped_at=ClockTimestamp(), overlapped_by="writer", overlapped_as="paused"
+        )
+        [row] = events("clock", "--format", "json").data
+        assert (row["overlap"], row["overlapped"], row["overlapped_by"], row["overlapped_as"]) == (
+            "skip",
+            2,
+            "writer",
+            "paused",
+        )
+        assert "overlapped by" in events("clock").out and "writer" in events("clock").out
     finally:
         declarations.clocks.discard(clock)
 

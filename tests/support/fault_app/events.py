@@ -72,3 +72,4 @@ takings = rollup(
 
 # Ticks only where a test moves its row: otherwise on the first of January.
 yearly = echoes.every("0 0 1 1 *", type="tick")
+alone = echoes.every("0 0 1 1 *", type="alone", overlap="skip")
