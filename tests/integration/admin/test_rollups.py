@@ -44,13 +44,13 @@ def test_it_shows_the_table_the_groups_and_the_figures(olga, things, make_rollup
     assert "max: 7 now" in page
 
 
-@pytest.mark.parametrize("period", ["1h", "6h", "24h", "48h"])
 @pytest.mark.parametrize("every", [timedelta(seconds=1), timedelta(minutes=2), timedelta(hours=8), timedelta(days=1)])
-def test_every_period_has_charts_of_whole_buckets(olga, things, make_rollup, period, every):
+def test_every_period_has_charts_of_whole_buckets(olga, things, make_rollup, every):
     counted = make_rollup(things, every=every)
     fill(things, 1)
     serve_due(counted)
-    assert "<strong>Counted</strong>" in page_of(olga, counted, f"?period={period}")
+    for period in ("1h", "6h", "24h", "48h"):
+        assert "<strong>Counted</strong>" in page_of(olga, counted, f"?period={period}"), period
 
 
 @pytest.mark.parametrize(

@@ -654,15 +654,16 @@ def test_more_tables_than_locks(monkeypatch):
     assert what.startswith("The logs have 1,000,000 tables and indexes, the server's lock table has room for about ")
 
 
-@pytest.mark.parametrize(("free", "severity"), [(20 << 30, "ok"), (5 << 30, "warning"), (100 << 20, "error")])
-def test_a_disk_that_is_nearly_full(monkeypatch, free, severity):
+def test_a_disk_that_is_nearly_full(monkeypatch):
     """The disk of this machine has what it has, so it is said to be another one."""
     with Server() as own, address(own.url, "postgres") as using:
-        monkeypatch.setattr(server, "disk_usage", lambda folder: shutil._ntuple_diskusage(100 << 30, 0, free))
-        patient = Database(using)
-        patient.logs = []
         monkeypatch.setattr(server, "sizes", lambda using, topics: {})
-        assert one(server.disk(patient))[0] == severity
+        for free, severity in ((20 << 30, "ok"), (5 << 30, "warning"), (100 << 20, "error")):
+            usage = shutil._ntuple_diskusage(100 << 30, 0, free)
+            monkeypatch.setattr(server, "disk_usage", lambda folder, usage=usage: usage)
+            patient = Database(using)
+            patient.logs = []
+            assert one(server.disk(patient))[0] == severity
 
 
 def test_a_folder_of_another_machine_is_not_taken_for_the_servers(tmp_path):
