@@ -14,8 +14,10 @@ SignIn = Callable[..., Client]
 
 
 @pytest.fixture
-def sign_in(db: None) -> SignIn:
+def sign_in(request: pytest.FixtureRequest) -> SignIn:
     """A client of a member of the staff with these permissions; of one who may do everything, if none are said."""
+    if "transactional_db" not in request.fixturenames:  # asked for along with it, `db` flushes all tables
+        request.getfixturevalue("db")
 
     def make(*permissions: str, name: str = "olga") -> Client:
         user = User.objects.create_user(name, is_staff=True, is_superuser=not permissions)
