@@ -350,12 +350,13 @@ class Model(RuleBasedStateMachine):
 
 
 @pytest.mark.requirement("E15", "X7")
-@pytest.mark.parametrize("read_ahead", [100, 3])
 @pytest.mark.parametrize(
-    "examples",
+    ("read_ahead", "examples"),
     [
-        pytest.param(12, id="some"),
-        pytest.param(60, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
+        pytest.param(100, 4, id="few-100"),
+        pytest.param(3, 12, id="some-3"),
+        pytest.param(100, 60, id="many-100", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
+        pytest.param(3, 60, id="many-3", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
     ],
 )
 def test_each_event_is_handled_once_and_in_the_order_of_its_key_whatever_the_layout(

@@ -31,7 +31,11 @@ def deadlocks():
 
 
 @pytest.mark.requirement("S5", "S6", "S9", "S11")
-@pytest.mark.parametrize("options", [{}, {"ordered": True}, {"ordered": True, "max_pending": 60}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"ordered": True}, marks=pytest.mark.long), {"ordered": True, "max_pending": 60}],
+    ids=str,
+)
 def test_people_workers_and_the_transfer_get_along(things, make_queue, in_thread, options):
     """No deadlock, nothing stuck, and in order no event is handled before an older one of its key was."""
     handled, recording = [], threading.Lock()
