@@ -164,11 +164,24 @@ class DueTicks:
             raise Undecided(name) from error
         if before.consumer is None:
             [(ticket, published_at)] = publish_ticks(self.using, clock_id, [tick])
-            remembered = {"ticket": ticket, "published_at": published_at, "behind": before.log_ends_at}
-            sql.fetch(self.using, SQL.remember, clock_id=clock_id, **remembered)
+            sql.fetch(
+                self.using,
+                SQL.remember,
+                clock_id=clock_id,
+                ticket=ticket,
+                published_at=published_at,
+                behind=before.log_ends_at,
+            )
             return [tick]
-        left_out = {"tick": tick, "consumer": before.consumer, "state": before.state, "event_id": before.event_id}
-        [(count,)] = sql.fetch(self.using, SQL.leave_out, clock_id=clock_id, **left_out)
+        [(count,)] = sql.fetch(
+            self.using,
+            SQL.leave_out,
+            clock_id=clock_id,
+            tick=tick,
+            consumer=before.consumer,
+            state=before.state,
+            event_id=before.event_id,
+        )
         logger.warning(
             "Clock %s leaves out its tick %s, the %s. so far: consumer %s has not handled the one before (%s).",
             name,

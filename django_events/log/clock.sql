@@ -64,8 +64,8 @@ RETURNING id
 -- buffer, where its ticket finds it, or in the log, where it is behind the id that the log had reached when it was
 -- published, and is known by the moment of that: a clock publishes one event at a time. An erased event says of no clock.
 -- If it is in neither, retention or compaction has removed it, and nothing is open. A queue has a delivery of what it has not
--- settled; a dead letter is settled. A stream has passed what its position has, as in `fates`: it passes what a former
--- filter leaves out as well, so until then that counts.
+-- settled; a dead letter is settled. A stream has passed what its position has, as in `fates`; whether an event after that is
+-- for it, is what its present filter says.
 -- Parameters: clock_id. Literals: topic_id. Identifiers: log. Parts: meets (whether the event `e` is for the consumer `c`; null: unknown).
 -- Answers with the last id of the log, the event's id, null where it isn't in the log, and the consumer and its state, null where
 -- nothing is open; one that people have to let go on comes first.
