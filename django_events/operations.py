@@ -23,6 +23,7 @@ from django_events.operating.resharding import forget_shard, reshard
 from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
+from django_events.operating.subscribing import subscribe, unsubscribe
 from django_events.operating.unregistering import unregister
 from django_events.outcomes import (
     Matched,
@@ -36,6 +37,7 @@ from django_events.outcomes import (
     Searched,
     Skipped,
     Snapshot,
+    Subscribed,
 )
 from django_events.publishing.republish import publish_again
 
@@ -51,6 +53,7 @@ __all__ = [
     "Searched",
     "Skipped",
     "Snapshot",
+    "Subscribed",
     "abandon_rebuild",
     "cancel_scheduled",
     "discard",
@@ -77,5 +80,7 @@ __all__ = [
     "search",
     "skip",
     "snapshot",
+    "subscribe",
     "unregister",
+    "unsubscribe",
 ]
