@@ -71,7 +71,7 @@ def find_problems(
         *_bloated(using),
         *_unregistered(using, declared, standings),
         *_declared_otherwise(using, declared),
-        *_undeclared(declared, standings),
+        *_undeclared(declared | _subscribed(using), standings),
         *_expired(using),
         *_behind_retention(using, declared, standings),
         *_maintenance(using),
@@ -298,7 +298,8 @@ def idle_troubles(using: str, standings: list[Standing]) -> dict[int, str]:
     """Which of these consumers aren't merely idle: `unserved`, or `undeclared`, which nothing will serve."""
     declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
     idle = [one for one in standings if one.state == "idle" and one.mode != "spark"]
-    undeclared = {one.consumer_id: "undeclared" for one in idle if (one.consumer, one.topic) not in declared}
+    served = declared | _subscribed(using)
+    undeclared = {one.consumer_id: "undeclared" for one in idle if (one.consumer, one.topic) not in served}
     left_alone = _left_alone(using, _candidates(using, declared, idle))
     return {**undeclared, **{one.consumer_id: "unserved" for one, _ in left_alone}}
 
@@ -445,6 +446,12 @@ def _declared_otherwise(using: str, declared: Declared) -> Iterator[Finding]:
                 "command": f"manage.py migrate --database {using}"
             }
             yield _problem("declared otherwise", row.name, row.topic.name, None, what, remedy)
+
+
+def _subscribed(using: str) -> Declared:
+    """The subscriptions, which no app declares, and programs serve."""
+    rows = models.Consumer.objects.using(using).filter(subscribed=True)
+    return set(rows.values_list("name", "topic__name"))
 
 
 def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Finding]:

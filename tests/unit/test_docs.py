@@ -182,6 +182,7 @@ OUTCOMES = {
     "Searched",
     "Skipped",
     "Snapshot",
+    "Subscribed",
 }
 SIGNATURES = [
     (name, value)

@@ -101,7 +101,9 @@ OPERATIONS = {
         "search",
         "skip",
         "snapshot",
+        "subscribe",
         "unregister",
+        "unsubscribe",
     ),
 }
 OUTCOMES = {
@@ -117,6 +119,7 @@ OUTCOMES = {
         "Searched",
         "Skipped",
         "Snapshot",
+        "Subscribed",
     ),
 }
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")
