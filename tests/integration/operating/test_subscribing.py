@@ -389,6 +389,29 @@ def test_a_claim_in_an_open_transaction_keeps_it(things, connect):
 
 
 @pytest.mark.requirement("P5")
+def test_one_that_is_locked_stays_and_the_others_go(make_topic, connect):
+    subscribe("acme", make_topic("one"), **ACME, expires_after=DAY)
+    subscribe("other", make_topic("two"), **ACME, expires_after=DAY)
+    be_idle()
+    be_idle("other")
+    session = connect()
+    session.execute("BEGIN")
+    session.execute(
+        "SELECT FROM django_events_topichead AS h, django_events_topic AS t WHERE h.topic_id = t.id FOR UPDATE OF h"
+    )
+    assert expire_some("default") == []
+    session.execute("ROLLBACK")
+    session.execute("BEGIN")
+    session.execute("SELECT FROM django_events_position WHERE consumer_id = %s FOR UPDATE", [row().pk])
+
+    assert expire_some("default", until=lambda: True) == expire_some("default", seconds=0) == []
+    assert expire_some("default") == ["other of two"]
+
+    session.execute("ROLLBACK")
+    assert expire_some("default") == ["acme of one"]
+
+
+@pytest.mark.requirement("P5")
 def test_a_claim_while_it_is_being_removed_gets_nothing(things, connect, in_thread):
     """The other side of the race: the claim comes when maintenance has the locks."""
     subscribe("acme", things, **ACME, expires_after=DAY)
