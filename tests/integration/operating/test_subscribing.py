@@ -321,6 +321,16 @@ def test_one_that_nothing_serves_goes_with_its_claim_on_retention(make_topic):
 
 
 @pytest.mark.requirement("P5")
+def test_the_command_of_maintenance_names_what_it_removed(things, capsys):
+    subscribe("acme", things, **ACME, expires_after=DAY)
+    be_idle()
+
+    call_command("events", "maintain", "subscriptions")
+
+    assert "removed: acme of things" in capsys.readouterr().out
+
+
+@pytest.mark.requirement("P5")
 def test_one_that_is_kept_for_ever_stays(things):
     subscribe("acme", things, **ACME, expires_after=None)
     models.Position.objects.filter(consumer__name="acme").update(served_at=ClockTimestamp() - 1_000 * DAY)
