@@ -126,7 +126,6 @@ def with_subscriptions(effort: Effort) -> Iterator[Row]:
         )
         yield singles.row("a batch of one event", "5,000", "none", unit="s", goal=at_most(2))
         models.Consumer.objects.filter(topic_id=topic_id).update(indexed=False)
-        models.FilterTerm.objects.filter(topic_id=topic_id).delete()
         slow = interleave(
             {"one by one": lambda: through(topic_id, FEW), "cross join": lambda: cross_join(topic_id)}, rounds=1
         )

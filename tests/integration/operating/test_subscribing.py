@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, claim, declarations, models, publish_many, queue
-from django_events.consuming import registration
+from django_events.consuming import filter_terms, registration
 from django_events.consuming.handed_out import ack, hand_out
 from django_events.consuming.subscribed import note_served
 from django_events.exceptions import InUse, Invalid, LeaseLost, Refused, UnknownName
@@ -270,8 +270,10 @@ def test_what_is_in_hand_or_dead_is_not_thrown_away(things):
     assert unsubscribe("acme", force=True) == ["things"]
 
 
-def test_a_filter_that_fails_stops_its_own_subscription_only(things, caplog):
+@pytest.mark.parametrize("few", [0, 50])
+def test_a_filter_that_fails_stops_its_own_subscription_only(things, monkeypatch, few):
     """A date against a time with a zone: PostgreSQL raises that, whatever is to be silent."""
+    monkeypatch.setattr(filter_terms, "FEW", few)
     late = '$.tenant == $tenant && $.at.datetime() < "2026-11-26T00:00:00+00:00".datetime()'
     subscribe("acme", things, where=late, vars=ACME["vars"], expires_after=DAY)
     subscribe("other", things, **ACME, expires_after=DAY)
