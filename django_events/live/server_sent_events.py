@@ -304,9 +304,12 @@ _is_wanted = False
 _ended_by_signal: Any = object()  # the handler of SIGTERM, where it is ours
 
 
-def end_streams() -> int:
-    """End the streams of this process to browsers, which come back and go on where they were; returns how many."""
-    return _streams.end(for_good=False)
+def end_streams(*, for_good: bool = False) -> int:
+    """End the streams of this process to browsers, which come back and go on where they were; returns how many.
+
+    With `for_good` each later one ends when it begins: the process is about to stop.
+    """
+    return _streams.end(for_good=for_good)
 
 
 def end_streams_on_sigterm() -> None:

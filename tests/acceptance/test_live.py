@@ -105,7 +105,8 @@ class Server:
     def __init__(self, processes: Processes, program: str = "uvicorn") -> None:
         self.processes = processes
         self.program = program
-        processes.settings = "tests.support.live_settings"
+        if program != "runserver":
+            processes.settings = "tests.support.live_settings"
         self.port = free_port()
         self.start()
 
@@ -124,7 +125,10 @@ class Server:
                 "tests.support.live_wsgi:application",
             ],
         }
-        self.process = self.processes.start_module(self.program, *options[self.program])
+        if self.program == "runserver":
+            self.process = self.processes.start("runserver", "--noreload", port)
+        else:
+            self.process = self.processes.start_module(self.program, *options[self.program])
         self.processes.wait_until(self._listens, what="a server that listens")
 
     def end(self, number: int) -> int:
@@ -222,3 +226,30 @@ def test_a_browser_gets_every_event_once_and_in_order_however_often_the_server_i
             )
         seen = page.evaluate("window.seen")
     assert seen == list(range(1, count + 1))
+
+
+@pytest.mark.requirement("P10")
+def test_the_page_of_the_shop_shows_each_order_once_although_its_server_is_restarted(processes: Processes) -> None:
+    path, placed = browser_of_tests(), 0
+    statement = "SELECT django_events_publish('orders', jsonb_build_object('order', %s::int), 'order.placed', null)"
+
+    def place() -> None:
+        nonlocal placed
+        placed += 1
+        with psycopg.connect(processes.url) as connection:
+            connection.execute(statement, [placed])
+
+    processes.start("run_transfer")
+    server = Server(processes, "runserver")
+    with chromium(path) as browser:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.port}/live/")
+        rows = page.locator("#events tr")
+        for turn in range(3):
+            place()
+            processes.wait_until(lambda: rows.count() == placed, what="an order that is placed while it looks")
+            server.end(signal.SIGKILL if turn % 2 else signal.SIGTERM)
+            place()
+            server.start()
+            processes.wait_until(lambda: rows.count() == placed, what="an order that was placed meanwhile")
+        assert rows.all_inner_texts() == [f"orders/{n}\torder.placed\t{n}\t" for n in range(placed, 0, -1)]
