@@ -37,6 +37,8 @@ from django_events.outcomes import (
     Skipped,
     Snapshot,
 )
+from django_events.outward.exchange import WebhookAnswer
+from django_events.outward.setting_up import add_webhook, change_webhook, rotate_secret, try_webhook
 from django_events.publishing.republish import publish_again
 
 __all__ = [
@@ -51,8 +53,11 @@ __all__ = [
     "Searched",
     "Skipped",
     "Snapshot",
+    "WebhookAnswer",
     "abandon_rebuild",
+    "add_webhook",
     "cancel_scheduled",
+    "change_webhook",
     "discard",
     "erase",
     "forget_shard",
@@ -73,9 +78,11 @@ __all__ = [
     "resume_clock",
     "retry_now",
     "rewind",
+    "rotate_secret",
     "run_clock",
     "search",
     "skip",
     "snapshot",
+    "try_webhook",
     "unregister",
 ]
