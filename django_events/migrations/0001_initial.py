@@ -2111,7 +2111,7 @@ class Migration(OnPostgreSQL):
             options={
                 "verbose_name": "webhook endpoint",
                 "verbose_name_plural": "webhook endpoints",
-                "default_permissions": ("add", "change", "delete", "view"),
+                "default_permissions": ("add", "change", "view"),
             },
         ),
         migrations.CreateModel(

@@ -42,7 +42,7 @@ class WebhookEndpoint(models.Model):
     class Meta:
         verbose_name = _("webhook endpoint")
         verbose_name_plural = _("webhook endpoints")
-        default_permissions = ("add", "change", "delete", "view")
+        default_permissions = ("add", "change", "view")
         constraints = [
             models.CheckConstraint(condition=readable("failing_since"), name="django_events_webhookendpoint_times"),
             models.CheckConstraint(
