@@ -1,17 +1,19 @@
-"""Which events of its topics are for a consumer: patterns of types and keys, and a predicate on the value.
+"""Which events of its topics are for a consumer: patterns of types and keys, predicates on the value and metadata.
 
 Filters run in the database, on events of the log under the name `e`. Spark's reads have the same ones.
 """
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from django_events.statements import Statement, all_of, beside, literal
 
 SQL = beside(__name__)
 
 ONE, REST = "*", ">"
+FILTER = ("types", "keys", "where", "metadata", "vars")  # what a consumer has that says which events are for it
 
 
 class Filter(Protocol):
@@ -26,6 +28,12 @@ class Filter(Protocol):
     @property
     def where(self) -> str | None: ...
 
+    @property
+    def metadata(self) -> str | None: ...
+
+    @property
+    def vars(self) -> Mapping[str, Any] | None: ...
+
 
 def condition(consumer: Filter) -> Statement:
     """The condition that an event `e` has to meet."""
@@ -38,8 +46,12 @@ def condition(consumer: Filter) -> Statement:
             conditions.append(SQL.match_pattern.on(column=column, expressions=expressions))
         else:
             conditions.append(SQL.match_text.on(column=column, texts=literal(list(patterns))))
-    if consumer.where is not None:
-        conditions.append(SQL.match_value.on(where=literal(consumer.where)))
+    for column, predicate in (("value", consumer.where), ("metadata", consumer.metadata)):
+        if predicate is not None and consumer.vars is None:
+            conditions.append(SQL.match_predicate.on(column=column, predicate=literal(predicate)))
+        elif predicate is not None:
+            given = literal(json.dumps(consumer.vars))
+            conditions.append(SQL.match_with_variables.on(column=column, predicate=literal(predicate), vars=given))
     return all_of(conditions)
 
 

@@ -12,9 +12,16 @@ e.{column} ~ ANY({expressions}::text[])
 e.{column} = ANY({texts}::text[])
 
 
--- name: match_value
--- Part of a condition on an event `e`: a jsonpath predicate holds for its value.
+-- name: match_predicate
+-- Part of a condition on an event `e`: a jsonpath predicate holds for its value, or for its metadata.
 --
 -- What has no such place, or a body instead of a value, doesn't match.
--- Literals: where.
-coalesce(e.value @@ {where}::jsonpath, false)
+-- Identifiers: column. Literals: predicate.
+coalesce(e.{column} @@ {predicate}::jsonpath, false)
+
+
+-- name: match_with_variables
+-- As `match_predicate`, for a predicate that names variables. The function is what the operator calls, with them.
+--
+-- Identifiers: column. Literals: predicate, vars.
+coalesce(jsonb_path_match(e.{column}, {predicate}::jsonpath, {vars}::jsonb, true), false)

@@ -23,6 +23,7 @@ from django_events.operating.resharding import forget_shard, reshard
 from django_events.operating.retrying import retry_now
 from django_events.operating.rewinding import rewind
 from django_events.operating.skipping import skip
+from django_events.operating.subscribing import subscribe, unsubscribe
 from django_events.operating.unregistering import unregister
 from django_events.outcomes import (
     Matched,
@@ -36,6 +37,7 @@ from django_events.outcomes import (
     Searched,
     Skipped,
     Snapshot,
+    Subscribed,
 )
 from django_events.outward.exchange import WebhookAnswer
 from django_events.outward.setting_up import add_webhook, change_webhook, rotate_secret, try_webhook
@@ -53,6 +55,7 @@ __all__ = [
     "Searched",
     "Skipped",
     "Snapshot",
+    "Subscribed",
     "WebhookAnswer",
     "abandon_rebuild",
     "add_webhook",
@@ -83,6 +86,8 @@ __all__ = [
     "search",
     "skip",
     "snapshot",
+    "subscribe",
     "try_webhook",
     "unregister",
+    "unsubscribe",
 ]

@@ -159,6 +159,16 @@ class Repartitioned(NamedTuple):
     held_back: tuple[str, ...]
 
 
+class Subscribed(NamedTuple):
+    """A subscription: whether it is new, whether anything was changed, and from which id of its topic on it is so."""
+
+    name: str
+    topic: str
+    created: bool
+    changed: bool
+    first_id: int
+
+
 class Fate(NamedTuple):
     """What one consumer has done with one event so far. The state is one of those in docs/how-to/use-the-admin.md.
 

@@ -9,7 +9,7 @@ def bill(event: ReceivedEvent) -> None:
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -54,6 +54,13 @@ class Backoff:
             "cap": self.cap.total_seconds(),
             "pauses": [pause.total_seconds() for pause in self.pauses],
         }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "Backoff":
+        """What `as_row` gave."""
+        base, cap = timedelta(seconds=row["base"]), timedelta(seconds=row["cap"])
+        pauses = tuple(timedelta(seconds=pause) for pause in row["pauses"])
+        return cls(attempts=row["attempts"], base=base, cap=cap, pauses=pauses)
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each value that can't be used."""

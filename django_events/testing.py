@@ -27,7 +27,7 @@ from django_events.consuming.handlers import BoundHandler, broken
 from django_events.drafts import UNSET, Draft
 from django_events.event_columns import BUFFERED
 from django_events.exceptions import Invalid, InvalidEvent, Refused
-from django_events.matching import condition
+from django_events.matching import FILTER, condition
 from django_events.models.buffer import writable
 from django_events.publishing.encoding import BufferRow, encode, to_json
 from django_events.received import ReceivedEvent
@@ -333,9 +333,11 @@ def _refuse_filtered(using: str, consumer: declarations.DeclaredConsumer, event:
     if not consumer.filtered:
         return
     value = None if event.body is not None else to_json("value", event.value)
-    [[fits]] = sql.fetch(using, SQL.matches.on(match=condition(consumer)), type=event.type, key=event.key, value=value)
+    metadata = to_json("metadata", event.metadata)
+    statement = SQL.matches.on(match=condition(consumer))
+    [[fits]] = sql.fetch(using, statement, type=event.type, key=event.key, value=value, metadata=metadata)
     if not fits:
-        filters = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
+        filters = {name: getattr(consumer, name) for name in FILTER}
         named = ", ".join(f"{name}={wanted!r}" for name, wanted in filters.items() if wanted is not None)
         raise Refused(
             f"Consumer {consumer.name!r} takes {named}, and {event} with the value {event.value!r:.200} doesn't fit. "

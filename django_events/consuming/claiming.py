@@ -25,6 +25,7 @@ from django_events.consuming.failures import Failure, Verdict
 from django_events.consuming.handling import begin, log_failure, no_attempt_left
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.registered import Named
+from django_events.consuming.subscribed import consumers_named, note_served
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.declarations import LONGEST_LEASE, SHORTEST_LEASE
 from django_events.exceptions import Invalid, LeaseLost, Refused
@@ -199,8 +200,7 @@ def begin_claim(
         raise Invalid(f"claim() has most={most!r}, expected at least 1.")
     _refuse_length("claim()", lease)
     using = writable(using)
-    declared = declarations.consumers.get(consumer)
-    found = _queues(using, declared, topic)
+    found = _queues(using, consumers_named(using, consumer), topic)
     nested = connections[using].in_atomic_block
     if nested:
         _refuse_old_snapshot(using)
@@ -217,7 +217,10 @@ def begin_claim(
         for subscription in found
     ]
     ends_at, pause = time.monotonic() + (wait or timedelta(0)).total_seconds(), FIRST_PAUSE
+    served = [one.consumer_id for one in found if one.expires]
     while True:
+        if served:
+            note_served(using, served)
         for queue in queues:
             deliveries, events = _claimed(queue, most, nested=nested)
             if deliveries is not None:
@@ -269,17 +272,17 @@ def _claimed(queue: Queue, most: int, *, nested: bool) -> tuple[ClaimedDeliverie
 
 
 def _queues(
-    using: str, declared: declarations.DeclaredConsumer, topic: declarations.DeclaredTopic | str | None
+    using: str, consumers: list[declarations.DeclaredConsumer], topic: declarations.DeclaredTopic | str | None
 ) -> list[Subscription]:
-    if declared.mode != "queue":
-        raise Refused(
-            f"Consumer {declared.name!r} is a stream: its events have no status of their own, only its handler gets "
-            "them. Declare it with mode='queue' to claim its events."
-        )
-    found = subscriptions(using, [declared])
-    chosen = [one for one in found if topic is None or one.topic == str(topic)]
+    for one in consumers:
+        if one.mode != "queue":
+            raise Refused(
+                f"Consumer {one.name!r} is a stream: its events have no status of their own, only its handler gets "
+                "them. Declare it with mode='queue' to claim its events."
+            )
+    chosen = [one for one in subscriptions(using, consumers) if topic is None or one.topic == str(topic)]
     if not chosen:
-        raise Refused(f"Consumer {declared.name!r} doesn't read topic {str(topic)!r}.")
+        raise Refused(f"Consumer {consumers[0].name!r} doesn't read topic {str(topic)!r}.")
     return chosen
 
 

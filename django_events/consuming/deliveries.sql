@@ -57,7 +57,8 @@ SET
     handled = handled + %(handled)s,
     failed = failed + %(failed)s,
     ignored = ignored + %(ignored)s,
-    dead_lettered = dead_lettered + %(dead_lettered)s
+    dead_lettered = dead_lettered + %(dead_lettered)s,
+    served_at = clock_timestamp()
 WHERE consumer_id = %(consumer_id)s AND partition = -1
 RETURNING id
 
@@ -72,7 +73,8 @@ SET
     handled = handled + %(handled)s,
     failed = failed + %(failed)s,
     ignored = ignored + %(ignored)s,
-    dead_lettered = dead_lettered + %(dead_lettered)s
+    dead_lettered = dead_lettered + %(dead_lettered)s,
+    served_at = clock_timestamp()
 WHERE id = (
     SELECT p.id
     FROM django_events_position AS p

@@ -21,6 +21,7 @@ from django_events.consuming.claimed_deliveries import ClaimedDeliveries
 from django_events.consuming.claiming import Claimed, begin_claim
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.registered import Named
+from django_events.consuming.subscribed import consumers_named
 from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import LeaseLost, Refused
 from django_events.models.buffer import writable
@@ -153,7 +154,7 @@ def _of_token(using: str, token: int) -> tuple[Queue, ClaimedDeliveries]:
             "worker took them over, or they were rewound. Nothing was changed."
         )
     [(consumer, topic, holder)] = rows
-    found = subscriptions(using, [declarations.consumers.get(consumer)])
+    found = subscriptions(using, consumers_named(using, consumer))
     chosen = [one for one in found if one.topic == topic]
     if not chosen:
         raise Refused(f"Consumer {consumer!r} doesn't read topic {topic!r} any more.")

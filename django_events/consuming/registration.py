@@ -3,6 +3,7 @@
 Doing it again changes nothing, and several processes may do it at once.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,17 +12,17 @@ from django.db import DatabaseError, OperationalError, transaction
 from django.db.models import Max, Min, Q
 
 from django_events import declarations, models, sql
-from django_events.consuming import layouts, log_positions
+from django_events.consuming import filter_terms, layouts, log_positions
+from django_events.consuming.subscribed import SUBSCRIBE
 from django_events.consuming.waiting import wait_again
 from django_events.exceptions import InUse, Invalid, Refused, UnknownName, did_you_mean
-from django_events.matching import decides, expression, is_pattern
+from django_events.matching import FILTER, decides, expression, is_pattern
 from django_events.models.functions import ClockTimestamp
 from django_events.statements import log_table
 
 SQL = sql.beside(__name__)
 
 ALL = models.Position.ALL
-FILTER = ("types", "keys", "where")
 PATIENCE = "2s"  # with a transaction of a program that claims or settles: the transfer of the topic waits as well
 PROVEN_BY_HISTORY = {*FILTER, "history"}  # see models.Consumer.changed_at
 
@@ -46,7 +47,7 @@ def register(using: str, declared: declarations.DeclaredConsumer) -> list[str]:
     changes: list[str] = []
     for name in declared.topics:
         with holding_topic(using, name, declared) as topic:
-            changes += _register(using, declared, topic)
+            changes += adapt(using, declared, topic)
     return changes
 
 
@@ -72,28 +73,39 @@ def _find_topic(using: str, name: str, declared: declarations.DeclaredConsumer) 
 
 
 def check_filter(using: str, declared: declarations.DeclaredConsumer) -> None:
-    """Have PostgreSQL evaluate the predicate on values of every kind; Invalid if it can't."""
-    if declared.where is None:
+    """Have PostgreSQL evaluate the predicates on values of every kind; Invalid if it can't."""
+    _check_predicate(using, declared, "where", declared.where)
+    _check_predicate(using, declared, "metadata", declared.metadata)
+
+
+def _check_predicate(using: str, declared: declarations.DeclaredConsumer, option: str, predicate: str | None) -> None:
+    if predicate is None:
         return
-    where = f"Consumer {declared}, declared at {declared.declared_at}, has where={declared.where!r}, which"
+    where = f"Consumer {declared}, declared at {declared.declared_at}, has {option}={predicate!r}, which"
+    given = dict(declared.vars or {})
     try:
         with transaction.atomic(using):
-            answers = sql.fetch(using, sql.shared.try_predicate, where=declared.where)
+            named = filter_terms.variables(filter_terms.canonical(using, predicate))
+            if missing := sorted(named - set(given)):
+                raise Invalid(f"{where} names ${missing[0]}, and vars has no such value: {', '.join(given) or 'none'}.")
+            answers = sql.fetch(using, sql.shared.try_predicate, where=predicate, vars=json.dumps(given))
     except DatabaseError as error:
         problem = sql.said(error).splitlines()[0]
         raise Invalid(f"{where} PostgreSQL can't use as a jsonpath predicate: {problem}.") from error
-    if not decides(declared.where, answers):
+    if not decides(predicate, answers):
         raise Invalid(
             f"{where} is neither true nor false for any value, so no event would match. A predicate compares: "
             "'$.total > 100' and not '$ ? (@.total > 100)', '$.paid == true' and not '$.paid'."
         )
 
 
-def _register(using: str, declared: declarations.DeclaredConsumer, topic: models.Topic) -> list[str]:
+def adapt(using: str, declared: declarations.DeclaredConsumer, topic: models.Topic) -> list[str]:
+    """Register it for a topic whose head is locked, or change what is registered; returns a line for each change."""
     described = _described(declared)
     rows = models.Consumer.objects.using(using).select_related("topic")
     # Locked, or a worker that makes deliveries from the log would go by the former filter beyond where this one counts.
     row = rows.filter(name=declared.name, topic=topic).select_for_update(of=["self"], no_key=True).first()
+    _refuse_subscription(row, declared)
     if row is None:
         _refuse_name_of_query(using, declared, topic)
         start = log_positions.begin(using, topic, declared.start)
@@ -103,6 +115,8 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         row.filled_until = start - 1
         row.live = declared.mode == "queue" and start == log_positions.find(using, topic, "end")
         row.save(using=using)
+        if row.mode == "queue":
+            filter_terms.write(using, row)
         _add_positions(using, row, start - 1)
         layouts.arrange(using, row)
         wait_again(using, row)
@@ -137,6 +151,8 @@ def _register(using: str, declared: declarations.DeclaredConsumer, topic: models
         for name, value in described.items():
             setattr(row, name, value)
         row.save(using=using, update_fields=[*described, "revision", "former_filters"])  # workers write the rest
+    if row.mode == "queue" and not set(FILTER).isdisjoint(differing):
+        filter_terms.write(using, row)
     if reordered:
         wait_again(using, row)
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
@@ -148,6 +164,8 @@ def _described(declared: declarations.DeclaredConsumer) -> dict[str, Any]:
         "types": _listed(declared.types),
         "keys": _listed(declared.keys),
         "where": declared.where,
+        "metadata": declared.metadata,
+        "vars": None if declared.vars is None else dict(declared.vars),
         "type_expressions": _expressions(declared.types),
         "key_expressions": _expressions(declared.keys),
         "ordered": declared.ordered,
@@ -176,6 +194,16 @@ def _refuse_other_mode(using: str, row: models.Consumer, declared: declarations.
             f"Consumer {row} is declared with mode={declared.mode!r}, at {declared.declared_at}, and was registered "
             f"with mode={row.mode!r}: how far it is can't be said in the other way. Nothing was changed. Declare "
             f"mode={row.mode!r} again, or give it another name, with start={lowest + 1} to go on where this one is."
+        )
+
+
+def _refuse_subscription(row: models.Consumer | None, declared: declarations.DeclaredConsumer) -> None:
+    """Refuse the name of a subscription for a declaration of an app."""
+    if row is not None and row.subscribed and declared.declared_at != SUBSCRIBE:
+        raise Refused(
+            f"Consumer {row} is declared at {declared.declared_at}, and a subscription has the name. Nothing was "
+            f"changed. Give it another name, or, if the subscription is needed no more, run: manage.py events "
+            f"unsubscribe {row.name} --execute"
         )
 
 
@@ -291,6 +319,11 @@ def _add_positions(using: str, row: models.Consumer, position: int) -> None:
         for partition in partitions
         if partition not in there
     )
+
+
+def next_id(using: str, topic: models.Topic) -> int:
+    """The id of the next event that comes into a topic's log, whose head is locked."""
+    return log_positions.find(using, topic, "end")
 
 
 def refuse_in_use(using: str, row: models.Consumer) -> None:

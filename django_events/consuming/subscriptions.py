@@ -9,7 +9,7 @@ from django.db.models import Prefetch
 from django_events import declarations, models, sql
 from django_events.consuming.unread import UnreadEvent
 from django_events.exceptions import NotReady
-from django_events.matching import condition
+from django_events.matching import FILTER, condition
 from django_events.received import ReceivedEvent
 from django_events.statements import log_table
 
@@ -29,6 +29,8 @@ class FormerFilter:
     types: list[str] | None
     keys: list[str] | None
     where: str | None
+    metadata: str | None = None
+    vars: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +39,8 @@ class Subscription:
 
     `first_id` and `partitions` are those of the layout. A consumer that reads all partitions together has no `layout`.
     `outdated` says what is declared otherwise than it is registered: then its events are left to workers of the code
-    that was registered. `former` are the filters by which a stream judges the events up to an id, the oldest first.
+    that was registered. `former` are the filters by which a stream judges the events up to an id, the oldest first. One
+    that `expires` is a subscription that goes when nothing serves it for long.
     """
 
     using: str
@@ -56,6 +59,7 @@ class Subscription:
     ordered: bool
     tells_outcomes: bool = False
     outdated: str = ""
+    expires: bool = False
     positions: tuple[tuple[int, int], ...]
 
     def __str__(self) -> str:
@@ -166,6 +170,7 @@ def _subscription(
         revision=row.revision,
         ordered=row.ordered,
         tells_outcomes=row.outcomes is not None,
+        expires=row.expires_after is not None,
         outdated=declared_otherwise(row, consumer, derived),
         positions=tuple((p.pk, p.partition) for p in positions if p.layout is not None or p.partition == ALL),
     )
@@ -184,7 +189,7 @@ def declared_otherwise(row: models.Consumer, consumer: declarations.DeclaredCons
 
 def filter_otherwise(row: models.Consumer, consumer: declarations.DeclaredConsumer) -> str:
     """What of the filter is declared here otherwise than it is registered; empty if nothing is."""
-    here = {"types": consumer.types, "keys": consumer.keys, "where": consumer.where}
+    here = {name: getattr(consumer, name) for name in FILTER}
     declared = {name: list(value) if isinstance(value, tuple) else value for name, value in here.items()}
     differing = [name for name, value in declared.items() if value != getattr(row, name)]
     return ", ".join(f"{name}={declared[name]!r} instead of {getattr(row, name)!r}" for name in differing)

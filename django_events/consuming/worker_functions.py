@@ -15,6 +15,7 @@ from django_events.consuming.deliveries import LARGEST_WINDOW, SMALLEST_WINDOW
 from django_events.consuming.deliveries import SQL as DELIVERIES
 from django_events.consuming.handed_out import SQL as HANDED_OUT
 from django_events.consuming.leases import SQL as LEASES
+from django_events.consuming.subscribed import SQL as SUBSCRIBED
 from django_events.statements import SMALL, Statement, as_text
 
 SQL = sql.beside(__name__)
@@ -83,6 +84,7 @@ def created() -> str:
             ),
             SQL.under_token.written(deliveries_of_token=_with_variables(HANDED_OUT.deliveries_of_token)),
             SQL.claim_of.written(
+                note_served=_with_variables(SUBSCRIBED.note_served),
                 count_delivery_attempt=_with_variables(CLAIMED.count_delivery_attempt),
                 split_lease=_with_variables(CLAIMED.split_lease),
                 too_long=reading.TOO_LONG,

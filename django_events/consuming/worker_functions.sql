@@ -385,7 +385,10 @@ PERFORM set_config(
             OR EXISTS (SELECT FROM jsonb_array_elements_text(c.type_expressions) AS x WHERE e.type ~ x))
         AND (c.keys IS NULL OR c.keys @> to_jsonb(e.key)
             OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x))
-        AND (c."where" IS NULL OR coalesce(e.value @@ c."where"::jsonpath, false))
+        AND (c."where" IS NULL
+            OR coalesce(jsonb_path_match(e.value, c."where"::jsonpath, coalesce(c.vars, jsonb_build_object()), true), false))
+        AND (c.metadata IS NULL
+            OR coalesce(jsonb_path_match(e.metadata, c.metadata::jsonpath, coalesce(c.vars, jsonb_build_object()), true), false))
 
 
 -- name: settings
@@ -399,7 +402,7 @@ SET plan_cache_mode = force_custom_plan SET lock_timeout = '5s'
 -- Claim the next events of a queue consumer, as `hand_out` does.
 --
 -- An event that may have ended a worker comes alone with its attempt counted, or becomes a dead letter if none is left.
--- Parts: settings, at_home, count_delivery_attempt, split_lease, too_long.
+-- Parts: settings, at_home, note_served, count_delivery_attempt, split_lease, too_long.
 CREATE FUNCTION django_events_claim_of(
     root regclass,
     consumer text,
@@ -425,6 +428,7 @@ DECLARE
     line record;
     one record;
     given_consumer_id integer;
+    given_consumer_ids integer[];
     given_token bigint;
     given_event_id bigint;
     given_kept bigint[];
@@ -460,6 +464,12 @@ BEGIN
         known := true;
         log := django_events_log_of(root, whose.topic_id);
         given_consumer_id := whose.id;
+        given_consumer_ids := ARRAY[whose.id];
+        FOR line IN
+{note_served}
+        LOOP
+            NULL;
+        END LOOP;
         LOOP
             got := django_events_lease_of(
                 log, whose.topic_id, whose.id, whose.ordered, given_most, coalesce(lease, whose.lease),

@@ -1,7 +1,7 @@
 """A consumer as an app declares it: its options, what is wrong with them, and its handler."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,6 +16,7 @@ from django_events.declarations.limits import (
     NAME_RULE,
     SHORTEST_LEASE,
     check_number,
+    is_json,
     is_storable,
     rest_is_last,
 )
@@ -47,6 +48,8 @@ class DeclaredConsumer(Operable):
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
     where: str | None = None
+    metadata: str | None = None
+    vars: Mapping[str, Any] | None = field(default=None, hash=False)
     partitioned: bool = True
     transactional: bool = True
     start: Start = "beginning"
@@ -72,7 +75,7 @@ class DeclaredConsumer(Operable):
     @property
     def filtered(self) -> bool:
         """Whether there may be events in its topics that are not for it."""
-        return (self.types, self.keys, self.where) != (None, None, None)
+        return (self.types, self.keys, self.where, self.metadata) != (None, None, None, None)
 
     @property
     def is_for_claims(self) -> bool:
@@ -168,8 +171,20 @@ class DeclaredConsumer(Operable):
                     break
                 if not rest_is_last(pattern):
                     yield f"{what} has the pattern {pattern!r} in {option}: '>' means the rest, so it can only be last."
-        if self.where is not None and (not is_storable(self.where) or not self.where.strip()):
-            yield f"{what} has where={self.where!r}, expected a jsonpath predicate, like '$.total > 100'."
+        for option, predicate, example in (
+            ("where", self.where, "total > 100"),
+            ("metadata", self.metadata, "user == 7"),
+        ):
+            if predicate is not None and (not is_storable(predicate) or not predicate.strip()):
+                yield f"{what} has {option}={predicate!r}, expected a jsonpath predicate, like '$.{example}'."
+        if self.vars is not None:
+            yield from self._problems_of_vars(what)
+
+    def _problems_of_vars(self, what: str) -> Iterator[str]:
+        if not isinstance(self.vars, Mapping) or not is_json(self.vars):
+            yield f"{what} has vars={self.vars!r}, expected JSON values by name, like {{'tenant': 'acme'}}."
+        elif (self.where, self.metadata) == (None, None):
+            yield f"{what} has vars={self.vars!r} and no predicate to name them, like where='$.tenant == $tenant'."
 
     def _problems_of_choices(self, what: str) -> Iterator[str]:
         for option in ("partitioned", "transactional", "ordered"):

@@ -1,5 +1,6 @@
 """What a name, a number and a text in a declaration may be."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -24,6 +25,15 @@ def check_number(what: str, option: str, value: Any, low: int, high: int) -> Ite
 def is_storable(text: Any) -> bool:
     """Whether it is a text that PostgreSQL takes."""
     return isinstance(text, str) and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def is_json(value: Any) -> bool:
+    """Whether it is a value that PostgreSQL takes as jsonb."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return is_storable(text) and "\\u0000" not in text and not re.search(r"\\ud[89a-f]", text)
 
 
 @overload

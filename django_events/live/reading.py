@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from django.db import DatabaseError
 
@@ -48,6 +48,8 @@ class LiveFilter:
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
     where: str | None = None
+    metadata: ClassVar[None] = None  # filters of consumers have more
+    vars: ClassVar[None] = None
 
     def refuse_wrong(self) -> None:
         """Invalid for a pattern that no filter can have; of a predicate PostgreSQL says it."""

@@ -12,6 +12,7 @@ from django_events import declarations, models
 from django_events.consuming.filling import fill
 from django_events.consuming.queues import redrive_some
 from django_events.consuming.setbacks import sets_aside
+from django_events.consuming.subscribed import of_rows, rows
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, NotReady
 
@@ -46,7 +47,7 @@ def _waiting(using: str) -> list[Subscription]:
     ids |= {*redriven.values_list("consumer_id", flat=True).distinct()}
     names = {*queues.filter(pk__in=ids).values_list("name", flat=True)}
     found: list[Subscription] = []
-    for declared in declarations.consumers:
+    for declared in [*declarations.consumers, *of_rows(rows(using).filter(pk__in=ids))]:
         if declared.name in names and declared.mode == "queue":
             try:
                 found += [of for of in subscriptions(using, [declared]) if of.consumer_id in ids]

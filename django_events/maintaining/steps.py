@@ -27,6 +27,7 @@ from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
 from django_events.operating.moved_keys import release
 from django_events.operating.orphans import forget_orphans
+from django_events.operating.subscribing import expire_some
 
 MINUTE = timedelta(minutes=1)
 SECONDS = 20.0  # a step begins nothing more after so long; its next run does the rest
@@ -172,6 +173,11 @@ STEPS = (
         help="What is left of unregistered consumers and removed topics is deleted.",
         run=lambda using, until: delete_leftovers(using, until),
         every=10 * MINUTE,
+    ),
+    Step(
+        name="subscriptions",
+        help="Subscriptions that nothing serves any more are removed.",
+        run=lambda using, until: {"removed": expire_some(using)},
     ),
     Step(name="queues", help="Queues that programs claim from are filled and redriven.", run=serve_queues),
     Step(name="shards", help="Consumers that waited for other shards go on.", run=let_go_on),

@@ -49,6 +49,9 @@ class Chosen(NamedTuple):
     key: str | None = None
     partition: int | None = None
 
+    metadata: None = None  # filters of consumers have more
+    vars: None = None
+
 
 class Look(NamedTuple):
     """What a look has found: the events, up to which id it has read, and what it has to say."""

@@ -1192,6 +1192,63 @@ class Migration(OnPostgreSQL):
                 ("keys", models.JSONField(blank=True, null=True, verbose_name="keys")),
                 ("where", models.TextField(blank=True, null=True, verbose_name="where")),
                 (
+                    "metadata",
+                    models.TextField(
+                        blank=True,
+                        help_text="A jsonpath predicate on the metadata of an event.",
+                        null=True,
+                        verbose_name="metadata",
+                    ),
+                ),
+                (
+                    "vars",
+                    models.JSONField(
+                        blank=True,
+                        help_text="What the predicates name as $name.",
+                        null=True,
+                        verbose_name="variables",
+                    ),
+                ),
+                (
+                    "filter_digest",
+                    models.CharField(
+                        blank=True,
+                        db_collation="C",
+                        db_default="",
+                        editable=False,
+                        help_text="Of a queue: filters with the same one are tried once for all their consumers.",
+                        max_length=32,
+                        verbose_name="digest of the filter",
+                    ),
+                ),
+                (
+                    "indexed",
+                    models.BooleanField(
+                        db_default=False,
+                        editable=False,
+                        help_text="An event that its filter matches has one of its terms. Otherwise the filter is tried on each event.",
+                        verbose_name="indexed",
+                    ),
+                ),
+                (
+                    "subscribed",
+                    models.BooleanField(
+                        db_default=False,
+                        editable=False,
+                        help_text="Made by subscribe(), and declared by no app.",
+                        verbose_name="subscribed",
+                    ),
+                ),
+                (
+                    "expires_after",
+                    models.DurationField(
+                        blank=True,
+                        help_text="A subscription that nothing serves for so long goes.",
+                        null=True,
+                        verbose_name="expires after",
+                    ),
+                ),
+                (
                     "type_expressions",
                     models.JSONField(
                         blank=True,
@@ -1545,6 +1602,48 @@ class Migration(OnPostgreSQL):
             },
         ),
         migrations.CreateModel(
+            name="FilterTerm",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "consumer",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="filter_terms",
+                        to="django_events.consumer",
+                        verbose_name="consumer",
+                    ),
+                ),
+                ("topic_id", models.IntegerField(verbose_name="topic")),
+                (
+                    "source",
+                    models.CharField(
+                        choices=[("value", "value"), ("metadata", "metadata"), ("key", "key"), ("type", "type")],
+                        db_collation="C",
+                        max_length=8,
+                        verbose_name="source",
+                    ),
+                ),
+                ("path", models.TextField(db_collation="C", verbose_name="path")),
+                ("value", models.JSONField(verbose_name="value")),
+                (
+                    "filter_digest",
+                    models.CharField(db_collation="C", max_length=32, verbose_name="digest of the filter"),
+                ),
+            ],
+            options={
+                "verbose_name": "term of a filter",
+                "verbose_name_plural": "terms of filters",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        fields=["topic_id", "source", "path", "value", "filter_digest"],
+                        name="django_events_filterterm_item",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Intervention",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -1568,6 +1667,7 @@ class Migration(OnPostgreSQL):
                             ("redrive", "redrive"),
                             ("replay", "replay"),
                             ("discard", "discard"),
+                            ("subscribe", "subscribe"),
                             ("unregister", "unregister"),
                             ("expire", "expire"),
                             ("erase", "erase"),
@@ -2032,6 +2132,22 @@ class Migration(OnPostgreSQL):
             ),
         ),
         migrations.AddIndex(
+            model_name="consumer",
+            index=models.Index(
+                condition=models.Q(("indexed", False), ("live", True)),
+                fields=["topic"],
+                name="django_events_consumer_tried",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="consumer",
+            index=models.Index(
+                condition=models.Q(("live", True)),
+                fields=["topic", "filter_digest"],
+                name="django_events_consumer_filter",
+            ),
+        ),
+        migrations.AddIndex(
             model_name="delivery",
             index=models.Index(
                 condition=models.Q(("key__isnull", False)),
@@ -2236,8 +2352,8 @@ class Migration(OnPostgreSQL):
             trigger=pgtrigger.compiler.Trigger(
                 name="deliver",
                 sql=pgtrigger.compiler.UpsertTriggerSql(
-                    func="IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN\nWITH kind AS MATERIALIZED (\n    SELECT DISTINCT topic_id, type FROM new_events\n),\nlive AS MATERIALIZED (\n    SELECT\n        c.id, c.topic_id, c.ordered, c.delay, c.types, c.type_expressions, c.keys, c.key_expressions,\n        c.\"where\"::jsonpath AS predicate,\n        min(c.id) OVER (PARTITION BY c.topic_id, c.types, c.keys, c.\"where\") AS filter\n    FROM django_events_consumer AS c\n    WHERE c.live\n        AND c.topic_id IN (SELECT kind.topic_id FROM kind)\n        AND (\n            nullif(current_setting('django_events.only', true), '') IS NULL\n            OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])\n        )\n),\nfitting AS MATERIALIZED (\n    SELECT live.filter, live.topic_id, kind.type, live.keys, live.key_expressions, live.predicate\n    FROM live\n    JOIN kind ON kind.topic_id = live.topic_id\n    WHERE live.id = live.filter\n        AND (\n            live.types IS NULL\n            OR live.types @> to_jsonb(kind.type)\n            OR EXISTS (SELECT FROM jsonb_array_elements_text(live.type_expressions) AS x WHERE kind.type ~ x)\n        )\n)\nINSERT INTO django_events_delivery (consumer_id, event_id, key, received_at, visible_at)\nSELECT\n    live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp(),\n    CASE WHEN e.logged_at + live.delay > statement_timestamp() THEN e.logged_at + live.delay END\nFROM fitting\nJOIN new_events AS e ON e.topic_id = fitting.topic_id AND e.type = fitting.type\nJOIN live ON live.filter = fitting.filter\nWHERE (\n        fitting.keys IS NULL\n        OR fitting.keys @> to_jsonb(e.key)\n        OR EXISTS (SELECT FROM jsonb_array_elements_text(fitting.key_expressions) AS x WHERE e.key ~ x)\n    )\n    AND (fitting.predicate IS NULL OR coalesce(e.value @@ fitting.predicate, false));\nIF EXISTS (SELECT FROM django_events_consumer WHERE live AND max_pending IS NOT NULL) THEN\nUPDATE django_events_consumer AS c\nSET live = false, filled_until = owner.last\nFROM (\n    SELECT c.id, came.last\n    FROM (SELECT topic_id, max(id) AS last FROM new_events GROUP BY topic_id) AS came\n    JOIN django_events_consumer AS c ON c.topic_id = came.topic_id AND c.live AND c.max_pending IS NOT NULL\n    JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1\n    WHERE came.last - p.position >= c.max_pending\n        AND c.max_pending <= (\n            SELECT count(*)\n            FROM (\n                SELECT\n                FROM django_events_delivery AS d\n                WHERE d.consumer_id = c.id AND d.event_id > p.position\n                ORDER BY d.event_id\n                LIMIT c.max_pending\n            ) AS pending\n        )\n    FOR NO KEY UPDATE OF c SKIP LOCKED\n) AS owner\nWHERE c.id = owner.id;\nEND IF;\nEND IF;\nRETURN NULL;",
-                    hash="8d3355cb7b53a64e6a994f64ba97736b54d4bf39",
+                    func="IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN\nWITH kind AS MATERIALIZED (\n    SELECT DISTINCT topic_id, type FROM new_events\n),\nlive AS MATERIALIZED (\n    SELECT\n        c.id, c.topic_id, c.ordered, c.delay, c.types, c.type_expressions, c.keys, c.key_expressions,\n        c.\"where\"::jsonpath AS predicate, c.metadata::jsonpath AS of_metadata, coalesce(c.vars, jsonb_build_object()) AS vars,\n        min(c.id) OVER (PARTITION BY c.topic_id, c.types, c.keys, c.\"where\", c.metadata, c.vars) AS filter\n    FROM django_events_consumer AS c\n    WHERE c.live\n        AND NOT c.indexed\n        AND c.topic_id IN (SELECT kind.topic_id FROM kind)\n        AND (\n            nullif(current_setting('django_events.only', true), '') IS NULL\n            OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])\n        )\n),\nfitting AS MATERIALIZED (\n    SELECT live.filter, live.topic_id, kind.type, live.keys, live.key_expressions, live.predicate, live.of_metadata, live.vars\n    FROM live\n    JOIN kind ON kind.topic_id = live.topic_id\n    WHERE live.id = live.filter\n        AND (\n            live.types IS NULL\n            OR live.types @> to_jsonb(kind.type)\n            OR EXISTS (SELECT FROM jsonb_array_elements_text(live.type_expressions) AS x WHERE kind.type ~ x)\n        )\n)\nINSERT INTO django_events_delivery (consumer_id, event_id, key, received_at, visible_at)\nSELECT\n    live.id, e.id, CASE WHEN live.ordered THEN e.key END, statement_timestamp(),\n    CASE WHEN e.logged_at + live.delay > statement_timestamp() THEN e.logged_at + live.delay END\nFROM fitting\nJOIN new_events AS e ON e.topic_id = fitting.topic_id AND e.type = fitting.type\nJOIN live ON live.filter = fitting.filter\nWHERE (\n        fitting.keys IS NULL\n        OR fitting.keys @> to_jsonb(e.key)\n        OR EXISTS (SELECT FROM jsonb_array_elements_text(fitting.key_expressions) AS x WHERE e.key ~ x)\n    )\n    AND (fitting.predicate IS NULL OR coalesce(jsonb_path_match(e.value, fitting.predicate, fitting.vars, true), false))\n    AND (\n        fitting.of_metadata IS NULL\n        OR coalesce(jsonb_path_match(e.metadata, fitting.of_metadata, fitting.vars, true), false)\n    );\nIF EXISTS (SELECT FROM django_events_filterterm) THEN\nWITH RECURSIVE asked AS (\n    SELECT first.topic_id, first.source, first.path\n    FROM (SELECT DISTINCT topic_id FROM new_events) AS came\n    CROSS JOIN LATERAL (\n        SELECT t.topic_id, t.source, t.path\n        FROM django_events_filterterm AS t\n        WHERE t.topic_id = came.topic_id\n        ORDER BY t.topic_id, t.source, t.path\n        LIMIT 1\n    ) AS first\n    UNION ALL\n    SELECT next.topic_id, next.source, next.path\n    FROM asked\n    CROSS JOIN LATERAL (\n        SELECT t.topic_id, t.source, t.path\n        FROM django_events_filterterm AS t\n        WHERE t.topic_id = asked.topic_id AND (t.source, t.path) > (asked.source, asked.path)\n        ORDER BY t.topic_id, t.source, t.path\n        LIMIT 1\n    ) AS next\n),\nmatched AS (\n    SELECT e.topic_id, e.id, e.key, e.logged_at, f.filter_digest\n    FROM new_events AS e\n    CROSS JOIN LATERAL (\n        SELECT DISTINCT found.filter_digest\n        FROM asked\n        CROSS JOIN LATERAL jsonb_path_query(\n            CASE asked.source\n                WHEN 'value' THEN e.value\n                WHEN 'metadata' THEN e.metadata\n                WHEN 'key' THEN to_jsonb(e.key)\n                ELSE to_jsonb(e.type)\n            END,\n            asked.path::jsonpath, jsonb_build_object(), true\n        ) AS item (value)\n        CROSS JOIN LATERAL (\n            SELECT t.filter_digest\n            FROM django_events_filterterm AS t\n            WHERE t.topic_id = asked.topic_id AND t.source = asked.source AND t.path = asked.path AND t.value = item.value\n            OFFSET 0\n        ) AS found\n        WHERE asked.topic_id = e.topic_id AND jsonb_typeof(item.value) NOT IN ('object', 'array')\n    ) AS candidate\n    CROSS JOIN LATERAL (\n        SELECT c.*\n        FROM django_events_consumer AS c\n        WHERE c.topic_id = e.topic_id AND c.filter_digest = candidate.filter_digest AND c.live\n            AND (\n                nullif(current_setting('django_events.only', true), '') IS NULL\n                OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])\n            )\n        LIMIT 1\n    ) AS f\n    WHERE CASE\n        WHEN f.types IS NOT NULL\n            AND NOT f.types @> to_jsonb(e.type)\n            AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(f.type_expressions) AS x WHERE e.type ~ x)\n            THEN false\n        WHEN f.keys IS NOT NULL\n            AND NOT coalesce(f.keys @> to_jsonb(e.key), false)\n            AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(f.key_expressions) AS x WHERE e.key ~ x)\n            THEN false\n        WHEN f.\"where\" IS NOT NULL\n            AND NOT coalesce(\n                jsonb_path_match(e.value, f.\"where\"::jsonpath, coalesce(f.vars, jsonb_build_object()), true), false\n            )\n            THEN false\n        ELSE f.metadata IS NULL OR coalesce(\n            jsonb_path_match(e.metadata, f.metadata::jsonpath, coalesce(f.vars, jsonb_build_object()), true), false\n        )\n    END\n    OFFSET 0\n)\nINSERT INTO django_events_delivery (consumer_id, event_id, key, received_at, visible_at)\nSELECT\n    c.id, matched.id, CASE WHEN c.ordered THEN matched.key END, statement_timestamp(),\n    CASE WHEN matched.logged_at + c.delay > statement_timestamp() THEN matched.logged_at + c.delay END\nFROM matched\nCROSS JOIN LATERAL (\n    SELECT c.id, c.ordered, c.delay\n    FROM django_events_consumer AS c\n    WHERE c.topic_id = matched.topic_id AND c.filter_digest = matched.filter_digest AND c.live\n            AND (\n                nullif(current_setting('django_events.only', true), '') IS NULL\n                OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])\n            )\n    OFFSET 0\n) AS c;\nEND IF;\nIF EXISTS (SELECT FROM django_events_consumer WHERE live AND max_pending IS NOT NULL) THEN\nUPDATE django_events_consumer AS c\nSET live = false, filled_until = owner.last\nFROM (\n    SELECT c.id, came.last\n    FROM (SELECT topic_id, max(id) AS last FROM new_events GROUP BY topic_id) AS came\n    JOIN django_events_consumer AS c ON c.topic_id = came.topic_id AND c.live AND c.max_pending IS NOT NULL\n    JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1\n    WHERE came.last - p.position >= c.max_pending\n        AND c.max_pending <= (\n            SELECT count(*)\n            FROM (\n                SELECT\n                FROM django_events_delivery AS d\n                WHERE d.consumer_id = c.id AND d.event_id > p.position\n                ORDER BY d.event_id\n                LIMIT c.max_pending\n            ) AS pending\n        )\n    FOR NO KEY UPDATE OF c SKIP LOCKED\n) AS owner\nWHERE c.id = owner.id;\nEND IF;\nEND IF;\nRETURN NULL;",
+                    hash="afb9bf990c330e6ffd7b626c4f5851883d0d903f",
                     level="STATEMENT",
                     operation="INSERT",
                     pgid="pgtrigger_deliver_6a530",

@@ -332,7 +332,8 @@ SET
     handled = handled + given_handled,
     failed = failed + given_failed,
     ignored = ignored + given_ignored,
-    dead_lettered = dead_lettered + given_dead_lettered
+    dead_lettered = dead_lettered + given_dead_lettered,
+    served_at = clock_timestamp()
 WHERE consumer_id = given_consumer_id AND partition = -1
 RETURNING id
         LOOP
@@ -443,7 +444,10 @@ WITH made AS (
             OR EXISTS (SELECT FROM jsonb_array_elements_text(c.type_expressions) AS x WHERE e.type ~ x))
         AND (c.keys IS NULL OR c.keys @> to_jsonb(e.key)
             OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x))
-        AND (c."where" IS NULL OR coalesce(e.value @@ c."where"::jsonpath, false))
+        AND (c."where" IS NULL
+            OR coalesce(jsonb_path_match(e.value, c."where"::jsonpath, coalesce(c.vars, jsonb_build_object()), true), false))
+        AND (c.metadata IS NULL
+            OR coalesce(jsonb_path_match(e.metadata, c.metadata::jsonpath, coalesce(c.vars, jsonb_build_object()), true), false))
     ORDER BY e.id
     ON CONFLICT (consumer_id, event_id) DO NOTHING
     RETURNING event_id
@@ -894,6 +898,7 @@ DECLARE
     line record;
     one record;
     given_consumer_id integer;
+    given_consumer_ids integer[];
     given_token bigint;
     given_event_id bigint;
     given_kept bigint[];
@@ -938,6 +943,26 @@ BEGIN
         known := true;
         log := django_events_log_of(root, whose.topic_id);
         given_consumer_id := whose.id;
+        given_consumer_ids := ARRAY[whose.id];
+        FOR line IN
+UPDATE django_events_position
+SET served_at = clock_timestamp()
+WHERE id = ANY(
+    ARRAY(
+        SELECT p.id
+        FROM django_events_position AS p
+        JOIN django_events_consumer AS c ON c.id = p.consumer_id
+        WHERE p.consumer_id = ANY(given_consumer_ids::int[])
+            AND p.partition = -1
+            AND c.expires_after IS NOT NULL
+            AND (p.served_at IS NULL OR p.served_at < clock_timestamp() - least(c.expires_after / 10, interval '1 minute'))
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    )
+)
+RETURNING id
+        LOOP
+            NULL;
+        END LOOP;
         LOOP
             got := django_events_lease_of(
                 log, whose.topic_id, whose.id, whose.ordered, given_most, coalesce(lease, whose.lease),

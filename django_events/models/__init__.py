@@ -2,7 +2,7 @@
 
 from django_events.models.buffer import BufferedEvent, DedupKey, ScheduledEvent
 from django_events.models.clocks import Clock
-from django_events.models.consumers import Consumer, DeadLetter, Intervention, Position
+from django_events.models.consumers import Consumer, DeadLetter, FilterTerm, Intervention, Position
 from django_events.models.deliveries import Delivery, DeliveryLease, PastDelivery
 from django_events.models.events import Event
 from django_events.models.maintenance import MaintenanceStep
@@ -23,6 +23,7 @@ __all__ = [
     "Delivery",
     "DeliveryLease",
     "Event",
+    "FilterTerm",
     "Intervention",
     "MaintenanceStep",
     "Overview",

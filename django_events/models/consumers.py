@@ -31,6 +31,35 @@ class Consumer(models.Model):
     types = models.JSONField(_("types"), null=True, blank=True)
     keys = models.JSONField(_("keys"), null=True, blank=True)
     where = models.TextField(_("where"), null=True, blank=True)
+    metadata = models.TextField(
+        _("metadata"), null=True, blank=True, help_text=_("A jsonpath predicate on the metadata of an event.")
+    )
+    vars: "models.JSONField[Any, Any]" = models.JSONField(
+        _("variables"), null=True, blank=True, help_text=_("What the predicates name as $name.")
+    )
+    filter_digest = models.CharField(
+        _("digest of the filter"),
+        max_length=32,
+        db_collation="C",
+        db_default="",
+        blank=True,
+        editable=False,
+        help_text=_("Of a queue: filters with the same one are tried once for all their consumers."),
+    )
+    indexed = models.BooleanField(
+        _("indexed"),
+        db_default=False,
+        editable=False,
+        help_text=_(
+            "An event that its filter matches has one of its terms. Otherwise the filter is tried on each event."
+        ),
+    )
+    subscribed = models.BooleanField(
+        _("subscribed"), db_default=False, editable=False, help_text=_("Made by subscribe(), and declared by no app.")
+    )
+    expires_after = models.DurationField(
+        _("expires after"), null=True, blank=True, help_text=_("A subscription that nothing serves for so long goes.")
+    )
     type_expressions = models.JSONField(
         _("type expressions"), null=True, blank=True, editable=False, help_text=_("The patterns among the types.")
     )
@@ -135,11 +164,56 @@ class Consumer(models.Model):
                 name="django_events_consumer_bounded",
                 condition=models.Q(live=True, max_pending__isnull=False),
             ),
+            models.Index(
+                fields=["topic"],
+                name="django_events_consumer_tried",
+                condition=models.Q(live=True, indexed=False),
+            ),
+            models.Index(
+                fields=["topic", "filter_digest"],
+                name="django_events_consumer_filter",
+                condition=models.Q(live=True),
+            ),
         ]
 
     def __str__(self) -> str:
         known = "topic" in self._state.fields_cache  # no query for a name
         return f"{self.name} of {self.topic}" if known else self.name
+
+
+class FilterTerm(models.Model):
+    """What a queue's filter asks of an event: an item with this value, at a path of its value, metadata, key or type.
+
+    An event that the filter matches has at least one of the terms of the filter. So the filters to try on an event are
+    found by what is in the event.
+    """
+
+    VALUE, METADATA, KEY, TYPE = "value", "metadata", "key", "type"
+
+    consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="filter_terms", verbose_name=_("consumer"))
+    topic_id = models.IntegerField(_("topic"))
+    source = models.CharField(
+        _("source"),
+        max_length=8,
+        choices=[(VALUE, _("value")), (METADATA, _("metadata")), (KEY, _("key")), (TYPE, _("type"))],
+        db_collation="C",
+    )
+    path = models.TextField(_("path"), db_collation="C")
+    value: "models.JSONField[Any, Any]" = models.JSONField(_("value"))
+    filter_digest = models.CharField(_("digest of the filter"), max_length=32, db_collation="C")
+
+    class Meta:
+        verbose_name = _("term of a filter")
+        verbose_name_plural = _("terms of filters")
+        default_permissions = ()
+        indexes = [
+            models.Index(
+                fields=["topic_id", "source", "path", "value", "filter_digest"], name="django_events_filterterm_item"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.path} == {self.value!r}"
 
 
 class Position(models.Model):
@@ -332,6 +406,7 @@ class Intervention(models.Model):
             ("redrive", _("redrive")),
             ("replay", _("replay")),
             ("discard", _("discard")),
+            ("subscribe", _("subscribe")),
             ("unregister", _("unregister")),
             ("expire", _("expire")),
             ("erase", _("erase")),

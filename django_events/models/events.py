@@ -230,6 +230,9 @@ class Event(models.Model):
                     [
                         "IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN",
                         f"{SQL.deliver.text};",
+                        "IF EXISTS (SELECT FROM django_events_filterterm) THEN",
+                        f"{SQL.deliver_indexed.text};",
+                        "END IF;",
                         "IF EXISTS (SELECT FROM django_events_consumer WHERE live AND max_pending IS NOT NULL) THEN",
                         f"{SQL.shed.text};",
                         "END IF;",

@@ -3,8 +3,8 @@
 matches("orders", types=["order.*"], where="$.total > 100")  # [Matched("order.paid", events=812, matching=77, …), …]
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError
 
@@ -25,6 +25,8 @@ class _Filter(NamedTuple):
     types: Sequence[str] | None
     keys: Sequence[str] | None
     where: str | None
+    metadata: str | None
+    vars: Mapping[str, Any] | None
 
 
 def matches(
@@ -33,6 +35,8 @@ def matches(
     types: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     where: str | None = None,
+    metadata: str | None = None,
+    vars: Mapping[str, Any] | None = None,
     last: int = 10_000,
     using: str | None = None,
 ) -> list[Matched]:
@@ -50,13 +54,17 @@ def matches(
     using = using or models.Event.objects.db
     row = existing(using, topic)
     statement = SQL.matches.on(
-        log=log_table(row.pk), topic_id=row.pk, last=last, match=condition(_Filter(types, keys, where))
+        log=log_table(row.pk), topic_id=row.pk, last=last, match=condition(_Filter(types, keys, where, metadata, vars))
     )
     try:
         with sql.committed(using):
             return [Matched(*row) for row in sql.fetch(using, statement)]
     except DatabaseError as error:
-        if where is None or not (sql.kind_of(error).of_data or sql.kind_of(error) is sql.ErrorKind.OTHER):
+        if (where, metadata) == (None, None) or not (
+            sql.kind_of(error).of_data or sql.kind_of(error) is sql.ErrorKind.OTHER
+        ):
             raise
         problem = sql.said(error).splitlines()[0]
-        raise Invalid(f"where={where!r} can't be used on these events of topic {row}: {problem}.") from error
+        predicates = {"where": where, "metadata": metadata}
+        named = " and ".join(f"{name}={given!r}" for name, given in predicates.items() if given is not None)
+        raise Invalid(f"{named} can't be used on these events of topic {row}: {problem}.") from error

@@ -11,7 +11,7 @@ SELECT
 FROM (
     SELECT e.id, e.type, {match} AS fits
     FROM (
-        SELECT e.id, e.type, e.key, e.value FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT {last}
+        SELECT e.id, e.type, e.key, e.value, e.metadata FROM {log} AS e WHERE e.topic_id = {topic_id} ORDER BY e.id DESC LIMIT {last}
     ) AS e
 ) AS e
 GROUP BY e.type

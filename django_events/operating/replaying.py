@@ -40,6 +40,9 @@ class _Chosen(NamedTuple):
     keys: Sequence[str] | None = None
     where: str | None = None
 
+    metadata: None = None  # filters of consumers have more
+    vars: None = None
+
     def condition(self) -> sql.Statement:
         ids = [] if self.ids is None else [SQL.of_these.on(ids=sql.literal(self.ids))]
         first = [] if self.first is None else [SQL.from_id.on(first=self.first)]

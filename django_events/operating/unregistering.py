@@ -5,6 +5,8 @@
 It is recorded as an intervention.
 """
 
+from typing import Any
+
 from django_events import declarations, models, sql
 from django_events.consuming.registered import Named, registered
 from django_events.consuming.registration import refuse_in_use
@@ -36,17 +38,22 @@ def unregister(
         for row in rows:
             _refuse_declared(row)
             hold(using, row)
-            if dead := row.dead_letters.using(using).count():
-                raise Refused(
-                    f"Consumer {row} has {dead} dead letters, which would be lost. Nothing was changed. "
-                    "Redrive or discard them first."
-                )
+            refuse_dead_letters(using, row)
         if not dry_run:
             for row in rows:
                 forget(using, row, by=by, reason=reason)
     if not dry_run:
         forget_orphans(using)
     return [row.topic.name for row in rows]
+
+
+def refuse_dead_letters(using: str, row: models.Consumer) -> None:
+    """Refused while a consumer has dead letters."""
+    if dead := row.dead_letters.using(using).count():
+        raise Refused(
+            f"Consumer {row} has {dead} dead letters, which would be lost. Nothing was changed. "
+            "Redrive or discard them first."
+        )
 
 
 def hold(using: str, row: models.Consumer) -> None:
@@ -59,10 +66,10 @@ def hold(using: str, row: models.Consumer) -> None:
     refuse_in_use(using, row)
 
 
-def forget(using: str, row: models.Consumer, *, by: str | None, reason: str = "") -> None:
+def forget(using: str, row: models.Consumer, *, by: str | None, reason: str = "", **details: Any) -> None:
     """Delete a consumer that is held, and put on record how far it was. Its deliveries are orphans then."""
     reached = {str(p.partition): p.position for p in row.positions.using(using)}
-    record(using, row, "unregister", by=by, reason=reason, positions=reached)
+    record(using, row, "unregister", by=by, reason=reason, positions=reached, **details)
     row.delete(using=using)
     if not models.Consumer.objects.using(using).filter(name=row.name).exists():
         # Of a roll-up: nothing folds into its table any more, and the next `migrate` drops it.

@@ -3,27 +3,23 @@
     for endpoint in endpoints("default"):
         request = endpoint.request(event)
 
-An endpoint is a queue consumer that no app declares: what is in its rows is all there is.
+An endpoint belongs to a subscription, a queue consumer that no app declares: what is in its rows is all there is.
 """
 
 import time
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
 
 from django.db.models import Prefetch, Q
 
 from django_events import declarations, models
 from django_events.conf import settings
+from django_events.consuming.subscribed import of_row
 from django_events.models.functions import ClockTimestamp
 from django_events.outward.addresses import networks
 from django_events.outward.bodies import written
 from django_events.outward.exchange import Request, RequestLimits
 from django_events.outward.signing import signed
 from django_events.received import ReceivedEvent
-from django_events.retries import Backoff
-
-LEASE = timedelta(seconds=30)  # renewed while the process lives
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +59,7 @@ def endpoints(using: str, name: str | None = None) -> list[Endpoint]:
 def _endpoint(row: models.WebhookEndpoint) -> Endpoint:
     return Endpoint(
         id=row.pk,
-        consumer=consumer_of(row.consumer),
+        consumer=of_row(row.consumer),
         consumer_id=row.consumer_id,
         topic_id=row.consumer.topic_id,
         url=row.url,
@@ -71,37 +67,6 @@ def _endpoint(row: models.WebhookEndpoint) -> Endpoint:
         concurrency=row.concurrency,
         secrets=tuple(one.secret for one in row.secrets.all()),
         failing=row.failing_since is not None or bool(row.disabled_because),
-    )
-
-
-def consumer_of(row: models.Consumer) -> declarations.DeclaredConsumer:
-    """What a declaration would be of which this is the row."""
-    return declarations.DeclaredConsumer(
-        name=row.name,
-        topics=(row.topic.name,),
-        handler=None,
-        types=None if row.types is None else tuple(row.types),
-        keys=None if row.keys is None else tuple(row.keys),
-        where=row.where,
-        partitioned=False,
-        mode="queue",
-        ordered=row.ordered,
-        delay=row.delay,
-        history=row.history,
-        max_pending=row.max_pending,
-        outcomes=row.outcomes,
-        lease=row.lease or LEASE,
-        retry=Backoff() if row.retry is None else _backoff(row.retry),
-        declared_at="its row in the database",
-    )
-
-
-def _backoff(row: dict[str, Any]) -> Backoff:
-    return Backoff(
-        attempts=row["attempts"],
-        base=timedelta(seconds=row["base"]),
-        cap=timedelta(seconds=row["cap"]),
-        pauses=[timedelta(seconds=seconds) for seconds in row["pauses"]],
     )
 
 

@@ -2,12 +2,11 @@
 
     secret = add_webhook("partner", "orders", "https://partner.example/hooks", types=["order.*"])
 
-All else is as of any queue consumer: `pause`, `resume`, `replay`, `redrive`, `retry_now` and `unregister` take
-its name.
+All else is as of any subscription: `pause`, `resume`, `replay`, `redrive`, `retry_now` and `unsubscribe` take its name.
 """
 
 import secrets as random_secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,16 +14,15 @@ from django_events import declarations, models, sql
 from django_events.conf import settings
 from django_events.consuming.failures import storable
 from django_events.consuming.registered import registered
-from django_events.consuming.registration import register
 from django_events.declarations.declared_consumer import Start
-from django_events.declarations.limits import texts
 from django_events.exceptions import Invalid, Refused, UnknownName, did_you_mean
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 from django_events.operating.interventions import record
 from django_events.operating.locks import bounded
+from django_events.operating.subscribing import subscribe
 from django_events.outward.addresses import networks, refuse_url, without_secrets
-from django_events.outward.endpoints import LEASE, Endpoint, endpoints, limits
+from django_events.outward.endpoints import Endpoint, endpoints, limits
 from django_events.outward.exchange import WebhookAnswer
 from django_events.outward.signing import new_secret, refuse_secret
 from django_events.received import ReceivedEvent
@@ -52,6 +50,8 @@ def add_webhook(
     types: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     where: str | None = None,
+    metadata: str | None = None,
+    vars: Mapping[str, Any] | None = None,
     ordered: bool = False,
     start: Start = "end",
     form: str = "json",
@@ -71,26 +71,23 @@ def add_webhook(
     _refuse_options(name, form=form, concurrency=concurrency)
     secret = new_secret() if secret is None else secret
     refuse_secret(secret)
-    declared = declarations.DeclaredConsumer(
-        name=name,
-        topics=(str(topic),),
-        handler=None,
-        types=texts(types),
-        keys=texts(keys),
-        where=where,
-        partitioned=False,
-        start=start,
-        retry=OVER_DAYS if retry is None else retry,
-        lease=LEASE,
-        mode="queue",
-        ordered=ordered,
-        declared_at="add_webhook()",
-    )
-    if problem := next(declared.problems(), None):
-        raise Invalid(problem)
     with bounded(using, f"Topic {topic}"):
         _refuse_taken(using, name)
-        register(using, declared)
+        subscribe(
+            name,
+            topic,
+            types=types,
+            keys=keys,
+            where=where,
+            metadata=metadata,
+            vars=vars,
+            ordered=ordered,
+            start=start,
+            retry=OVER_DAYS if retry is None else retry,
+            expires_after=None,
+            by=by,
+            using=using,
+        )
         [row] = registered(using, name)
         endpoint = models.WebhookEndpoint(consumer=row, url=url, form=form, concurrency=concurrency)
         endpoint.save(using=using)

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 
@@ -41,6 +41,8 @@ class EventFilter:
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
     where: str | None = None
+    metadata: ClassVar[None] = None  # filters of consumers have more
+    vars: ClassVar[None] = None
 
     def __bool__(self) -> bool:
         return (self.types, self.keys, self.where) != (None, None, None)
@@ -50,7 +52,7 @@ class EventFilter:
         if self.where is None:
             return
         try:
-            answers = fetch(connection, shared.try_predicate, where=self.where)
+            answers = fetch(connection, shared.try_predicate, where=self.where, vars="{}")
         except psycopg.DatabaseError as error:
             problem = str(error).strip().splitlines()[0]
             raise Invalid(

@@ -258,7 +258,14 @@ SELECT e.logged_at < %(moment)s, e.id FROM {log} AS e WHERE e.topic_id = {topic_
         OR c.keys @> to_jsonb(e.key)
         OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
     )
-    AND (c."where" IS NULL OR coalesce(e.value @@ c."where"::jsonpath, false))
+    AND (
+        c."where" IS NULL
+        OR coalesce(jsonb_path_match(e.value, c."where"::jsonpath, coalesce(c.vars, jsonb_build_object()), true), false)
+    )
+    AND (
+        c.metadata IS NULL
+        OR coalesce(jsonb_path_match(e.metadata, c.metadata::jsonpath, coalesce(c.vars, jsonb_build_object()), true), false)
+    )
 )
 
 
@@ -277,7 +284,7 @@ SELECT e.logged_at < %(moment)s, e.id FROM {log} AS e WHERE e.topic_id = {topic_
         OR c.keys @> to_jsonb(e.key)
         OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
     )
-    AND (c."where" IS NULL OR NULL)
+    AND ((c."where" IS NULL AND c.metadata IS NULL) OR NULL)
 )
 
 
@@ -492,8 +499,8 @@ FROM django_events_topic AS t
 -- name: try_predicate
 -- Let PostgreSQL read a jsonpath predicate, and try it on a value of each kind.
 --
--- Parameters: where.
-SELECT value @@ %(where)s::jsonpath
+-- Parameters: where, vars.
+SELECT jsonb_path_match(value, %(where)s::jsonpath, %(vars)s::jsonb, true)
 FROM (
     VALUES
         ('null'::jsonb), ('true'), ('1'), ('"text"'), ('[]'), ('[1]'), (jsonb_build_object()), (jsonb_build_object('a', 1))

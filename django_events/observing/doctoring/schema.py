@@ -67,16 +67,16 @@ INNER_CLAIMING_FUNCTIONS = {
         "bigint, integer, interval, text, boolean, boolean)"
     ): "551219a577a051bc0e8ae365acd7ea21",
     ("django_events_bury_of(regclass, integer, integer, bigint, integer, text)"): "57fc42ba0c80a3f6c25e434544346fae",
-    "django_events_count_of(integer, bigint, bigint, bigint)": "ebb3de00f5924723d0757c29487304d3",
+    "django_events_count_of(integer, bigint, bigint, bigint)": "0c802b48641a650d6041dc11a51b3eec",
     "django_events_end_of(bigint)": "577d74cfd54521d52eadb3d50f512791",
-    "django_events_fill_of(regclass, integer, integer)": "e03032407fe2e985852439082820a25d",
+    "django_events_fill_of(regclass, integer, integer)": "8de7d6f22d75c130f9de0c5e44e7a8fc",
     (
         "django_events_lease_of(regclass, integer, integer, boolean, integer, interval, text, timestamptz, timestamptz)"
     ): "ec207e3e67a1d21baad15f6027cc5d2a",
     "django_events_under_token(bigint)": "380554d4821752f5c307439efe798f15",
     (
         "django_events_claim_of(regclass, text, integer, interval, text, text, timestamptz, timestamptz, bigint)"
-    ): "328a33f50f8fc87328ec89cab3244c48",
+    ): "deb949bd964b1bdd3e5f68d0e802f972",
     "django_events_ack_of(regclass, bigint, bigint[])": "2e41182698e67abe6ecf46c025b5ab40",
     ("django_events_nack_of(regclass, bigint, bigint[], interval, text)"): "3c0b6150bbac295298e17947409a8989",
     "django_events_extend_of(regclass, bigint, interval)": "2f923e78f324d183a81a64f7b0573975",

@@ -5,7 +5,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from django_events import models, sql
-from django_events.matching import condition
+from django_events.matching import FILTER, condition
 from django_events.observing.verifying.offenders import ERASED, MIGRATE, SHOWN, Offenders
 from django_events.observing.verifying.snapshot import TopicSnapshot
 
@@ -101,7 +101,7 @@ def verify_absent(seen: TopicSnapshot, first_id: int, offenders: Offenders, note
     """Each event that is for a queue came to it, as far as its history tells: by ranges outside of the snapshot."""
     using, topic = seen.using, seen.topic
     keeping = models.Consumer.objects.using(using).filter(topic=topic, mode="queue", history__isnull=False)
-    for consumer in keeping.only("name", "types", "keys", "where").order_by("name"):
+    for consumer in keeping.only("name", *FILTER).order_by("name"):
         after = first_id - 1
         while after < seen.last_id:
             upper = min(after + AT_ONCE, seen.last_id)
