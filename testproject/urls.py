@@ -14,6 +14,8 @@ def no_icon(request: HttpRequest) -> HttpResponse:
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", pages.counter, name="counter"),
+    path("live/", pages.live, name="live"),
+    path("live/orders/", pages.stream, name="stream"),
     path("admin/", admin.site.urls),
     path("favicon.ico", no_icon),
 ]

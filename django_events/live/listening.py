@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from django_events.declarations import DeclaredTopic
 from django_events.declarations.limits import texts
@@ -68,6 +68,14 @@ def listen(
     return LiveListener(using or Event.objects.db, names, begins, wanted, skips_expired=expired == "skip")
 
 
+class Gone(NamedTuple):
+    """What is told of events that are gone: of which topic, and the last of them."""
+
+    topic: str
+    id: int
+    error: EventExpired
+
+
 class LiveListener:
     """What `listen` gives: an iterator, plain and async, of one reader. It is made by `listen` only.
 
@@ -92,7 +100,7 @@ class LiveListener:
         self._skips_expired = skips_expired
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._waiting: deque[ReceivedEvent | Exception] = deque()
+        self._waiting: deque[ReceivedEvent | Gone | Exception] = deque()
         self._bytes = 0
         self._fed: dict[int, int] = {}  # by topic: up to which id the events are in `_waiting`, or don't fit
         self._passed: dict[str, int] = {}  # by name: the last event that was taken
@@ -136,7 +144,7 @@ class LiveListener:
     def position(self) -> str:
         """Where to go on behind what was taken, for `since`: also events that don't fit are passed by it."""
         with self._lock:
-            waiting = {one.topic for one in self._waiting if isinstance(one, ReceivedEvent)}
+            waiting = {one.topic for one in self._waiting if isinstance(one, ReceivedEvent | Gone)}
             if any(isinstance(one, Exception) for one in self._waiting):  # it is still to be told
                 waiting.update(self._passed)
             return positions.written(
@@ -242,13 +250,16 @@ class LiveListener:
     def _next(self) -> ReceivedEvent | None:
         with self._lock:
             one = self._waiting.popleft() if self._waiting else None
+            if isinstance(one, ReceivedEvent | Gone):
+                self._passed[one.topic] = one.id
             if isinstance(one, ReceivedEvent):
                 self._bytes -= size(one)
-                self._passed[one.topic] = one.id
             asks = self.stage is Stage.BEHIND and not self._asked and len(self._waiting) <= MOST_EVENTS // 2
             self._asked = self._asked or asks
         if asks:
             tailing.read_for(self)
+        if isinstance(one, Gone):
+            raise one.error
         if isinstance(one, Exception):
             raise one
         return one if one is None else one.with_attempt(1)  # what one listener does to a value, no other one sees
@@ -294,7 +305,7 @@ class LiveListener:
             if self.stage is Stage.BEHIND:
                 self._fed[topic.id] = upto
                 if not self._skips_expired:
-                    self._waiting.append(error)
+                    self._waiting.append(Gone(topic.name, upto, error))
         self._tell()
 
     def attach(self) -> bool:

@@ -20,7 +20,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError, close_old_connections, transaction
 from django.http import (
     HttpRequest,
     HttpResponse,
@@ -142,6 +142,7 @@ class EventStream(StreamingHttpResponse):
                     with self._listener as listener:
                         yield self._heading(listener)
                         while not listener.closed:
+                            close_old_connections()  # `authorize` and `transform` may have asked; it lasts for hours
                             yield self._step(listener)
                 except LogReplaced as error:
                     yield self._replaced(error)
@@ -303,9 +304,12 @@ _is_wanted = False
 _ended_by_signal: Any = object()  # the handler of SIGTERM, where it is ours
 
 
-def end_streams() -> int:
-    """End the streams of this process to browsers, which come back and go on where they were; returns how many."""
-    return _streams.end(for_good=False)
+def end_streams(*, for_good: bool = False) -> int:
+    """End the streams of this process to browsers, which come back and go on where they were; returns how many.
+
+    With `for_good` each later one ends when it begins: the process is about to stop.
+    """
+    return _streams.end(for_good=for_good)
 
 
 def end_streams_on_sigterm() -> None:

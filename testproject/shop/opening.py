@@ -46,7 +46,8 @@ def keep_open(stop: Stop, *, port: int, say: Callable[[str], None]) -> None:
             say(
                 "The shop is open: an order or two a second, and some receipts that can't be sent. Ctrl-C closes it.\n"
                 f"http://{HOST}:{port_served}/admin/\nuser: {guest.NAME}\npassword: {password}\n"
-                f"Its customers order at http://{HOST}:{port_served}/, and see at once what became of it."
+                f"Its customers order at http://{HOST}:{port_served}/, and see at once what became of it.\n"
+                f"What happens to orders shows at http://{HOST}:{port_served}/live/, as it happens."
             )
             look_after(customers, working, stop)
         finally:

@@ -6,7 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 
-from django_events import reads_own_writes
+from django_events import reads_own_writes, sse
+from django_events.models import Event
 from testproject.shop import events, orders
 from testproject.shop.models import OrderStatus, Product
 
@@ -28,6 +29,16 @@ def counter(request: HttpRequest) -> HttpResponse:
         "placed": request.GET.get("placed", ""),
     }
     return render(request, "shop/counter.html", context)
+
+
+def live(request: HttpRequest) -> HttpResponse:
+    """What happens to orders, as it happens: the newest events, and those that `stream` sends behind them."""
+    newest = list(Event.objects.peek(events.orders, limit=SHOWN))
+    last = newest[0].id if newest else 0
+    return render(request, "shop/live.html", {"events": newest, "position": f"orders/{last}"})
+
+
+stream = sse(events.orders, authorize=lambda request: {})
 
 
 def _order(request: HttpRequest) -> HttpResponse:

@@ -15,6 +15,8 @@ from django.core.management.base import CommandError
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
 
+from django_events import end_streams
+
 HOST = "127.0.0.1"
 TRIES = 100
 
@@ -29,6 +31,7 @@ def serving(port: int) -> Iterator[int]:
     try:
         yield server.server_port
     finally:
+        end_streams(for_good=True)
         server.shutdown()
         server.server_close()
         thread.join()

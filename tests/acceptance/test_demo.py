@@ -90,7 +90,8 @@ def closing_of(processes: Processes, process: subprocess.Popen[str]) -> str:
 def last_words(processes: Processes, process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Wait for the last lines of a demo that serves; returns its port and the password."""
     lines = re.compile(
-        r"^http://127\.0\.0\.1:(\d+)/admin/\nuser: demo\npassword: (\S+)\nIts customers order at \S+, .*\n\Z",
+        r"^http://127\.0\.0\.1:(\d+)/admin/\nuser: demo\npassword: (\S+)\nIts customers order at \S+, .*\n"
+        r"What happens to orders shows at \S+, .*\n\Z",
         re.MULTILINE,
     )
     processes.wait_until(
@@ -151,9 +152,16 @@ def test_the_demo_stays_open_and_closes_when_told(processes: Processes):
     orders = count(processes.url, "shop_order")
     processes.wait_until(lambda: count(processes.url, "shop_order") > orders + 1, what="further orders")
 
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as kept:
+    with (
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as kept,
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as streamed,
+    ):
         kept.request("GET", "/admin/login/")
         kept.getresponse().read()
+        streamed.request("GET", "/live/orders/?lastEventId=orders/0")
+        stream = streamed.getresponse()
+        while not stream.readline().startswith(b"id: "):
+            pass
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, processes.said(process)
 

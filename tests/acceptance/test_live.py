@@ -1,17 +1,24 @@
 """`manage.py events tail`, and streams of a server that is told to stop, as real processes."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from http.client import HTTPConnection
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 
 import psycopg
 import pytest
 
-from tests.e2e.chromium import chromium, program
-from tests.support.processes import MANAGE, Processes, wait_until
+from tests.e2e.chromium import chromium
+from tests.e2e.chromium import program as browser_of_tests
+from tests.support.processes import MANAGE, ROOT, Processes, wait_until
 
 ENDED = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -24,6 +31,16 @@ def publish(processes: Processes, *numbers: int) -> None:
         for number in numbers:
             connection.execute("SELECT django_events_publish('orders', %s::jsonb, 'visit', null)", [f"{number}"])
     assert processes.run("run_transfer", "--once").returncode == 0
+
+
+def put_into_buffer(processes: Processes, count: int) -> None:
+    """Publish in ten transactions, beside a transfer that runs."""
+    statement = (
+        "SELECT count(django_events_publish('orders', to_jsonb(n), 'visit', null)) FROM generate_series(1, %s) AS n"
+    )
+    with psycopg.connect(processes.url, autocommit=True) as connection:
+        for part in range(10):
+            connection.execute(statement, [(count + part) // 10])
 
 
 def ids(processes: Processes, tailing: "subprocess.Popen[str]") -> list[int]:
@@ -70,34 +87,97 @@ def test_it_ends_when_its_pipe_is_closed_although_nothing_comes(processes: Proce
     tailing.stderr.close()
 
 
-class Server:
-    """uvicorn on one port, which may be told to stop, killed and started again."""
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
-    def __init__(self, processes: Processes) -> None:
+
+def listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Server:
+    """A server on one port, which may be told to stop, killed and started again."""
+
+    def __init__(self, processes: Processes, program: str = "uvicorn") -> None:
         self.processes = processes
-        processes.settings = "tests.support.live_settings"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.program = program
+        if program != "runserver":
+            processes.settings = "tests.support.live_settings"
+        self.port = free_port()
         self.start()
 
     def start(self) -> None:
-        site = ["tests.support.live_asgi:application", "--port", str(self.port), "--lifespan", "off"]
-        self.process = self.processes.start_module("uvicorn", *site)
-        self.processes.wait_until(
-            lambda: "running on" in self.processes.said(self.process).lower(), what="a server that listens"
-        )
+        site, port = "tests.support.live_asgi:application", str(self.port)
+        options = {
+            "uvicorn": [site, "--port", port, "--lifespan", "off"],
+            "daphne": ["--port", port, site],
+            "gunicorn": [
+                "--bind",
+                f"127.0.0.1:{port}",
+                "--threads",
+                "8",
+                "--graceful-timeout",
+                "3600",
+                "tests.support.live_wsgi:application",
+            ],
+        }
+        if self.program == "runserver":
+            self.process = self.processes.start("runserver", "--noreload", port)
+        else:
+            self.process = self.processes.start_module(self.program, *options[self.program])
+        self.processes.wait_until(self._listens, what="a server that listens")
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
         return self.process.wait(60)
 
+    def _listens(self) -> bool:
+        return listens(self.port)
 
-@pytest.mark.quick
+
+@contextmanager
+def direct(folder: Path, server: Server) -> Iterator[int]:
+    yield server.port
+
+
+@contextmanager
+def nginx(folder: Path, server: Server) -> Iterator[int]:
+    """nginx with the lines that the how-to gives, before a server; it answers with 502 while there is none."""
+    if (program := which("nginx")) is None:
+        pytest.skip("needs nginx: apt-get install nginx-light")
+    block = re.search(r"```nginx\n(.*?)```", (ROOT / "docs/how-to/server-sent-events.md").read_text(), re.DOTALL)
+    assert block is not None
+    port = free_port()
+    kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+    temporary = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+    configuration = folder / "nginx.conf"
+    configuration.write_text(
+        f"daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;\nevents {{}}\n"
+        f"http {{ access_log off; {temporary}\n"
+        f"upstream app {{ server 127.0.0.1:{server.port} max_fails=0; }}\n"
+        f"server {{ listen 127.0.0.1:{port};\n"
+        f"location / {{ proxy_pass http://app; proxy_set_header Host $host; }}\n{block[1]} }} }}\n"
+    )
+    process = subprocess.Popen([program, "-e", f"{folder}/nginx.log", "-c", str(configuration)])
+    try:
+        wait_until(lambda: listens(port), what="nginx")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
 @pytest.mark.requirement("P10")
-def test_a_server_that_is_told_to_stop_waits_for_no_stream(processes: Processes) -> None:
+@pytest.mark.parametrize("program", [pytest.param("uvicorn", marks=pytest.mark.quick), "daphne", "gunicorn"])
+def test_a_server_that_is_told_to_stop_waits_for_no_stream(processes: Processes, program: str) -> None:
+    if find_spec(program) is None:
+        pytest.skip(f"needs the package {program}")
     publish(processes, 1)
-    server = Server(processes)
+    server = Server(processes, program)
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", "/live/?lastEventId=orders/0")
     response = connection.getresponse()
@@ -110,23 +190,66 @@ def test_a_server_that_is_told_to_stop_waits_for_no_stream(processes: Processes)
     connection.close()
 
 
+@pytest.mark.requirement("P7")
 @pytest.mark.requirement("P10")
+@pytest.mark.parametrize(
+    ("program", "turns", "behind"),
+    [("uvicorn", 20, direct), ("uvicorn", 4, nginx), ("daphne", 4, direct), ("gunicorn", 4, direct)],
+    ids=["uvicorn", "uvicorn-behind-nginx", "daphne", "gunicorn"],
+)
 def test_a_browser_gets_every_event_once_and_in_order_however_often_the_server_is_killed(
     processes: Processes,
+    tmp_path: Path,
+    program: str,
+    turns: int,
+    behind: Callable[[Path, Server], AbstractContextManager[int]],
 ) -> None:
-    path = program()
-    server, count = Server(processes), 0
-    with chromium(path) as browser:
+    if find_spec(program) is None:
+        pytest.skip(f"needs the package {program}")
+    path = browser_of_tests()
+    server, count = Server(processes, program), 0
+    processes.start("run_transfer")
+    with behind(tmp_path, server) as port, chromium(path) as browser:
         page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{server.port}/")
-        for turn in range(6):
+        page.goto(f"http://127.0.0.1:{port}/")
+        for turn in range(turns):
             with psycopg.connect(processes.url) as late:
                 late.execute("SELECT django_events_publish('orders', '0'::jsonb, 'visit', null)")
-                publish(processes, *range(50))
+                put_into_buffer(processes, 400)
                 server.end(signal.SIGKILL if turn % 2 else signal.SIGTERM)
-            publish(processes, *range(10))
-            count += 61
+            put_into_buffer(processes, 99)
+            count += 500
             server.start()
-            wait_until(lambda: page.evaluate("window.seen.length") >= count, what="the events of a turn")
+            processes.wait_until(
+                lambda count=count: page.evaluate("window.seen.length") >= count,  # type: ignore[misc]
+                what="the events of a turn",
+            )
         seen = page.evaluate("window.seen")
     assert seen == list(range(1, count + 1))
+
+
+@pytest.mark.requirement("P10")
+def test_the_page_of_the_shop_shows_each_order_once_although_its_server_is_restarted(processes: Processes) -> None:
+    path, placed = browser_of_tests(), 0
+    statement = "SELECT django_events_publish('orders', jsonb_build_object('order', %s::int), 'order.placed', null)"
+
+    def place() -> None:
+        nonlocal placed
+        placed += 1
+        with psycopg.connect(processes.url) as connection:
+            connection.execute(statement, [placed])
+
+    processes.start("run_transfer")
+    server = Server(processes, "runserver")
+    with chromium(path) as browser:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.port}/live/")
+        rows = page.locator("#events tr")
+        for turn in range(3):
+            place()
+            processes.wait_until(lambda: rows.count() == placed, what="an order that is placed while it looks")
+            server.end(signal.SIGKILL if turn % 2 else signal.SIGTERM)
+            place()
+            server.start()
+            processes.wait_until(lambda: rows.count() == placed, what="an order that was placed meanwhile")
+        assert rows.all_inner_texts() == [f"orders/{n}\torder.placed\t{n}\t" for n in range(placed, 0, -1)]

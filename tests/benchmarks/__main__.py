@@ -33,6 +33,7 @@ FAMILIES = (
     "compacting",
     "reading",
     "pipeline",
+    "streams",
 )
 
 

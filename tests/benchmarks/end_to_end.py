@@ -96,7 +96,7 @@ def latency(effort: Effort) -> Iterator[Row]:
         "N8": partial(_latencies, "stream"),
         "N8q": partial(_latencies, "queue"),
         "N8e": partial(_latencies, "all_in_one"),
-        "by hand": _latencies_by_hand,
+        "by hand": latencies_by_hand,
         **{peer: partial(_latencies_of_peer, peer) for peer in peers_here},
     }
     values: dict[str, list[float]] = {}
@@ -154,7 +154,7 @@ def is_passed(consumer: DeclaredConsumer, events: int) -> bool:
     return one(f"SELECT count(*) FROM {LOG}") == events and lag(consumer) == 0
 
 
-def _latencies_by_hand(seconds: int) -> dict[str, list[float]]:
+def latencies_by_hand(seconds: int) -> dict[str, list[float]]:
     truncate("bench_buffer", "bench_log")
     with cast() as processes, connect() as plain:
         plain.execute("UPDATE bench_position SET position = 0")

@@ -4,13 +4,15 @@ They use the database of DATABASE_URL, where the figure has declared its topics 
 themselves or at SIGTERM. What they found out is the last line of their output, as JSON.
 """
 
+import asyncio
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import django
@@ -34,7 +36,7 @@ from django_events.workers.transferring import TransferWorker  # noqa: E402
 from tests.benchmarks import peers  # noqa: E402
 from tests.benchmarks.by_hand import LAZY, PROGRESS, READ, noop  # noqa: E402
 from tests.benchmarks.database import CONSUMED, PUBLISHED, connect  # noqa: E402
-from tests.benchmarks.samples import PLAIN_COLUMNS, TYPE, draft, key, value  # noqa: E402
+from tests.benchmarks.samples import KEYS, PLAIN_COLUMNS, TYPE, draft, key, value  # noqa: E402
 from tests.benchmarks.trace import Trace  # noqa: E402
 from tests.benchmarks.transfer import PROTOTYPE  # noqa: E402
 
@@ -47,12 +49,12 @@ def noted(what: str) -> None:
     """Nothing, unless the role is traced."""
 
 
-def publish_at_a_rate(rate: str, seconds: str) -> Any:
+def publish_at_a_rate(rate: str, seconds: str, keys: str = str(KEYS)) -> Any:
     """Publish one event per transaction, at random times; returns when each was begun and committed."""
 
     def one(n: int, sent: float) -> None:
         with transaction.atomic():
-            publish(TOPIC, {**value(n), "sent": sent}, type=TYPE, key=key(n))
+            publish(TOPIC, {**value(n), "sent": sent}, type=TYPE, key=str(n % int(keys)))
 
     return _at_a_rate(one, float(rate), float(seconds))
 
@@ -189,6 +191,60 @@ def maintain_without_end() -> Any:
         return {"segments": dropped, "seconds": time.perf_counter() - began}
 
 
+def follow(how: str, port: str, count: str) -> Any:
+    """So many browsers with a stream each, or that poll; returns when each event was sent and when it arrived."""
+    return asyncio.run(_follow(how, int(port), int(count)))
+
+
+async def _follow(how: str, port: int, count: int) -> list[tuple[float, float]]:
+    arrived: list[tuple[float, float]] = []
+    there = asyncio.Semaphore(0)
+
+    async def stream(user: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET /live/?user={user} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError(f"The server says {status!r}.")
+        while not (await reader.readline()).startswith(b"id: "):
+            pass
+        there.release()
+        while line := await reader.readline():
+            if line.startswith(b"data: "):
+                arrived.append((json.loads(line[6:])["value"]["sent"], time.time()))
+
+    async def poll(user: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        after = 0
+        while True:
+            writer.write(f"GET /poll/?user={user}&after={after} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            [length] = [
+                line.split(b":")[1] for line in head.lower().splitlines() if line.startswith(b"content-length:")
+            ]
+            for event in json.loads(await reader.readexactly(int(length))):
+                arrived.append((event["value"]["sent"], time.time()))
+                after = event["id"]
+            if after == 0:
+                there.release()
+            await asyncio.sleep(1)
+
+    one = stream if how == "live" else poll
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+
+    async def all_are_there() -> None:
+        for _ in range(count):
+            await there.acquire()
+        print("all are there", flush=True)
+        await ended.wait()
+        raise asyncio.CancelledError
+
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(all_are_there(), *map(one, range(count)))
+    return arrived
+
+
 def transfer() -> None:
     """What `run_transfer` does, without maintenance."""
     using = connection.alias
@@ -264,6 +320,7 @@ ROLES = {
         transfer,
         consume,
         maintain_without_end,
+        follow,
         move_by_hand,
         read_by_hand,
     )

@@ -1,14 +1,28 @@
 """A site that sends the shop's orders to browsers."""
 
+from datetime import timedelta
+
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from django_events import sse
 
 PAGE = """<!doctype html><title>live</title><link rel="icon" href="data:,"><script>
-const source = new EventSource("/live/?lastEventId=orders/0");
+let position = "orders/0";
 window.seen = [];
-source.addEventListener("visit", (event) => window.seen.push(JSON.parse(event.data).id));
+
+function listen() {
+  const source = new EventSource(`/live/?lastEventId=${encodeURIComponent(position)}`);
+  source.addEventListener("visit", (event) => {
+    position = event.lastEventId;
+    window.seen.push(JSON.parse(event.data).id);
+  });
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 200);
+  });
+}
+
+listen();
 </script>"""
 
 
@@ -16,4 +30,5 @@ def page(request: HttpRequest) -> HttpResponse:
     return HttpResponse(PAGE)
 
 
-urlpatterns = [path("", page), path("live/", sse("orders", authorize=lambda request: {}))]
+live = sse("orders", authorize=lambda request: {}, retry=timedelta(milliseconds=200))
+urlpatterns = [path("", page), path("live/", live)]

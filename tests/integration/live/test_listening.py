@@ -257,7 +257,8 @@ def test_one_below_retention_is_told_and_goes_on_behind_it(make_topic):
     with listen(topic, since="things/20") as listener:
         with pytest.raises(EventExpired, match="things/21 to things/100 have expired"):
             listener.take(PATIENT)
-        assert listener.position == "things/100" or values(listener, 1) == [101]
+        assert listener.position == "things/100"
+        assert values(listener, 1) == [101]
     with listen(topic, since="things/20", expired="skip") as listener:
         assert values(listener, 50) == list(range(101, 151))
     with listen(topic, since="beginning") as listener:

@@ -22,6 +22,7 @@ from django_events import Draft, end_streams, publish_many, sse
 from django_events.live import server_sent_events
 from django_events.maintaining.expiring import expire
 from django_events.models import Topic
+from django_events.received import ReceivedEvent
 from tests.integration.live.test_listening import no_threads
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
@@ -184,7 +185,7 @@ def test_what_has_expired_is_told_and_it_goes_on(port, make_topic):
     with streaming(port, "/things/", last="things/20") as response:
         gone, one = events(response, 2)
     assert gone["event"] == "expired" and "things/21 to things/100" in gone["data"]
-    assert one["id"] == "things/101"
+    assert (gone["id"], one["id"]) == ("things/100", "things/101")
 
 
 def test_a_log_that_is_another_one_is_told(port, things):
@@ -220,6 +221,27 @@ def test_a_process_has_so_many_streams_and_not_more(port, things):
             assert end_streams() == 1
             assert first.read() is not None
         wait_until(server_sent_events._streams.has_room, what="room")
+
+
+def test_a_stream_keeps_no_connection_of_its_request(things):
+    """Under WSGI it would keep one for as long as a browser stays."""
+    fill(things, 1)
+    asked = []
+
+    def counting(given):
+        asked.append((connections["default"], Topic.objects.count()))
+        return given.value if isinstance(given, ReceivedEvent) else {}
+
+    views = type("Urls", (), {"urlpatterns": [path("", sse("things", authorize=counting, transform=counting))]})
+    with (
+        override_settings(ROOT_URLCONF=views, MIDDLEWARE=[]),
+        serving_wsgi() as port,
+        streaming(port, "/", last="things/0") as response,
+    ):
+        [event] = events(response, 1)
+        wait_until(lambda: asked[1][0].connection is None, what="the end of the connection")
+    assert event["data"] == "1"
+    assert asked[0][0] is asked[1][0]
 
 
 def test_streams_that_are_ended_come_back_without_loss(port, things):
