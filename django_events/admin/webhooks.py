@@ -28,7 +28,6 @@ class WebhookForm(forms.Form):
     """A new endpoint: which events, and where to."""
 
     name = forms.CharField(label=_("Name"), max_length=63)
-    topic = forms.ChoiceField(label=_("Topic"))
     url = forms.CharField(label=_("URL"), max_length=2_000)
     types = forms.CharField(
         label=_("Types"), required=False, help_text=_("Like order.*, with spaces between; empty: all.")
@@ -43,12 +42,13 @@ class WebhookForm(forms.Form):
     form = forms.ChoiceField(label=_("Form"), choices=WebhookEndpoint._meta.get_field("form").choices)  # type: ignore[arg-type]
     concurrency = forms.IntegerField(label=_("At the same time"), min_value=1, max_value=1_000, initial=10)
 
+    batch_size = forms.IntegerField(label=_("Events in a request"), min_value=1, max_value=100, initial=1)
+
     def __init__(self, *args: Any, using: str, **options: Any) -> None:
         super().__init__(*args, **options)
         names = Topic.objects.using(using).order_by("name").values_list("name", flat=True)
-        chosen = self.fields["topic"]
-        assert isinstance(chosen, forms.ChoiceField)  # noqa: S101
-        chosen.choices = [(name, name) for name in names]
+        self.fields["topic"] = forms.ChoiceField(label=_("Topic"), choices=[(name, name) for name in names])
+        self.order_fields(["name", "topic"])
 
     def options(self) -> dict[str, Any]:
         """The arguments of `add_webhook`."""
@@ -71,6 +71,7 @@ class WebhookEndpointAdmin(Lists):
         "shown_url",
         "form",
         "concurrency",
+        "batch_size",
         "state",
         "signs",
         "made",

@@ -2191,6 +2191,14 @@ class Migration(OnPostgreSQL):
                     ),
                 ),
                 (
+                    "batch_size",
+                    models.IntegerField(
+                        default=1,
+                        help_text="Above 1, requests have lists of events.",
+                        verbose_name="events in a request",
+                    ),
+                ),
+                (
                     "failing_since",
                     models.DateTimeField(
                         blank=True,
@@ -2307,6 +2315,13 @@ class Migration(OnPostgreSQL):
                     ("failing_since__lt", datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC)),
                 ),
                 name="django_events_webhookendpoint_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="webhookendpoint",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("batch_size__gte", 1), ("batch_size__lte", 100)),
+                name="django_events_webhookendpoint_batch",
             ),
         ),
         migrations.AddConstraint(

@@ -29,6 +29,9 @@ class WebhookEndpoint(models.Model):
     concurrency = models.IntegerField(
         _("at the same time"), default=10, help_text=_("How many requests a process has under way at most.")
     )
+    batch_size = models.IntegerField(
+        _("events in a request"), default=1, help_text=_("Above 1, requests have lists of events.")
+    )
     failing_since = models.DateTimeField(
         _("fails since"),
         null=True,
@@ -48,6 +51,10 @@ class WebhookEndpoint(models.Model):
             models.CheckConstraint(
                 condition=models.Q(concurrency__gte=1, concurrency__lte=1_000),
                 name="django_events_webhookendpoint_concurrency",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(batch_size__gte=1, batch_size__lte=100),
+                name="django_events_webhookendpoint_batch",
             ),
         ]
 

@@ -2,11 +2,14 @@
 
 message = written(event, "json")
 
-The same event is the same message in each attempt, but for the signature, which has the time of the attempt.
+The same event is the same message in each attempt, but for the signature, which has the time of the attempt. Several
+events are a list of them, as far as they fit together.
 """
 
+import hashlib
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -17,17 +20,19 @@ from django_events.received import ReceivedEvent
 
 JSON, CLOUDEVENT, CLOUDEVENT_BINARY = "json", "cloudevent", "cloudevent_binary"
 TRACE = ("traceparent", "tracestate")  # in the metadata, by W3C Trace Context
+LARGEST_BATCH = 1_000_000  # bytes
 LONGEST_TRACE = 512  # characters of a header that receivers take
 
 _UNSAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')  # what CloudEvents doesn't encode
 
 
 class Message(NamedTuple):
-    """What is sent of an event, without its signature."""
+    """What is sent of some events, without its signature."""
 
     id: str
     headers: dict[str, str]
     body: bytes
+    events: int = 1  # how many of those that were asked for are in it
 
 
 def written(event: ReceivedEvent, form: str) -> Message:
@@ -38,12 +43,40 @@ def written(event: ReceivedEvent, form: str) -> Message:
             headers, body = _binary(event, trace)
         elif form == CLOUDEVENT:
             headers = {"content-type": "application/cloudevents+json; charset=utf-8"}
-            body = _encoded({**_attributes(event), **trace, **_data(event)})
+            body = _encoded(_one(event, form))
         else:
-            headers, body = {"content-type": "application/json"}, _encoded(_plain(event))
+            headers, body = {"content-type": "application/json"}, _encoded(_one(event, form))
     except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
         raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
     return Message(event.address, {**headers, **trace}, body)
+
+
+def listed(events: Sequence[ReceivedEvent], form: str) -> Message:
+    """The first of these events as a list, as many as fit together, at least one; UnreadableEvent if that one can't be.
+
+    Its id names the events that are in it. A list is sent in the first attempt at its events only, see `Hand.next`.
+    """
+    parts: list[bytes] = []
+    for event in events:
+        try:
+            part = _encoded(_one(event, form))
+        except (UnreadableEvent, ValueError, RecursionError) as error:
+            if parts:  # it comes first the next time
+                break
+            raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
+        if parts and sum(map(len, parts)) + len(part) > LARGEST_BATCH:
+            break
+        parts.append(part)
+    kind = "application/cloudevents-batch+json; charset=utf-8" if form == CLOUDEVENT else "application/json"
+    first, ids = events[0], [event.id for event in events[: len(parts)]]
+    digest = hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:16]
+    name = f"{first.topic}/{ids[0]}-{ids[-1]}/{digest}"
+    return Message(name, {"content-type": kind}, b"[" + b",".join(parts) + b"]", len(parts))
+
+
+def _one(event: ReceivedEvent, form: str) -> dict[str, Any]:
+    """An event as one JSON object."""
+    return {**_attributes(event), **_trace(event), **_data(event)} if form == CLOUDEVENT else _plain(event)
 
 
 def _plain(event: ReceivedEvent) -> dict[str, Any]:

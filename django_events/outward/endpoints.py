@@ -7,6 +7,7 @@ An endpoint belongs to a subscription, a queue consumer that no app declares: wh
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Prefetch, Q
@@ -16,7 +17,7 @@ from django_events.conf import settings
 from django_events.consuming.subscribed import of_row
 from django_events.models.functions import ClockTimestamp
 from django_events.outward.addresses import networks
-from django_events.outward.bodies import written
+from django_events.outward.bodies import Message, listed, written
 from django_events.outward.exchange import Request, RequestLimits
 from django_events.outward.signing import signed
 from django_events.received import ReceivedEvent
@@ -33,6 +34,7 @@ class Endpoint:
     url: str
     form: str
     concurrency: int
+    batch_size: int
     secrets: tuple[str, ...]  # the newest first
     failing: bool
 
@@ -42,7 +44,14 @@ class Endpoint:
 
     def request(self, event: ReceivedEvent) -> Request:
         """What is sent of an event now; UnreadableEvent if its payload can't be."""
-        message = written(event, self.form)
+        return self._signed(written(event, self.form) if self.batch_size == 1 else listed([event], self.form))
+
+    def request_of(self, events: Sequence[ReceivedEvent]) -> tuple[Request, int]:
+        """The same of several events, and how many of them it has: the first ones, as many as fit together."""
+        message = listed(events, self.form)
+        return self._signed(message), message.events
+
+    def _signed(self, message: Message) -> Request:
         signatures = signed(self.secrets, message_id=message.id, timestamp=int(time.time()), body=message.body)
         return Request(self.url, {**message.headers, **signatures}, message.body)
 
@@ -65,6 +74,7 @@ def _endpoint(row: models.WebhookEndpoint) -> Endpoint:
         url=row.url,
         form=row.form,
         concurrency=row.concurrency,
+        batch_size=row.batch_size,
         secrets=tuple(one.secret for one in row.secrets.all()),
         failing=row.failing_since is not None or bool(row.disabled_because),
     )

@@ -26,7 +26,8 @@ class Hand:
     line: "EndpointLine"
     claimed: ClaimedDeliveries
     renewal: ExitStack
-    under_way: dict[int, ReceivedEvent] = field(default_factory=dict)
+    under_way: set[int] = field(default_factory=set)  # events
+    requests: int = 0
     lost: bool = False
     proven_at: float = field(default_factory=time.monotonic)  # when the database last said that the lease is ours
 
@@ -46,17 +47,39 @@ class Hand:
             self.proven_at = now
         return True
 
-    def next(self) -> Iterator[ReceivedEvent]:
-        """The events that can be sent now: in an ordered queue, one of each key. Those to be read one by one are."""
+    def next(self) -> Iterator[list[ReceivedEvent]]:
+        """The events that can be sent now, those of each request. In an ordered queue, requests of a key don't overlap.
+
+        What failed before goes by itself, so that one bad event doesn't fail others again and again. Events that are to
+        be read one by one are.
+        """
         if not self.claimed.events and not self.under_way and self.claimed.unread:
             self.claimed.next(1)
-        busy = {self.claimed.keys[event_id] for event_id in self.under_way}
+        most, together = self.line.endpoint.batch_size, list[ReceivedEvent]()
+        busy = {self._order(event_id) for event_id in self.under_way}
         for event in tuple(self.claimed.events):
-            key = self.claimed.keys[event.id]
-            if event.id in self.under_way or (self.claimed.ordered and key is not None and key in busy):
+            order = self._order(event.id)
+            if event.id in self.under_way or order in busy:
                 continue
-            busy.add(key)
-            yield event
+            alone = most == 1 or self.claimed.is_careful(event)
+            if alone and order in {self._order(one.id) for one in together}:
+                busy.add(order)  # behind those that are not sent yet
+            elif alone:
+                busy.add(order)
+                yield [event]
+            else:
+                together.append(event)
+            if len(together) == most:
+                busy |= {self._order(one.id) for one in together}
+                yield together
+                together = []
+        if together:
+            yield together
+
+    def _order(self, event_id: int) -> object:
+        """What must not be under way twice: in an ordered queue the key, otherwise only the event itself."""
+        key = self.claimed.keys[event_id] if self.claimed.ordered else None
+        return event_id if key is None else key
 
 
 @dataclass(eq=False, slots=True)
@@ -72,8 +95,9 @@ class EndpointLine:
     rests_until: float = 0.0
 
     @property
-    def under_way(self) -> int:
-        return sum(len(hand.under_way) for hand in self.hands)
+    def requests(self) -> int:
+        """How many are under way."""
+        return sum(hand.requests for hand in self.hands)
 
     @property
     def rests(self) -> bool:
@@ -84,16 +108,21 @@ class EndpointLine:
 
         An endpoint with nothing under way always has room for one: however many others are slow, it isn't held up.
         """
-        under_way, limit = self.under_way, self.endpoint.concurrency
+        limit, size = self.endpoint.concurrency, self.endpoint.batch_size
         if self.rests or (self.failures >= FAILURES_IN_A_ROW and self.hands):
             return 0
         if self.failures >= FAILURES_IN_A_ROW:  # one request finds out whether it is up again
             return 1
-        free = min(limit - under_way, max(most, 0 if self.hands else 1))
+        free = min(limit - self.requests, max(most, 0 if self.hands else 1))
+        waiting = sum(len(hand.claimed.left) - len(hand.under_way) for hand in self.hands)
         if not self.server.queue.ordered:
-            return max(free - sum(len(hand.claimed.left) for hand in self.hands) + under_way, 0)
-        waiting = sum(len(hand.claimed.left) for hand in self.hands)
-        return free * AHEAD if free > 0 and waiting < limit * AHEAD else 0
+            return max(free * size - waiting, 0)
+        return free * size * AHEAD if free > 0 and waiting < limit * size * AHEAD else 0
+
+    def freed(self) -> None:
+        """Deliveries can be claimed that could not be a moment ago, wherever they are."""
+        self.more = True
+        self.server.start_over()
 
     def note(self, answer: WebhookAnswer) -> None:
         """Learn from an answer whether the receiver wants a rest, or is down."""

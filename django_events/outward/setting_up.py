@@ -15,6 +15,7 @@ from django_events.conf import settings
 from django_events.consuming.failures import storable
 from django_events.consuming.registered import registered
 from django_events.declarations.declared_consumer import Start
+from django_events.declarations.limits import check_number
 from django_events.exceptions import Invalid, Refused, UnknownName, did_you_mean
 from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
@@ -29,7 +30,7 @@ from django_events.received import ReceivedEvent
 from django_events.retries import Backoff
 
 FORMS = ("json", "cloudevent", "cloudevent_binary")
-MOST_AT_ONCE = 1_000
+MOST_AT_ONCE, LARGEST_BATCH = 1_000, 100
 KEPT_SECRET = timedelta(days=1)
 # Eleven attempts within about four days.
 OVER_DAYS = Backoff(
@@ -56,6 +57,7 @@ def add_webhook(
     start: Start = "end",
     form: str = "json",
     concurrency: int = 10,
+    batch_size: int = 1,
     retry: Backoff | None = None,
     secret: str | None = None,
     by: str | None = None,
@@ -68,7 +70,7 @@ def add_webhook(
     using = writable(using)
     allowed = networks(settings.WEBHOOK_NETWORKS)
     refuse_url(url, allowed)
-    _refuse_options(name, form=form, concurrency=concurrency)
+    _refuse_options(name, form=form, concurrency=concurrency, batch_size=batch_size)
     secret = new_secret() if secret is None else secret
     refuse_secret(secret)
     with bounded(using, f"Topic {topic}"):
@@ -89,7 +91,9 @@ def add_webhook(
             using=using,
         )
         [row] = registered(using, name)
-        endpoint = models.WebhookEndpoint(consumer=row, url=url, form=form, concurrency=concurrency)
+        endpoint = models.WebhookEndpoint(
+            consumer=row, url=url, form=form, concurrency=concurrency, batch_size=batch_size
+        )
         endpoint.save(using=using)
         models.WebhookSecret(endpoint=endpoint, secret=secret).save(using=using)
         record(using, row, "webhook", by=by, done="added", url=without_secrets(url).strip("'"))
@@ -102,6 +106,7 @@ def change_webhook(
     url: str | None = None,
     form: str | None = None,
     concurrency: int | None = None,
+    batch_size: int | None = None,
     by: str | None = None,
     using: str | None = None,
 ) -> None:
@@ -110,17 +115,17 @@ def change_webhook(
     Another filter or order is another endpoint: what it has to send is chosen already.
     """
     using = writable(using)
-    given: dict[str, Any] = {"url": url, "form": form, "concurrency": concurrency}
+    given: dict[str, Any] = {"url": url, "form": form, "concurrency": concurrency, "batch_size": batch_size}
     changed = {option: value for option, value in given.items() if value is not None}
     if not changed:
-        raise Invalid("change_webhook() has nothing to change, expected url=, form= or concurrency=.")
+        raise Invalid("change_webhook() has nothing to change, expected url=, form=, concurrency= or batch_size=.")
     if url is not None:
         refuse_url(url, networks(settings.WEBHOOK_NETWORKS))
-    _refuse_options(name, form=form or "json", concurrency=1 if concurrency is None else concurrency)
     with bounded(using, f"Webhook endpoint {name!r}"):
         row = _locked(using, name)
         for option, value in changed.items():
             setattr(row, option, value)
+        _refuse_options(name, form=row.form, concurrency=row.concurrency, batch_size=row.batch_size)
         row.save(using=using, update_fields=list(changed))
         told = changed if url is None else {**changed, "url": without_secrets(url).strip("'")}
         record(using, row.consumer, "webhook", by=by, done="changed", **told)
@@ -190,13 +195,19 @@ def _test_event(using: str, endpoint: Endpoint) -> ReceivedEvent:
     return ReceivedEvent(endpoint.consumer.topics[0], columns, consumer=endpoint.name, database=using)
 
 
-def _refuse_options(name: str, *, form: str, concurrency: int) -> None:
+def _refuse_options(name: str, *, form: str, concurrency: int, batch_size: int) -> None:
+    what = f"Webhook endpoint {name!r}"
     if form not in FORMS:
-        raise Invalid(f"Webhook endpoint {name!r} has form={form!r}, expected one of {', '.join(map(repr, FORMS))}.")
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_AT_ONCE:
+        raise Invalid(f"{what} has form={form!r}, expected one of {', '.join(map(repr, FORMS))}.")
+    for problem in (
+        *check_number(what, "concurrency", concurrency, 1, MOST_AT_ONCE),
+        *check_number(what, "batch_size", batch_size, 1, LARGEST_BATCH),
+    ):
+        raise Invalid(problem)
+    if batch_size > 1 and form == "cloudevent_binary":
         raise Invalid(
-            f"Webhook endpoint {name!r} has concurrency={concurrency!r}, expected a whole number from 1 to "
-            f"{MOST_AT_ONCE:,}."
+            f"{what} has batch_size={batch_size} and form={form!r}, whose attributes are headers of one event. Choose "
+            "form='cloudevent', or batch_size=1."
         )
 
 

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from django.db import DatabaseError, InterfaceError, transaction
 
 from django_events import models, sql, telemetry
 from django_events.conf import settings
-from django_events.consuming.claimed_deliveries import ClaimedDeliveries
+from django_events.consuming.claimed_deliveries import ClaimedDeliveries, DeliverySettlement
 from django_events.consuming.deliveries import Queue
 from django_events.consuming.failures import Failure, Verdict, storable
 from django_events.consuming.handling import begin, log_failure, no_attempt_left
@@ -32,7 +33,7 @@ from django_events.exceptions import EventsMissing, LeaseLost, NotReady, Unreada
 from django_events.log import channel
 from django_events.operating.interventions import record
 from django_events.outward.endpoints import Endpoint, endpoints, limits
-from django_events.outward.exchange import WebhookAnswer
+from django_events.outward.exchange import Request, WebhookAnswer
 from django_events.outward.hands import EndpointLine, Hand
 from django_events.outward.sending import Sender
 from django_events.received import ReceivedEvent
@@ -52,6 +53,14 @@ MOST = 500  # requests under way, of all endpoints together
 GONE = "the receiver answered 410 Gone: it wants no more events"
 
 
+class Answered(NamedTuple):
+    """What came back from a request; None if it was too late to send it."""
+
+    hand: Hand
+    events: list[ReceivedEvent]
+    answer: WebhookAnswer | None
+
+
 class WebhookWorker:
     """Serves the webhook endpoints of one database."""
 
@@ -66,8 +75,8 @@ class WebhookWorker:
         self._wakeup = WakeupFlag()
         self._sender = Sender(limits())
         self._renewal = LeaseRenewal(using, stop=lambda: None)
-        self._answers = SimpleQueue[tuple[Hand, ReceivedEvent, WebhookAnswer | None]]()
-        self._unsettled: list[tuple[Hand, ReceivedEvent, WebhookAnswer | None]] = []
+        self._answers = SimpleQueue[Answered]()
+        self._unsettled: list[Answered] = []
         self._lines: dict[int, EndpointLine] = {}  # by the consumer's id
         self._left: list[Hand] = []  # of endpoints that are disabled, or removed
         self._due: DuePartitions | None = None
@@ -79,7 +88,7 @@ class WebhookWorker:
     @property
     def left(self) -> bool:
         """Whether requests are under way for which `--once` waits."""
-        return self._once and bool(self._under_way)
+        return self._once and bool(self._requests)
 
     @property
     def poll(self) -> float:
@@ -92,8 +101,8 @@ class WebhookWorker:
         return [*self._left, *(hand for line in self._lines.values() for hand in line.hands)]
 
     @property
-    def _under_way(self) -> int:
-        return sum(len(hand.under_way) for hand in self._hands)
+    def _requests(self) -> int:
+        return sum(hand.requests for hand in self._hands)
 
     def take_settled(self) -> int:
         """How many attempts were settled since the last time."""
@@ -130,7 +139,7 @@ class WebhookWorker:
         """Wait for the answers of what is under way, settle them, and free the rest for other processes."""
         deadline = time.monotonic() + limits().seconds
         with closing(Stop()) as never:
-            while self._under_way and time.monotonic() < deadline and self._settles():
+            while self._requests and time.monotonic() < deadline and self._settles():
                 self._wakeup.wait(never, LAST_LOOKS)
         self._sender.close()
         if self._settles():
@@ -213,7 +222,7 @@ class WebhookWorker:
     def _with_room(self, stop: Stop) -> Iterator[EndpointLine]:
         """The endpoints for which something may be claimed now, and those that are due."""
         for line in [line for line in self._lines.values() if line.more]:
-            if not stop.requested and line.room(self._most - self._under_way) > 0:
+            if not stop.requested and line.room(self._most - self._requests) > 0:
                 yield line
         while not stop.requested and self._due is not None and self._is_due(self._due):
             if (due := self._due.take()) is None:
@@ -221,7 +230,7 @@ class WebhookWorker:
             if (found := self._lines.get(due.subscription.consumer_id)) is not None:
                 found.more = True
                 self._renew(found, due)
-                if found.room(self._most - self._under_way) > 0:
+                if found.room(self._most - self._requests) > 0:
                     yield found
 
     def _is_due(self, due: DuePartitions) -> bool:
@@ -239,7 +248,7 @@ class WebhookWorker:
     def _claim(self, line: EndpointLine) -> int:
         """Claim deliveries of an endpoint, and begin to send them; returns how many."""
         assert self._due is not None  # noqa: S101
-        line.server.at_once, began = line.room(self._most - self._under_way), time.monotonic()
+        line.server.at_once, began = line.room(self._most - self._requests), time.monotonic()
         try:
             claimed = line.server.claim(ours=self._renewal.leases)
         except (DatabaseError, EventsMissing) as error:
@@ -288,12 +297,15 @@ class WebhookWorker:
         line = hand.line
         try:
             if self._is_open(line) and not line.rests:
-                for event in hand.next():
-                    if line.under_way >= line.endpoint.concurrency:
+                for events in hand.next():
+                    if line.requests >= line.endpoint.concurrency:
                         return
                     if not hand.is_ours():
                         raise hand.claimed.lose()
-                    self._send(hand, event)
+                    if len(events) == 1:
+                        self._send(hand, events[0])
+                    else:
+                        self._send_together(hand, events)
             if not hand.under_way:
                 self._put_down(hand)
         except LeaseLost as error:
@@ -311,7 +323,7 @@ class WebhookWorker:
         """Free what is left of a hand of which nothing is under way."""
         if not hand.claimed.released:
             hand.claimed.release()
-            hand.line.more = True
+            hand.line.freed()
         self._drop(hand)
 
     def _drop(self, hand: Hand) -> None:
@@ -328,7 +340,7 @@ class WebhookWorker:
         hand.lost = True
         self._drop(hand)
         give_up(self.using, [hand.claimed.token])  # other workers need not wait for what is still leased under it
-        hand.line.more = True
+        hand.line.freed()
 
     def _send(self, hand: Hand, event: ReceivedEvent) -> None:
         """Begin to send an event; one that can't be sent at all is settled as failed."""
@@ -347,13 +359,25 @@ class WebhookWorker:
         except UnreadableEvent as error:
             self._settle_failure(hand, claimed.judge(begun, error), None)
             return
-        sent = begun
-        hand.under_way[event.id] = sent
-        self._sender.send(request, lambda answer: self._answered(hand, sent, answer), until=hand.good_until)
+        self._give_to_sender(hand, request, [begun])
 
-    def _answered(self, hand: Hand, event: ReceivedEvent, answer: WebhookAnswer | None) -> None:
+    def _send_together(self, hand: Hand, events: list[ReceivedEvent]) -> None:
+        """Begin to send some events in one request, as many as fit: none of them was attempted before."""
+        try:
+            request, count = hand.line.endpoint.request_of(events)
+        except UnreadableEvent as error:
+            self._settle_failure(hand, hand.claimed.judge(events[0], error), None)
+            return
+        self._give_to_sender(hand, request, events[:count])
+
+    def _give_to_sender(self, hand: Hand, request: Request, events: list[ReceivedEvent]) -> None:
+        hand.requests += 1
+        hand.under_way |= {event.id for event in events}
+        self._sender.send(request, lambda answer: self._answered(hand, events, answer), until=hand.good_until)
+
+    def _answered(self, hand: Hand, events: list[ReceivedEvent], answer: WebhookAnswer | None) -> None:
         """Called in the sender's thread."""
-        self._answers.put((hand, event, answer))
+        self._answers.put(Answered(hand, events, answer))
         self._wakeup.set()
 
     # What is settled
@@ -363,42 +387,50 @@ class WebhookWorker:
         with suppress(Empty):
             while True:
                 self._unsettled.append(self._answers.get_nowait())
+                self._unsettled[-1].hand.requests -= 1
         settled = 0
         while self._unsettled:
-            hand = self._unsettled[0][0]
-            of_hand = [(event, answer) for other, event, answer in self._unsettled if other is hand]
+            hand = self._unsettled[0].hand
+            of_hand = [one for one in self._unsettled if one.hand is hand]
             if not hand.lost:
                 try:
                     self._settle(hand, of_hand)
-                    settled += len(of_hand)
+                    settled += sum(len(one.events) for one in of_hand)
                 except LeaseLost as error:
                     self._lose(hand, error)
-            self._unsettled = [one for one in self._unsettled if one[0] is not hand]
+            self._unsettled = [one for one in self._unsettled if one.hand is not hand]
         return settled
 
-    def _settle(self, hand: Hand, answered: list[tuple[ReceivedEvent, WebhookAnswer | None]]) -> None:
+    def _settle(self, hand: Hand, answered: list[Answered]) -> None:
+        """Settle what is not settled yet: when the database was away in the middle, it comes again."""
         line = hand.line
-        delivered = []
-        for event, answer in answered:
-            if answer is None:  # it was too late to send it
-                hand.under_way.pop(event.id, None)
-            elif answer.delivered:
-                delivered.append((event, answer))
+        delivered = [
+            (event, one.answer)
+            for one in answered
+            if one.answer is not None and one.answer.delivered
+            for event in one.events
+            if event.id in hand.under_way
+        ]
         if delivered:
             self._settle_delivered(hand, delivered)
-        for event, answer in answered:
-            if answer is None or event.id not in hand.under_way:
+        for _, events, answer in answered:
+            if answer is None:
+                hand.under_way -= {event.id for event in events}
                 continue
             line.note(answer)
             if answer.gone:
-                self._settle_gone(hand, event, answer)
-            elif (error := answer.failure) is not None:
+                self._settle_gone(hand, events, answer)
+                continue
+            for event in events:
+                # An earlier one of its key has failed in the same request, and this one was released with it.
+                if (error := answer.failure) is None or event.id not in hand.under_way:
+                    continue
                 failure = replace(hand.claimed.judge(event, error), seconds=answer.seconds)
                 if failure.pause is not None and answer.retry_after is not None:
                     failure = replace(failure, pause=max(failure.pause, answer.retry_after))
                 self._settle_failure(hand, failure, answer)
         if hand.claimed.ordered:
-            line.more = True  # the next of these keys can be claimed now
+            line.freed()  # the next of these keys
 
     def _settle_delivered(self, hand: Hand, delivered: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
         endpoint, events = hand.line.endpoint, [event for event, _ in delivered]
@@ -407,10 +439,8 @@ class WebhookWorker:
             self._note_attempts(endpoint, delivered)
             if endpoint.failing:
                 sql.fetch(self.using, SQL.works, endpoint_id=endpoint.id)
-        self._settled(hand, settlement, events)
+        self._settled(hand, settlement)
         hand.line.endpoint = replace(endpoint, failing=False)
-        for _, answer in delivered:
-            hand.line.note(answer)
         self.delivered += len(events)
         self._tell_delivered(hand, delivered)
 
@@ -427,7 +457,7 @@ class WebhookWorker:
                         reason = f"nothing could be delivered for {lasted.days} days"
                         reason = f"{reason}, the last time because of: {failure.error}"
                         reason = self._disable(endpoint, reason)
-        self._settled(hand, settlement, [failure.event])
+        self._settled(hand, settlement)
         hand.line.endpoint = replace(endpoint, failing=True)
         self.failed += 1
         if self._due is not None and failure.pause is not None and failure.pause.total_seconds() < self.poll:
@@ -435,21 +465,20 @@ class WebhookWorker:
         self._tell_failure(hand, failure)
         self._tell_disabled(endpoint, reason)
 
-    def _settle_gone(self, hand: Hand, event: ReceivedEvent, answer: WebhookAnswer) -> None:
+    def _settle_gone(self, hand: Hand, events: list[ReceivedEvent], answer: WebhookAnswer) -> None:
         """The receiver wants no more: disable the endpoint. Its events stay, until a person resumes or removes it."""
         endpoint = hand.line.endpoint
         with transaction.atomic(self.using):
-            self._note_attempts(endpoint, [(event, answer)])
+            self._note_attempts(endpoint, [(event, answer) for event in events])
             reason = self._disable(endpoint, GONE)
-        hand.under_way.pop(event.id, None)
-        self.failed += 1
+        hand.under_way -= {event.id for event in events}
+        self.failed += len(events)
         self._tell_disabled(endpoint, reason)
 
-    def _settled(self, hand: Hand, settlement: object, events: list[ReceivedEvent]) -> None:
-        hand.claimed.settled(settlement)  # type: ignore[arg-type]
+    def _settled(self, hand: Hand, settlement: DeliverySettlement) -> None:
+        hand.claimed.settled(settlement)
         hand.proven_at = time.monotonic()
-        for event in events:
-            hand.under_way.pop(event.id, None)
+        hand.under_way -= settlement.out
 
     def _note_attempts(self, endpoint: Endpoint, made: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
         sql.fetch(

@@ -36,6 +36,7 @@ def test_an_endpoint_is_added_and_its_secret_is_shown_once(olga, sign_in, things
         "start": "beginning",
         "form": "cloudevent",
         "concurrency": "3",
+        "batch_size": "1",
         "ordered": "on",
     }
     assert "Add a webhook endpoint" in olga.get(PAGE).content.decode()

@@ -424,3 +424,59 @@ def test_many_slow_endpoints_hold_up_no_fast_one(things, make_webhook):
             slow.release()
             wait_until(lambda: not Delivery.objects.exists(), what="all settled")
         assert len(slow.requests) == 60 * 10
+
+
+@pytest.mark.requirement("P10")
+@pytest.mark.parametrize("form", ["json", "cloudevent"])
+def test_events_are_sent_in_lists_where_asked(things, make_webhook, receiver, form):
+    secret = make_webhook(things, receiver.url("/ok"), batch_size=4, form=form, ordered=True)
+    for value in range(10):
+        fill_topic(things, value, key="ab"[value % 2])
+    send_all()
+
+    lists = [Webhook(secret).verify(one.body, one.headers) for one in receiver.requests]
+    sent = [event for events in lists for event in events]
+    assert max(map(len, lists)) > 1
+    assert sorted(event["id"] for event in sent) == sorted(f"things/{n}" for n in range(1, 11))
+    for key in "ab":
+        name = "subject" if form == "cloudevent" else "key"
+        values = [event["data"] for event in sent if event[name] == key]
+        assert values == sorted(values)
+    assert len({one.id for one in receiver.requests}) == len(receiver.requests)
+    kind = "application/cloudevents-batch+json" if form == "cloudevent" else "application/json"
+    assert all(one.headers["content-type"].startswith(kind) for one in receiver.requests)
+    assert sorted(attempts()) == [(n, 1, 204) for n in range(1, 11)]
+    assert not Delivery.objects.exists()
+
+
+@pytest.mark.requirement("P10")
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_list_that_fails_is_sent_again_event_by_event(things, make_webhook, receiver, ordered):
+    make_webhook(things, receiver.url("/fail-first/1"), batch_size=5, ordered=ordered)
+    for value in range(5):
+        fill_topic(things, value, key="k")
+    send_all()
+
+    first, *rest = receiver.requests
+    assert len(first.json()) > 1
+    singles = [one.json()[0]["data"] for one in rest if len(one.json()) == 1]
+    assert set(singles) == set(range(5)) or len(rest) > len(singles)
+    assert not Delivery.objects.exists()
+    assert not DeadLetter.objects.exists()
+    if ordered:
+        got = [one.json() for one in receiver.requests if one.path]
+        assert got[-1][-1]["data"] == 4
+
+
+def test_a_list_ends_where_it_is_large_or_an_event_is_none(things, make_webhook, receiver):
+    make_webhook(things, receiver.url("/ok"), batch_size=100)
+    fill_topic(things, "x" * 600_000, "x" * 600_000, "small")
+    send_all()
+
+    assert sorted(len(one.json()) for one in receiver.requests) == [1, 2]
+    for refused in ({"batch_size": 101}, {"batch_size": 0}, {"batch_size": 2, "form": "cloudevent_binary"}):
+        with pytest.raises(Invalid):
+            add_webhook("another", "things", receiver.url("/ok"), **refused)
+    with pytest.raises(Invalid, match="attributes are headers"):
+        change_webhook("partner", form="cloudevent_binary")
+    assert WebhookEndpoint.objects.get().form == "json"
