@@ -75,6 +75,7 @@ class WebhookWorker:
         self._wakeup = WakeupFlag()
         self._sender = Sender(limits())
         self._renewal = LeaseRenewal(using, stop=lambda: None)
+        self._requests = 0  # under way, of lost hands too
         self._answers = SimpleQueue[Answered]()
         self._unsettled: list[Answered] = []
         self._lines: dict[int, EndpointLine] = {}  # by the consumer's id
@@ -99,10 +100,6 @@ class WebhookWorker:
     @property
     def _hands(self) -> list[Hand]:
         return [*self._left, *(hand for line in self._lines.values() for hand in line.hands)]
-
-    @property
-    def _requests(self) -> int:
-        return sum(hand.requests for hand in self._hands)
 
     def take_settled(self) -> int:
         """How many attempts were settled since the last time."""
@@ -372,6 +369,7 @@ class WebhookWorker:
 
     def _give_to_sender(self, hand: Hand, request: Request, events: list[ReceivedEvent]) -> None:
         hand.requests += 1
+        self._requests += 1
         hand.under_way |= {event.id for event in events}
         self._sender.send(request, lambda answer: self._answered(hand, events, answer), until=hand.good_until)
 
@@ -388,6 +386,7 @@ class WebhookWorker:
             while True:
                 self._unsettled.append(self._answers.get_nowait())
                 self._unsettled[-1].hand.requests -= 1
+                self._requests -= 1
         settled = 0
         while self._unsettled:
             hand = self._unsettled[0].hand
