@@ -21,7 +21,8 @@ coalesce(e.{column} @@ {predicate}::jsonpath, false)
 
 
 -- name: match_with_variables
--- As `match_predicate`, for a predicate that names variables. The function is what the operator calls, with them.
+-- Part of a condition, as `match_predicate`, for a predicate that names variables.
 --
+-- The function is what the operator `@@` calls, with them.
 -- Identifiers: column. Literals: predicate, vars.
 coalesce(jsonb_path_match(e.{column}, {predicate}::jsonpath, {vars}::jsonb, true), false)

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy
 from django_events import declarations, sql
 from django_events.admin import addresses
 from django_events.admin.charts import Chart, Line, Point, chart, period_of, periods, rates
-from django_events.admin.forms import ReasonForm, ReplayForm, RetryForm, RewindForm, SkipForm
+from django_events.admin.forms import ReasonForm, ReplayForm, RetryForm, RewindForm, SkipForm, UnsubscribeForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.problems import problems
 from django_events.admin.rollups import rollup_charts, rollup_of
@@ -38,7 +38,7 @@ from django_events.observing.problems import find_problems
 from django_events.observing.queues import figures
 from django_events.observing.samples import Pace
 from django_events.operating.moved_keys import waiting_consumers
-from django_events.operations import pause, replay, resume, retry_now, rewind, skip
+from django_events.operations import pause, replay, resume, retry_now, rewind, skip, unsubscribe
 from django_events.outcomes import UpTo
 from django_events.phrases import duration
 from django_events.retries import Backoff
@@ -146,6 +146,12 @@ def _rewind(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
     }
 
 
+def _unsubscribe(request: HttpRequest, row: Consumer, said: dict[str, Any]) -> str:
+    how = {"reason": said["reason"], "by": by(request), "using": row._state.db}
+    unsubscribe(row.name, topic=row.topic.name, force=said["force"], **how)
+    return _("Subscription %(consumer)s is removed.") % {"consumer": row}
+
+
 ACTIONS = {
     action.name: action
     for action in (
@@ -203,6 +209,16 @@ ACTIONS = {
             act=_rewind,
             form=RewindForm,
             previewed=True,
+        ),
+        Action(
+            name="unsubscribe",
+            label=gettext_lazy("Unsubscribe"),
+            explanation=gettext_lazy(
+                "The subscription is removed, with all events that it has not handled. The log is not kept for it any "
+                "longer."
+            ),
+            act=_unsubscribe,
+            form=UnsubscribeForm,
         ),
     )
 }
@@ -378,6 +394,8 @@ class ConsumerAdmin(Pages):
         if said:
             self.note(request, row, f"{action.name}: {said} {reason}".rstrip())
             messages.success(request, said)
+            if action.name == "unsubscribe":  # it has no page any more
+                back = self.list_url(str(row._state.db))
         else:
             messages.info(request, _("Nothing was changed: there was nothing to do."))
         return HttpResponseRedirect(back)
@@ -394,6 +412,7 @@ class ConsumerAdmin(Pages):
             "resume": row.paused_at is not None or state == "stopped",
             "retry_now": row.paused_at is None and state == "retrying",
             "replay": not _is_derived(row),
+            "unsubscribe": row.subscribed,
         }
         return offered.get(action.name, True)
 

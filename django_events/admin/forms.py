@@ -88,6 +88,13 @@ class ReplayForm(forms.Form):
     reason = forms.CharField(label=_("Reason"), max_length=500)
 
 
+class UnsubscribeForm(ReasonForm):
+    """Whether the dead letters of a subscription don't matter, and why it is removed."""
+
+    force = forms.BooleanField(label=_("With its dead letters"), required=False)
+    field_order = ("force", "reason")
+
+
 class OnceForm(forms.Form):
     """A token by which a form that was sent twice is told from one that was opened again."""
 

@@ -55,13 +55,13 @@ class MatchForm(forms.Form):
     )
     last = forms.IntegerField(label=gettext_lazy("Of the newest"), min_value=1, max_value=MOST, initial=USUAL)
 
-    def __init__(self, *args: Any, own: str | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, consumer: Consumer | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._own = own
+        self.consumer = consumer
 
     def clean_where(self) -> str | None:
         where: str | None = self.cleaned_data["where"] or None
-        if where is not None and where != self._own and hides():
+        if where is not None and where != (self.consumer and self.consumer.where) and hides():
             raise forms.ValidationError(
                 _("Fields of values are masked here, and a predicate would tell what is in them.")
             )
@@ -86,23 +86,28 @@ class Tried:
 
 def form_of(said: Mapping[str, Any], consumer: Consumer | None) -> MatchForm:
     """What the user typed in, or the filter of the consumer; the empty form of no consumer waits to be filled in."""
-    own = None if consumer is None else consumer.where
     if said.keys() & {"types", "keys", "where", "last"}:
-        return MatchForm({"last": USUAL, **{name: said[name] for name in said}}, own=own)
+        return MatchForm({"last": USUAL, **{name: said[name] for name in said}}, consumer=consumer)
     if consumer is None:
         return MatchForm()
     lines = {name: "\n".join(getattr(consumer, name) or ()) for name in ("types", "keys")}
-    return MatchForm({**lines, "where": own or "", "last": USUAL}, own=own)
+    return MatchForm({**lines, "where": consumer.where or "", "last": USUAL}, consumer=consumer)
 
 
 def tried(using: str, topic: Topic, form: MatchForm) -> Tried | None:
     """Try it out; None, and the form says why, if it is no filter."""
     if not form.is_valid():
         return None
-    began = time.monotonic()
+    own = {} if form.consumer is None else {"metadata": form.consumer.metadata, "vars": form.consumer.vars}
     try:
-        found = matches(topic.name, **form.cleaned_data, using=using)
+        return tried_filter(using, topic, form.cleaned_data | own)
     except Invalid as error:
         form.add_error("where", str(error))
         return None
+
+
+def tried_filter(using: str, topic: Topic, chosen: Mapping[str, Any]) -> Tried:
+    """What a filter matches of the newest events. Invalid if it is none."""
+    began = time.monotonic()
+    found = matches(topic.name, **chosen, using=using)
     return Tried(found, (time.monotonic() - began) * 1_000)

@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from django_events.admin import addresses, causes, log, matching, payloads
+from django_events.admin import addresses, causes, log, matching, payloads, subscribing
 from django_events.admin.forms import OnceForm, RemoveForm, RepartitionForm
 from django_events.admin.pages import Pages, by, may
 from django_events.admin.rows import consumer_rows, topic_rows
@@ -69,6 +69,15 @@ class TopicAdmin(Pages):
                 post=True,
             ),
             self.page("<str:address>/match/", "match", self.match, "view_event"),
+            self.page(
+                "<str:address>/subscribe/",
+                "subscribe",
+                self.subscribe,
+                "view_event",
+                "view_consumer",
+                "subscribe_consumer",
+                post=True,
+            ),
             self.page(event, "event", self.event, "view_event"),
             self.page(event + "again/", "again", self.again, "view_event", "republish_event", post=True),
             *super().get_urls(),
@@ -126,8 +135,37 @@ class TopicAdmin(Pages):
             "consumers": consumer_rows(using, list(page.object_list), pace),
             "may_remove": may(request, "remove_topic"),
             "may_repartition": may(request, "repartition_topic"),
+            "may_subscribe": may(request, "view_event", "view_consumer", "subscribe_consumer"),
         }
         return self.answer(request, "topic.html", context)
+
+    def subscribe(self, request: HttpRequest, address: str) -> HttpResponse:
+        """Try a filter on the newest events, and make a subscription when the user confirms."""
+        topic, using = _row(address)
+        asked = request.POST if request.method == "POST" else request.GET or None
+        form = subscribing.SubscribeForm(asked, initial={"days": 7})
+        if request.method == "POST" and (made := subscribing.subscribed(using, topic, form, by=by(request))):
+            said = _("Subscription %(name)s gets its events of %(topic)s from %(event)s on.") % {
+                "name": made.name,
+                "topic": made.topic,
+                "event": made.first_id,
+            }
+            self.note(request, topic, f"{said} {form.cleaned_data['reason']}".rstrip())
+            messages.success(request, said)
+            return HttpResponseRedirect(self.url("change", address))
+        context = {
+            "title": _("Subscribe to topic %(topic)s") % {"topic": topic.name},
+            "trail": [(topic.name, self.url("change", address))],
+            "using": using,
+            "explanation": _(
+                "A subscription is a queue that no app declares: programs claim its events. You see what its filter "
+                "matches before anything changes."
+            ),
+            "form": form,
+            "tried": subscribing.try_out(using, topic, form, by=by(request)) if form.is_bound else None,
+            "back": self.url("change", address),
+        }
+        return self.answer(request, "subscribe.html", context)
 
     def repartition(self, request: HttpRequest, address: str) -> HttpResponse:
         """Ask for a number, and divide the log into so many partitions from the next event on."""

@@ -68,6 +68,8 @@ class ConsumerOptions(TypedDict, total=False):
     types: Sequence[str] | None
     keys: Sequence[str] | None
     where: str | None
+    metadata: str | None
+    vars: Mapping[str, Any] | None
     partitioned: bool
     transactional: bool
     start: Start
@@ -119,6 +121,8 @@ def consumer(
     types: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     where: str | None = None,
+    metadata: str | None = None,
+    vars: Mapping[str, Any] | None = None,
     partitioned: bool = True,
     transactional: bool = True,
     start: Start = "beginning",
@@ -149,6 +153,8 @@ def consumer(
         types=texts(types),
         keys=texts(keys),
         where=where,
+        metadata=metadata,
+        vars=None if vars is None else dict(vars),
         partitioned=False if mode == "queue" else partitioned,
         transactional=transactional,
         start=start,
@@ -180,6 +186,8 @@ def queue(
     types: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     where: str | None = None,
+    metadata: str | None = None,
+    vars: Mapping[str, Any] | None = None,
     start: Start = "beginning",
     retry: Backoff = Backoff(),
     lease: timedelta = timedelta(seconds=30),
@@ -200,6 +208,8 @@ def queue(
         types=texts(types),
         keys=texts(keys),
         where=where,
+        metadata=metadata,
+        vars=None if vars is None else dict(vars),
         partitioned=False,
         start=start,
         retry=retry,

@@ -137,7 +137,7 @@ def standing(using: str, topics: Sequence[Tailed]) -> set[int]:
 def refuse_predicate(using: str, where: str) -> None:
     """Invalid for a predicate that PostgreSQL doesn't take."""
     try:
-        sql.fetch(using, sql.shared.try_predicate, where=where)
+        sql.fetch(using, sql.shared.try_predicate, where=where, vars="{}")
     except DatabaseError as error:
         raise_of_predicate(error, where)
         raise

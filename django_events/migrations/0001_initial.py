@@ -1409,6 +1409,8 @@ class Migration(OnPostgreSQL):
                     ("skip_consumer", "Can let a consumer skip an event"),
                     ("replay_consumer", "Can let a consumer handle events again"),
                     ("retry_now_consumer", "Can let a consumer retry now"),
+                    ("subscribe_consumer", "Can subscribe at run time"),
+                    ("unsubscribe_consumer", "Can remove a subscription"),
                 ],
                 "verbose_name": "consumer",
                 "verbose_name_plural": "consumers",

@@ -152,6 +152,8 @@ class Consumer(models.Model):
             ("skip_consumer", "Can let a consumer skip an event"),
             ("replay_consumer", "Can let a consumer handle events again"),
             ("retry_now_consumer", "Can let a consumer retry now"),
+            ("subscribe_consumer", "Can subscribe at run time"),
+            ("unsubscribe_consumer", "Can remove a subscription"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["name", "topic"], name="django_events_consumer_name"),

@@ -74,7 +74,7 @@ def find_problems(
         *_unregistered(using, declared, standings),
         *_declared_otherwise(using, declared),
         *_webhooks(using, standings),
-        *_undeclared(using, declared, standings),
+        *_undeclared(declared | _subscribed(using), standings),
         *_expired(using),
         *_behind_retention(using, declared, standings),
         *_maintenance(using),
@@ -301,7 +301,8 @@ def idle_troubles(using: str, standings: list[Standing]) -> dict[int, str]:
     """Which of these consumers aren't merely idle: `unserved`, or `undeclared`, which nothing will serve."""
     declared = {(consumer.name, topic) for consumer in declarations.consumers for topic in consumer.topics}
     idle = [one for one in standings if one.state == "idle" and one.mode != "spark"]
-    undeclared = {one.consumer_id: "undeclared" for one in idle if (one.consumer, one.topic) not in declared}
+    served = declared | _subscribed(using)
+    undeclared = {one.consumer_id: "undeclared" for one in idle if (one.consumer, one.topic) not in served}
     left_alone = _left_alone(using, _candidates(using, declared, idle))
     return {**undeclared, **{one.consumer_id: "unserved" for one, _ in left_alone}}
 
@@ -450,6 +451,12 @@ def _declared_otherwise(using: str, declared: Declared) -> Iterator[Finding]:
             yield _problem("declared otherwise", row.name, row.topic.name, None, what, remedy)
 
 
+def _subscribed(using: str) -> Declared:
+    """The subscriptions, which no app declares, and programs serve."""
+    rows = models.Consumer.objects.using(using).filter(subscribed=True)
+    return set(rows.values_list("name", "topic__name"))
+
+
 def _webhooks(using: str, standings: list[Standing]) -> Iterator[Finding]:
     """Endpoints that were disabled, those to which nothing can be delivered, and those that no process serves."""
     found = models.WebhookEndpoint.objects.using(using).annotate(now=ClockTimestamp())
@@ -486,11 +493,8 @@ def _webhooks(using: str, standings: list[Standing]) -> Iterator[Finding]:
             yield _of_all(one, "unserved", what, _is_running("run_webhooks"))
 
 
-def _undeclared(using: str, declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
-    endpoints = set(models.WebhookEndpoint.objects.using(using).values_list("consumer_id", flat=True))
+def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
-        if one.consumer_id in endpoints:
-            continue
         if one.mode != "spark" and (one.consumer, one.topic) not in declared:
             what = gettext("no installed app declares it: no worker serves it, and %(topic)s is kept for it.") % {
                 "topic": one.topic

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Q
 
 from django_events import declarations, models, sql
@@ -52,13 +53,15 @@ def subscribe(
     max_pending: int | None = None,
     reason: str = "",
     by: str | None = None,
+    dry_run: bool = False,
     using: str | None = None,
 ) -> Subscribed:
     """Make a queue consumer of a topic at run time, or change its options; programs claim its events.
 
     It gets the events that its filter matches from `start` on. By default these are all that come into the log after
     the commit, also those that were published before. If nothing claims its events for `expires_after`, maintenance
-    removes it. Repeating it changes nothing. Refused if an app declares a consumer of that name.
+    removes it. Repeating it changes nothing. Refused if an app declares a consumer of that name. With `dry_run` it is
+    checked, and nothing is changed.
     """
     using = writable(using)
     declared = declarations.DeclaredConsumer(
@@ -85,21 +88,26 @@ def subscribe(
         raise Invalid(problem)
     with bounded(using, f"Topic {topic}"):
         registration.check_filter(using, declared)
-        with registration.holding_topic(using, str(topic), declared) as row_of_topic:
+        with registration.holding_topic(using, str(topic), declared) as row_of_topic, transaction.atomic(using):
             _refuse_declared(using, declared)
-            there = rows(using).filter(name=name, topic=row_of_topic)
-            created = not there.exists()
-            changes = registration.adapt(using, declared, row_of_topic)
+            created = not rows(using).filter(name=name, topic=row_of_topic).exists()
+            changed = bool(registration.adapt(using, declared, row_of_topic))
             row = models.Consumer.objects.using(using).select_related("topic").get(name=name, topic=row_of_topic)
-            if row.expires_after != expires_after or not row.subscribed:
-                row.subscribed, row.expires_after = True, expires_after
-                row.save(using=using, update_fields=["subscribed", "expires_after"])
-                changes = changes or [f"Consumer {row}: expires_after is {expires_after}."]
+            changed = changed or row.expires_after != expires_after
+            row.subscribed, row.expires_after = True, expires_after
+            row.save(using=using, update_fields=["subscribed", "expires_after"])
             row.positions.using(using).update(served_at=ClockTimestamp())
-            if changes:
+            first_id = _counts_from(using, row, row_of_topic, created=created)
+            if dry_run:
+                transaction.set_rollback(True, using)
+            elif changed:
                 record(using, row, "subscribe", by=by, reason=reason, **_described(declared, expires_after))
-            first_id = row.filled_until + 1 if created or not row.live else registration.next_id(using, row_of_topic)
-            return Subscribed(name, row.topic.name, created, bool(changes), first_id)
+            return Subscribed(name, row.topic.name, created, changed, first_id)
+
+
+def _counts_from(using: str, row: models.Consumer, topic: models.Topic, *, created: bool) -> int:
+    """The id from which on a subscription is what it is now, while the topic's head is locked."""
+    return row.filled_until + 1 if created or not row.live else registration.next_id(using, topic)
 
 
 def unsubscribe(

@@ -25,6 +25,7 @@ FAMILIES = (
     "consuming",
     "rolling_up",
     "deliveries",
+    "subscribing",
     "projections",
     "end_to_end",
     "deriving",

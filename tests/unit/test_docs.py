@@ -182,6 +182,7 @@ OUTCOMES = {
     "Searched",
     "Skipped",
     "Snapshot",
+    "Subscribed",
     "WebhookAnswer",
 }
 SIGNATURES = [

@@ -105,7 +105,9 @@ OPERATIONS = {
         "search",
         "skip",
         "snapshot",
+        "subscribe",
         "unregister",
+        "unsubscribe",
     ),
 }
 OUTCOMES = {
@@ -121,6 +123,7 @@ OUTCOMES = {
         "Searched",
         "Skipped",
         "Snapshot",
+        "Subscribed",
         "WebhookAnswer",
     ),
 }

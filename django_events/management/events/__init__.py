@@ -27,6 +27,7 @@ from django_events.management.events.searching import SEARCH
 from django_events.management.events.shards import SHARDS
 from django_events.management.events.snapshotting import SNAPSHOT
 from django_events.management.events.status import STATUS
+from django_events.management.events.subscribing import SUBSCRIBE, UNSUBSCRIBE
 from django_events.management.events.tailing import TAIL
 from django_events.management.events.verifying import VERIFY
 from django_events.management.events.workers import WORKERS
@@ -52,6 +53,8 @@ ALL = (
     CLOCK,
     IMPORT_BEAT,
     SNAPSHOT,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
     CLAIM,
     ACK,
     NACK,

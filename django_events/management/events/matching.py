@@ -6,8 +6,9 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events.consuming.registered import registered
-from django_events.management.events.subcommand import Subcommand, at_least_one, wrong_usage
+from django_events.management.events.subcommand import Subcommand, add_variables, at_least_one, wrong_usage
 from django_events.management.reporting import Report, table
+from django_events.matching import FILTER
 from django_events.observing.matches import matches
 
 
@@ -19,20 +20,25 @@ def match(
     types: list[str] | None,
     keys: list[str] | None,
     where: str | None,
+    metadata: str | None,
+    variables: list[tuple[str, Any]] | None,
     last: int,
     **options: Any,
 ) -> Report:
-    if (name is None) == ((topic, types, keys, where) == (topic, None, None, None)):
-        raise wrong_usage("Say a consumer, or --topic with a filter to try: --type, --key, --where.")
+    tried = {"types": types, "keys": keys, "where": where, "metadata": metadata}
+    if (name is None) == all(one is None for one in tried.values()):
+        raise wrong_usage("Say a consumer, or --topic with a filter to try: --type, --key, --where, --metadata.")
     if name is None and topic is None:
         raise wrong_usage("Say the --topic whose events the filter is tried on.")
-    chosen = [(topic, types, keys, where)]
+    chosen: list[tuple[str, dict[str, Any]]]
+    chosen = [(str(topic), tried | {"vars": None if variables is None else dict(variables)})]
     if name is not None:
-        chosen = [(row.topic.name, row.types, row.keys, row.where) for row in registered(using, name, topic=topic)]
+        found_rows = registered(using, name, topic=topic)
+        chosen = [(row.topic.name, {option: getattr(row, option) for option in FILTER}) for row in found_rows]
     data, texts = [], []
-    for of_topic, of_types, of_keys, predicate in chosen:
+    for of_topic, asked in chosen:
         began = time.monotonic()
-        found = matches(str(of_topic), types=of_types, keys=of_keys, where=predicate, last=last, using=using)
+        found = matches(of_topic, **asked, last=last, using=using)
         took = time.monotonic() - began
         looked, matching = sum(one.events for one in found), sum(one.matching for one in found)
         data.append(
@@ -57,7 +63,9 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--topic", help="Only this one of its topics; or the topic that a filter is tried on.")
     parser.add_argument("--type", action="append", dest="types", help="A type, or pattern, to try; may be repeated.")
     parser.add_argument("--key", action="append", dest="keys", help="A key, or pattern, to try; may be repeated.")
-    parser.add_argument("--where", help="A jsonpath predicate to try.")
+    parser.add_argument("--where", help="A jsonpath predicate to try on the value.")
+    parser.add_argument("--metadata", help="A jsonpath predicate to try on the metadata.")
+    add_variables(parser)
     parser.add_argument("--last", type=at_least_one, default=10_000, help="How many of the newest events; 10,000.")
 
 

@@ -54,6 +54,17 @@ def add_topic(parser: CommandParser) -> None:
     parser.add_argument("--topic", help="Only this one of the consumer's topics.")
 
 
+def add_variables(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--var",
+        action="append",
+        dest="variables",
+        type=variable,
+        metavar="NAME=VALUE",
+        help="What the predicates name as $NAME: JSON, or a text; may be repeated.",
+    )
+
+
 def add_by(parser: CommandParser) -> None:
     parser.add_argument("--by", help="Who does it, for the record; by default the user of this process.")
 
@@ -193,6 +204,17 @@ def text(said: str) -> str:
     except UnicodeEncodeError:
         raise ArgumentTypeError(f"{said!r} is no text in UTF-8.") from None
     return said
+
+
+def variable(said: str) -> tuple[str, Any]:
+    """`tenant=acme`, or `least=100`: a value that is no JSON is a text."""
+    name, sign, value = text(said).partition("=")
+    if not name or not sign:
+        raise ArgumentTypeError(f"{said!r} is no variable, expected one like tenant=acme, or least=100.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def json_value(text: str) -> Any:

@@ -1526,6 +1526,8 @@ SUBCOMMANDS = {
     "clock": [],
     "import-beat": ["tasks"],
     "snapshot": ["shop.Product"],
+    "subscribe": ["acme", "orders", "--keep"],
+    "unsubscribe": ["acme"],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, claim, declarations, models, publish_many, queue
@@ -14,6 +15,8 @@ from django_events.maintaining.expiring import expire
 from django_events.maintaining.queues import serve_queues
 from django_events.maintaining.steps import STEPS
 from django_events.models.functions import ClockTimestamp
+from django_events.observing.lag import standings
+from django_events.observing.problems import find_problems, idle_troubles
 from django_events.operating.orphans import forget_orphans
 from django_events.operating.subscribing import expire_some
 from django_events.operations import remove_topic, resume, subscribe, unregister, unsubscribe
@@ -459,6 +462,65 @@ def sessions_that_wait_for_a_lock():
         )
         [[count]] = cursor.fetchall()
     return count
+
+
+def test_a_dry_run_changes_nothing(things):
+    assert subscribe("acme", things, **ACME, expires_after=DAY, dry_run=True) == ("acme", "things", True, True, 1)
+
+    assert not models.Consumer.objects.filter(name="acme").exists()
+    assert not models.Intervention.objects.exists()
+
+
+def test_nothing_is_wrong_with_one_that_waits_for_its_program(things):
+    subscribe("acme", things, **ACME, expires_after=DAY)
+    fill_topic(things, {"tenant": "acme"})
+
+    found = find_problems("default", [], None, standings("default"))
+    assert [one for one in found if one.subject.consumer == "acme"] == []
+    assert idle_troubles("default", standings("default")) == {}
+
+
+def test_the_command_tries_it_and_then_does_it(things, capsys):
+    fill_topic(things, {"tenant": "acme"}, {"tenant": "other"}, {"tenant": "acme", "total": 5})
+    asked = ["subscribe", "acme", "things", "--where", "$.tenant == $tenant && $.total > $least"]
+    asked += ["--var", "tenant=acme", "--var", "least=4", "--expires-after", "7d", "--start", "beginning"]
+
+    call_command("events", *asked)
+    said = capsys.readouterr().out
+    assert "1 of the newest 3 events of topic things match. Nothing was changed." in said
+    assert not models.Consumer.objects.filter(name="acme").exists()
+    call_command("events", *asked, "--execute")
+    assert "Subscription acme is made: it gets what it asks for from things/1 on." in capsys.readouterr().out
+    call_command("events", *asked, "--execute")
+    assert "Subscription acme is like this already. Nothing was changed." in capsys.readouterr().out
+    assert (row().vars, row().expires_after) == ({"tenant": "acme", "least": 4}, 7 * DAY)
+
+    call_command("events", "match", "acme", "--format", "json")
+    assert '"matching": 1' in capsys.readouterr().out
+    call_command("events", "match", "--topic", "things", "--metadata", "$.a == $b", "--var", "b=1")
+    assert "0 of the newest 3 events" in capsys.readouterr().out
+
+    call_command("events", "unsubscribe", "acme")
+    assert "It would be removed." in capsys.readouterr().out
+    call_command("events", "unsubscribe", "acme", "--execute")
+    assert "Subscription acme is removed." in capsys.readouterr().out
+    assert not models.Consumer.objects.filter(name="acme").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["subscribe", "acme", "things"], "Say how long it stays"),
+        (["subscribe", "acme", "things", "--keep", "--expires-after", "7d"], "Say how long it stays"),
+        (["subscribe", "acme", "things", "--keep", "--var", "x"], "expected one like tenant=acme"),
+        (["subscribe", "acme", "thongs", "--keep"], "no such topic"),
+        (["subscribe", "acme", "things", "--keep", "--where", "$.a"], "neither true nor false"),
+        (["unsubscribe", "acme"], "There is no subscription 'acme'"),
+    ],
+)
+def test_the_command_says_what_is_wrong(things, arguments, message):
+    with pytest.raises(CommandError, match=message):
+        call_command("events", *arguments)
 
 
 def _topic_id(topic):

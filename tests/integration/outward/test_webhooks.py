@@ -419,7 +419,9 @@ def test_many_slow_endpoints_hold_up_no_fast_one(things, make_webhook, many):
         make_webhook(things, fast.url("/ok"), name="fast")
         fill_topic(things, *range(10))
         with sending(most=20):  # far less than the slow ones could take
-            wait_until(lambda: len({one.headers["webhook-signature"] for one in slow.requests}) >= many, what="slow ones")
+            wait_until(
+                lambda: len({one.headers["webhook-signature"] for one in slow.requests}) >= many, what="slow ones"
+            )
             wait_until(lambda: len(events_of(fast)) == 10, what="all events at the fast one")
             assert not WebhookAttempt.objects.filter(endpoint__consumer__name__startswith="slow").exists()
             slow.release()
