@@ -10,7 +10,7 @@ from django_events.models import Delivery, Position, WebhookAttempt, WebhookEndp
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
-from django_events.operations import pause, resume
+from django_events.operations import erase, pause, resume
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_webhooks import send_all
 
@@ -67,6 +67,16 @@ def test_an_endpoint_that_no_process_serves_is_told(things, make_webhook, receiv
     Delivery.objects.filter(consumer__name="partner").update(received_at=ClockTimestamp() - LONG_AGO)
 
     assert "run_webhooks" in told()["unserved"].remedy
+
+
+def test_what_a_receiver_answered_to_an_erased_event_is_erased_too(things, make_webhook, receiver):
+    make_webhook(things, receiver.url("/status/200"))
+    fill_topic(things, "a", key="olga")
+    fill_topic(things, "b", key="ada")
+    send_all()
+    erase(things, key="olga", reason="asked for")
+
+    assert dict(WebhookAttempt.objects.values_list("event_id", "excerpt")) == {1: "", 2: "this is 200"}
 
 
 def test_maintenance_forgets_old_attempts(things, make_webhook, receiver):
