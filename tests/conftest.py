@@ -34,5 +34,6 @@ LONG_UNLESS_QUICK = {"acceptance", "faults", "pages", "spark"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        if folder in LONG_UNLESS_QUICK and item.get_closest_marker("quick") is None:
+        is_long = folder in LONG_UNLESS_QUICK and item.get_closest_marker("quick") is None
+        if is_long or item.get_closest_marker("exhaustive") is not None:
             item.add_marker(pytest.mark.long)

@@ -23,7 +23,7 @@ OF_WORKERS = "FROM pg_stat_activity WHERE datname = current_database() AND appli
 def test_connections_that_are_ended_at_random(processes: Processes, ledger: Ledger):
     """Those of handlers, of what renews the leases, and of what listens, in the middle of anything."""
     dice = random.Random(4)
-    publisher = processes.start_publisher("p", "read committed", "0.1")
+    publisher = processes.start_publisher("p", "read committed", "0.1", "whole")
     fleet = Fleet(processes, ledger, *EVERY, threads=2)
     fleet.scale(2)
     fleet.wait_until_ready()
@@ -43,7 +43,7 @@ def test_connections_that_are_ended_at_random(processes: Processes, ledger: Ledg
 
 @pytest.mark.requirement("X8", "X2")
 def test_a_server_that_crashes_and_comes_back(processes: Processes, ledger: Ledger, fault_server: Server):
-    publisher = processes.start_publisher("p", "read committed", "0.1")
+    publisher = processes.start_publisher("p", "read committed", "0.1", "whole")
     fleet = Fleet(processes, ledger, *EVERY, threads=2)
     fleet.scale(2)
     processes.wait_until(lambda: all(ledger.spells(one.pid) for one in fleet.workers), what="workers at work")

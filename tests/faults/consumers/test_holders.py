@@ -11,7 +11,7 @@ from tests.support.processes import Processes, check_log
 @pytest.mark.requirement("X8", "E7", "E8")
 @pytest.mark.usefixtures("transfer")
 def test_one_eight_three_none_and_five_workers(processes: Processes, ledger: Ledger):
-    publisher = processes.start_publisher("p", "read committed", "0.1")
+    publisher = processes.start_publisher("p", "read committed", "0.1", "whole")
     fleet = Fleet(processes, ledger, *EVERY)
     pids = set()
     for size in (1, 8, 3, 0, 5):

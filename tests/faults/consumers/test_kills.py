@@ -16,7 +16,7 @@ TOPICS = ["orders", "payments", "stock"]
 @pytest.mark.timeout(900)  # twenty kills, each of a worker at work, take minutes on a busy machine
 def test_twenty_kills_at_random_moments(processes: Processes, ledger: Ledger):
     dice = random.Random(20)
-    publishers = [processes.start_publisher(f"p{i}", "read committed", "0.1") for i in range(2)]
+    publishers = [processes.start_publisher(f"p{i}", "read committed", "0.1", "whole") for i in range(2)]
     fleet = Fleet(processes, ledger, *EVERY, threads=2)
     fleet.scale(3)
     for _ in range(20):

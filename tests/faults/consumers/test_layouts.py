@@ -54,7 +54,7 @@ def check_keys(ledger: Ledger, consumer: str) -> None:
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_partitions_change_under_load_while_workers_die(processes: Processes, ledger: Ledger, fault: str):
     dice = random.Random(f"layouts {fault}")
-    publishers = [processes.start_publisher(f"p{i}", "read committed", "0.1") for i in range(2)]
+    publishers = [processes.start_publisher(f"p{i}", "read committed", "0.1", "in_order") for i in range(2)]
     fleet = Fleet(processes, ledger, *CONSUMERS, threads=2)
     fleet.scale(3)
     frozen = []

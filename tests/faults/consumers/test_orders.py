@@ -57,7 +57,7 @@ def check_keys(ledger: Ledger, begins: dict[str, int]) -> int:
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_a_queue_gets_an_order_under_load_while_workers_die(processes: Processes, ledger: Ledger, fault: str):
     dice = random.Random(f"orders {fault}")
-    publishers = [processes.start_publisher(f"p{number}", "read committed", "0.1") for number in range(2)]
+    publishers = [processes.start_publisher(f"p{number}", "read committed", "0.1", "queued") for number in range(2)]
     fleet = Fleet(processes, ledger, "queued", threads=2)
     fleet.scale(3)
     begins: dict[str, int] = {}

@@ -18,7 +18,7 @@ def test_workers_share_few_connections_and_some_are_killed(processes: Processes,
     processes.variables |= {"ASIDE_PORT": str(direct.port), "ASIDE_PASSWORD": unquote(direct.password or "")}
     processes.url = pooler
     transfer = processes.start("run_transfer")
-    publisher = processes.start_publisher("p", "read committed", "0.1")
+    publisher = processes.start_publisher("p", "read committed", "0.1", "whole")
     fleet = Fleet(processes, ledger, *EVERY, threads=4)
     fleet.scale(3)
     for _ in range(4):
