@@ -2,9 +2,12 @@
 
     write(using, row)       # in the transaction that registers the consumer, under the topic's head
 
-A filter has a few terms of which an event that it matches has at least one: a key, the value at a path like
-`$.tenant` of its value or of its metadata, or a type. All else of the filter is tried on such events only. A filter
-without any, like `$.total > 100` or the pattern `order.*`, is tried on each event.
+A filter has a few terms of which an event that it matches has at least one: a key, or the value at a path like
+`$.tenant` of its value or of its metadata. All else of the filter is tried on such events only. A filter without any,
+like `$.total > 100`, is tried on each event; types are asked for before, once for all events of a batch that have one.
+
+Looking an event up takes as long as trying some dozens of filters. So the filters of a topic are indexed when there are
+more than FEW of them that have terms, and then they stay so.
 
 The terms of a predicate are taken from its canonical text, which PostgreSQL writes: `($."tenant" == "a" && $."x" > 1)`.
 """
@@ -21,11 +24,12 @@ from django_events.matching import FILTER, Filter, is_pattern
 
 SQL = sql.beside(__name__)
 
+FEW = 50  # filters of a topic, which are tried sooner than an event is looked up
 MOST = 1_000  # terms of one filter: with more of them it is tried on each event
 LONGEST = 600  # characters of a value, and of a path: an entry of the index must fit on its page
 
 VALUE, METADATA = models.FilterTerm.VALUE, models.FilterTerm.METADATA
-KEY, TYPE = models.FilterTerm.KEY, models.FilterTerm.TYPE
+KEY = models.FilterTerm.KEY
 
 
 class Term(NamedTuple):
@@ -40,7 +44,7 @@ def write(using: str, row: models.Consumer) -> None:
     """Have the transfer find a queue by what its filter asks for now, in the caller's transaction."""
     row.filter_terms.using(using).all().delete()
     terms = terms_of(row, canonical(using, row.where), canonical(using, row.metadata))
-    row.filter_digest, row.indexed = digest(row), bool(terms)
+    row.filter_digest, row.indexed = digest(row), False
     row.save(using=using, update_fields=["filter_digest", "indexed"])
     models.FilterTerm.objects.using(using).bulk_create(
         models.FilterTerm(
@@ -53,6 +57,20 @@ def write(using: str, row: models.Consumer) -> None:
         )
         for term in terms
     )
+    if terms:
+        _index(using, row)
+
+
+def _index(using: str, row: models.Consumer) -> None:
+    """Have this one indexed if others of its topic are, and all of them if they are no few any more."""
+    of_topic = models.Consumer.objects.using(using).filter(topic_id=row.topic_id)
+    if of_topic.filter(indexed=True).exists():
+        of_topic.filter(pk=row.pk).update(indexed=True)
+        return
+    terms = models.FilterTerm.objects.using(using).filter(topic_id=row.topic_id)
+    ids = sorted(set(terms.values_list("consumer_id", flat=True)))
+    if len(ids) > FEW:
+        of_topic.filter(pk__in=ids).update(indexed=True)
 
 
 def digest(of: Filter) -> str:
@@ -72,14 +90,13 @@ def canonical(using: str, predicate: str | None) -> str | None:
 def terms_of(of: Filter, where: str | None, metadata: str | None) -> list[Term]:
     """The terms of a filter, given its predicates in canonical form; none if it has to be tried on each event.
 
-    Those are taken that few events have: a key, an equality in the value, one in the metadata, then the type.
+    Those are taken that few events have: a key, else an equality in the value, else one in the metadata.
     """
     given = of.vars or {}
     chosen = (
-        _of_texts(KEY, of.keys),
+        _of_keys(of.keys),
         None if where is None else _of_predicate(VALUE, where, given),
         None if metadata is None else _of_predicate(METADATA, metadata, given),
-        _of_texts(TYPE, of.types),
     )
     return next((terms for terms in chosen if terms is not None and _fit(terms)), [])
 
@@ -95,8 +112,8 @@ def _fit(terms: Sequence[Term]) -> bool:
     )
 
 
-def _of_texts(source: str, texts: Sequence[str] | None) -> list[Term] | None:
-    return None if texts is None or any(map(is_pattern, texts)) else [Term(source, "$", text) for text in texts]
+def _of_keys(keys: Sequence[str] | None) -> list[Term] | None:
+    return None if keys is None or any(map(is_pattern, keys)) else [Term(KEY, "$", key) for key in keys]
 
 
 def _of_predicate(source: str, predicate: str, given: Mapping[str, Any]) -> list[Term] | None:

@@ -76,17 +76,17 @@ WITH last AS MATERIALIZED (
     SELECT k.name, k.last_ticket, k.last_published_at, k.last_behind FROM django_events_clock AS k WHERE k.id = %(clock_id)s
 ),
 waiting AS MATERIALIZED (
-    SELECT NULL::bigint AS id, NULL::int AS partition, b.type, b.key, b.value
+    SELECT NULL::bigint AS id, NULL::int AS partition, b.type, b.key, b.value, b.metadata
     FROM last
     JOIN django_events_bufferedevent AS b ON b.topic_id = {topic_id} AND b.id = last.last_ticket
 ),
 tick AS MATERIALIZED (
-    SELECT w.id, w.partition, w.type, w.key, w.value FROM waiting AS w
+    SELECT w.id, w.partition, w.type, w.key, w.value, w.metadata FROM waiting AS w
     UNION ALL
-    SELECT found.id, found.partition, found.type, found.key, found.value
+    SELECT found.id, found.partition, found.type, found.key, found.value, found.metadata
     FROM last
     CROSS JOIN LATERAL (
-        SELECT e.id, e.partition, e.type, e.key, e.value
+        SELECT e.id, e.partition, e.type, e.key, e.value, e.metadata
         FROM {log} AS e
         WHERE e.topic_id = {topic_id}
             AND e.id > last.last_behind

@@ -177,7 +177,7 @@ STEPS = (
     Step(
         name="subscriptions",
         help="Subscriptions that nothing serves any more are removed.",
-        run=lambda using, until: {"removed": expire_some(using)},
+        run=lambda using, until: {"removed": expire_some(using, until=until, seconds=SECONDS)},
     ),
     Step(name="queues", help="Queues that programs claim from are filled and redriven.", run=serve_queues),
     Step(name="shards", help="Consumers that waited for other shards go on.", run=let_go_on),

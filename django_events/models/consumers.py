@@ -174,7 +174,7 @@ class Consumer(models.Model):
             models.Index(
                 fields=["topic", "filter_digest"],
                 name="django_events_consumer_filter",
-                condition=models.Q(live=True),
+                condition=models.Q(live=True, indexed=True),
             ),
         ]
 
@@ -184,20 +184,20 @@ class Consumer(models.Model):
 
 
 class FilterTerm(models.Model):
-    """What a queue's filter asks of an event: an item with this value, at a path of its value, metadata, key or type.
+    """What a queue's filter asks of an event: an item with this value, at a path of its value or metadata, or a key.
 
     An event that the filter matches has at least one of the terms of the filter. So the filters to try on an event are
     found by what is in the event.
     """
 
-    VALUE, METADATA, KEY, TYPE = "value", "metadata", "key", "type"
+    VALUE, METADATA, KEY = "value", "metadata", "key"
 
     consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="filter_terms", verbose_name=_("consumer"))
     topic_id = models.IntegerField(_("topic"))
     source = models.CharField(
         _("source"),
         max_length=8,
-        choices=[(VALUE, _("value")), (METADATA, _("metadata")), (KEY, _("key")), (TYPE, _("type"))],
+        choices=[(VALUE, _("value")), (METADATA, _("metadata")), (KEY, _("key"))],
         db_collation="C",
     )
     path = models.TextField(_("path"), db_collation="C")

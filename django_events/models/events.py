@@ -230,7 +230,7 @@ class Event(models.Model):
                     [
                         "IF EXISTS (SELECT FROM django_events_consumer WHERE live) THEN",
                         f"{SQL.deliver.text};",
-                        "IF EXISTS (SELECT FROM django_events_filterterm) THEN",
+                        "IF EXISTS (SELECT FROM django_events_consumer WHERE live AND indexed) THEN",
                         f"{SQL.deliver_indexed.text};",
                         "END IF;",
                         "IF EXISTS (SELECT FROM django_events_consumer WHERE live AND max_pending IS NOT NULL) THEN",

@@ -1,6 +1,6 @@
 -- name: deliver
 -- In a trigger, after events came into the log: a delivery for each live queue consumer that an event is for, as far as its
--- filter has no terms.
+-- filter is not indexed.
 --
 -- A filter is tried once for each type that came, and only where it fits on the events of that type; consumers
 -- with the same filter share that. Filters are data here, as registered: no SQL is put together.
@@ -86,7 +86,7 @@ WHERE c.id = owner.id
 
 
 -- name: deliver_indexed
--- In a trigger, after `deliver`: the same for consumers whose filters have terms, see `filter_terms`.
+-- In a trigger, after `deliver`: the same for consumers whose filters are indexed, see `filter_terms`.
 --
 -- Of each event the items are looked up at the paths that filters of its topic ask about, and only filters with such a term
 -- are tried on it, each once for all consumers that have it. Types and keys are asked first: a predicate is not tried on
@@ -94,7 +94,7 @@ WHERE c.id = owner.id
 -- of the events that come, and would join all filters to all events.
 -- In the transfer's transaction, under the heads of the topics, with django_events.only as in `deliver`.
 -- Relies on: the transition table new_events, django_events_filterterm (topic_id, source, path, value, filter_digest),
--- django_events_consumer (topic_id, filter_digest) WHERE live.
+-- django_events_consumer (topic_id, filter_digest) WHERE live AND indexed.
 WITH RECURSIVE asked AS (
     SELECT first.topic_id, first.source, first.path
     FROM (SELECT DISTINCT topic_id FROM new_events) AS came
@@ -126,8 +126,7 @@ matched AS (
             CASE asked.source
                 WHEN 'value' THEN e.value
                 WHEN 'metadata' THEN e.metadata
-                WHEN 'key' THEN to_jsonb(e.key)
-                ELSE to_jsonb(e.type)
+                ELSE to_jsonb(e.key)
             END,
             asked.path::jsonpath, jsonb_build_object(), true
         ) AS item (value)
@@ -142,7 +141,7 @@ matched AS (
     CROSS JOIN LATERAL (
         SELECT c.*
         FROM django_events_consumer AS c
-        WHERE c.topic_id = e.topic_id AND c.filter_digest = candidate.filter_digest AND c.live
+        WHERE c.topic_id = e.topic_id AND c.filter_digest = candidate.filter_digest AND c.live AND c.indexed
             AND (
                 nullif(current_setting('django_events.only', true), '') IS NULL
                 OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])
@@ -177,7 +176,7 @@ FROM matched
 CROSS JOIN LATERAL (
     SELECT c.id, c.ordered, c.delay
     FROM django_events_consumer AS c
-    WHERE c.topic_id = matched.topic_id AND c.filter_digest = matched.filter_digest AND c.live
+    WHERE c.topic_id = matched.topic_id AND c.filter_digest = matched.filter_digest AND c.live AND c.indexed
             AND (
                 nullif(current_setting('django_events.only', true), '') IS NULL
                 OR c.id = ANY(nullif(current_setting('django_events.only', true), '')::int[])

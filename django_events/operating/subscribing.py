@@ -7,11 +7,12 @@
 Both are recorded as interventions.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Q
 
 from django_events import declarations, models, sql
@@ -30,6 +31,7 @@ from django_events.outcomes import Subscribed
 from django_events.phrases import duration
 from django_events.retries import Backoff
 
+SECONDS = 20.0  # of maintenance, which removes more a minute later
 SHORTEST_LIFE, LONGEST_LIFE = timedelta(minutes=1), timedelta(days=3_650)
 EXPIRY = "maintenance"  # who removes those that are idle, in the record
 
@@ -140,14 +142,23 @@ def unsubscribe(
     return [row.topic.name for row in found]
 
 
-def expire_some(using: str) -> list[str]:
+def expire_some(using: str, *, until: Callable[[], bool] = lambda: False, seconds: float = SECONDS) -> list[str]:
     """Remove the subscriptions that nothing has served for as long as they live without; returns their names.
 
-    One that has events in hand, or is claimed from in this moment, stays.
+    One that has events in hand, is claimed from in this moment, or is locked, stays. After `seconds`, or when `until`
+    is true, the next call removes the rest.
     """
-    gone = []
+    deadline, gone = time.monotonic() + seconds, list[str]()
     for consumer_id, _ in idle(using):
-        if name := _expire(using, consumer_id):
+        if until() or time.monotonic() >= deadline:
+            break
+        try:
+            name = _expire(using, consumer_id)
+        except OperationalError as error:
+            if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
+                raise
+            continue
+        if name is not None:
             gone.append(name)
     return gone
 

@@ -105,7 +105,7 @@ def _said(result: dict[str, Any] | None) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(name if isinstance(of, dict) else f"{name} {of}" for name, of in value.items())
-    return f"{value:,}"
+    return "; ".join(value) if isinstance(value, list) else f"{value:,}"
 
 
 def _step(name: str) -> Step:

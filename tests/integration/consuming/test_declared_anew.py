@@ -66,7 +66,7 @@ def test_a_filter_counts_from_one_id_on_in_all_partitions(lanes, make_consumer):
     reader = make_consumer(lanes, handler=write_down, types=["b"])
     fill(lanes, "ab" * 20)
     assert Consumer.objects.get(name="reader").former_filters == [
-        {"until": 40, "types": ["a"], "keys": None, "where": None}
+        {"until": 40, "types": ["a"], "keys": None, "where": None, "metadata": None, "vars": None}
     ]
     serve_due(reader)
 

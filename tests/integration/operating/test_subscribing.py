@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_events import Backoff, Draft, claim, declarations, models, publish_many, queue
-from django_events.consuming import registration
+from django_events.consuming import filter_terms, registration
 from django_events.consuming.handed_out import ack, hand_out
 from django_events.consuming.subscribed import note_served
 from django_events.exceptions import InUse, Invalid, LeaseLost, Refused, UnknownName
@@ -270,8 +270,10 @@ def test_what_is_in_hand_or_dead_is_not_thrown_away(things):
     assert unsubscribe("acme", force=True) == ["things"]
 
 
-def test_a_filter_that_fails_stops_its_own_subscription_only(things, caplog):
+@pytest.mark.parametrize("few", [0, 50])
+def test_a_filter_that_fails_stops_its_own_subscription_only(things, monkeypatch, few):
     """A date against a time with a zone: PostgreSQL raises that, whatever is to be silent."""
+    monkeypatch.setattr(filter_terms, "FEW", few)
     late = '$.tenant == $tenant && $.at.datetime() < "2026-11-26T00:00:00+00:00".datetime()'
     subscribe("acme", things, where=late, vars=ACME["vars"], expires_after=DAY)
     subscribe("other", things, **ACME, expires_after=DAY)
@@ -318,6 +320,16 @@ def test_one_that_nothing_serves_goes_with_its_claim_on_retention(make_topic):
     [recorded] = models.Intervention.objects.filter(action="unregister")
     assert (recorded.by, recorded.consumer, recorded.details["pending"]) == ("maintenance", "acme", 250)
     assert recorded.details["reason"].startswith("not served for ")
+
+
+@pytest.mark.requirement("P5")
+def test_the_command_of_maintenance_names_what_it_removed(things, capsys):
+    subscribe("acme", things, **ACME, expires_after=DAY)
+    be_idle()
+
+    call_command("events", "maintain", "subscriptions")
+
+    assert "removed: acme of things" in capsys.readouterr().out
 
 
 @pytest.mark.requirement("P5")
@@ -386,6 +398,29 @@ def test_a_claim_in_an_open_transaction_keeps_it(things, connect):
 
     session.execute("COMMIT")
     assert expire_some("default") == []
+
+
+@pytest.mark.requirement("P5")
+def test_one_that_is_locked_stays_and_the_others_go(make_topic, connect):
+    subscribe("acme", make_topic("one"), **ACME, expires_after=DAY)
+    subscribe("other", make_topic("two"), **ACME, expires_after=DAY)
+    be_idle()
+    be_idle("other")
+    session = connect()
+    session.execute("BEGIN")
+    session.execute(
+        "SELECT FROM django_events_topichead AS h, django_events_topic AS t WHERE h.topic_id = t.id FOR UPDATE OF h"
+    )
+    assert expire_some("default") == []
+    session.execute("ROLLBACK")
+    session.execute("BEGIN")
+    session.execute("SELECT FROM django_events_position WHERE consumer_id = %s FOR UPDATE", [row().pk])
+
+    assert expire_some("default", until=lambda: True) == expire_some("default", seconds=0) == []
+    assert expire_some("default") == ["other of two"]
+
+    session.execute("ROLLBACK")
+    assert expire_some("default") == ["acme of one"]
 
 
 @pytest.mark.requirement("P5")
