@@ -25,7 +25,7 @@ from django_events.outward.exchange import Request, RequestLimits, WebhookAnswer
 LONGEST_EXCERPT = 1_000  # bytes of an answer that are read
 LOOK_UPS = 64  # names that are looked up at the same time, each in a thread
 NAMES_KEPT = 10  # seconds
-IDLE_KEPT = 30.0  # seconds, for the next request to the same receiver
+IDLE_KEPT = 4.0  # seconds, for the next request to the same receiver: some servers close after five
 ENDING = 5.0  # seconds that the loop has to end
 HEADERS = {"User-Agent": "django-events", "Accept": "*/*", "Accept-Encoding": "identity"}
 

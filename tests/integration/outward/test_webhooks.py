@@ -413,20 +413,19 @@ def test_hostile_receivers_lose_nothing_and_hold_up_no_other(things, make_webhoo
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize("many", [60, pytest.param(500, marks=pytest.mark.long)])
 def test_many_slow_endpoints_hold_up_no_fast_one(things, make_webhook, many):
+    patient = {**ALLOWED, "WEBHOOK_TIMEOUT": timedelta(minutes=10)}
     with Receiver() as slow, Receiver() as fast:
         for number in range(many):
             make_webhook(things, slow.url("/hang"), name=f"slow-{number}")
         make_webhook(things, fast.url("/ok"), name="fast")
-        fill_topic(things, *range(10))
-        with sending(most=20):  # far less than the slow ones could take
-            wait_until(
-                lambda: len({one.headers["webhook-signature"] for one in slow.requests}) >= many, what="slow ones"
-            )
-            wait_until(lambda: len(events_of(fast)) == 10, what="all events at the fast one")
+        fill_topic(things, "a", "b", "c")
+        with override_settings(DJANGO_EVENTS=patient), sending(most=20):  # far less than the slow ones could take
+            wait_until(lambda: len(slow.requests) >= many, what="a request of each slow one")
+            wait_until(lambda: len(events_of(fast)) == 3, what="all events at the fast one")
             assert not WebhookAttempt.objects.filter(endpoint__consumer__name__startswith="slow").exists()
             slow.release()
             wait_until(lambda: not Delivery.objects.exists(), what="all settled")
-        assert len(slow.requests) == many * 10
+        assert len(slow.requests) == many * 3
 
 
 @pytest.mark.requirement("P10")
