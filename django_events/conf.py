@@ -5,6 +5,7 @@ from django_events.conf import settings
 settings.TRANSFER_BATCH_SIZE
 """
 
+import ipaddress
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -36,6 +37,10 @@ class Settings:
     TRANSFER_BATCH_SIZE: int = 5_000
     VANISHED_AFTER: timedelta = timedelta(seconds=10)
     WAKE_UPS: bool | None = None
+    WEBHOOK_ATTEMPTS_KEPT: timedelta = timedelta(days=7)
+    WEBHOOK_DISABLED_AFTER: timedelta = timedelta(days=5)
+    WEBHOOK_NETWORKS: list[str] | tuple[str, ...] = ()
+    WEBHOOK_TIMEOUT: timedelta = timedelta(seconds=15)
 
     def __post_init__(self) -> None:
         if problem := next(problems(vars(self)), None):
@@ -46,6 +51,7 @@ KEYS = tuple(field.name for field in fields(Settings))
 # What TELEMETRY may name: the package that does it, and the extra of ours that installs it.
 TELEMETRY = {"prometheus": ("prometheus_client", "metrics"), "opentelemetry": ("opentelemetry", "opentelemetry")}
 SHORTEST_TOKEN = 16
+LONGEST_REQUEST = timedelta(minutes=10)  # of a webhook
 SOONEST_VANISHED = timedelta(seconds=1)  # a process that is only busy says something before
 
 
@@ -79,8 +85,20 @@ def problems(values: dict[str, Any]) -> Iterator[str]:
                 f"DJANGO_EVENTS[{key!r}] names {_shown(wrong[0])}, expected 'mail_admins', a path like "
                 "'shop.alerts.page', or an address that begins with https:// or http://."
             )
+        elif key == "WEBHOOK_NETWORKS" and not all(map(_is_network, value)):
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected networks like '10.1.0.0/16' or 'fd12::/64'."
+        elif key == "WEBHOOK_TIMEOUT" and value > LONGEST_REQUEST:
+            yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected at most {LONGEST_REQUEST}."
         elif key == "EVENTS_MODULE" and not value.isidentifier():
             yield f"DJANGO_EVENTS[{key!r}] is {value!r}, expected the name of a module, like 'events'."
+
+
+def _is_network(entry: Any) -> bool:
+    try:
+        ipaddress.ip_network(entry)
+    except ValueError:
+        return False
+    return isinstance(entry, str)
 
 
 def _is_hook(entry: Any) -> bool:

@@ -39,6 +39,8 @@ from django_events.outcomes import (
     Snapshot,
     Subscribed,
 )
+from django_events.outward.exchange import WebhookAnswer
+from django_events.outward.setting_up import add_webhook, change_webhook, rotate_secret, try_webhook
 from django_events.publishing.republish import publish_again
 
 __all__ = [
@@ -54,8 +56,11 @@ __all__ = [
     "Skipped",
     "Snapshot",
     "Subscribed",
+    "WebhookAnswer",
     "abandon_rebuild",
+    "add_webhook",
     "cancel_scheduled",
+    "change_webhook",
     "discard",
     "erase",
     "forget_shard",
@@ -76,11 +81,13 @@ __all__ = [
     "resume_clock",
     "retry_now",
     "rewind",
+    "rotate_secret",
     "run_clock",
     "search",
     "skip",
     "snapshot",
     "subscribe",
+    "try_webhook",
     "unregister",
     "unsubscribe",
 ]

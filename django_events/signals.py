@@ -17,6 +17,9 @@ event_dead_lettered  consumer, event, error, using
 events_expired       consumer, topic, partition, first, last, events, using
     Retention removed events that a consumer had not handled, as its topic is declared: `keep_unread=False`. Sent by
     the process that does maintenance; the sender is the consumer's name.
+webhook_disabled     endpoint, topic, reason, using
+    A webhook endpoint was disabled, because its receiver said 410, or nothing could be delivered for too long. Sent by
+    the process that sends; `endpoint` and the sender are its name.
 """
 
 from django.dispatch import Signal
@@ -26,3 +29,4 @@ event_handled = Signal()
 event_retried = Signal()
 event_dead_lettered = Signal()
 events_expired = Signal()
+webhook_disabled = Signal()

@@ -10,6 +10,7 @@ from django_events.admin.overview import OverviewAdmin
 from django_events.admin.records import InterventionAdmin, MaintenanceStepAdmin
 from django_events.admin.scheduled import ScheduledEventAdmin
 from django_events.admin.topics import TopicAdmin
+from django_events.admin.webhooks import WebhookEndpointAdmin
 
 admin.site.register(models.Overview, OverviewAdmin)
 admin.site.register(models.Topic, TopicAdmin)
@@ -17,5 +18,6 @@ admin.site.register(models.Consumer, ConsumerAdmin)
 admin.site.register(models.DeadLetter, DeadLetterAdmin)
 admin.site.register(models.ScheduledEvent, ScheduledEventAdmin)
 admin.site.register(models.Clock, ClockAdmin)
+admin.site.register(models.WebhookEndpoint, WebhookEndpointAdmin)
 admin.site.register(models.Intervention, InterventionAdmin)
 admin.site.register(models.MaintenanceStep, MaintenanceStepAdmin)

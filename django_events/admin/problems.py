@@ -34,11 +34,15 @@ KINDS = {
     "behind retention": gettext_lazy("behind retention"),
     "expired": gettext_lazy("expired"),
     "maintenance": gettext_lazy("maintenance"),
+    "webhook disabled": gettext_lazy("webhook disabled"),
+    "webhook fails": gettext_lazy("webhook fails"),
 }
 # The action of a consumer that its remedy names, with its label and permission.
 REPAIRS = {
     "stopped": ("resume", gettext_lazy("Resume…"), "resume_consumer"),
     "paused": ("resume", gettext_lazy("Resume…"), "resume_consumer"),
+    "webhook disabled": ("resume", gettext_lazy("Resume…"), "resume_consumer"),
+    "webhook fails": ("retry_now", gettext_lazy("Retry now…"), "retry_now_consumer"),
     "retrying": ("retry_now", gettext_lazy("Retry now…"), "retry_now_consumer"),
 }
 

@@ -1,9 +1,10 @@
-"""Delete expired rows in small transactions: dedup keys, staged rows of Spark, histories of queues."""
+"""Delete expired rows in small transactions: dedup keys, staged rows of Spark, histories, attempts of webhooks."""
 
 import time
 from datetime import timedelta
 
 from django_events import models, sql
+from django_events.conf import settings
 
 SQL = sql.beside(__name__)
 
@@ -20,6 +21,13 @@ def forget_dedup_keys(using: str, *, most: int = AT_ONCE) -> int:
 def forget_staged(using: str, *, most: int = AT_ONCE) -> int:
     """Delete some staged rows that are too old; returns how many: 0 when nothing is left to delete."""
     question = (SQL.forget_staged, {"age": STAGED_KEPT, "limit": most})
+    with sql.batch(using, question, **sql.UNHURRIED) as [rows]:
+        return len(rows)
+
+
+def forget_webhook_attempts(using: str, *, most: int = AT_ONCE) -> int:
+    """Delete some attempts to send webhooks that are too old; returns how many: 0 when nothing is left to delete."""
+    question = (SQL.forget_webhook_attempts, {"age": settings.WEBHOOK_ATTEMPTS_KEPT, "limit": most})
     with sql.batch(using, question, **sql.UNHURRIED) as [rows]:
         return len(rows)
 

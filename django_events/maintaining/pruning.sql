@@ -34,6 +34,24 @@ WHERE s.id = old.id
 RETURNING s.id
 
 
+-- name: forget_webhook_attempts
+-- Delete attempts to send webhooks that are older than they are to be kept.
+--
+-- Parameters: age (an interval), limit. Answers with a row for each.
+-- Relies on: django_events_webhookattempt_a (at), the primary key of django_events_webhookattempt.
+DELETE FROM django_events_webhookattempt AS a
+USING (
+    SELECT id
+    FROM django_events_webhookattempt
+    WHERE at < statement_timestamp() - %(age)s::interval
+    ORDER BY at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+) AS old
+WHERE a.id = old.id
+RETURNING a.id
+
+
 -- name: prune_history
 -- Delete some of a queue consumer's history that is older than it is to be kept, or all of it where none is kept any
 -- more; answers with how many rows.

@@ -16,7 +16,12 @@ from django_events.log.dropping import drop_forgotten, drop_stranded
 from django_events.log.inventory import logs
 from django_events.maintaining.expiring import a_lock, expire
 from django_events.maintaining.notifying import STEP, notify
-from django_events.maintaining.pruning import forget_dedup_keys, forget_staged, prune_histories
+from django_events.maintaining.pruning import (
+    forget_dedup_keys,
+    forget_staged,
+    forget_webhook_attempts,
+    prune_histories,
+)
 from django_events.maintaining.queues import serve_queues
 from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
@@ -155,6 +160,12 @@ STEPS = (
         name="staging",
         help="What Spark staged and never published is forgotten.",
         run=lambda using, until: {"deleted": _repeat(lambda: forget_staged(using), until)},
+        every=10 * MINUTE,
+    ),
+    Step(
+        name="webhooks",
+        help="Attempts to send webhooks are forgotten when they are old.",
+        run=lambda using, until: {"deleted": _repeat(lambda: forget_webhook_attempts(using), until)},
         every=10 * MINUTE,
     ),
     Step(

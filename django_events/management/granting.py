@@ -288,7 +288,14 @@ def operator(of: Granting) -> Iterator[Block]:
 def reader(of: Granting) -> Iterator[Block]:
     """The rights to look: status, peek, the admin without its actions, Spark."""
     yield _entry(of)
-    yield Block("All tables of django_events, to read.", [of.on("SELECT", *_tables(), *of.roll_ups)])
+    shown = [name for name in _tables() if name != _table(models.WebhookSecret)]
+    yield Block(
+        "All tables of django_events, to read; of the secrets of webhooks, only since when there are some.",
+        [
+            of.on("SELECT", *shown, *of.roll_ups),
+            of.on("SELECT (id, endpoint_id, signs_until, created_at)", _table(models.WebhookSecret)),
+        ],
+    )
     yield Block("The log: also of topics and segments that come later.", [of.on_log("SELECT")])
     yield Block(
         "Old snapshots, which hold the log up, are looked for.",

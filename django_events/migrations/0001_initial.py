@@ -1680,6 +1680,7 @@ class Migration(OnPostgreSQL):
                             ("cancel", "cancel"),
                             ("publish", "publish now"),
                             ("snapshot", "snapshot"),
+                            ("webhook", "webhook"),
                         ],
                         max_length=20,
                         verbose_name="action",
@@ -2165,6 +2166,203 @@ class Migration(OnPostgreSQL):
             ),
         ),
         migrations.RunSQL(TUNE_DELIVERIES, migrations.RunSQL.noop),
+        migrations.CreateModel(
+            name="WebhookEndpoint",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("url", models.TextField(verbose_name="URL")),
+                (
+                    "form",
+                    models.CharField(
+                        choices=[
+                            ("json", "JSON"),
+                            ("cloudevent", "CloudEvent"),
+                            ("cloudevent_binary", "CloudEvent with its attributes in headers"),
+                        ],
+                        default="json",
+                        max_length=20,
+                        verbose_name="form",
+                    ),
+                ),
+                (
+                    "concurrency",
+                    models.IntegerField(
+                        default=10,
+                        help_text="How many requests a process has under way at most.",
+                        verbose_name="at the same time",
+                    ),
+                ),
+                (
+                    "batch_size",
+                    models.IntegerField(
+                        default=1,
+                        help_text="Above 1, requests have lists of events.",
+                        verbose_name="events in a request",
+                    ),
+                ),
+                (
+                    "failing_since",
+                    models.DateTimeField(
+                        blank=True,
+                        editable=False,
+                        help_text="Since then nothing could be delivered.",
+                        null=True,
+                        verbose_name="fails since",
+                    ),
+                ),
+                (
+                    "disabled_because",
+                    models.TextField(
+                        blank=True, db_default="", default="", editable=False, verbose_name="disabled because"
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="created at",
+                    ),
+                ),
+                (
+                    "consumer",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="webhook",
+                        to="django_events.consumer",
+                        verbose_name="consumer",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "webhook endpoint",
+                "verbose_name_plural": "webhook endpoints",
+                "default_permissions": ("add", "change", "view"),
+            },
+        ),
+        migrations.CreateModel(
+            name="WebhookAttempt",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("event_id", models.BigIntegerField(verbose_name="event")),
+                ("attempt", models.IntegerField(verbose_name="attempt")),
+                (
+                    "at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(), editable=False, verbose_name="at"
+                    ),
+                ),
+                ("seconds", models.FloatField(verbose_name="seconds")),
+                ("status", models.IntegerField(blank=True, null=True, verbose_name="status")),
+                (
+                    "excerpt",
+                    models.TextField(blank=True, default="", help_text="The begin of its body.", verbose_name="answer"),
+                ),
+                ("error", models.TextField(blank=True, default="", verbose_name="error")),
+                (
+                    "endpoint",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="attempts",
+                        to="django_events.webhookendpoint",
+                        verbose_name="webhook endpoint",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "webhook attempt",
+                "verbose_name_plural": "webhook attempts",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="WebhookSecret",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("secret", models.CharField(editable=False, max_length=100, verbose_name="secret")),
+                (
+                    "signs_until",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="signs until"),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django_events.models.functions.ClockTimestamp(),
+                        editable=False,
+                        verbose_name="created at",
+                    ),
+                ),
+                (
+                    "endpoint",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="secrets",
+                        to="django_events.webhookendpoint",
+                        verbose_name="webhook endpoint",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "webhook secret",
+                "verbose_name_plural": "webhook secrets",
+                "default_permissions": (),
+            },
+        ),
+        migrations.AddConstraint(
+            model_name="webhookendpoint",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("failing_since__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)),
+                    ("failing_since__lt", datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC)),
+                ),
+                name="django_events_webhookendpoint_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="webhookendpoint",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("batch_size__gte", 1), ("batch_size__lte", 100)),
+                name="django_events_webhookendpoint_batch",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="webhookendpoint",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("concurrency__gte", 1), ("concurrency__lte", 1000)),
+                name="django_events_webhookendpoint_concurrency",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="webhookattempt",
+            index=models.Index(fields=["endpoint", "id"], name="django_events_webhookattempt_i"),
+        ),
+        migrations.AddIndex(
+            model_name="webhookattempt",
+            index=models.Index(fields=["endpoint", "event_id"], name="django_events_webhookattempt_e"),
+        ),
+        migrations.AddIndex(
+            model_name="webhookattempt",
+            index=models.Index(fields=["at"], name="django_events_webhookattempt_a"),
+        ),
+        migrations.AddConstraint(
+            model_name="webhooksecret",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("signs_until__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)),
+                    ("signs_until__lt", datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC)),
+                ),
+                name="django_events_webhooksecret_times",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="webhooksecret",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("signs_until__isnull", True)),
+                fields=("endpoint",),
+                name="django_events_webhooksecret_newest",
+            ),
+        ),
         migrations.RunSQL(CREATE_WORKER_FUNCTIONS, DROP_WORKER_FUNCTIONS),
         pgtrigger.migrations.AddTrigger(
             model_name="event",

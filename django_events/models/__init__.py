@@ -12,6 +12,7 @@ from django_events.models.samples import Overview, Sample
 from django_events.models.shards import ShardMap, ShardMove
 from django_events.models.staging import SinkBatch, StagedEvent
 from django_events.models.topics import Topic, TopicHead
+from django_events.models.webhooks import WebhookAttempt, WebhookEndpoint, WebhookSecret
 
 __all__ = [
     "BufferedEvent",
@@ -38,4 +39,7 @@ __all__ = [
     "StagedEvent",
     "Topic",
     "TopicHead",
+    "WebhookAttempt",
+    "WebhookEndpoint",
+    "WebhookSecret",
 ]

@@ -419,6 +419,7 @@ class Intervention(models.Model):
             ("cancel", _("cancel")),
             ("publish", _("publish now")),
             ("snapshot", _("snapshot")),
+            ("webhook", _("webhook")),
         ],
     )
     consumer = models.CharField(_("consumer"), max_length=63, blank=True)

@@ -28,6 +28,7 @@ LATE = timedelta(seconds=10)
 HUNG = timedelta(minutes=10)  # in hand; of a consumer with a time-out, as much longer than that
 UNSERVED = timedelta(seconds=60)
 HELD = timedelta(hours=1)  # an old snapshot
+FAILS = timedelta(minutes=10)  # a webhook endpoint, to which nothing can be delivered
 UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
 TOLD_FOR = timedelta(days=1)  # what expired before it was handled
 UNMAINTAINED = timedelta(minutes=15)
@@ -45,6 +46,7 @@ ERRORS = {
     "snapshot",
     "bloat",
     "not registered",
+    "webhook disabled",
 }
 
 Declared = set[tuple[str, str]]
@@ -71,11 +73,12 @@ def find_problems(
         *_bloated(using),
         *_unregistered(using, declared, standings),
         *_declared_otherwise(using, declared),
+        *_webhooks(using, standings),
         *_undeclared(declared | _subscribed(using), standings),
         *_expired(using),
         *_behind_retention(using, declared, standings),
         *_maintenance(using),
-        *_paused(standings),
+        *_paused(using, standings),
     ]
 
 
@@ -454,6 +457,42 @@ def _subscribed(using: str) -> Declared:
     return set(rows.values_list("name", "topic__name"))
 
 
+def _webhooks(using: str, standings: list[Standing]) -> Iterator[Finding]:
+    """Endpoints that were disabled, those to which nothing can be delivered, and those that no process serves."""
+    found = models.WebhookEndpoint.objects.using(using).annotate(now=ClockTimestamp())
+    rows = {row.consumer_id: row for row in found}
+    of_endpoints = [one for one in standings if one.consumer_id in rows]
+    waits = oldest_waits(using, [one.consumer_id for one in of_endpoints], due=True) if of_endpoints else {}
+    for one in of_endpoints:
+        row, age = rows[one.consumer_id], waits.get(one.consumer_id)
+        if one.paused_at is not None:
+            if row.disabled_because:
+                what = gettext("disabled since %(moment)s, %(events)s behind: %(reason)s.") % {
+                    "moment": moment(one.paused_at),
+                    "events": _lag(one),
+                    "reason": row.disabled_because.rstrip("."),
+                }
+                yield _of_all(one, "webhook disabled", what, _events("resume", one.consumer))
+        elif row.failing_since is not None and row.now - row.failing_since > FAILS:
+            what = gettext("nothing could be delivered since %(moment)s, %(events)s behind.") % {
+                "moment": moment(row.failing_since),
+                "events": _lag(one),
+            }
+            remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
+            yield _of_all(one, "webhook fails", what, remedy)
+        elif (
+            row.failing_since is None
+            and age is not None
+            and age > UNSERVED
+            and (one.unserved_for is None or one.unserved_for > UNSERVED)
+        ):
+            what = gettext("%(events)s behind, the oldest for %(time)s: no process sends them.") % {
+                "events": _lag(one),
+                "time": duration(age),
+            }
+            yield _of_all(one, "unserved", what, _is_running("run_webhooks"))
+
+
 def _undeclared(declared: Declared, standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.mode != "spark" and (one.consumer, one.topic) not in declared:
@@ -524,9 +563,11 @@ def _catch_up(one: Standing, declared: Declared) -> str:
     }
 
 
-def _paused(standings: list[Standing]) -> Iterator[Finding]:
+def _paused(using: str, standings: list[Standing]) -> Iterator[Finding]:
+    disabled = models.WebhookEndpoint.objects.using(using).exclude(disabled_because="")
+    told = set(disabled.values_list("consumer_id", flat=True))  # as disabled
     for one in standings:
-        if one.paused_at is not None:
+        if one.paused_at is not None and one.consumer_id not in told:
             what = gettext("paused since %(moment)s, %(events)s behind.") % {
                 "moment": moment(one.paused_at),
                 "events": _lag(one),

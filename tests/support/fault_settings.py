@@ -26,3 +26,5 @@ if "POLL_INTERVAL" in os.environ:
     DJANGO_EVENTS["POLL_INTERVAL"] = timedelta(seconds=float(os.environ["POLL_INTERVAL"]))
 if "SLEEPS" in os.environ:  # its server allows prepared transactions, so it would poll by itself
     DJANGO_EVENTS["WAKE_UPS"] = True
+if "WEBHOOK_NETWORKS" in os.environ:
+    DJANGO_EVENTS["WEBHOOK_NETWORKS"] = os.environ["WEBHOOK_NETWORKS"].split(",")

@@ -35,6 +35,10 @@ def test_every_key_has_a_default():
         "TRANSFER_BATCH_SIZE": 5_000,
         "VANISHED_AFTER": timedelta(seconds=10),
         "WAKE_UPS": None,
+        "WEBHOOK_ATTEMPTS_KEPT": timedelta(days=7),
+        "WEBHOOK_DISABLED_AFTER": timedelta(days=5),
+        "WEBHOOK_NETWORKS": (),
+        "WEBHOOK_TIMEOUT": timedelta(seconds=15),
     }
     assert set(conf.KEYS) == set(vars(Settings()))
 
@@ -108,6 +112,14 @@ WRONG = [
     ("TRANSFER_BATCH_SIZE", -1, "expected at least 1."),
     ("VANISHED_AFTER", timedelta(milliseconds=900), "expected a second or more."),
     ("WAKE_UPS", "yes", "expected bool or None."),
+    ("WEBHOOK_NETWORKS", ["10.0.0.0/33"], "expected networks like '10.1.0.0/16' or 'fd12::/64'."),
+    ("WEBHOOK_NETWORKS", ["partner.example"], "expected networks like '10.1.0.0/16' or 'fd12::/64'."),
+    ("WEBHOOK_NETWORKS", [10], "expected networks like '10.1.0.0/16' or 'fd12::/64'."),
+    ("WEBHOOK_NETWORKS", "10.0.0.0/8", "expected list or tuple."),
+    ("WEBHOOK_TIMEOUT", timedelta(0), "expected a duration above zero."),
+    ("WEBHOOK_TIMEOUT", timedelta(hours=1), "expected at most 0:10:00."),
+    ("WEBHOOK_DISABLED_AFTER", 5, "expected timedelta."),
+    ("WEBHOOK_ATTEMPTS_KEPT", None, "expected timedelta."),
     ("WAKE_UPS", 1, "expected bool or None."),
 ]
 

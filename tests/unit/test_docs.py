@@ -183,6 +183,7 @@ OUTCOMES = {
     "Skipped",
     "Snapshot",
     "Subscribed",
+    "WebhookAnswer",
 }
 SIGNATURES = [
     (name, value)

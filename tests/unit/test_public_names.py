@@ -75,7 +75,11 @@ def test_every_public_name_is_what_it_says():
 
 OPERATIONS = {
     *(
+        "add_webhook",
         "cancel_scheduled",
+        "change_webhook",
+        "rotate_secret",
+        "try_webhook",
         "discard",
         "erase",
         "lag",
@@ -120,6 +124,7 @@ OUTCOMES = {
         "Skipped",
         "Snapshot",
         "Subscribed",
+        "WebhookAnswer",
     ),
 }
 OF_A_CONSUMER = ("lag", "pause", "replay", "resume", "retry_now", "rewind", "skip", "unregister")

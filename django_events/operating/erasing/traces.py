@@ -40,10 +40,13 @@ def of_events(erasure: Erasure, ids: list[int]) -> None:
     def skips() -> sql.Rows:
         return sql.fetch(using, SQL.erase_skips, topic=erasure.topic.name, event_ids=ids)
 
+    def answers() -> sql.Rows:
+        return sql.fetch(using, SQL.erase_answers, consumer_ids=consumer_ids, event_ids=ids)
+
     erasure.seen.in_hand.update(event_id for (event_id,) in erasure.patiently(in_hand))
     erased.deliveries += erasure.count(deliveries)
     erasure.add("dead_letters", erasure.count(dead_letters))
-    erased.errors += erasure.count(skips)
+    erased.errors += erasure.count(skips) + erasure.count(answers)
 
 
 def of_consumers(erasure: Erasure) -> None:

@@ -70,6 +70,23 @@ WITH erased AS (
 SELECT count(*) FROM erased
 
 
+-- name: erase_answers
+-- Forget what receivers of webhooks answered to erased events, which may repeat them. Answers with how many.
+--
+-- Parameters: consumer_ids, event_ids.
+-- Relies on: django_events_webhookendpoint (consumer_id), django_events_webhookattempt_e (endpoint_id, event_id).
+WITH erased AS (
+    UPDATE django_events_webhookattempt AS a
+    SET excerpt = ''
+    FROM django_events_webhookendpoint AS w
+    WHERE w.consumer_id = ANY(%(consumer_ids)s::int[]) AND a.endpoint_id = w.id
+        AND a.event_id = ANY(%(event_ids)s::bigint[])
+        AND a.excerpt <> ''
+    RETURNING 1
+)
+SELECT count(*) FROM erased
+
+
 -- name: erase_dropped
 -- Forget the errors of deliveries of events that the log has dropped while a worker had them. Answers with how many.
 --
