@@ -26,7 +26,7 @@ DELIVERIES, LETTERS, LATER = 30_000, 5_000, 30_000
 ROWS = 6_500
 LONG = ("django_events_event", "django_events_delivery", "django_events_bufferedevent")
 LONG += ("django_events_scheduledevent", "django_events_pastdelivery")
-QUERIES = 64
+QUERIES = 66
 Read = Callable[..., int]
 
 
