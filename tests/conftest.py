@@ -1,6 +1,9 @@
 """What all tests share: the fixtures of `tests/support`, and the database that tests commit to."""
 
 import os
+import random
+import time
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -30,10 +33,36 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 LONG_UNLESS_QUICK = {"acceptance", "faults", "pages", "spark"}
 
 
+BEGAN = time.monotonic()
+TODAY = "DJANGO_EVENTS_TESTS_DAY"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="begin no test after so many minutes: the others are skipped. Each day has another order of files.",
+    )
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault(TODAY, date.today().isoformat())  # all processes need the same
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        is_long = folder in LONG_UNLESS_QUICK and item.get_closest_marker("quick") is None
-        if is_long or item.get_closest_marker("exhaustive") is not None:
+        if folder in LONG_UNLESS_QUICK and item.get_closest_marker("quick") is None:
             item.add_marker(pytest.mark.long)
+    if config.getoption("minutes") is not None:
+        files = list(dict.fromkeys(item.path for item in items))
+        random.Random(os.environ[TODAY]).shuffle(files)
+        items.sort(key=lambda item: files.index(item.path))
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures are made
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("minutes")
+    if minutes is not None and time.monotonic() - BEGAN > 60 * minutes:
+        pytest.skip(f"the {minutes:g} minutes that --minutes gives are over")

@@ -70,7 +70,7 @@ def sessions(processes: Processes) -> list[tuple[Any, ...]]:
     return ask(processes, f"{query} AND backend_type = 'client backend'")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.long
 def test_two_runs_at_once_leave_each_other_alone(processes: Processes):
     before = everything(processes)
     first = start(processes)
@@ -84,7 +84,7 @@ def test_two_runs_at_once_leave_each_other_alone(processes: Processes):
     assert everything(processes) == before
 
 
-@pytest.mark.exhaustive
+@pytest.mark.long
 @pytest.mark.requirement("E14")
 def test_beside_a_running_transfer_and_migrate(processes: Processes):
     """A site's transfer moves the events too, goes on when they are dropped, and its own events go through."""
@@ -119,7 +119,7 @@ def test_a_database_that_was_not_migrated_is_told(processes: Processes):
     assert "manage.py migrate" in result.stderr
 
 
-@pytest.mark.exhaustive
+@pytest.mark.long
 def test_through_a_pooler_that_hands_sessions_around(processes: Processes, pooler: str, tmp_path: Path):
     before = everything(processes)
     result = Processes(pooler, tmp_path).run("events", "bench", "--events", "200", "--execute", "--format", "json")

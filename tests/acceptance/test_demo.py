@@ -56,7 +56,7 @@ def check_table(output: str) -> None:
     assert "The projection has the status of each order" in output
 
 
-@pytest.mark.exhaustive
+@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("binaries", available_binaries(), ids=lambda folder: f"PostgreSQL {major_version(folder)}")

@@ -38,7 +38,7 @@ class Operator:
         return self.process.wait(60)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.requirement("X8", "X17", "S9")
 @pytest.mark.usefixtures("transfer")

@@ -54,7 +54,7 @@ def migrate(processes: Processes) -> None:
 
 @pytest.mark.requirement("P12", "X7")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("schema", [pytest.param("former", marks=pytest.mark.exhaustive), "present"])
+@pytest.mark.parametrize("schema", [pytest.param("former", marks=pytest.mark.long), "present"])
 @pytest.mark.parametrize("name", beside())
 def test_two_versions_work_side_by_side(name: str, schema: str, versions: Made, tmp_path: Path):
     former, present = versions(name)

@@ -355,8 +355,8 @@ class Model(RuleBasedStateMachine):
     [
         pytest.param(100, 4, id="few-100"),
         pytest.param(3, 12, id="some-3"),
-        pytest.param(100, 60, id="many-100", marks=[pytest.mark.exhaustive, pytest.mark.timeout(1_200)]),
-        pytest.param(3, 60, id="many-3", marks=[pytest.mark.exhaustive, pytest.mark.timeout(1_200)]),
+        pytest.param(100, 60, id="many-100", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
+        pytest.param(3, 60, id="many-3", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
     ],
 )
 def test_each_event_is_handled_once_and_in_the_order_of_its_key_whatever_the_layout(

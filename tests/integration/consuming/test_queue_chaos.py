@@ -33,7 +33,7 @@ def deadlocks():
 @pytest.mark.requirement("S5", "S6", "S9", "S11")
 @pytest.mark.parametrize(
     "options",
-    [{}, pytest.param({"ordered": True}, marks=pytest.mark.exhaustive), {"ordered": True, "max_pending": 60}],
+    [{}, pytest.param({"ordered": True}, marks=pytest.mark.long), {"ordered": True, "max_pending": 60}],
     ids=str,
 )
 def test_people_workers_and_the_transfer_get_along(things, make_queue, in_thread, options):

@@ -672,7 +672,7 @@ def nth(several, pick):
 @pytest.mark.requirement("S1", "S3", "S4", "S5", "S6", "S11", "D4", "D5")
 @pytest.mark.timeout(900)  # a failing example is made smaller for five minutes at most
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
-@pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.long)])
 def test_whatever_happens_both_agree(things, make_queue, monkeypatch, ordered, examples):
     monkeypatch.setattr(claims, "SMALLEST_WINDOW", 2)
     monkeypatch.setattr(claims, "LARGEST_WINDOW", 8)

@@ -150,7 +150,7 @@ class Model(RuleBasedStateMachine):
     "examples",
     [
         pytest.param(8, id="some"),
-        pytest.param(60, id="many", marks=[pytest.mark.exhaustive, pytest.mark.timeout(1_200)]),
+        pytest.param(60, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
     ],
 )
 def test_rows_are_what_a_simple_fold_says_whatever_happens(make_topic, examples):

@@ -221,7 +221,7 @@ def number_of(value):
     return Decimal(text) if not isinstance(value, str) or NUMBER.fullmatch(text) else None
 
 
-@pytest.mark.exhaustive
+@pytest.mark.long
 @pytest.mark.timeout(1_200)
 def test_any_history_in_any_ranges_is_one_group_by(make_topic, make_rollup):
     run(make_topic, make_rollup, examples=60, steps=30)
