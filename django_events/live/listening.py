@@ -106,6 +106,7 @@ class LiveListener:
         self._passed: dict[str, int] = {}  # by name: the last event that was taken
         self._ids: dict[str, int] = {}
         self._asked = False  # whether it waits to be read for
+        self.failures = 0  # of reading for it, one after the other
         self._told = threading.Event()
         self._told_loop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._entered = False
@@ -144,15 +145,14 @@ class LiveListener:
     def position(self) -> str:
         """Where to go on behind what was taken, for `since`: also events that don't fit are passed by it."""
         with self._lock:
-            waiting = {one.topic for one in self._waiting if isinstance(one, ReceivedEvent | Gone)}
-            if any(isinstance(one, Exception) for one in self._waiting):  # it is still to be told
-                waiting.update(self._passed)
-            return positions.written(
-                {
-                    topic.name: self._passed[topic.name] if topic.name in waiting else self._fed[topic.id]
-                    for topic in self.topics.values()
-                }
-            )
+            return positions.written({topic.name: self._position_in(topic) for topic in self.topics.values()})
+
+    def _position_in(self, topic: Tailed) -> int:
+        """The last event of a topic that was taken, or up to which none fits; what waits is still to be told."""
+        for one in self._waiting:
+            if isinstance(one, Exception) or one.topic == topic.name:
+                return self._passed[topic.name]
+        return self._fed[topic.id]
 
     @property
     def closed(self) -> bool:
@@ -254,7 +254,7 @@ class LiveListener:
                 self._passed[one.topic] = one.id
             if isinstance(one, ReceivedEvent):
                 self._bytes -= size(one)
-            asks = self.stage is Stage.BEHIND and not self._asked and len(self._waiting) <= MOST_EVENTS // 2
+            asks = self.stage is Stage.BEHIND and not self._asked and self._has_room()
             self._asked = self._asked or asks
         if asks:
             tailing.read_for(self)
@@ -329,7 +329,7 @@ class LiveListener:
     def rest(self) -> bool:
         """It was read for, and is still behind. Returns whether it has room; if not, it asks when it has."""
         with self._lock:
-            self._asked = self.stage is Stage.BEHIND and len(self._waiting) <= MOST_EVENTS // 2
+            self._asked = self.stage is Stage.BEHIND and self._has_room()
             return self._asked
 
     def fail(self, error: Exception) -> None:
@@ -353,10 +353,15 @@ class LiveListener:
         self._fed[topic.id] = max(self._fed[topic.id], upto)
         return True
 
+    def _has_room(self) -> bool:
+        return len(self._waiting) <= MOST_EVENTS // 2 and self._bytes <= MOST_BYTES // 2
+
     def _end(self, *, discard: bool) -> bool:
         with self._lock:
-            if discard:
+            if discard:  # what waits was not taken, so the position stays before it
+                self._fed = {topic.id: self._position_in(topic) for topic in self.topics.values()}
                 self._waiting.clear()
+                self._bytes = 0
             was, self.stage = self.stage, Stage.ENDED
         self._tell()
         return was not in (Stage.NEW, Stage.ENDED)

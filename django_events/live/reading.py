@@ -159,12 +159,12 @@ def next_events(using: str, topic: Tailed, position: int) -> Portion:
 def holding(
     using: str, topic: Tailed, events: Sequence[ReceivedEvent], predicates: Sequence[str]
 ) -> dict[str, set[int]]:
-    """For which of some events, of which there is one or more, each predicate holds."""
+    """For which of some events, of which there is one or more, each predicate holds; none if one is there no more."""
     statement = SQL.holding.on(log=topic.log, topic_id=topic.id, first=events[0].id, last=events[-1].id)
-    found: dict[str, set[int]] = {predicate: set() for predicate in predicates}
+    there, found = set[int](), {predicate: set[int]() for predicate in predicates}
     for place, event_id in sql.fetch_whole(using, statement, predicates=list(predicates)):
-        found[predicates[place - 1]].add(event_id)
-    return found
+        (found[predicates[place - 1]] if place else there).add(event_id)
+    return found if all(event.id in there for event in events) else {}
 
 
 def next_wanted(using: str, topic: Tailed, position: int, wanted: LiveFilter) -> Portion:

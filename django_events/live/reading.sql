@@ -36,11 +36,13 @@ ORDER BY e.id
 
 
 -- name: holding
--- For which of some events which predicates hold, by the places of the predicates, from 1 on.
+-- Which of some events are there, as place 0, and for which of them which predicates hold, by their places from 1 on.
 --
 -- All predicates that are asked of a topic are tried in one statement, however many listeners have them.
 -- Parameters: predicates. Literals: topic_id, first, last. Identifiers: log.
 -- Relies on: the primary key of the log.
+SELECT 0, e.id FROM {log} AS e WHERE e.topic_id = {topic_id} AND e.id >= {first} AND e.id <= {last}
+UNION ALL
 SELECT p.place::int, e.id
 FROM {log} AS e
 CROSS JOIN unnest(%(predicates)s::text[]) WITH ORDINALITY AS p (predicate, place)

@@ -2,8 +2,8 @@
 
     path("live/orders/", sse("orders", authorize=lambda request: {"keys": [f"{request.user.pk}.>"]}))
 
-The `id:` of what is sent is the position in all topics, so a browser's `Last-Event-ID` resumes exactly. Under ASGI a
-stream keeps no thread; under WSGI it keeps that of its request.
+The `id:` of what is sent is the position in all topics, so a browser's `Last-Event-ID` resumes exactly. It waits
+without a connection to the database: under ASGI in the event loop, under WSGI in the thread of its request.
 """
 
 import json
@@ -16,11 +16,11 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import DatabaseError, InterfaceError, close_old_connections, transaction
+from django.db import DatabaseError, InterfaceError, close_old_connections, connections, transaction
 from django.http import (
     HttpRequest,
     HttpResponse,
@@ -33,6 +33,7 @@ from django.http import (
 from django_events import sql
 from django_events.conf import settings
 from django_events.exceptions import EventExpired, EventsError, Invalid, LogReplaced, UnreadableEvent
+from django_events.live import positions
 from django_events.live.listening import LiveListener, Topics, listen
 from django_events.masking import without_masked
 from django_events.received import ReceivedEvent
@@ -63,7 +64,7 @@ def sse(
     none is needed; None and PermissionDenied refuse it. `transform` gets an event and returns what is sent of it, None
     for nothing. It may be a coroutine function, as `authorize` may be.
     """
-    listen(topics)  # refuses topics that make no sense
+    names = set(listen(topics).names)  # refuses topics that make no sense
 
     @transaction.non_atomic_requests
     def view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -76,11 +77,10 @@ def sse(
             raise Invalid(f"authorize() returned {filters!r}, expected a dict with types, keys and where, or None.")
         since = request.headers.get("Last-Event-ID") or request.GET.get("lastEventId") or None
         try:
-            listener = listen(topics, since=since, using=using, **filters)
+            since = _in_topics(since, names)
         except Invalid as error:
-            if since is None:  # it isn't the browser's
-                raise
             return HttpResponseBadRequest(f"Last-Event-ID: {error}", content_type="text/plain; charset=utf-8")
+        listener = listen(topics, since=since, using=using, **filters)
         if not _streams.has_room():
             refused = HttpResponse("This process has as many streams as it may have.", status=503)
             refused["Retry-After"] = COME_BACK_AFTER
@@ -94,6 +94,21 @@ def sse(
         )
 
     return view
+
+
+def _in_topics(since: str | None, names: set[str]) -> str | None:
+    """A position that a browser came with, without topics that the view sent before a deploy."""
+    if since is None or since == "beginning":
+        return since
+    known = {name: seen for name, seen in positions.read(since).items() if name in names}
+    return positions.written(known) or None
+
+
+def _close_connections() -> None:
+    """Close those that `authorize` or a middleware opened in this thread, which is kept for as long as the stream."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def _called(function: Callable[..., Any], given: Any) -> Any:
@@ -122,7 +137,6 @@ class EventStream(StreamingHttpResponse):
         super().__init__(self._asend() if is_async else self._send(), content_type="text/event-stream; charset=utf-8")
         self["Cache-Control"] = "no-cache"
         self["X-Accel-Buffering"] = "no"
-        _streams.add(self)
 
     def end(self) -> None:
         """End it, from any thread; the browser comes back, and goes on where it was."""
@@ -136,13 +150,15 @@ class EventStream(StreamingHttpResponse):
 
     def _send(self) -> Iterator[bytes]:
         try:
+            _streams.add(self)  # only now: Django drops the response to a browser that left meanwhile
+            _close_connections()
             yield self._begin.encode()
             while not self._over:
                 try:
                     with self._listener as listener:
                         yield self._heading(listener)
                         while not listener.closed:
-                            close_old_connections()  # `authorize` and `transform` may have asked; it lasts for hours
+                            close_old_connections()  # `transform` may have asked
                             yield self._step(listener)
                 except LogReplaced as error:
                     yield self._replaced(error)
@@ -158,6 +174,8 @@ class EventStream(StreamingHttpResponse):
         if _is_wanted and threading.current_thread() is threading.main_thread():
             _catch_sigterm()
         try:
+            _streams.add(self)
+            await sync_to_async(_close_connections)()
             yield self._begin.encode()
             while not self._over:
                 try:
@@ -208,7 +226,7 @@ class EventStream(StreamingHttpResponse):
 
     def _heading(self, listener: LiveListener) -> bytes:
         """The position at which it begins: a browser that is cut off before the first event resumes there."""
-        return f"id: {listener.position}\n\n".encode()
+        return f"{_id(listener)}\n".encode()
 
     def _replaced(self, error: LogReplaced) -> bytes:
         """The log is another one: what comes from now on is all there is to tell."""
@@ -235,7 +253,7 @@ def _written(event: ReceivedEvent, data: Any, listener: LiveListener) -> bytes:
     text = data if isinstance(data, str) else json.dumps(without_masked(_plain(data)))
     name = f"event: {event.type}\n" if event.type and not LINE_END.search(event.type) else ""
     lines = "".join(f"data: {line}\n" for line in LINE_END.split(text))
-    return f"id: {listener.position}\n{name}{lines}\n".encode(errors="replace")
+    return f"{_id(listener)}{name}{lines}\n".encode(errors="replace")
 
 
 def _plain(data: Any) -> Any:
@@ -244,11 +262,16 @@ def _plain(data: Any) -> Any:
 
 def _heartbeat(listener: LiveListener) -> bytes:
     """A comment, and the position: events that are not for this user are passed, too."""
-    return f":\nid: {listener.position}\n\n".encode()
+    return f":\n{_id(listener)}\n".encode()
 
 
 def _told(name: str, error: EventExpired, listener: LiveListener) -> bytes:
-    return f"id: {listener.position}\nevent: {name}\ndata: {json.dumps({'message': str(error)})}\n\n".encode()
+    return f"{_id(listener)}event: {name}\ndata: {json.dumps({'message': str(error)})}\n\n".encode()
+
+
+def _id(listener: LiveListener) -> str:
+    """The line of the position. An empty one would wipe the browser's: one that was ended while it opened has none."""
+    return f"id: {position}\n" if (position := listener.position) else ""
 
 
 def _left_out(event: ReceivedEvent, error: Exception, listener: LiveListener) -> bytes:

@@ -15,6 +15,7 @@ The tailer begins with the first listener and ends with the last one.
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_events.live")
 
 
+MOST_FAILURES = 5  # of reading for one listener, before it is told
+
+
 class Stage(Enum):
     """Who reads for a listener."""
 
@@ -61,6 +65,7 @@ class Tailer:
         self._flag = WakeupFlag()
         self._named: set[int] = set()  # topics that got events
         self._everywhere = True
+        self._look_at = 0.0  # also where something is heard all the time
         self._naming = threading.Lock()
         self._lost = False
         self._behind: deque[LiveListener] = deque()
@@ -141,10 +146,13 @@ class Tailer:
 
     def _turn(self) -> bool:
         """Read once what is new in the topics that are named, or in all; returns whether there may be more."""
-        heard = self._flag.consume()
+        heard, now = self._flag.consume(), time.monotonic()
         with self._naming:
             named, self._named = self._named, set()
-            everywhere, self._everywhere = self._everywhere or not (heard or named), False
+            everywhere = self._everywhere or now >= self._look_at or not (heard or named)
+            self._everywhere = False
+        if everywhere:
+            self._look_at = now + LISTENING_POLL
         by_topic: dict[Tailed, list[LiveListener]] = {}
         for one in listeners_of(self):
             if one.stage is Stage.TAILED:
@@ -176,9 +184,9 @@ class Tailer:
         try:
             found = reading.next_events(self.using, topic, position)
         except DatabaseError as error:
-            if sql.kind_of(error) is not sql.ErrorKind.TABLE_GONE and not sql.kind_of(error).of_data:
+            if sql.kind_of(error).of_server and sql.kind_of(error) is not sql.ErrorKind.CANCELED:
                 raise
-            _fall_behind(listeners)
+            _fall_behind(listeners)  # of this topic: others are read on
             return False
         if not found.events:
             return False
@@ -204,7 +212,7 @@ class Tailer:
             try:
                 holding = reading.holding(self.using, topic, events, predicates)
             except DatabaseError as error:
-                if sql.kind_of(error).passes:
+                if sql.kind_of(error) is sql.ErrorKind.LOST:
                     raise
                 logger.warning(
                     "A predicate of a listener to topic %r fails: each listener with one is read for by itself. %s",
@@ -228,17 +236,20 @@ class Tailer:
             while (listener := self._next_behind()) is not None:
                 try:
                     self._serve(listener)
-                    failures = 0
+                    failures = listener.failures = 0
                 except (DatabaseError, InterfaceError) as error:
-                    lost = isinstance(error, InterfaceError) or sql.kind_of(error).passes
-                    if not lost or listener.stage is Stage.OPENING:
+                    lost = isinstance(error, InterfaceError) or sql.kind_of(error) is sql.ErrorKind.LOST
+                    listener.failures += 1
+                    again = lost or (sql.kind_of(error).passes and listener.failures < MOST_FAILURES)
+                    if not again or listener.stage is Stage.OPENING:
                         connections.close_all()
                         listener.fail(error)
                         continue
-                    failures += 1
                     self._say_failed(error)
                     self.read_for(listener)
-                    self._stop.wait(pause_after(failures))
+                    if lost:  # otherwise it is this listener's own, and others need not wait
+                        failures += 1
+                        self._stop.wait(pause_after(failures))
                 except Exception as error:  # it must reach the one that listens, and not end the thread
                     listener.fail(error)
         finally:
@@ -316,8 +327,9 @@ def join(listener: "LiveListener") -> None:
     """Look up where a listener begins, and read for it from there."""
     with _lock:
         if (tailer := _tailers.get(listener.using)) is None:
-            tailer = _tailers[listener.using] = Tailer(listener.using)
+            tailer = Tailer(listener.using)
             tailer.start()
+            _tailers[listener.using] = tailer
         tailer.listeners.add(listener)
     tailer.read_for(listener)
 

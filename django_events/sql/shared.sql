@@ -255,7 +255,7 @@ SELECT e.logged_at < %(moment)s, e.id FROM {log} AS e WHERE e.topic_id = {topic_
     )
     AND (
         c.keys IS NULL
-        OR c.keys @> to_jsonb(e.key)
+        OR coalesce(c.keys @> to_jsonb(e.key), false)
         OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
     )
     AND (
@@ -281,7 +281,7 @@ SELECT e.logged_at < %(moment)s, e.id FROM {log} AS e WHERE e.topic_id = {topic_
     )
     AND (
         c.keys IS NULL
-        OR c.keys @> to_jsonb(e.key)
+        OR coalesce(c.keys @> to_jsonb(e.key), false)
         OR EXISTS (SELECT FROM jsonb_array_elements_text(c.key_expressions) AS x WHERE e.key ~ x)
     )
     AND ((c."where" IS NULL AND c.metadata IS NULL) OR NULL)

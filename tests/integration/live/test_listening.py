@@ -297,6 +297,14 @@ def test_a_topic_that_is_made_anew_is_told(make_topic):
 # Ends
 
 
+def test_closing_passes_nothing_that_was_not_taken(things):
+    fill(things, 1, 2, 3)
+    with listen(things, since="things/0") as listener:
+        assert values(listener, 1) == [1]
+        wait_until(lambda: len(listener._waiting) == 2, what="the others")
+    assert listener.position == "things/1"
+
+
 def test_closing_wakes_one_that_waits(things, in_thread):
     listener = listen(things)
     with listener:

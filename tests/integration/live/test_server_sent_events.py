@@ -223,6 +223,28 @@ def test_a_process_has_so_many_streams_and_not_more(port, things):
         wait_until(server_sent_events._streams.has_room, what="room")
 
 
+def test_a_topic_that_the_view_sends_no_more_is_no_reason_to_refuse(port, things, lanes):
+    fill(things, 1, 2)
+    with streaming(port, "/things/", last="things/1,lanes/7") as response:
+        [event] = events(response, 1)
+    assert event["id"] == "things/2"
+
+
+def test_a_response_that_is_never_sent_takes_no_place(things, rf):
+    view = sse("things", authorize=lambda request: {})
+    with override_settings(DJANGO_EVENTS={"LIVE_CONNECTIONS": 1}):
+        for _ in range(3):
+            assert view(rf.get("/")).status_code == 200
+
+
+def test_one_that_is_ended_while_it_opens_sends_no_empty_position(things, rf):
+    """An empty one would wipe the position that the browser has."""
+    stream = sse("things", authorize=lambda request: {})(rf.get("/"))
+    begin = next(content := iter(stream))
+    stream.end()
+    assert b"id:" not in begin + b"".join(content)
+
+
 def test_a_stream_keeps_no_connection_of_its_request(things):
     """Under WSGI it would keep one for as long as a browser stays."""
     fill(things, 1)
