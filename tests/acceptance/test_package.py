@@ -109,6 +109,7 @@ def test_it_says_what_it_is_and_needs(wheel, names):
         "opentelemetry",
         "spark",
         "test",
+        "webhooks",
     }
     assert any(name.endswith("/LICENSE") for name in names)
 
