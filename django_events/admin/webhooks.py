@@ -17,6 +17,7 @@ from django_events.admin.lists import NAMED, DatabaseFilter, Lists, local
 from django_events.admin.pages import by, may
 from django_events.declarations.limits import texts
 from django_events.exceptions import EventsError
+from django_events.masking import hides
 from django_events.models import Consumer, Topic, WebhookEndpoint
 from django_events.operations import add_webhook, pause, resume, rotate_secret, try_webhook
 from django_events.outward.addresses import without_secrets
@@ -49,6 +50,14 @@ class WebhookForm(forms.Form):
         names = Topic.objects.using(using).order_by("name").values_list("name", flat=True)
         self.fields["topic"] = forms.ChoiceField(label=_("Topic"), choices=[(name, name) for name in names])
         self.order_fields(["name", "topic"])
+
+    def clean(self) -> dict[str, Any]:
+        said = super().clean() or {}
+        if said.get("where") and hides():
+            raise forms.ValidationError(
+                gettext("Fields of values are masked here, and a predicate would tell what is in them.")
+            )
+        return said
 
     def options(self) -> dict[str, Any]:
         """The arguments of `add_webhook`."""

@@ -26,6 +26,7 @@ SQL = sql.beside(__name__)
 
 FEW = 50  # filters of a topic, which are tried sooner than an event is looked up
 MOST = 1_000  # terms of one filter: with more of them it is tried on each event
+LONGEST_PREDICATE = 5_000  # characters: each alternative in it is a level of nesting
 LONGEST = 600  # characters of a value, and of a path: an entry of the index must fit on its page
 
 VALUE, METADATA = models.FilterTerm.VALUE, models.FilterTerm.METADATA
@@ -121,7 +122,7 @@ def _of_predicate(source: str, predicate: str, given: Mapping[str, Any]) -> list
 
     In strict mode an item is not the same as a list of it, so there are none.
     """
-    if predicate.startswith("strict"):
+    if predicate.startswith("strict") or len(predicate) > LONGEST_PREDICATE:
         return None
     return _of_condition(source, list(_tokens(predicate)), given)
 

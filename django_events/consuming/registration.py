@@ -122,7 +122,7 @@ def adapt(using: str, declared: declarations.DeclaredConsumer, topic: models.Top
         wait_again(using, row)
         return [f"Consumer {row}: registered, begins at {start}."]
     _refuse_other_mode(using, row, declared)
-    differing = [name for name, value in described.items() if getattr(row, name) != value]
+    differing = [name for name, value in described.items() if _differ(getattr(row, name), value)]
     changes = [
         f"{name} {getattr(row, name)} → {described[name]}" for name in differing if not name.endswith("_expressions")
     ]
@@ -156,6 +156,13 @@ def adapt(using: str, declared: declarations.DeclaredConsumer, topic: models.Top
     if reordered:
         wait_again(using, row)
     return [f"Consumer {row}: {', '.join(changes)}."] if changes else []
+
+
+def _differ(former: Any, value: Any) -> bool:
+    """Whether an option changes. For Python True is 1, and for a predicate it is not."""
+    if isinstance(former, dict | list) and isinstance(value, dict | list):
+        return json.dumps(former, sort_keys=True) != json.dumps(value, sort_keys=True)
+    return bool(former != value)
 
 
 def _described(declared: declarations.DeclaredConsumer) -> dict[str, Any]:

@@ -2262,8 +2262,9 @@ class Migration(OnPostgreSQL):
                 (
                     "endpoint",
                     models.ForeignKey(
+                        db_constraint=False,
                         db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
                         related_name="attempts",
                         to="django_events.webhookendpoint",
                         verbose_name="webhook endpoint",

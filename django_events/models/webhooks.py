@@ -98,8 +98,9 @@ class WebhookAttempt(models.Model):
 
     endpoint = models.ForeignKey(
         WebhookEndpoint,
-        models.CASCADE,
+        models.DO_NOTHING,  # there may be millions, and a removal holds up the transfer; maintenance deletes old ones
         related_name="attempts",
+        db_constraint=False,
         db_index=False,
         verbose_name=_("webhook endpoint"),
     )

@@ -33,6 +33,7 @@ from django_events.retries import Backoff
 
 SECONDS = 20.0  # of maintenance, which removes more a minute later
 SHORTEST_LIFE, LONGEST_LIFE = timedelta(minutes=1), timedelta(days=3_650)
+COUNTED = 10_001  # events that are lost with one that expires, for the record
 EXPIRY = "maintenance"  # who removes those that are idle, in the record
 
 
@@ -155,7 +156,7 @@ def expire_some(using: str, *, until: Callable[[], bool] = lambda: False, second
         try:
             name = _expire(using, consumer_id)
         except OperationalError as error:
-            if sql.kind_of(error) is not sql.ErrorKind.LOCKED:
+            if sql.kind_of(error) not in (sql.ErrorKind.LOCKED, sql.ErrorKind.CANCELED):
                 raise
             continue
         if name is not None:
@@ -169,13 +170,13 @@ def _expire(using: str, consumer_id: int) -> str | None:
         row = rows(using).filter(pk=consumer_id).first()
         if row is None:
             return None
+        # Before the topic's head is held, which its transfer waits for.
+        pending, dead = (some.using(using)[:COUNTED].count() for some in (row.deliveries, row.dead_letters))
         try:
             hold(using, row)
         except (InUse, UnknownName):
             return None
         for _, idle_for in idle(using, [consumer_id]):
-            pending = row.deliveries.using(using).count()
-            dead = row.dead_letters.using(using).count()
             _remove(
                 using,
                 row,
@@ -215,6 +216,11 @@ def _refuse_declared(using: str, declared: declarations.DeclaredConsumer) -> Non
                 f"A consumer {one.name!r} is declared at {one.declared_at}, so no subscription can have the name. "
                 "Nothing was changed. Give it another name."
             )
+    if models.WebhookEndpoint.objects.using(using).filter(consumer__name=declared.name).exists():
+        raise Refused(
+            f"{declared.name!r} is a webhook endpoint, so no other subscription can have the name. Nothing was "
+            "changed. Give it another name; change the endpoint by change_webhook()."
+        )
     others = models.Consumer.objects.using(using).filter(name=declared.name, subscribed=False).select_related("topic")
     if other := others.first():
         raise Refused(

@@ -286,3 +286,9 @@ def test_the_index_finds_what_the_filters_match(things, indexed, seed):
                 {"after": last},
             )
             assert delivered == {event_id for (event_id,) in cursor.fetchall()}, (name, vars(asked))
+
+
+def test_a_predicate_of_very_many_alternatives_is_tried_on_each_event(things):
+    where = " || ".join(f"$.id == {n}" for n in range(1_200))
+    subscribe("acme", things, where=where, expires_after=None)
+    assert not models.Consumer.objects.get(name="acme").indexed

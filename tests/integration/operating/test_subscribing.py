@@ -19,7 +19,7 @@ from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems, idle_troubles
 from django_events.operating.orphans import forget_orphans
 from django_events.operating.subscribing import expire_some
-from django_events.operations import remove_topic, resume, subscribe, unregister, unsubscribe
+from django_events.operations import add_webhook, remove_topic, resume, subscribe, unregister, unsubscribe
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_topics import transfer_all
 from tests.support.processes import wait_until
@@ -226,6 +226,19 @@ def test_the_name_of_a_consumer_that_no_app_declares_any_more_is_refused(things,
 
     with pytest.raises(Refused, match="was registered by an app or a query of Spark"):
         subscribe("reader", things, expires_after=DAY)
+
+
+def test_true_is_another_variable_than_one(things):
+    subscribe("acme", things, where="$.paid == $x", vars={"x": 1}, expires_after=None)
+    assert subscribe("acme", things, where="$.paid == $x", vars={"x": True}, expires_after=None).changed
+    fill_topic(things, {"paid": True})
+    assert pending() == [1]
+
+
+def test_the_name_of_a_webhook_endpoint_is_refused(things):
+    add_webhook("acme", things, "https://example.com/hook")
+    with pytest.raises(Refused, match="is a webhook endpoint"):
+        subscribe("acme", things, expires_after=timedelta(days=7))
 
 
 def test_an_unknown_topic_or_subscription_is_said(things):
