@@ -106,6 +106,7 @@ class LiveListener:
         self._passed: dict[str, int] = {}  # by name: the last event that was taken
         self._ids: dict[str, int] = {}
         self._asked = False  # whether it waits to be read for
+        self._left: tailing.Tailer | None = None  # that ended with this one
         self.failures = 0  # of reading for it, one after the other
         self._told = threading.Event()
         self._told_loop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -162,7 +163,9 @@ class LiveListener:
     def close(self) -> None:
         """End it. Without listeners its tailer ends, too. Repeating it does nothing."""
         if self._end(discard=True):
-            tailing.leave(self, wait=True)
+            self._left = tailing.leave(self)
+        if self._left is not None:
+            self._left.join()
 
     async def aclose(self) -> None:
         """The same in an event loop: the tailer's threads end soon afterwards."""
@@ -171,7 +174,7 @@ class LiveListener:
     def cancel(self) -> None:
         """End it from any thread, without waiting for anything."""
         if self._end(discard=True):
-            tailing.leave(self, wait=False)
+            self._left = tailing.leave(self)
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
         try:
@@ -338,7 +341,7 @@ class LiveListener:
             if self.stage is not Stage.ENDED:
                 self._waiting.append(error)
         if self._end(discard=False):
-            tailing.leave(self, wait=False)
+            self._left = tailing.leave(self)
 
     def _add(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> bool:
         for event in events:

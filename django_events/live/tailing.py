@@ -1,7 +1,7 @@
 """One tailer per process and database reads the log for all its listeners, however many they are.
 
     join(listener)
-    leave(listener, wait=True)
+    leave(listener)
 
 It has two threads, each with a connection of its own, and the connection that listens. One thread tails: it reads what
 is new once, and offers it to every listener that is up to date. The other one reads for those that are not, a portion
@@ -334,19 +334,18 @@ def join(listener: "LiveListener") -> None:
     tailer.read_for(listener)
 
 
-def leave(listener: "LiveListener", *, wait: bool) -> None:
-    """A listener is closed. The last one ends its tailer, and may wait until that has ended."""
+def leave(listener: "LiveListener") -> Tailer | None:
+    """A listener is closed. The last one ends its tailer, which is returned: it takes a moment."""
     with _lock:
         tailer = _tailers.get(listener.using)
         if tailer is None or listener not in tailer.listeners:
-            return
+            return None
         tailer.listeners.discard(listener)
         if tailer.listeners:
-            return
+            return None
         del _tailers[listener.using]
     tailer.stop()
-    if wait:
-        tailer.join()
+    return tailer
 
 
 def read_for(listener: "LiveListener") -> None:

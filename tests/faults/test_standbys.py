@@ -54,6 +54,13 @@ def test_a_standby_that_takes_the_place_of_the_server_loses_and_doubles_nothing(
         workers = [processes.start("run_transfer"), processes.start("run_consumer", "search")]
         committed = lambda: sum(len(p.values("committed")) for p in publishers)  # noqa: E731
         processes.wait_until(lambda: committed() > 100, what="publishers at work")
+        with psycopg.connect(url, autocommit=True) as connection:
+            processes.wait_until(
+                lambda: (
+                    connection.execute("SELECT max(position) > 0 FROM django_events_position").fetchone() == (True,)
+                ),
+                what="workers at work",
+            )
 
         first.stop("immediate")
         before = committed()
