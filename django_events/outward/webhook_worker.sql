@@ -43,15 +43,15 @@ RETURNING w.id
 
 
 -- name: disable
--- Disable an endpoint: pause its consumer, and say why; no answer if it is paused already.
+-- Disable an endpoint: pause its consumer, and say why; no answer if it is paused already, or has another URL.
 --
--- Parameters: endpoint_id, reason.
+-- Parameters: endpoint_id, url (where was sent to), reason.
 -- Relies on: the primary keys of django_events_webhookendpoint and django_events_consumer.
 WITH paused AS (
     UPDATE django_events_consumer AS c
     SET paused_at = clock_timestamp()
     FROM django_events_webhookendpoint AS w
-    WHERE w.id = %(endpoint_id)s AND c.id = w.consumer_id AND c.paused_at IS NULL
+    WHERE w.id = %(endpoint_id)s AND w.url = %(url)s AND c.id = w.consumer_id AND c.paused_at IS NULL
     RETURNING c.id
 )
 UPDATE django_events_webhookendpoint AS w

@@ -14,6 +14,7 @@ from django_events.models import (
     Consumer,
     DeadLetter,
     Delivery,
+    DeliveryLease,
     Intervention,
     WebhookAttempt,
     WebhookEndpoint,
@@ -30,7 +31,10 @@ from django_events.operations import (
     rotate_secret,
     try_webhook,
     unregister,
+    unsubscribe,
 )
+from django_events.outward.exchange import WebhookAnswer
+from django_events.outward.sending import Sender
 from django_events.signals import event_dead_lettered, event_handled, event_retried, webhook_disabled
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_webhooks import ALLOWED, send_all, sending
@@ -196,6 +200,103 @@ def test_an_endpoint_that_fails_for_days_is_disabled_and_begins_anew_when_resume
     endpoint.refresh_from_db()
     assert (endpoint.failing_since, endpoint.disabled_because) == (None, "")
     assert not Delivery.objects.exists()
+
+
+@pytest.fixture
+def answer_first(monkeypatch):
+    """Answer the first request in the sender's place, after something else has happened; others are sent."""
+
+    def answer_first(answer, meanwhile=lambda: None):
+        def send(sender, request, answered, *, until):
+            monkeypatch.undo()
+            meanwhile()
+            answered(answer)
+
+        monkeypatch.setattr(Sender, "send", send)
+
+    return answer_first
+
+
+def fail_once(receiver, topic):
+    """Let an event fail in its first attempt, and be due again: its second one is counted before it is made."""
+    receiver.behave["/ok"] = "status/400"
+    fill_topic(topic, "a")
+    send_all()
+    del receiver.behave["/ok"]
+    Delivery.objects.update(visible_at=ClockTimestamp())
+
+
+LATER = Backoff(attempts=3, base=timedelta(hours=1))
+GONE = WebhookAnswer(status=410, seconds=0.1)
+
+
+@pytest.mark.requirement("P10")
+def test_a_receiver_that_is_gone_uses_up_no_attempt(things, make_webhook, receiver):
+    make_webhook(things, receiver.url("/ok"), retry=LATER)
+    fail_once(receiver, things)
+    receiver.behave["/ok"] = "status/410"
+    send_all()
+
+    assert attempts() == [(1, 1, 400), (1, 2, 410)]
+    assert [(one.token, one.attempts) for one in Delivery.objects.all()] == [(None, 1)]
+    assert "410 Gone" in WebhookEndpoint.objects.get().disabled_because
+
+
+@pytest.mark.requirement("P10")
+def test_a_request_that_was_too_late_uses_up_no_attempt(things, make_webhook, receiver, answer_first):
+    make_webhook(things, receiver.url("/ok"), retry=LATER)
+    fail_once(receiver, things)
+    answer_first(None)
+    send_all()
+
+    assert attempts() == [(1, 1, 400), (1, 2, 204)]
+    assert not Delivery.objects.exists()
+
+
+@pytest.mark.requirement("P10")
+def test_a_process_whose_lease_was_taken_over_disables_nothing(things, make_webhook, receiver, answer_first):
+    def taken_over():
+        Delivery.objects.update(token=None)
+        DeliveryLease.objects.all().delete()
+
+    make_webhook(things, receiver.url("/ok"))
+    fill_topic(things, "a")
+    answer_first(GONE, taken_over)
+    send_all()
+
+    assert attempts() == [(1, 1, 204)]
+    assert Consumer.objects.get(name="partner").paused_at is None
+
+
+@pytest.mark.requirement("P10")
+def test_an_answer_of_the_former_url_disables_nothing(things, make_webhook, receiver, answer_first):
+    make_webhook(things, receiver.url("/ok"), batch_size=2, ordered=True)
+    fill_topic(things, "a", "b", key="k")
+    answer_first(GONE, lambda: change_webhook("partner", url=receiver.url("/new")))
+    send_all()
+
+    assert sorted(events_of(receiver, "/ok")) == []
+    assert [event["data"] for one in receiver.requests for event in one.json()] == ["a", "b"]
+    assert Consumer.objects.get(name="partner").paused_at is None
+
+
+@pytest.mark.requirement("P10")
+@pytest.mark.parametrize("answer", [GONE, None, WebhookAnswer(status=204, seconds=0.1)])
+def test_an_endpoint_that_is_removed_while_it_is_sent_to_ends_no_run(
+    things, make_webhook, receiver, answer_first, answer
+):
+    def removed():
+        DeliveryLease.objects.update(leased_until=ClockTimestamp())
+        unsubscribe("partner")
+
+    make_webhook(things, receiver.url("/ok"))
+    make_webhook(things, receiver.url("/two"), name="two")
+    fill_topic(things, "a")
+    answer_first(answer, removed)
+    send_all()
+
+    assert events_of(receiver) == [1]
+    assert not Consumer.objects.filter(name="partner").exists()
 
 
 def test_one_success_ends_the_count_of_days(things, make_webhook, receiver):
