@@ -36,7 +36,6 @@ class Endpoint:
     concurrency: int
     batch_size: int
     secrets: tuple[str, ...]  # the newest first
-    failing: bool
 
     @property
     def name(self) -> str:
@@ -76,7 +75,6 @@ def _endpoint(row: models.WebhookEndpoint) -> Endpoint:
         concurrency=row.concurrency,
         batch_size=row.batch_size,
         secrets=tuple(one.secret for one in row.secrets.all()),
-        failing=row.failing_since is not None or bool(row.disabled_because),
     )
 
 

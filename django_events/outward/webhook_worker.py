@@ -439,10 +439,8 @@ class WebhookWorker:
         with transaction.atomic(self.using):
             settlement = hand.claimed.settle(events)
             self._note_attempts(endpoint, delivered)
-            if endpoint.failing:
-                sql.fetch(self.using, SQL.works, endpoint_id=endpoint.id)
+            sql.fetch(self.using, SQL.works, endpoint_id=endpoint.id)
         self._settled(hand, settlement)
-        hand.line.endpoint = replace(endpoint, failing=False)
         self.delivered += len(events)
         self._tell_delivered(hand, delivered)
 
@@ -460,7 +458,6 @@ class WebhookWorker:
                         reason = f"{reason}, the last time because of: {failure.error}"
                         reason = self._disable(endpoint, answered.url, reason)
         self._settled(hand, settlement)
-        hand.line.endpoint = replace(endpoint, failing=True)
         self.failed += 1
         self._look_again(endpoint, failure)
         self._tell_failure(hand, failure)

@@ -31,14 +31,17 @@ RETURNING clock_timestamp() - w.failing_since
 
 
 -- name: works
--- Note that something was delivered to an endpoint that failed before.
+-- Note that something was delivered to an endpoint that failed before; nothing is written of one that didn't.
 --
 -- Parameters: endpoint_id.
 -- Relies on: the primary keys of django_events_webhookendpoint and django_events_consumer.
 UPDATE django_events_webhookendpoint AS w
 SET failing_since = NULL, disabled_because = ''
 FROM django_events_consumer AS c
-WHERE w.id = %(endpoint_id)s AND c.id = w.consumer_id AND c.paused_at IS NULL
+WHERE w.id = %(endpoint_id)s
+    AND (w.failing_since IS NOT NULL OR w.disabled_because <> '')
+    AND c.id = w.consumer_id
+    AND c.paused_at IS NULL
 RETURNING w.id
 
 

@@ -308,6 +308,18 @@ def test_one_success_ends_the_count_of_days(things, make_webhook, receiver):
     assert WebhookEndpoint.objects.get().failing_since is None
 
 
+def test_a_success_ends_what_another_process_noted_meanwhile(things, make_webhook, receiver, answer_first):
+    def failed_elsewhere():
+        WebhookEndpoint.objects.update(failing_since=ClockTimestamp())
+
+    make_webhook(things, receiver.url("/ok"))
+    fill_topic(things, "a")
+    answer_first(WebhookAnswer(status=204, seconds=0.1), failed_elsewhere)
+    send_all()
+
+    assert WebhookEndpoint.objects.get().failing_since is None
+
+
 @pytest.mark.requirement("P10")
 def test_each_key_is_in_order_where_asked_whatever_fails(things, make_webhook, receiver):
     make_webhook(things, receiver.url("/fail-first/1"), ordered=True)
