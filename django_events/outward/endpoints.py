@@ -8,7 +8,7 @@ An endpoint belongs to a subscription, a queue consumer that no app declares: wh
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.db.models import Prefetch, Q
 
@@ -31,11 +31,11 @@ class Endpoint:
     consumer: declarations.DeclaredConsumer
     consumer_id: int
     topic_id: int
-    url: str
+    url: str = field(repr=False)  # its query may be a secret
     form: str
     concurrency: int
     batch_size: int
-    secrets: tuple[str, ...]  # the newest first
+    secrets: tuple[str, ...] = field(repr=False)  # the newest first
 
     @property
     def name(self) -> str:

@@ -1,11 +1,13 @@
 """Webhook endpoints with a real receiver: what is sent, tried again, given up, disabled, and what is on record."""
 
 import json
+import sys
 from datetime import timedelta
 
 import pytest
 from django.dispatch import receiver as receiving
 from django.test import override_settings
+from django.views.debug import SafeExceptionReporterFilter
 from standardwebhooks import Webhook
 
 from django_events import Backoff, declarations, queue
@@ -33,6 +35,7 @@ from django_events.operations import (
     unregister,
     unsubscribe,
 )
+from django_events.outward.endpoints import endpoints
 from django_events.outward.exchange import WebhookAnswer
 from django_events.outward.sending import Sender
 from django_events.signals import event_dead_lettered, event_handled, event_retried, webhook_disabled
@@ -371,6 +374,39 @@ def test_a_secret_is_shown_once_and_rotates_without_loss(things, make_webhook, r
         assert secret.removeprefix("whsec_") not in shown
     latest = rotate_secret("partner", keep=timedelta(0))
     assert [one.secret for one in WebhookSecret.objects.all()] == [latest]
+
+
+def test_what_an_endpoint_is_shown_as_has_no_secret(things, make_webhook, receiver):
+    secret = make_webhook(things, receiver.url("/ok?token=abc"))
+    [endpoint] = endpoints("default")
+
+    assert secret in endpoint.secrets
+    assert secret not in repr(endpoint)
+    assert "abc" not in repr(endpoint)
+
+
+@pytest.mark.requirement("P10")
+def test_a_report_of_an_error_shows_no_secret(things, make_webhook, receiver):
+    secret, reports = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", []
+    make_webhook(things, receiver.url("/ok"))
+    for verb in (
+        lambda given: add_webhook("partner", things, receiver.url("/ok?token=abc"), secret=given),
+        lambda given: rotate_secret("partnr", secret=given),
+        lambda given: change_webhook("partnr", url=receiver.url("/ok?token=abc")),
+    ):
+        try:
+            verb(secret)
+        except (Refused, UnknownName):
+            filtered = SafeExceptionReporterFilter()
+            frame = sys.exc_info()[2].tb_next
+            while frame is not None:
+                if "setting_up" in frame.tb_frame.f_code.co_filename:
+                    with override_settings(DEBUG=False):
+                        reports.append(str(filtered.get_traceback_frame_variables(None, frame.tb_frame)))
+                frame = frame.tb_next
+
+    assert len(reports) >= 3
+    assert not any(secret in one or "abc" in one for one in reports)
 
 
 def test_a_secret_of_ones_own_is_taken(things, make_webhook, receiver):
