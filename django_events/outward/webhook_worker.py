@@ -494,7 +494,6 @@ class WebhookWorker:
 
     def _settled(self, hand: Hand, settlement: DeliverySettlement) -> None:
         hand.claimed.settled(settlement)
-        hand.proven_at = time.monotonic()
         hand.under_way -= settlement.out
 
     def _note_attempts(self, endpoint: Endpoint, made: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
