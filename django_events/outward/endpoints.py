@@ -36,6 +36,7 @@ class Endpoint:
     concurrency: int
     batch_size: int
     secrets: tuple[str, ...] = field(repr=False)  # the newest first
+    expires: bool  # whether its subscription goes when nothing serves it for long
 
     @property
     def name(self) -> str:
@@ -75,6 +76,7 @@ def _endpoint(row: models.WebhookEndpoint) -> Endpoint:
         concurrency=row.concurrency,
         batch_size=row.batch_size,
         secrets=tuple(one.secret for one in row.secrets.all()),
+        expires=row.consumer.expires_after is not None,
     )
 
 

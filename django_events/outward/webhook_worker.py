@@ -29,6 +29,7 @@ from django_events.consuming.handling import begin, log_failure, no_attempt_left
 from django_events.consuming.leases import give_up
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
+from django_events.consuming.subscribed import note_served
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, LeaseLost, NotReady, UnreadableEvent
 from django_events.log import channel
@@ -180,6 +181,8 @@ class WebhookWorker:
             return
         self._loaded_at = time.monotonic()
         found = {one.consumer_id: one for one in endpoints(self.using)}
+        if served := [one.consumer_id for one in found.values() if one.expires]:
+            note_served(self.using, served)
         known = {consumer_id: line.endpoint.consumer for consumer_id, line in self._lines.items()}
         if self._due is None or known != {consumer_id: one.consumer for consumer_id, one in found.items()}:
             self._take_on(list(found.values()))
