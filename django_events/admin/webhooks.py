@@ -11,6 +11,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.debug import sensitive_variables
 
 from django_events.admin import addresses
 from django_events.admin.lists import NAMED, DatabaseFilter, Lists, local
@@ -167,6 +168,7 @@ class WebhookEndpointAdmin(Lists):
         )
         return format_html("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>", head, body)
 
+    @sensitive_variables("secret", "options", "context")
     def adding(self, request: HttpRequest) -> HttpResponse:
         """The form of a new endpoint; then its secret, this once."""
         using = addresses.database_of(request)
@@ -204,6 +206,7 @@ class WebhookEndpointAdmin(Lists):
             tell(request, _("%(name)s: %(answer)s after %(seconds)s s") % facts)
 
     @admin.action(description=_("Give the selected endpoints a new secret"), permissions=["operate"])
+    @sensitive_variables("given", "context")
     def new_secret(self, request: HttpRequest, rows: QuerySet[WebhookEndpoint]) -> HttpResponse | None:
         rows = self.chosen(request, rows)
         if not self.is_decided(request):

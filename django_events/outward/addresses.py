@@ -22,6 +22,8 @@ _METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 # A gateway on the way may take another address out of one of these: 6to4, Teredo, and NAT64 of a site's own.
 _CARRYING = tuple(map(ipaddress.IPv6Network, ("2002::/16", "2001::/32", "64:ff9b:1::/48")))
+# As a person may write a URL: the scheme may be left out, or a slash of it.
+_PARTS = re.compile(r"((?:[a-z][a-z0-9+.-]*:)?/+|)([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class ForbiddenAddress(OSError):
@@ -116,9 +118,10 @@ def _is_address(host: str) -> bool:
 def without_secrets(url: str) -> str:
     """A URL as pages, logs and errors show it: the query and a password may be secrets of the receiver."""
     try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
+        urlsplit(url)
     except ValueError:
         return "(not a URL)"
-    shown = f"{parts.scheme}://{host}{parts.path}" if parts.scheme else url
-    return repr(f"{shown[:200]}…" if parts.query or len(shown) > 200 else shown)
+    kept = re.split("[?#]", url, maxsplit=1)[0]
+    scheme, host, path = _PARTS.fullmatch(kept).groups()  # type: ignore[union-attr]  # it matches any text
+    shown = scheme + host.rpartition("@")[2] + path
+    return repr(f"{shown[:200]}…" if len(kept) < len(url) or len(shown) > 200 else shown)

@@ -8,7 +8,7 @@ An endpoint belongs to a subscription, a queue consumer that no app declares: wh
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.db.models import Prefetch, Q
 
@@ -31,12 +31,12 @@ class Endpoint:
     consumer: declarations.DeclaredConsumer
     consumer_id: int
     topic_id: int
-    url: str
+    url: str = field(repr=False)  # its query may be a secret
     form: str
     concurrency: int
     batch_size: int
-    secrets: tuple[str, ...]  # the newest first
-    failing: bool
+    secrets: tuple[str, ...] = field(repr=False)  # the newest first
+    expires: bool  # whether its subscription goes when nothing serves it for long
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ def _endpoint(row: models.WebhookEndpoint) -> Endpoint:
         concurrency=row.concurrency,
         batch_size=row.batch_size,
         secrets=tuple(one.secret for one in row.secrets.all()),
-        failing=row.failing_since is not None or bool(row.disabled_because),
+        expires=row.consumer.expires_after is not None,
     )
 
 

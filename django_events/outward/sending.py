@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from django_events.outward.addresses import ForbiddenAddress, refuse_addresses
+from django_events.outward.addresses import ForbiddenAddress, refuse_addresses, without_secrets
 from django_events.outward.exchange import Request, RequestLimits, WebhookAnswer, rest_asked_for
 
 LONGEST_EXCERPT = 1_000  # bytes of an answer that are read
@@ -119,7 +119,7 @@ class Client:
         except TimeoutError:
             error = f"No answer within {self._limits.seconds:g} seconds."
         except Exception as failed:  # whatever a receiver provokes is its answer
-            error = _said(failed)
+            error = _said(failed, request.url)
         return WebhookAnswer(
             status=status,
             seconds=time.monotonic() - began,
@@ -129,13 +129,17 @@ class Client:
         )
 
 
-def _said(error: BaseException) -> str:
-    """What an error says. What this package refused is said by itself, and not by what aiohttp made of it."""
+def _said(error: BaseException, url: str) -> str:
+    """What an error says, without the secrets of the URL, which aiohttp repeats.
+
+    What this package refused is said by itself, and not by what aiohttp made of it.
+    """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ForbiddenAddress):
         cause = cause.__cause__ or getattr(cause, "os_error", None)
     said = cause or error
-    text = str(said).replace("\0", "\ufffd")[:LONGEST_EXCERPT]
+    text = f"{said.status} {said.message}" if isinstance(said, aiohttp.ClientResponseError) else str(said)
+    text = text.replace(url, without_secrets(url)).replace("\0", "\ufffd")[:LONGEST_EXCERPT]
     name = type(said).__name__
     return f"{name}: {text}" if text else name
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from django.views.decorators.debug import sensitive_variables
+
 from django_events import declarations, models, sql
 from django_events.conf import settings
 from django_events.consuming.failures import storable
@@ -43,6 +45,7 @@ OVER_DAYS = Backoff(
 TEST_TYPE = "webhook.test"
 
 
+@sensitive_variables("secret", "url")
 def add_webhook(
     name: str,
     topic: declarations.DeclaredTopic | str,
@@ -100,6 +103,7 @@ def add_webhook(
     return secret
 
 
+@sensitive_variables("url", "given", "changed", "value")
 def change_webhook(
     name: str,
     *,
@@ -131,6 +135,7 @@ def change_webhook(
         record(using, row.consumer, "webhook", by=by, done="changed", **told)
 
 
+@sensitive_variables("secret")
 def rotate_secret(
     name: str,
     *,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -28,12 +29,13 @@ from django_events.consuming.handling import begin, log_failure, no_attempt_left
 from django_events.consuming.leases import give_up
 from django_events.consuming.queues import QueueServer
 from django_events.consuming.setbacks import ConsumerSetbacks, sets_aside
+from django_events.consuming.subscribed import note_served
 from django_events.consuming.subscriptions import Subscription, subscriptions
 from django_events.exceptions import EventsMissing, LeaseLost, NotReady, UnreadableEvent
 from django_events.log import channel
 from django_events.operating.interventions import record
 from django_events.outward.endpoints import Endpoint, endpoints, limits
-from django_events.outward.exchange import Request, WebhookAnswer
+from django_events.outward.exchange import NotDelivered, Request, WebhookAnswer
 from django_events.outward.hands import EndpointLine, Hand
 from django_events.outward.sending import Sender
 from django_events.received import ReceivedEvent
@@ -51,6 +53,7 @@ SQL = sql.beside(__name__)
 LAST_LOOKS = 0.05  # seconds between two looks for answers, when the process ends
 MOST = 500  # requests under way, of all endpoints together
 GONE = "the receiver answered 410 Gone: it wants no more events"
+NOT_SENT = "It was too late to send it: the process was frozen."
 
 
 class Answered(NamedTuple):
@@ -58,6 +61,7 @@ class Answered(NamedTuple):
 
     hand: Hand
     events: list[ReceivedEvent]
+    url: str
     answer: WebhookAnswer | None
 
 
@@ -177,6 +181,8 @@ class WebhookWorker:
             return
         self._loaded_at = time.monotonic()
         found = {one.consumer_id: one for one in endpoints(self.using)}
+        if served := [one.consumer_id for one in found.values() if one.expires]:
+            note_served(self.using, served)
         known = {consumer_id: line.endpoint.consumer for consumer_id, line in self._lines.items()}
         if self._due is None or known != {consumer_id: one.consumer for consumer_id, one in found.items()}:
             self._take_on(list(found.values()))
@@ -371,12 +377,13 @@ class WebhookWorker:
         hand.requests += 1
         self._requests += 1
         hand.under_way |= {event.id for event in events}
-        self._sender.send(request, lambda answer: self._answered(hand, events, answer), until=hand.good_until)
 
-    def _answered(self, hand: Hand, events: list[ReceivedEvent], answer: WebhookAnswer | None) -> None:
-        """Called in the sender's thread."""
-        self._answers.put(Answered(hand, events, answer))
-        self._wakeup.set()
+        def answered(answer: WebhookAnswer | None) -> None:
+            """Called in the sender's thread."""
+            self._answers.put(Answered(hand, events, request.url, answer))
+            self._wakeup.set()
+
+        self._sender.send(request, answered, until=hand.good_until)
 
     # What is settled
 
@@ -412,22 +419,21 @@ class WebhookWorker:
         ]
         if delivered:
             self._settle_delivered(hand, delivered)
-        for _, events, answer in answered:
-            if answer is None:
-                hand.under_way -= {event.id for event in events}
+        for one in answered:
+            answer = one.answer
+            if answer is not None:
+                line.note(answer)
+            if answer is None or answer.gone:
+                self._settle_uncounted(one)
                 continue
-            line.note(answer)
-            if answer.gone:
-                self._settle_gone(hand, events, answer)
-                continue
-            for event in events:
+            for event in one.events:
                 # An earlier one of its key has failed in the same request, and this one was released with it.
                 if (error := answer.failure) is None or event.id not in hand.under_way:
                     continue
                 failure = replace(hand.claimed.judge(event, error), seconds=answer.seconds)
                 if failure.pause is not None and answer.retry_after is not None:
                     failure = replace(failure, pause=max(failure.pause, answer.retry_after))
-                self._settle_failure(hand, failure, answer)
+                self._settle_failure(hand, failure, one)
         if hand.claimed.ordered:
             line.freed()  # the next of these keys
 
@@ -436,47 +442,61 @@ class WebhookWorker:
         with transaction.atomic(self.using):
             settlement = hand.claimed.settle(events)
             self._note_attempts(endpoint, delivered)
-            if endpoint.failing:
-                sql.fetch(self.using, SQL.works, endpoint_id=endpoint.id)
+            sql.fetch(self.using, SQL.works, endpoint_id=endpoint.id)
         self._settled(hand, settlement)
-        hand.line.endpoint = replace(endpoint, failing=False)
         self.delivered += len(events)
         self._tell_delivered(hand, delivered)
 
-    def _settle_failure(self, hand: Hand, failure: Failure, answer: WebhookAnswer | None) -> None:
+    def _settle_failure(self, hand: Hand, failure: Failure, answered: Answered | None) -> None:
         """Settle an attempt that failed; without an answer nothing was sent. Disable what failed for too long."""
         log_failure(hand.claimed)(failure)
         endpoint, reason = hand.line.endpoint, ""
         with transaction.atomic(self.using):
             settlement = hand.claimed.settle([], failure)
-            if answer is not None:
-                self._note_attempts(endpoint, [(failure.event, answer)])
+            if answered is not None and answered.answer is not None:
+                self._note_attempts(endpoint, [(failure.event, answered.answer)])
                 for (lasted,) in sql.fetch(self.using, SQL.fails, endpoint_id=endpoint.id):
                     if lasted > settings.WEBHOOK_DISABLED_AFTER:
                         reason = f"nothing could be delivered for {lasted.days} days"
                         reason = f"{reason}, the last time because of: {failure.error}"
-                        reason = self._disable(endpoint, reason)
+                        reason = self._disable(endpoint, answered.url, reason)
         self._settled(hand, settlement)
-        hand.line.endpoint = replace(endpoint, failing=True)
         self.failed += 1
-        if self._due is not None and failure.pause is not None and failure.pause.total_seconds() < self.poll:
-            self._due.look_at([endpoint.topic_id])
+        self._look_again(endpoint, failure)
         self._tell_failure(hand, failure)
         self._tell_disabled(endpoint, reason)
 
-    def _settle_gone(self, hand: Hand, events: list[ReceivedEvent], answer: WebhookAnswer) -> None:
-        """The receiver wants no more: disable the endpoint. Its events stay, until a person resumes or removes it."""
-        endpoint = hand.line.endpoint
-        with transaction.atomic(self.using):
-            self._note_attempts(endpoint, [(event, answer) for event in events])
-            reason = self._disable(endpoint, GONE)
-        hand.under_way -= {event.id for event in events}
-        self.failed += len(events)
-        self._tell_disabled(endpoint, reason)
+    def _settle_uncounted(self, answered: Answered) -> None:
+        """Settle what was not sent, or not wanted: the events are not to blame, so no attempt at them is counted.
+
+        A receiver that wants no more is disabled, if the lease is still ours. Its events stay, until a person resumes
+        or removes the endpoint.
+        """
+        hand, events, url, answer = answered
+        endpoint, reason = hand.line.endpoint, ""
+        error = NotDelivered(NOT_SENT if answer is None else GONE)
+        for event in events:
+            if event.id not in hand.under_way:  # released with an earlier one of its key
+                continue
+            failure = Failure(event, error, Verdict.RETRY, timedelta(0), counts=False)
+            log_failure(hand.claimed)(failure)
+            with transaction.atomic(self.using):
+                settlement = hand.claimed.settle([], failure)
+                if answer is not None:
+                    self._note_attempts(endpoint, [(event, answer)])
+                    reason = self._disable(endpoint, url, GONE)
+            self._settled(hand, settlement)
+            self.failed += answer is not None
+            self._look_again(endpoint, failure)
+            self._tell_disabled(endpoint, reason)
+
+    def _look_again(self, endpoint: Endpoint, failure: Failure) -> None:
+        """Look for what is tried again before the next look everywhere."""
+        if self._due is not None and failure.pause is not None and failure.pause.total_seconds() < self.poll:
+            self._due.look_at([endpoint.topic_id])
 
     def _settled(self, hand: Hand, settlement: DeliverySettlement) -> None:
         hand.claimed.settled(settlement)
-        hand.proven_at = time.monotonic()
         hand.under_way -= settlement.out
 
     def _note_attempts(self, endpoint: Endpoint, made: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
@@ -492,9 +512,10 @@ class WebhookWorker:
             errors=[storable(answer.error) for _, answer in made],
         )
 
-    def _disable(self, endpoint: Endpoint, reason: str) -> str:
-        """Pause an endpoint in the open transaction; returns why, or nothing if it is paused already."""
-        if not sql.fetch(self.using, SQL.disable, endpoint_id=endpoint.id, reason=storable(reason)):
+    def _disable(self, endpoint: Endpoint, url: str, reason: str) -> str:
+        """Pause an endpoint in the open transaction; returns why, or nothing if it is paused, or has another URL."""
+        if not sql.fetch(self.using, SQL.disable, endpoint_id=endpoint.id, url=url, reason=storable(reason)):
+            self._loaded_at = None
             return ""
         row = models.Consumer.objects.using(self.using).select_related("topic").get(pk=endpoint.consumer_id)
         record(self.using, row, "pause", by=self._holder, reason=reason)

@@ -31,27 +31,30 @@ RETURNING clock_timestamp() - w.failing_since
 
 
 -- name: works
--- Note that something was delivered to an endpoint that failed before.
+-- Note that something was delivered to an endpoint that failed before; nothing is written of one that didn't.
 --
 -- Parameters: endpoint_id.
 -- Relies on: the primary keys of django_events_webhookendpoint and django_events_consumer.
 UPDATE django_events_webhookendpoint AS w
 SET failing_since = NULL, disabled_because = ''
 FROM django_events_consumer AS c
-WHERE w.id = %(endpoint_id)s AND c.id = w.consumer_id AND c.paused_at IS NULL
+WHERE w.id = %(endpoint_id)s
+    AND (w.failing_since IS NOT NULL OR w.disabled_because <> '')
+    AND c.id = w.consumer_id
+    AND c.paused_at IS NULL
 RETURNING w.id
 
 
 -- name: disable
--- Disable an endpoint: pause its consumer, and say why; no answer if it is paused already.
+-- Disable an endpoint: pause its consumer, and say why; no answer if it is paused already, or has another URL.
 --
--- Parameters: endpoint_id, reason.
+-- Parameters: endpoint_id, url (where was sent to), reason.
 -- Relies on: the primary keys of django_events_webhookendpoint and django_events_consumer.
 WITH paused AS (
     UPDATE django_events_consumer AS c
     SET paused_at = clock_timestamp()
     FROM django_events_webhookendpoint AS w
-    WHERE w.id = %(endpoint_id)s AND c.id = w.consumer_id AND c.paused_at IS NULL
+    WHERE w.id = %(endpoint_id)s AND w.url = %(url)s AND c.id = w.consumer_id AND c.paused_at IS NULL
     RETURNING c.id
 )
 UPDATE django_events_webhookendpoint AS w

@@ -39,7 +39,8 @@ class Receiver:
 
     `status/500` answers so at once. `busy/30` is 429 with `Retry-After: 30`. `moved` redirects to a cloud's metadata.
     `hang` answers when `release()` is called, `drip` never ends its body, `drip-head` its head, `huge` neither, and
-    `half` closes in the head. `fail-first/2` answers 409 to the first two requests of each event, then 204.
+    `half` closes in the head. `nonsense` is no HTTP. `fail-first/2` answers 409 to the first two requests of each
+    event, then 204.
     """
 
     tls: ssl.SSLContext | None = None
@@ -133,6 +134,10 @@ class Receiver:
                 head = "409 Not Yet"
         elif what == "half":
             writer.write(b"HTTP/1.1 200 O")
+            await writer.drain()
+            return False
+        elif what == "nonsense":
+            writer.write(b"nonsense\r\n\r\n")
             await writer.drain()
             return False
         elif what == "drip-head":

@@ -139,4 +139,8 @@ def test_another_url_is_refused(url, said):
 def test_a_url_is_shown_without_what_may_be_a_secret():
     assert without_secrets("https://user:word@partner.example/hooks?token=abc") == "'https://partner.example/hooks…'"
     assert without_secrets("https://partner.example/hooks") == "'https://partner.example/hooks'"
+    assert without_secrets("https://partner.example/@me#abc?d") == "'https://partner.example/@me…'"
+    for begin in ("", "//", "https:/", "HTTPS://"):
+        shown = without_secrets(f"{begin}user:word@partner.example/hooks?token=abc")
+        assert shown == f"'{begin}partner.example/hooks…'"
     assert without_secrets("https://[") == "(not a URL)"

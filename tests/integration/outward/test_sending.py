@@ -83,6 +83,17 @@ def test_a_receiver_that_is_not_there_is_said(receiver):
 
 
 @pytest.mark.requirement("P10")
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}/ok?token=abc", "http://127.0.0.1:99999/ok?token=abc"])
+def test_no_error_repeats_the_secrets_of_a_url(receiver, url):
+    receiver.behave["/ok?token=abc"] = "nonsense"
+    answer = ask(url.format(port=receiver.port))
+
+    assert answer.status is None
+    assert answer.error
+    assert "abc" not in answer.error
+
+
+@pytest.mark.requirement("P10")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "127.1", "0"])
 def test_no_request_reaches_loopback_unless_allowed(receiver, host):
     before = receiver.connections

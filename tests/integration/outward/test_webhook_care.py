@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from django_events import Backoff
+from django_events.consuming.subscribed import idle
 from django_events.maintaining.pruning import forget_webhook_attempts
-from django_events.models import Delivery, Position, WebhookAttempt, WebhookEndpoint
+from django_events.models import Consumer, Delivery, Position, WebhookAttempt, WebhookEndpoint
 from django_events.models.functions import ClockTimestamp
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems
@@ -67,6 +68,21 @@ def test_an_endpoint_that_no_process_serves_is_told(things, make_webhook, receiv
     Delivery.objects.filter(consumer__name="partner").update(received_at=ClockTimestamp() - LONG_AGO)
 
     assert "run_webhooks" in told()["unserved"].remedy
+
+
+def test_an_endpoint_that_expires_is_served_by_its_worker(things, make_webhook, receiver):
+    make_webhook(things, receiver.url("/ok"))
+    make_webhook(things, receiver.url("/ok"), name="stays")
+    Consumer.objects.filter(name="partner").update(expires_after=timedelta(hours=1))
+    Position.objects.update(served_at=ClockTimestamp() - 2 * LONG_AGO)
+    assert [of for of, _ in idle("default")] == [Consumer.objects.get(name="partner").pk]
+    send_all()
+
+    assert idle("default") == []
+    assert (
+        Position.objects.get(consumer__name="stays").served_at
+        < Position.objects.get(consumer__name="partner").served_at
+    )
 
 
 def test_what_a_receiver_answered_to_an_erased_event_is_erased_too(things, make_webhook, receiver):

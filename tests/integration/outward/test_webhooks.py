@@ -1,11 +1,13 @@
 """Webhook endpoints with a real receiver: what is sent, tried again, given up, disabled, and what is on record."""
 
 import json
+import sys
 from datetime import timedelta
 
 import pytest
 from django.dispatch import receiver as receiving
 from django.test import override_settings
+from django.views.debug import SafeExceptionReporterFilter
 from standardwebhooks import Webhook
 
 from django_events import Backoff, declarations, queue
@@ -14,6 +16,7 @@ from django_events.models import (
     Consumer,
     DeadLetter,
     Delivery,
+    DeliveryLease,
     Intervention,
     WebhookAttempt,
     WebhookEndpoint,
@@ -30,7 +33,11 @@ from django_events.operations import (
     rotate_secret,
     try_webhook,
     unregister,
+    unsubscribe,
 )
+from django_events.outward.endpoints import endpoints
+from django_events.outward.exchange import WebhookAnswer
+from django_events.outward.sending import Sender
 from django_events.signals import event_dead_lettered, event_handled, event_retried, webhook_disabled
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_webhooks import ALLOWED, send_all, sending
@@ -198,10 +205,119 @@ def test_an_endpoint_that_fails_for_days_is_disabled_and_begins_anew_when_resume
     assert not Delivery.objects.exists()
 
 
+@pytest.fixture
+def answer_first(monkeypatch):
+    """Answer the first request in the sender's place, after something else has happened; others are sent."""
+
+    def answer_first(answer, meanwhile=lambda: None):
+        def send(sender, request, answered, *, until):
+            monkeypatch.undo()
+            meanwhile()
+            answered(answer)
+
+        monkeypatch.setattr(Sender, "send", send)
+
+    return answer_first
+
+
+def fail_once(receiver, topic):
+    """Let an event fail in its first attempt, and be due again: its second one is counted before it is made."""
+    receiver.behave["/ok"] = "status/400"
+    fill_topic(topic, "a")
+    send_all()
+    del receiver.behave["/ok"]
+    Delivery.objects.update(visible_at=ClockTimestamp())
+
+
+LATER = Backoff(attempts=3, base=timedelta(hours=1))
+GONE = WebhookAnswer(status=410, seconds=0.1)
+
+
+@pytest.mark.requirement("P10")
+def test_a_receiver_that_is_gone_uses_up_no_attempt(things, make_webhook, receiver):
+    make_webhook(things, receiver.url("/ok"), retry=LATER)
+    fail_once(receiver, things)
+    receiver.behave["/ok"] = "status/410"
+    send_all()
+
+    assert attempts() == [(1, 1, 400), (1, 2, 410)]
+    assert [(one.token, one.attempts) for one in Delivery.objects.all()] == [(None, 1)]
+    assert "410 Gone" in WebhookEndpoint.objects.get().disabled_because
+
+
+@pytest.mark.requirement("P10")
+def test_a_request_that_was_too_late_uses_up_no_attempt(things, make_webhook, receiver, answer_first):
+    make_webhook(things, receiver.url("/ok"), retry=LATER)
+    fail_once(receiver, things)
+    answer_first(None)
+    send_all()
+
+    assert attempts() == [(1, 1, 400), (1, 2, 204)]
+    assert not Delivery.objects.exists()
+
+
+@pytest.mark.requirement("P10")
+def test_a_process_whose_lease_was_taken_over_disables_nothing(things, make_webhook, receiver, answer_first):
+    def taken_over():
+        Delivery.objects.update(token=None)
+        DeliveryLease.objects.all().delete()
+
+    make_webhook(things, receiver.url("/ok"))
+    fill_topic(things, "a")
+    answer_first(GONE, taken_over)
+    send_all()
+
+    assert attempts() == [(1, 1, 204)]
+    assert Consumer.objects.get(name="partner").paused_at is None
+
+
+@pytest.mark.requirement("P10")
+def test_an_answer_of_the_former_url_disables_nothing(things, make_webhook, receiver, answer_first):
+    make_webhook(things, receiver.url("/ok"), batch_size=2, ordered=True)
+    fill_topic(things, "a", "b", key="k")
+    answer_first(GONE, lambda: change_webhook("partner", url=receiver.url("/new")))
+    send_all()
+
+    assert sorted(events_of(receiver, "/ok")) == []
+    assert [event["data"] for one in receiver.requests for event in one.json()] == ["a", "b"]
+    assert Consumer.objects.get(name="partner").paused_at is None
+
+
+@pytest.mark.requirement("P10")
+@pytest.mark.parametrize("answer", [GONE, None, WebhookAnswer(status=204, seconds=0.1)])
+def test_an_endpoint_that_is_removed_while_it_is_sent_to_ends_no_run(
+    things, make_webhook, receiver, answer_first, answer
+):
+    def removed():
+        DeliveryLease.objects.update(leased_until=ClockTimestamp())
+        unsubscribe("partner")
+
+    make_webhook(things, receiver.url("/ok"))
+    make_webhook(things, receiver.url("/two"), name="two")
+    fill_topic(things, "a")
+    answer_first(answer, removed)
+    send_all()
+
+    assert events_of(receiver) == [1]
+    assert not Consumer.objects.filter(name="partner").exists()
+
+
 def test_one_success_ends_the_count_of_days(things, make_webhook, receiver):
     make_webhook(things, receiver.url("/ok"))
     WebhookEndpoint.objects.update(failing_since=ClockTimestamp() - timedelta(days=6))
     fill_topic(things, "a")
+    send_all()
+
+    assert WebhookEndpoint.objects.get().failing_since is None
+
+
+def test_a_success_ends_what_another_process_noted_meanwhile(things, make_webhook, receiver, answer_first):
+    def failed_elsewhere():
+        WebhookEndpoint.objects.update(failing_since=ClockTimestamp())
+
+    make_webhook(things, receiver.url("/ok"))
+    fill_topic(things, "a")
+    answer_first(WebhookAnswer(status=204, seconds=0.1), failed_elsewhere)
     send_all()
 
     assert WebhookEndpoint.objects.get().failing_since is None
@@ -258,6 +374,39 @@ def test_a_secret_is_shown_once_and_rotates_without_loss(things, make_webhook, r
         assert secret.removeprefix("whsec_") not in shown
     latest = rotate_secret("partner", keep=timedelta(0))
     assert [one.secret for one in WebhookSecret.objects.all()] == [latest]
+
+
+def test_what_an_endpoint_is_shown_as_has_no_secret(things, make_webhook, receiver):
+    secret = make_webhook(things, receiver.url("/ok?token=abc"))
+    [endpoint] = endpoints("default")
+
+    assert secret in endpoint.secrets
+    assert secret not in repr(endpoint)
+    assert "abc" not in repr(endpoint)
+
+
+@pytest.mark.requirement("P10")
+def test_a_report_of_an_error_shows_no_secret(things, make_webhook, receiver):
+    secret, reports = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", []
+    make_webhook(things, receiver.url("/ok"))
+    for verb in (
+        lambda given: add_webhook("partner", things, receiver.url("/ok?token=abc"), secret=given),
+        lambda given: rotate_secret("partnr", secret=given),
+        lambda given: change_webhook("partnr", url=receiver.url("/ok?token=abc")),
+    ):
+        try:
+            verb(secret)
+        except (Refused, UnknownName):
+            filtered = SafeExceptionReporterFilter()
+            frame = sys.exc_info()[2].tb_next
+            while frame is not None:
+                if "setting_up" in frame.tb_frame.f_code.co_filename:
+                    with override_settings(DEBUG=False):
+                        reports.append(str(filtered.get_traceback_frame_variables(None, frame.tb_frame)))
+                frame = frame.tb_next
+
+    assert len(reports) >= 3
+    assert not any(secret in one or "abc" in one for one in reports)
 
 
 def test_a_secret_of_ones_own_is_taken(things, make_webhook, receiver):
