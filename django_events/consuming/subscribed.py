@@ -83,6 +83,12 @@ def _note(using: str, consumer_ids: Sequence[int]) -> None:
     sql.fetch(using, SQL.note_served, consumer_ids=list(consumer_ids))
 
 
+def start_anew(using: str, step: str) -> None:
+    """Count from now on for those that nothing could serve: this step didn't run for half of their time."""
+    with sql.batch(using, **sql.UNHURRIED):
+        sql.fetch(using, SQL.start_anew, step=step)
+
+
 def idle(using: str, consumer_ids: Sequence[int] | None = None) -> list[tuple[int, timedelta]]:
     """The subscriptions, of these or of all, that nothing served for as long as they live without, and for how long."""
     given = None if consumer_ids is None else list(consumer_ids)

@@ -22,6 +22,28 @@ WHERE id = ANY(
 RETURNING id
 
 
+-- name: start_anew
+-- Count from now on for subscriptions that nothing could serve, because nothing ran here for half as long as they live.
+--
+-- The database was away, or is a dump that was restored: that maintenance didn't run shows it. Rows that another session has
+-- locked are served.
+-- Parameters: step (of maintenance). Answers with the positions in which it was noted.
+-- Relies on: the primary keys of django_events_maintenancestep and django_events_position. All consumers are read, once a minute.
+UPDATE django_events_position
+SET served_at = clock_timestamp()
+WHERE id = ANY(
+    ARRAY(
+        SELECT p.id
+        FROM django_events_maintenancestep AS s
+        JOIN django_events_consumer AS c ON s.finished_at < clock_timestamp() - c.expires_after / 2
+        JOIN django_events_position AS p ON p.consumer_id = c.id AND p.partition = -1
+        WHERE s.name = %(step)s AND c.subscribed
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    )
+)
+RETURNING id
+
+
 -- name: idle
 -- The subscriptions that nothing has served for as long as they live without, and for how long that is at least.
 --

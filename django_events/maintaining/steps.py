@@ -27,6 +27,7 @@ from django_events.observing.dead_rows import piles
 from django_events.observing.samples import take
 from django_events.operating.moved_keys import release
 from django_events.operating.orphans import forget_orphans
+from django_events.operating.subscribing import STEP as SUBSCRIPTIONS
 from django_events.operating.subscribing import expire_some
 
 MINUTE = timedelta(minutes=1)
@@ -175,7 +176,7 @@ STEPS = (
         every=10 * MINUTE,
     ),
     Step(
-        name="subscriptions",
+        name=SUBSCRIPTIONS,
         help="Subscriptions that nothing serves any more are removed.",
         run=lambda using, until: {"removed": expire_some(using, until=until, seconds=SECONDS)},
     ),

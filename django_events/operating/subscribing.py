@@ -18,7 +18,7 @@ from django.db.models import Q
 from django_events import declarations, models, sql
 from django_events.consuming import registration
 from django_events.consuming.registered import Named
-from django_events.consuming.subscribed import SUBSCRIBE, idle, rows
+from django_events.consuming.subscribed import SUBSCRIBE, idle, rows, start_anew
 from django_events.exceptions import InUse, Invalid, Refused, UnknownName, did_you_mean
 from django_events.matching import FILTER
 from django_events.models.buffer import writable
@@ -34,6 +34,7 @@ from django_events.retries import Backoff
 SECONDS = 20.0  # of maintenance, which removes more a minute later
 SHORTEST_LIFE, LONGEST_LIFE = timedelta(minutes=1), timedelta(days=3_650)
 COUNTED = 10_001  # events that are lost with one that expires, for the record
+STEP = "subscriptions"  # of maintenance, that removes them
 EXPIRY = "maintenance"  # who removes those that are idle, in the record
 
 
@@ -150,6 +151,7 @@ def expire_some(using: str, *, until: Callable[[], bool] = lambda: False, second
     is true, the next call removes the rest.
     """
     deadline, gone = time.monotonic() + seconds, list[str]()
+    start_anew(using, STEP)
     for consumer_id, _ in idle(using):
         if until() or time.monotonic() >= deadline:
             break

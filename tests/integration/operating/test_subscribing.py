@@ -15,6 +15,7 @@ from django_events.maintaining.expiring import expire
 from django_events.maintaining.queues import serve_queues
 from django_events.maintaining.steps import STEPS
 from django_events.models.functions import ClockTimestamp
+from django_events.models.maintenance import NEVER
 from django_events.observing.lag import standings
 from django_events.observing.problems import find_problems, idle_troubles
 from django_events.operating.orphans import forget_orphans
@@ -336,6 +337,20 @@ def test_one_that_nothing_serves_goes_with_its_claim_on_retention(make_topic):
 
 
 @pytest.mark.requirement("P5")
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(("before", "gone"), [(timedelta(minutes=1), ["acme of things"]), (HOUR, [])])
+def test_while_nothing_ran_here_nothing_could_serve_it(things, before, gone):
+    """The server was away, or it is a dump that was restored."""
+    subscribe("acme", things, expires_after=HOUR)
+    be_idle()
+    ended = models.MaintenanceStep.objects.filter(name="subscriptions")
+    models.MaintenanceStep.objects.create(name="subscriptions", started_at=NEVER, holder="")
+    ended.update(finished_at=ClockTimestamp() - before)
+    assert expire_some("default") == gone
+    ended.update(finished_at=ClockTimestamp())
+    assert expire_some("default") == []
+
+
 def test_the_command_of_maintenance_names_what_it_removed(things, capsys):
     subscribe("acme", things, **ACME, expires_after=DAY)
     be_idle()
