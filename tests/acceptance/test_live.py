@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 
 from tests.e2e.chromium import chromium
 from tests.e2e.chromium import program as browser_of_tests
-from tests.support.processes import MANAGE, ROOT, Processes, wait_until
+from tests.support.processes import MANAGE, ROOT, Processes, free_port, listens, wait_until
 
 ENDED = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -85,18 +84,6 @@ def test_it_ends_when_its_pipe_is_closed_although_nothing_comes(processes: Proce
     assert tailing.wait(60) == 0
     assert tailing.stderr.read() == ""
     tailing.stderr.close()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Server:

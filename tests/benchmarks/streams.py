@@ -1,6 +1,5 @@
 """Streams to browsers: what thousands cost a process, and how soon each gets its events."""
 
-import socket
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,6 +15,7 @@ from tests.benchmarks.database import connect, truncate
 from tests.benchmarks.end_to_end import ENDING, RATE, STATISTICS, cast, latencies_by_hand
 from tests.benchmarks.harness import Effort, Row, Samples, figure
 from tests.benchmarks.transfer import BUFFER, declared
+from tests.support.processes import free_port, listens
 
 STREAMS, POLLED = 2_000, 200
 TRANSACTIONS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
@@ -81,10 +81,10 @@ def _followed(how: str, count: int, seconds: int) -> AtWork:
     with declared(DeclaredTopic(name="bench")), cast() as processes, connect() as plain:
         processes.transfer()
         publish("bench", {"sent": 0}, key="-")
-        port = _free_port()
+        port = free_port()
         site = ["tests.benchmarks.streams_site:application", "--port", str(port), "--lifespan", "off"]
         server = processes.start_module("uvicorn", *site, "--log-level", "warning")
-        processes.wait_until(lambda: _listens(port), what="a server that listens")
+        processes.wait_until(lambda: listens(port), what="a server that listens")
         clients = processes.play("follow", how, port, count)
         processes.wait_until(lambda: clients.poll() or processes.said(clients), what="all clients", seconds=300)
         assert clients.poll() is None, processes.said(clients)
@@ -108,15 +108,3 @@ def _memory(pid: int) -> float:
     """What a process has in memory, in KiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("VmRSS:")))
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex(("127.0.0.1", port)) == 0
