@@ -8,6 +8,14 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_events.declarations import MAX_PARTITIONS
+from django_events.masking import hides
+
+
+def refuse_predicates(*predicates: str | None) -> None:
+    """Refuse them where fields are masked."""
+    if any(predicates) and hides():
+        raise forms.ValidationError(_("Fields of values are masked here, and a predicate would tell what is in them."))
+
 
 LARGEST_ID = 2**63 - 2
 

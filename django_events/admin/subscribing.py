@@ -4,12 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_events.admin.forms import refuse_predicates
 from django_events.admin.matching import Patterns, Tried, tried_filter
 from django_events.exceptions import EventsError
-from django_events.masking import hides
 from django_events.models import Topic
 from django_events.operations import subscribe
 from django_events.outcomes import Subscribed
@@ -62,10 +61,7 @@ class SubscribeForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         said = super().clean() or {}
-        if (said.get("where") or said.get("metadata")) and hides():
-            raise forms.ValidationError(
-                _("Fields of values are masked here, and a predicate would tell what is in them.")
-            )
+        refuse_predicates(said.get("where"), said.get("metadata"))
         return said
 
     @property

@@ -14,11 +14,11 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.debug import sensitive_variables
 
 from django_events.admin import addresses
+from django_events.admin.forms import refuse_predicates
 from django_events.admin.lists import NAMED, DatabaseFilter, Lists, local
 from django_events.admin.pages import by, may
 from django_events.declarations.limits import texts
 from django_events.exceptions import EventsError
-from django_events.masking import hides
 from django_events.models import Consumer, Topic, WebhookEndpoint
 from django_events.operations import add_webhook, pause, resume, rotate_secret, try_webhook
 from django_events.outward.addresses import without_secrets
@@ -54,10 +54,7 @@ class WebhookForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         said = super().clean() or {}
-        if said.get("where") and hides():
-            raise forms.ValidationError(
-                gettext("Fields of values are masked here, and a predicate would tell what is in them.")
-            )
+        refuse_predicates(said.get("where"))
         return said
 
     def options(self) -> dict[str, Any]:

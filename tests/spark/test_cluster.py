@@ -38,7 +38,7 @@ from tests.spark.rivals import (
 )
 from tests.spark.test_batch import publish, stored
 from tests.spark.test_export import exported, run, url
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 
 pytestmark = [
     pytest.mark.long,
@@ -48,12 +48,6 @@ pytestmark = [
 ]
 
 HOME = Path(pyspark.__file__).parent
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
