@@ -106,7 +106,7 @@ class LiveListener:
         self._passed: dict[str, int] = {}  # by name: the last event that was taken
         self._ids: dict[str, int] = {}
         self._asked = False  # whether it waits to be read for
-        self._left: tailing.Tailer | None = None  # that ended with this one
+        self.left: tailing.Tailer | None = None  # that ended with this one
         self.failures = 0  # of reading for it, one after the other
         self._told = threading.Event()
         self._told_loop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -162,10 +162,9 @@ class LiveListener:
 
     def close(self) -> None:
         """End it. Without listeners its tailer ends, too. Repeating it does nothing."""
-        if self._end(discard=True):
-            self._left = tailing.leave(self)
-        if self._left is not None:
-            self._left.join()
+        self.cancel()
+        if self.left is not None:
+            self.left.join()
 
     async def aclose(self) -> None:
         """The same in an event loop: the tailer's threads end soon afterwards."""
@@ -174,7 +173,7 @@ class LiveListener:
     def cancel(self) -> None:
         """End it from any thread, without waiting for anything."""
         if self._end(discard=True):
-            self._left = tailing.leave(self)
+            tailing.leave(self)
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
         try:
@@ -337,11 +336,11 @@ class LiveListener:
 
     def fail(self, error: Exception) -> None:
         """Nothing more comes behind what waits, but this error."""
+        tailing.leave(self)  # first: the one that is told closes it, and waits for its tailer
         with self._lock:
             if self.stage is not Stage.ENDED:
                 self._waiting.append(error)
-        if self._end(discard=False):
-            self._left = tailing.leave(self)
+        self._end(discard=False)
 
     def _add(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> bool:
         for event in events:

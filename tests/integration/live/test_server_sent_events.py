@@ -96,7 +96,8 @@ def serving_wsgi():
 
 
 @pytest.fixture(params=[serving_asgi, serving_wsgi], ids=["uvicorn", "wsgi"])
-def port(request):
+def port(request, make_topic):
+    """It ends before the topics are dropped: its streams read them until then."""
     with override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=[]), request.param() as port:
         yield port
     wait_until(no_threads, what="the end of the tailer")

@@ -233,7 +233,6 @@ def test_it_is_written_whatever_becomes_of_the_callers_transaction(things):
         {"AUTOCOMMIT": False},
         {"OPTIONS": {"server_side_binding": True}},
         {"OPTIONS": {"isolation_level": IsolationLevel.SERIALIZABLE}},
-        {"OPTIONS": {"options": "-c statement_timeout=1ms"}},
     ],
     ids=str,
 )
@@ -244,6 +243,25 @@ def test_aliases_with_unusual_settings(things, proxy, unusual):
             writer.publish(n, dedup_key=str(n))
     transfer_all()
     assert log_values(things) == list(range(100))
+
+
+def test_a_limit_that_is_meant_for_pages_cuts_no_batch_off(things, proxy, blocked, caplog):
+    connections.settings["wired"]["OPTIONS"] = {"options": "-c statement_timeout=1s"}
+    with BufferedWriter(things, max_age=SOON, max_flushes=1, using="wired") as writer:
+        future = writer.publish(1)
+        wait_until(lambda: waits_for_a_lock() > timedelta(seconds=2), what="a batch that takes longer than the limit")
+        blocked.commit()
+        assert future.result(ENOUGH) is True
+    assert "next try" not in caplog.text
+
+
+def waits_for_a_lock():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(max(clock_timestamp() - query_start), interval '0') FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return cursor.fetchone()[0]
 
 
 def test_what_publish_takes(lanes):
