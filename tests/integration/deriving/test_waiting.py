@@ -659,6 +659,7 @@ def test_it_is_refused_where_a_transaction_is_open_without_atomic(things, make_c
         cursor.execute("ROLLBACK")
 
 
+@pytest.mark.long
 def test_more_topics_than_statements_are_prepared(make_topic, in_thread):
     receipts = [publish(make_topic(f"one-of-many-{n}"), n) for n in range(MOST_PREPARED + 5)]
     waiting = in_thread(wait_for, receipts, timeout=LONG)
