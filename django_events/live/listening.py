@@ -20,6 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
+from django_events import telemetry
 from django_events.declarations import DeclaredTopic
 from django_events.declarations.limits import texts
 from django_events.exceptions import EventExpired, Invalid, Refused
@@ -266,7 +267,11 @@ class LiveListener:
             raise one.error
         if isinstance(one, Exception):
             raise one
-        return one if one is None else one.with_attempt(1)  # what one listener does to a value, no other one sees
+        if one is None:
+            return None
+        if telemetry.LISTENER_EVENTS.observed:
+            telemetry.LISTENER_EVENTS.tell(1, self.using, one.topic)
+        return one.with_attempt(1)  # what one listener does to a value, no other one sees
 
     # For the tailer
 
@@ -315,6 +320,7 @@ class LiveListener:
 
     def say_expired(self, topic: Tailed, error: EventExpired, upto: int) -> None:
         """What comes next is gone: go on behind it."""
+        telemetry.LISTENERS_EXPIRED.tell(1, self.using, topic.name)
         with self._lock:
             if self.stage is Stage.BEHIND:
                 self._fed[topic.id] = upto
@@ -361,6 +367,7 @@ class LiveListener:
 
     def _be_behind(self) -> None:
         """The tailer reads for it no more, so its positions don't move on with the tailer's."""
+        telemetry.LISTENERS_BEHIND.tell(1, self.using)
         self._keep({topic.id: self._seen(topic) for topic in self.topics.values()})
         self.stage = Stage.BEHIND
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from django_events import sql
+from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.live import reading
 from django_events.live.followers import Followers
@@ -369,6 +369,7 @@ def join(listener: "LiveListener") -> None:
             tailer.start()
             _tailers[listener.using] = tailer
         tailer.listeners.add(listener)
+    telemetry.LISTENERS.tell(1, listener.using)
     tailer.read_for(listener)
 
 
@@ -379,12 +380,15 @@ def leave(listener: "LiveListener") -> None:
         if tailer is None or listener not in tailer.listeners:
             return
         tailer.listeners.discard(listener)
-        if tailer.listeners:
-            tailer.forget(listener)
-            return
-        listener.left = tailer
-        del _tailers[listener.using]
-    tailer.stop()
+        is_last = not tailer.listeners
+        if is_last:
+            listener.left = tailer
+            del _tailers[listener.using]
+    telemetry.LISTENERS.tell(-1, listener.using)
+    if is_last:
+        tailer.stop()
+    else:
+        tailer.forget(listener)
 
 
 def read_for(listener: "LiveListener") -> None:
@@ -395,17 +399,15 @@ def read_for(listener: "LiveListener") -> None:
         tailer.read_for(listener)
 
 
-def listeners_of(tailer: Tailer) -> list["LiveListener"]:
-    with _lock:
-        return list(tailer.listeners)
-
-
 def _abandoned(tailer: Tailer) -> list["LiveListener"]:
     """The listeners of a tailer that failed; the next one gets another tailer."""
     with _lock:
         if _tailers.get(tailer.using) is tailer:
             del _tailers[tailer.using]
-        return list(tailer.listeners)
+        listeners = list(tailer.listeners)
+        tailer.listeners.clear()
+    telemetry.LISTENERS.tell(-len(listeners), tailer.using)
+    return listeners
 
 
 def _start_empty() -> None:

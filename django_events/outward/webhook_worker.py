@@ -376,6 +376,7 @@ class WebhookWorker:
     def _give_to_sender(self, hand: Hand, request: Request, events: list[ReceivedEvent]) -> None:
         hand.requests += 1
         self._requests += 1
+        telemetry.WEBHOOK_REQUESTS.tell(1, self.using)
         hand.under_way |= {event.id for event in events}
 
         def answered(answer: WebhookAnswer | None) -> None:
@@ -394,6 +395,7 @@ class WebhookWorker:
                 self._unsettled.append(self._answers.get_nowait())
                 self._unsettled[-1].hand.requests -= 1
                 self._requests -= 1
+                self._tell_answered(self._unsettled[-1])
         settled = 0
         while self._unsettled:
             hand = self._unsettled[0].hand
@@ -534,6 +536,13 @@ class WebhookWorker:
             extra={"database": self.using, "consumer": name, "topic": topic},
         )
         webhook_disabled.send_robust(name, endpoint=name, topic=topic, reason=reason, using=self.using)
+
+    def _tell_answered(self, answered: Answered) -> None:
+        of, answer = answered.hand.claimed.subscription, answered.answer
+        telemetry.WEBHOOK_REQUESTS.tell(-1, self.using)
+        telemetry.WEBHOOK_ANSWERS.tell(
+            1, self.using, of.consumer.name, of.topic, "unsent" if answer is None else answer.status_class
+        )
 
     def _tell_delivered(self, hand: Hand, delivered: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
         of = hand.claimed.subscription
