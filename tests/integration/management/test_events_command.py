@@ -1534,6 +1534,7 @@ SUBCOMMANDS = {
     "snapshot": ["shop.Product"],
     "subscribe": ["acme", "orders", "--keep"],
     "unsubscribe": ["acme"],
+    "webhooks": [],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],
