@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql, telemetry
-from django_events.conf import settings
 from django_events.live import reading
 from django_events.live.followers import Followers
 from django_events.live.reading import LiveFilter, Tailed
@@ -133,7 +132,7 @@ class Tailer:
                         self._stop.wait(pause_after(failures))
                         continue
                     if not more:
-                        self._flag.wait(self._stop, _pause(listener))
+                        self._flag.wait(self._stop, listener.pause)
         except Exception as error:  # it must reach those who listen
             logger.exception("The tailer of %r failed.", self.using, extra={"database": self.using})
             for one in _abandoned(self):
@@ -350,11 +349,6 @@ class Tailer:
             sql.said(error),
             extra={"database": self.using},
         )
-
-
-def _pause(listener: Listener) -> float:
-    poll = settings.POLL_INTERVAL.total_seconds()
-    return max(poll, LISTENING_POLL) if listener.listening else poll
 
 
 _tailers: dict[str, Tailer] = {}
