@@ -19,7 +19,7 @@ TEST = [
     *METRICS,
     *OPENTELEMETRY,
     *WEBHOOKS,
-    "pyspark[connect]",
+    "pyspark[connect,pipelines]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
     "django-tasks>=0.12",
