@@ -69,9 +69,8 @@ class WebhookForm(forms.Form):
 class WebhookEndpointAdmin(Lists):
     """Endpoints, in the order of their names. The page of the consumer pauses, replays and rewinds."""
 
-    list_display = ("name", "topic_name", "shown_url", "form", "state", "last")
+    list_display = ("name", "state", "topic_name", "last", "shown_url", "form")
     list_filter = (DatabaseFilter,)
-    list_select_related = ("consumer__topic",)
     ordering = ("consumer__name", "id")
     fields = (
         "consumer_page",
@@ -91,6 +90,10 @@ class WebhookEndpointAdmin(Lists):
 
     def get_urls(self) -> list[URLPattern]:
         return [self.page("add/", "add", self.adding, "add_webhookendpoint", post=True), *super().get_urls()]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookEndpoint]:
+        rows: QuerySet[WebhookEndpoint] = super().get_queryset(request)
+        return rows.select_related("consumer__topic")  # a page's heading has the consumer's name
 
     @admin.display(description=_("name"))
     def name(self, row: WebhookEndpoint) -> str:

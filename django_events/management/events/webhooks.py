@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db.models import OuterRef, Subquery
 from django.views.decorators.debug import sensitive_variables
 
+from django_events import sql
 from django_events.exceptions import Invalid
 from django_events.management.events.subcommand import Subcommand, add_by, at_least_one, length, wrong_usage
 from django_events.management.reporting import Report, fields, table
@@ -14,6 +14,8 @@ from django_events.models import WebhookAttempt, WebhookEndpoint
 from django_events.outward.addresses import without_secrets
 from django_events.outward.setting_up import KEPT_SECRET, rotate_secret, try_webhook, unknown
 from django_events.workers.loop import Exit
+
+SQL = sql.beside(__name__)
 
 ACTIONS = ["list", "attempts", "test", "new-secret"]
 ATTEMPTS = 20
@@ -42,11 +44,10 @@ def webhooks(
 
 
 def _listed(using: str) -> Report:
-    newest = WebhookAttempt.objects.filter(endpoint=OuterRef("pk")).order_by("-id").values("id")[:1]
-    rows = WebhookEndpoint.objects.using(using).select_related("consumer__topic").annotate(newest=Subquery(newest))
-    found = list(rows.order_by("consumer__name"))
-    attempts = WebhookAttempt.objects.using(using).in_bulk([row.newest for row in found if row.newest is not None])
-    data = [_of_endpoint(row, attempts.get(row.newest)) for row in found]
+    rows = WebhookEndpoint.objects.using(using).select_related("consumer__topic").order_by("consumer__name")
+    newest = [attempt_id for (attempt_id,) in sql.fetch(using, SQL.newest_attempts)]
+    attempts = {one.endpoint_id: one for one in WebhookAttempt.objects.using(using).filter(id__in=newest)}
+    data = [_of_endpoint(row, attempts.get(row.pk)) for row in rows]
     shown = ["endpoint", "topic", "url", "state", "since", "because", "last_at", "last_status", "last_error"]
     cells = [[one[name] for name in shown] for one in data]
     return Report(data, table([name.replace("_", " ") for name in shown], cells) if cells else "No webhook endpoints.")

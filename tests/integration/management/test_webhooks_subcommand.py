@@ -116,11 +116,11 @@ def test_what_makes_no_sense_is_refused(events, things, make_webhook, receiver, 
     assert said in answer.err
 
 
-def test_the_list_asks_twice_however_many_endpoints_there_are(
+def test_the_list_asks_three_times_however_many_endpoints_there_are(
     events, things, make_webhook, receiver, django_assert_num_queries
 ):
     for number in range(5):
         make_webhook(things, receiver.url("/ok"), name=f"partner{number}")
     send(things, 1)
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(3):
         assert len(events("webhooks", "--format", "json").data) == 5
