@@ -71,6 +71,7 @@ class WebhookEndpointAdmin(Lists):
 
     list_display = ("name", "state", "topic_name", "last", "shown_url", "form")
     list_filter = (DatabaseFilter,)
+    list_select_related = ("consumer__topic",)
     ordering = ("consumer__name", "id")
     fields = (
         "consumer_page",
@@ -91,9 +92,11 @@ class WebhookEndpointAdmin(Lists):
     def get_urls(self) -> list[URLPattern]:
         return [self.page("add/", "add", self.adding, "add_webhookendpoint", post=True), *super().get_urls()]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookEndpoint]:
-        rows: QuerySet[WebhookEndpoint] = super().get_queryset(request)
-        return rows.select_related("consumer__topic")  # a page's heading has the consumer's name
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> WebhookEndpoint | None:
+        row: WebhookEndpoint | None = super().get_object(request, object_id, from_field)
+        if row is not None:
+            row.consumer  # noqa: B018  # read now, for the headings of its page: a text of a row asks nothing
+        return row
 
     @admin.display(description=_("name"))
     def name(self, row: WebhookEndpoint) -> str:

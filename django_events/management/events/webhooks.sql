@@ -3,7 +3,6 @@
 --
 -- The range is of both columns, and so is the order. With `endpoint_id = w.id` and the order of ids, the planner may read
 -- the newest attempts of all endpoints until it comes to one: for an endpoint without any, all attempts there are.
--- Parameters: none.
 -- Relies on: django_events_webhookattempt_i.
 SELECT newest.id
 FROM django_events_webhookendpoint AS w
