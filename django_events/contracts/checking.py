@@ -1,8 +1,9 @@
 """Publishers keep to the schemas of a topic: what an event is named by them, and whether its value fits.
 
-    value, type, metadata, check = described(topic, OrderPlaced(…), body, "", None)
+    value, type, version, check = described(topic, OrderPlaced(…), body, "", None)
     if check is not None:
         check('{"customer": "Ada"}')
+    metadata = stamped("{}", version)
 
 What is checked is the text that is going to be stored, so it is what every reader gets.
 """
@@ -22,11 +23,11 @@ logger = logging.getLogger("django_events.contracts")
 
 
 class Described(NamedTuple):
-    """What is published of an event, and what its value must fit as JSON, if it must fit anything."""
+    """What is published of an event: its version, unless its metadata say one, and what its value must fit as JSON."""
 
     value: Any
     type: str
-    metadata: Any
+    version: int | None
     check: Callable[[str], None] | None
 
 
@@ -42,17 +43,23 @@ def described(topic: DeclaredTopic, value: Any, body: bytes | Unset, type: str, 
     if newest is None:
         if topic.undescribed == "refuse" and topic.schema_check != "off":
             _complain(topic, type, contract.undescribed(type))
-        return Described(value, type, metadata, None)
+        return Described(value, type, None, None)
     if value is None and topic.compact:  # a tombstone
-        return Described(value, type, metadata, None)
+        return Described(value, type, None, None)
     if value is UNSET:
         if body is not UNSET and topic.schema_check != "off":
             _complain(topic, type, f"Events of type {type!r} are described as JSON, so they have a value and no body.")
-        return Described(value, type, metadata, None)
-    version = _given(metadata, type)
-    if version is None:
-        return Described(value, type, _with_version(metadata, newest), _check(contract, type, newest))
-    return Described(value, type, metadata, _check(contract, type, version))
+        return Described(value, type, None, None)
+    given = _given(metadata, type)
+    if given is None:
+        return Described(value, type, newest, _check(contract, type, newest))
+    return Described(value, type, None, _check(contract, type, given))
+
+
+def stamped(metadata: str, version: int) -> str:
+    """Metadata, as JSON, with a version. Of two that they have then, PostgreSQL keeps the last one."""
+    said = f'"{VERSION}":{version}}}'
+    return f"{{{said}" if metadata == "{}" else f"{metadata[:-1]},{said}"
 
 
 def of_no_topic(topic: DeclaredTopic, schema: DeclaredSchema) -> str:
@@ -72,8 +79,7 @@ def _of_model(contract: Contract, schema: DeclaredSchema, value: Any, type: str,
     except ValueError as error:
         said = f"The value of {schema} for topic {topic.name!r} can't be written as JSON: {of_error(error)}."
         raise InvalidEvent(said) from None  # its own text has the value in it
-    metadata = _with_version(metadata, schema.version)
-    return Described(plain, schema.type, metadata, _check(contract, schema.type, schema.version))
+    return Described(plain, schema.type, schema.version, _check(contract, schema.type, schema.version))
 
 
 def _check(contract: Contract, type: str, version: int) -> Callable[[str], None] | None:
@@ -104,9 +110,3 @@ def _given(metadata: Any, type: str) -> int | None:
             f"metadata have {VERSION}={given!r:.60} for an event of type {type!r}, expected a version: 1, 2, 3 …"
         )
     return given
-
-
-def _with_version(metadata: Any, version: int) -> Any:
-    if metadata is None:
-        return {VERSION: version}
-    return {**metadata, VERSION: version} if isinstance(metadata, Mapping) else metadata  # encoding refuses others

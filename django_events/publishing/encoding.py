@@ -11,7 +11,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from django_events import telemetry
 from django_events.conf import settings
-from django_events.contracts.checking import described, of_no_topic
+from django_events.contracts.checking import described, of_no_topic, stamped
 from django_events.declarations import DeclaredTopic, schema_of
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
@@ -92,9 +92,9 @@ def encode(
             "An event has exactly one of value and body, "
             f"got {'neither' if value is UNSET else 'both'}. Use value for JSON (None is JSON null), body for bytes."
         )
-    kind, check = type, None
+    kind, version, check = type, None, None
     if topic.schemas:
-        value, kind, metadata, check = described(topic, value, body, type, metadata)
+        value, kind, version, check = described(topic, value, body, type, metadata)
     elif value.__class__ is not dict and (schema := schema_of(value.__class__)) is not None:
         raise InvalidEvent(of_no_topic(topic, schema))
     lone = None
@@ -111,12 +111,13 @@ def encode(
         _check_partition(topic, partition)
     if body is not UNSET and not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidEvent(f"body is {_kind_only(body)}, expected bytes. Encode it, or publish it as value.")
+    written = _encoded(metadata) if lone is None else f'{{"{CAUSED_BY}":"{lone}"}}'  # an address needs no escapes
     row = BufferRow(
         None if value is UNSET else to_json("value", value),
         kind,
         key,
         None if body is UNSET else bytes(body),
-        _encoded(metadata) if lone is None else f'{{"{CAUSED_BY}":"{lone}"}}',  # an address has nothing to escape
+        written if version is None else stamped(written, version),
         partition,
     )
     if check is not None and row.value is not None:
