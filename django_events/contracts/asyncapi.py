@@ -100,8 +100,8 @@ def _key(schema: DeclaredSchema) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name as keys of components may be."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    """A name as keys of components may be; another name is another key."""
+    return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"_x{ord(found[0]):x}_", name)
 
 
 def _summary(one: Any) -> dict[str, str]:

@@ -5,7 +5,8 @@ Keys are sorted, so that a change of one field is a change of its lines. Fields 
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from django_events.declarations import DeclaredSchema
 from django_events.masking import is_masked
@@ -16,9 +17,33 @@ TYPE, VERSION_OF, MASKED = "x-event-type", "x-event-version", "x-masked"
 
 def rendered(schema: DeclaredSchema, model: type[Any]) -> dict[str, Any]:
     """The JSON Schema of what is taken as the value of an event, with its type and version."""
-    described: dict[str, Any] = model.model_json_schema(mode="validation", by_alias=True)
+    described = json_schema(model, "validation")
     marked: dict[str, Any] = _marked({"$schema": DIALECT, TYPE: schema.type, VERSION_OF: schema.version, **described})
     return marked
+
+
+def json_schema(model: type[Any], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    """What pydantic says of a model, and of its decimals that their texts are no others."""
+    described: dict[str, Any] = model.model_json_schema(mode=mode, by_alias=True, schema_generator=_generator())
+    return described
+
+
+@cache
+def _generator() -> type[Any]:
+    # Imported where a model is there, so pydantic is too.
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+    class ExactGenerator(GenerateJsonSchema):
+        """As pydantic's, but that a text which stands for a decimal says so: "x" is a text, too."""
+
+        def decimal_schema(self, schema: Any) -> JsonSchemaValue:
+            described = super().decimal_schema(schema)
+            for one in described.get("anyOf", [described]):
+                if one.get("type") == "string":
+                    one["format"] = "decimal"
+            return described
+
+    return ExactGenerator
 
 
 def as_text(rendered: Mapping[str, Any]) -> str:
@@ -30,7 +55,7 @@ def problems_of_model(model: type[Any]) -> Iterator[str]:
     """Yield a sentence for each reason why what a model writes can't be read by it."""
     name = model.__name__
     try:
-        taken, written = (model.model_json_schema(mode=mode, by_alias=True) for mode in ("validation", "serialization"))
+        taken, written = json_schema(model, "validation"), json_schema(model, "serialization")
     except Exception as error:
         said = str(error).split("\n", 1)[0]
         yield f"{name} can't be written as a JSON Schema: {type(error).__name__}: {said}."

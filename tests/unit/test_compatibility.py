@@ -1,13 +1,19 @@
 """What a change of a schema breaks: a test for each rule, with the models that pydantic makes of it."""
 
+import json
+from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal, Optional
+from uuid import UUID
 
 import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from django_events.contracts.compatibility import breaks
+from django_events.contracts.rendering import json_schema
 
 pytestmark = pytest.mark.requirement("X9")
 
@@ -56,7 +62,7 @@ def of(*, config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]
     """The JSON Schema of a model with these fields: a type, or a type and its default."""
     given = {name: one if isinstance(one, tuple) else (one, ...) for name, one in fields.items()}
     model = create_model("Model", __config__=ConfigDict(**config) if config else None, **given)
-    return model.model_json_schema()
+    return json_schema(model, "validation")
 
 
 def either(old: Any, new: Any) -> tuple[list[str], list[str]]:
@@ -217,3 +223,84 @@ def test_a_keyword_that_is_not_known_breaks_rather_than_not():
 def test_whether_other_fields_are_taken():
     forbidden = of(x=int, config={"extra": "forbid"})
     assert both(of(x=int), forbidden) == ([f"$: other fields are refused, and {BEFORE} may have some"], [])
+
+
+def texts() -> st.SearchStrategy[str]:
+    return st.sampled_from(["", "a", "b", "c", "ab", "abcdef", "7"])
+
+
+# Annotations, with values in JSON that fit them.
+KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (int, st.integers(-20, 20)),
+    (Annotated[int, Field(ge=0)], st.integers(0, 20)),
+    (Annotated[int, Field(gt=0, le=9)], st.integers(1, 9)),
+    (Annotated[int, Field(multiple_of=2)], st.integers(-9, 9).map(lambda n: n * 2)),
+    (float, st.integers(-20, 20) | st.floats(-9, 9)),
+    (bool, st.booleans()),
+    (str, texts()),
+    (Annotated[str, Field(min_length=1, max_length=3)], st.sampled_from(["a", "ab", "7"])),
+    (Annotated[str, Field(pattern="^a")], st.sampled_from(["a", "abc"])),
+    (Small, st.sampled_from(["a", "b"])),
+    (Large, st.sampled_from(["a", "b", "c"])),
+    (Literal["a"], st.just("a")),
+    (Literal["a", 1, None], st.sampled_from(["a", 1, None])),
+    (Decimal, st.sampled_from(["1.5", 2, "0"])),
+    (UUID, st.uuids().map(str)),
+    (datetime, st.just("2026-03-01T12:00:00Z")),
+    (date, st.just("2026-03-01")),
+    (Any, st.none() | st.integers() | texts()),
+    (Line, st.fixed_dictionaries({"sku": texts()})),
+    (LineWithPrice, st.fixed_dictionaries({"sku": texts(), "price": st.integers(-9, 9)})),
+    (Card, st.fixed_dictionaries({"kind": st.just("card"), "number": texts()})),
+    (Node, st.fixed_dictionaries({"name": texts()}, optional={"next": st.just({"name": "n", "next": None})})),
+    (NodeWithAge, st.fixed_dictionaries({"name": texts(), "age": st.integers(0, 9)})),
+]
+
+
+def wrapped(kind: tuple[Any, st.SearchStrategy[Any]]) -> st.SearchStrategy[tuple[Any, st.SearchStrategy[Any]]]:
+    """A kind, or lists, dicts, optional ones and unions of it."""
+    annotation, values = kind
+    ways = [
+        kind,
+        (annotation | None if annotation is not Any else Any, values | st.none()),
+        (list[annotation], st.lists(values, max_size=3)),
+        (Annotated[list[annotation], Field(min_length=1)], st.lists(values, min_size=1, max_size=3)),
+        (dict[str, annotation], st.dictionaries(texts(), values, max_size=3)),
+        (tuple[annotation, int], st.tuples(values, st.integers(-9, 9)).map(list)),
+        (Optional[annotation] if annotation is Any else int | annotation, values),  # noqa: UP045
+    ]
+    return st.sampled_from(ways)
+
+
+FIELDS = st.sampled_from(KINDS).flatmap(wrapped)
+OPTIONAL = st.booleans()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.data())
+def test_what_breaks_nothing_is_read_by_the_other_model(data):
+    """Whatever two models are: if nothing is said to break, each event of the one makes the other."""
+    fields: dict[str, tuple[Any, st.SearchStrategy[Any], bool]] = {
+        name: (*data.draw(FIELDS), data.draw(OPTIONAL)) for name in ("a", "b")
+    }
+    changed = dict(fields)
+    name = data.draw(st.sampled_from(["a", "b", "c"]))
+    if name in changed and data.draw(st.booleans()):
+        del changed[name]
+    else:
+        changed[name] = (*data.draw(FIELDS), data.draw(OPTIONAL))
+    forbid = data.draw(st.booleans())
+    old, new = _model(fields, forbid=forbid), _model(changed, forbid=forbid and data.draw(st.booleans()))
+    value = {
+        name: data.draw(values) for name, (_, values, optional) in fields.items() if not optional or data.draw(OPTIONAL)
+    }
+    old.model_validate_json(json.dumps(value))
+    found = breaks(json_schema(old, "validation"), json_schema(new, "validation"), "backward")
+    event(f"breaks: {bool(found)}")
+    if not found:
+        new.model_validate_json(json.dumps(value))
+
+
+def _model(fields: dict[str, tuple[Any, Any, bool]], *, forbid: bool) -> type[BaseModel]:
+    given = {name: (one, None if optional else ...) for name, (one, _, optional) in fields.items()}
+    return create_model("Model", __config__=ConfigDict(extra="forbid") if forbid else None, **given)

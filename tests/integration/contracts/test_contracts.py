@@ -1,7 +1,8 @@
 """Schemas on a real database: each way to publish keeps to them, and each way to read makes models of what is there."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -24,6 +25,7 @@ from django_events import (
     apublish,
     claim,
     declarations,
+    event_context,
     listen,
     publish,
     publish_many,
@@ -98,19 +100,27 @@ def stored() -> list[tuple[str, Any, Any]]:
     return list(BufferedEvent.objects.order_by("id").values_list("type", "value", "metadata"))
 
 
+@contextmanager
+def described_as(topic: declarations.DeclaredTopic, **changed: Any) -> Iterator[None]:
+    """A topic of a test's app, described for a while."""
+    before = {name: getattr(topic, name) for name in changed}
+    lower(topic, **changed)
+    try:
+        yield
+    finally:
+        lower(topic, **before)
+
+
 def lower(topic: declarations.DeclaredTopic, **changed: Any) -> None:
     """Have events of before there: published by code that described nothing."""
     for name, value in changed.items():
         object.__setattr__(topic, name, value)
+    vars(topic).pop("contract", None)
 
 
 def unchecked(topic: declarations.DeclaredTopic, *drafts: Draft) -> None:
-    check, topic_schemas = topic.schema_check, topic.schemas
-    lower(topic, schemas=(), schema_check="off")
-    try:
+    with described_as(topic, schemas=()):
         publish_many(topic, drafts)
-    finally:
-        lower(topic, schemas=topic_schemas, schema_check=check)
     transfer_all()
 
 
@@ -407,6 +417,111 @@ def test_a_retry_waits_for_code_that_can_read_it(orders, make_consumer):
         """The code after the deploy."""
 
     lower(orders, schemas=(Newer,))
-    vars(orders).pop("contract", None)
     drain("reader")
     assert seen == [Newer()]
+
+
+def test_an_outbox_publishes_what_fits_and_nothing_else(make_topic):
+    from tests.support.publishing_app.models import Book
+
+    @schema("book.created")
+    class BookCreated(BaseModel):
+        id: int
+        title: str = Field(min_length=3)
+        price: Decimal
+        copies: int
+
+    library = declarations.registry.get("library")
+    with described_as(library, schemas=(BookCreated,), undescribed="pass"):
+        with transaction.atomic():
+            book = Book.objects.create(title="Emma", price=Decimal("7.50"))
+        [event] = published(library)
+        assert event.data == BookCreated(id=book.pk, title="Emma", price=Decimal("7.50"), copies=0)
+        with pytest.raises(InvalidEvent, match=r"\$\.title: String should have at least 3"), transaction.atomic():
+            Book.objects.create(title="It", price=Decimal("7.50"))
+        assert list(Book.objects.values_list("title", flat=True)) == ["Emma"]
+        with transaction.atomic():
+            book.save()
+        assert [one.type for one in published(library)] == ["book.created", "book.updated"]
+
+
+def test_an_outbox_may_make_models(make_topic):
+    from tests.support.publishing_app.models import Book, Fine, Loan
+
+    @schema("fine.created")
+    class FineCreated(BaseModel):
+        fine: str
+
+    lending = declarations.registry.get("lending")
+    with described_as(lending, schemas=(FineCreated,), undescribed="pass"), transaction.atomic():
+        loan = Loan.objects.create(book=Book.objects.create(title="Emma"), reader="Ada")
+        Fine.objects.create(loan=loan, amount=7)
+        assert [one.data for one in published(lending) if one.type == "fine.created"] == [FineCreated(fine="7 for Ada")]
+
+
+def test_what_triggers_write_is_held_against_the_log_only(make_topic):
+    from tests.support.publishing_app.models import Account
+
+    accounts = declarations.registry.get("accounts")
+
+    @schema("account.created")
+    class AccountCreated(BaseModel):
+        note: str = Field(max_length=3)
+
+    with described_as(accounts, schemas=(AccountCreated,), undescribed="pass"):
+        Account.objects.create(note="Ada", iban="DE1", pin="1")
+        Account.objects.create(note="Grace", iban="DE2", pin="2")
+        transfer_all()
+        found = look(accounts, after=found_after(accounts))
+        assert (found.events, found.misfits) == (2, 1)
+        assert found.first[0].problems == ("$.note: String should have at most 3 characters",)
+        assert Event.objects.since(accounts, found.after).first().metadata.get("schema_version") is None
+
+
+def found_after(topic: declarations.DeclaredTopic) -> int:
+    """The id behind which a topic of an app has the two events of this test."""
+    return Event.objects.of(topic).order_by("-id").values_list("id", flat=True)[0] - 2
+
+
+def test_sql_may_say_a_version(orders):
+    with connection.cursor() as cursor:
+        for version in (1, 2):
+            cursor.execute(
+                "SELECT django_events_publish(%s, %s::jsonb, %s, metadata => %s::jsonb)",
+                [orders.name, json.dumps(OLD), "order.placed", json.dumps({"schema_version": version})],
+            )
+    transfer_all()
+    [one] = look(orders).first
+    assert (one.id, one.problems) == (2, ("$.currency: Field required",))
+
+
+def test_in_a_handler_the_version_is_beside_the_cause(orders, make_consumer, make_topic):
+    results = make_topic("results", schemas=[Paid])
+    make_consumer(orders, name="reader", handler=lambda event: publish(results, Paid(card=event.data.customer)))
+    orders.publish(ADA)
+    drain("reader")
+    [event] = published(results)
+    assert event.metadata == {"caused_by": "described/1", "schema_version": 1}
+    with event_context(schema_version=9, user="ada"):
+        results.publish(Paid(card="2"))
+    assert published(results)[-1].metadata == {"schema_version": 1, "user": "ada"}
+
+
+def test_snapshots_of_an_outbox_are_of_a_type_of_their_own(make_topic):
+    """`book.snapshot` is described like any other type, or passes."""
+    from django_events.operations import snapshot
+    from tests.support.publishing_app.models import Book
+
+    library = declarations.registry.get("library")
+    with transaction.atomic():
+        Book.objects.create(title="Emma", price=Decimal("7.50"))
+    before = len(published(library))
+    with (
+        described_as(library, schemas=(Paid,)),
+        pytest.raises(InvalidEvent, match=r"no events of type 'book\.snapshot'"),
+    ):
+        snapshot(Book, reason="a test")
+    assert len(published(library)) == before
+    with described_as(library, schemas=(Paid,), undescribed="pass"):
+        snapshot(Book, reason="a test", restart=True)
+    assert len(published(library)) == before + 1
