@@ -1525,6 +1525,7 @@ SUBCOMMANDS = {
     "fate": ["orders/1"],
     "match": ["billing"],
     "search": ["orders", "a text"],
+    "schemas": [],
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1", "--reason", "a test"],
