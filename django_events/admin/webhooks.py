@@ -7,11 +7,12 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from django_events.admin import addresses
 from django_events.admin.forms import refuse_predicates
@@ -165,7 +166,8 @@ class WebhookEndpointAdmin(Lists):
         )
         return format_html("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>", head, body)
 
-    @sensitive_variables("secret", "options", "context")
+    @method_decorator(sensitive_post_parameters("url"))  # its query may be a secret of the receiver
+    @sensitive_variables("secret", "options", "context", "form")
     def adding(self, request: HttpRequest) -> HttpResponse:
         """The form of a new endpoint; then its secret, this once."""
         using = addresses.database_of(request)

@@ -1535,6 +1535,7 @@ SUBCOMMANDS = {
     "snapshot": ["shop.Product"],
     "subscribe": ["acme", "orders", "--keep"],
     "unsubscribe": ["acme"],
+    "webhooks": [],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],
