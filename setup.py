@@ -21,7 +21,7 @@ TEST = [
     *OPENTELEMETRY,
     *WEBHOOKS,
     *SCHEMAS,
-    "pyspark[connect]",
+    "pyspark[connect,pipelines]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
     "django-tasks>=0.12",
