@@ -233,6 +233,17 @@ def options_of(table):
 
 
 @pytest.mark.django_db
+def test_the_first_migrate_says_last_which_topics_it_made(database):
+    process = database.manage("migrate")
+    lines = process.communicate(timeout=120)[0].splitlines()
+    topics = [line for line in lines if line.startswith("  Topic ")]
+
+    assert process.returncode == 0
+    assert sum(line == "  Topic orders: created, 8 partitions." for line in lines) == 1
+    assert len(topics) == database.execute("SELECT count(*) FROM django_events_topic")[0][0]
+    assert lines.index(topics[0]) > max(number for number, line in enumerate(lines) if "Applying" in line)
+
+
 def test_the_buffer_is_vacuumed_early_and_never_truncated():
     own, of_toast = options_of("django_events_bufferedevent")
 
