@@ -4,6 +4,7 @@ import json
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
 from django_events.management.reporting import Report
+from django_events.observing.lock_limit import within_lock_limit
 from django_events.workers.loop import Exit
 
 AGO = re.compile(r"-?([0-9]{1,6})([smhd])")
@@ -34,8 +36,8 @@ class Subcommand:
     """One word behind `manage.py events`: its arguments, and the function that answers with a report.
 
     The function gets the database alias and the options by name. Where it may be asked of several databases at a time
-    (`several`), each gets a section of its own. One that prints line by line until Ctrl-C has `goes_on` instead, which
-    gets the command, too.
+    (`several`), each gets a section of its own. One that only `looks` waits for no lock for long. One that prints line
+    by line until Ctrl-C has `goes_on` instead, which gets the command, too.
     """
 
     name: str
@@ -44,6 +46,12 @@ class Subcommand:
     goes_on: Callable[..., None] | None = None
     arguments: Callable[[CommandParser], None] = no_arguments
     several: bool = False
+    looks: bool = False
+
+    def ask(self, using: str, **options: Any) -> Report:
+        """Its report. Where it only looks and a log is locked, InUse says by which session."""
+        with within_lock_limit(using) if self.looks else nullcontext():
+            return self.report(using, **options)
 
 
 def add_name(parser: CommandParser) -> None:
