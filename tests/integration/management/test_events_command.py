@@ -12,6 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, connections
+from django.db.models import F
 
 from django_events import Backoff, Draft, declarations, models, publish, publish_many
 from django_events.log import inventory
@@ -96,11 +97,15 @@ def take(event: object) -> None:
 
 
 def age_log(topic: declarations.DeclaredTopic, by: timedelta) -> None:
-    """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it."""
+    """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it.
+
+    And as if its consumers had been registered then.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {log_table(Topic.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
         )
+    Consumer.objects.update(registered_at=F("registered_at") - by)
 
 
 def kinds(answer: Answer) -> list[tuple[str, str | None]]:
@@ -1535,6 +1540,7 @@ SUBCOMMANDS = {
     "snapshot": ["shop.Product"],
     "subscribe": ["acme", "orders", "--keep"],
     "unsubscribe": ["acme"],
+    "webhooks": [],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],
