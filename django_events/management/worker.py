@@ -166,6 +166,10 @@ class Tally:
 
         return add
 
+    def __bool__(self) -> bool:
+        """Whether anything was done."""
+        return any(self._done.values())
+
     def __str__(self) -> str:
         """`12`, or `12 of 'default', 3 of 'west'`."""
         if len(self._done) == 1:

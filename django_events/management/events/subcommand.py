@@ -62,7 +62,12 @@ def add_topic(parser: CommandParser) -> None:
     parser.add_argument("--topic", help="Only this one of the consumer's topics.")
 
 
-def add_variables(parser: CommandParser) -> None:
+def add_filter(parser: CommandParser) -> None:
+    """What a filter of a queue may ask for."""
+    parser.add_argument("--type", action="append", dest="types", help="A type, or pattern; may be repeated.")
+    parser.add_argument("--key", action="append", dest="keys", help="A key, or pattern; may be repeated.")
+    parser.add_argument("--where", help="A jsonpath predicate on the value.")
+    parser.add_argument("--metadata", help="A jsonpath predicate on the metadata.")
     parser.add_argument(
         "--var",
         action="append",
@@ -70,6 +75,12 @@ def add_variables(parser: CommandParser) -> None:
         type=variable,
         metavar="NAME=VALUE",
         help="What the predicates name as $NAME: JSON, or a text; may be repeated.",
+    )
+
+
+def add_last(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--last", type=at_least_one, default=10_000, help="How many of the newest events it is tried on; 10,000."
     )
 
 

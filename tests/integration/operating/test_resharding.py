@@ -483,6 +483,22 @@ def test_while_a_change_is_interrupted_no_key_is_in_two_shards_and_it_can_be_fin
     site.assert_whole_and_in_order()
 
 
+def test_what_was_drained_is_told_although_the_command_died_before(site, monkeypatch):
+    reshard(add=TWO)
+    reshard(drain=["default"])
+    told = resharding._inform_drained
+    monkeypatch.setattr(resharding, "_inform_drained", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        reshard(add=["annex"])
+    assert maps_of("default") == (2, ["archive"], None)
+
+    monkeypatch.setattr(resharding, "_inform_drained", told)
+    reshard(add=["annex"], dry_run=True)
+    assert maps_of("default") == (2, ["archive"], None)
+    reshard(add=["annex"])
+    assert [maps_of(using) for using in ALL] == [(3, ["annex", "archive"], None)] * 3
+
+
 def stop_after(monkeypatch, done):
     """As if the process were killed after so many transactions of a change."""
     patiently, steps = resharding._patiently, []
