@@ -1,9 +1,8 @@
 """Publishers keep to the schemas of a topic: what an event is named by them, and whether its value fits.
 
     value, type, version, check = described(topic, OrderPlaced(…), body, "", None)
-    if check is not None:
-        check('{"customer": "Ada"}')
-    metadata = stamped("{}", version)
+    if check is None or check('{"customer": "Ada"}'):
+        metadata = stamped("{}", version)
 
 What is checked is the text that is going to be stored, so it is what every reader gets.
 """
@@ -28,7 +27,7 @@ class Described(NamedTuple):
     value: Any
     type: str
     version: int | None
-    check: Callable[[str], None] | None
+    check: Callable[[str], bool] | None  # returns whether it fits, where what doesn't is published all the same
 
 
 def described(topic: DeclaredTopic, value: Any, body: bytes | Unset, type: str, metadata: Any) -> Described:
@@ -83,17 +82,19 @@ def _of_model(contract: Contract, schema: DeclaredSchema, value: Any, type: str,
     return Described(plain, schema.type, schema.version, _check(contract, schema.type, schema.version))
 
 
-def _check(contract: Contract, type: str, version: int) -> Callable[[str], None] | None:
-    return None if contract.topic.schema_check == "off" else partial(_refuse_misfits, contract, type, version)
+def _check(contract: Contract, type: str, version: int) -> Callable[[str], bool] | None:
+    return None if contract.topic.schema_check == "off" else partial(_fits, contract, type, version)
 
 
-def _refuse_misfits(contract: Contract, type: str, version: int, text: str) -> None:
+def _fits(contract: Contract, type: str, version: int, text: str) -> bool:
     try:
         contract.check(type, version, text)
     except Misfit as misfit:
         topic = contract.topic
         said = f"The value doesn't fit {type!r} version {version} of topic {topic.name!r}: {misfit}."
         _complain(topic, type, said, misfit.__cause__)
+        return False
+    return True
 
 
 def _complain(topic: DeclaredTopic, type: str, said: str, cause: BaseException | None = None) -> None:

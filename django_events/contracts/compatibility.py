@@ -23,6 +23,7 @@ _KNOWN = {
     *("type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum", "const", "anyOf"),
     *("oneOf", "allOf", "$ref", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength"),
     *("maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "uniqueItems"),
+    *("propertyNames", "patternProperties"),
 }
 _NAMED = "x-django-events-definition"  # which one an alternative comes from
 _LOWER, _UPPER = ("minLength", "minItems", "minProperties"), ("maxLength", "maxItems", "maxProperties")
@@ -104,6 +105,7 @@ class _Comparison:
         yield from self._of_values(takes, given, path)
         yield from self._of_bounds(takes, given, path)
         yield from self._of_object(takes, given, path)
+        yield from self._of_names(takes, given, path)
         yield from self._of_list(takes, given, path)
         yield from self._of_others(takes, given, path)
 
@@ -164,6 +166,23 @@ class _Comparison:
         for name in sorted(expected.keys() - found.keys()):
             if has_others:
                 yield from self.broken(expected[name], further, f"{path}.{name}")
+
+    def _of_names(self, takes: Json, given: Json, path: str) -> Iterator[Break]:
+        """The keys of a dict, which may be those of an enum, or follow a pattern."""
+        if _kind(takes) != "object":
+            return
+        if "propertyNames" in takes:
+            yield from self.broken(takes["propertyNames"], given.get("propertyNames", {"type": "string"}), f"{path}.*")
+        expected, found = takes.get("patternProperties", {}), given.get("patternProperties", {})
+        others = takes.get("additionalProperties", True)
+        for pattern in sorted({*expected, *found}):
+            at = f"{path}.{pattern}"
+            if pattern in expected and pattern in found:
+                yield from self.broken(expected[pattern], found[pattern], at)
+            elif pattern in expected or others is False:
+                yield self._break(at, f"is only taken by one of them: {self._which} may have other keys")
+            else:
+                yield from self.broken(others, found[pattern], at)
 
     def _of_list(self, takes: Json, given: Json, path: str) -> Iterator[Break]:
         if _kind(takes) != "array":

@@ -39,11 +39,10 @@ class Contract:
 
     def check(self, type: str, version: int, text: str) -> None:
         """Raise Misfit unless a value, as JSON, fits the model of this version, or else can be read by the newest."""
-        model = self.models.get((type, version))
-        if model is None:
+        if (model := self.models.get((type, version))) is not None:
+            _validated(model, text)
+        if model is None or version < self.newest[type]:  # as readers will read it
             self.read(type, version, text)
-            return
-        _validated(model, text)
 
     def read(self, type: str, version: int, text: str) -> Any:
         """The model of the newest version that a value makes; Misfit says why it makes none."""
@@ -54,7 +53,12 @@ class Contract:
                 "or declare compatibility='forward', where older code may read newer events"
             )
         if version < newest:
-            text = json.dumps(self.upcast(type, version, json.loads(text)), ensure_ascii=False)
+            value = self.upcast(type, version, json.loads(text))
+            try:
+                text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                kind = error.__class__.__name__
+                raise Misfit(f"what the upcasters of {type!r} made of version {version} is no JSON ({kind})") from None
         return _validated(self.models[type, newest], text)
 
     def upcast(self, type: str, version: int, value: Any) -> Any:
@@ -93,3 +97,5 @@ def _validated(model: type[Any], text: str) -> Any:
         return validate(text)
     except ValueError as error:
         raise of_error(error) from None  # its own text has the value in it
+    except Exception as error:  # of a validator of the site's own
+        raise Misfit(said(error)) from None

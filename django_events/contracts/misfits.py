@@ -55,6 +55,7 @@ def path(location: Iterable[str | int]) -> str:
 
 def _sentence(error: Mapping[str, Any]) -> str:
     location, kind = error["loc"], str(error["type"])
-    masked = any(isinstance(part, str) and is_masked(part) for part in location)
+    masked = next((at for at, part in enumerate(location, 1) if isinstance(part, str) and is_masked(part)), None)
     quotes = hides() and kind.endswith(_QUOTE)
-    return f"{path(location)}: {f'{HIDDEN} ({kind})' if masked or quotes else error['msg']}"
+    said = error["msg"] if masked is None and not quotes else f"{HIDDEN} ({kind})"
+    return f"{path(location[:masked])}: {said}"  # what stands below a masked field is masked, keys too

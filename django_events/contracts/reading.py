@@ -54,7 +54,9 @@ def read(topic: DeclaredTopic, event: ReceivedEvent) -> Any:
 
 def _version_of(metadata: Any) -> int:
     """The version that an event says, or the first one where it says none."""
-    given = metadata.get(VERSION, FIRST) if isinstance(metadata, Mapping) else FIRST
+    given = metadata.get(VERSION) if isinstance(metadata, Mapping) else None
+    if given is None:  # SQL may write a null
+        return FIRST
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise Misfit(f"its metadata have a {VERSION} that is no whole number from 1 on")
     return given

@@ -120,8 +120,8 @@ def encode(
         written if version is None else stamped(written, version),
         partition,
     )
-    if check is not None and row.value is not None:
-        check(row.value)
+    if check is not None and row.value is not None and not check(row.value):
+        row = row._replace(metadata=written)  # it is of no version that is known, so it counts as the first
     # A character has 4 bytes at most, so most events need no closer look.
     most = settings.MAX_PAYLOAD_BYTES
     if most is not None and (len(row.value or "") + len(row.body or b"") + len(row.metadata)) * 4 > most:

@@ -191,6 +191,19 @@ def test_the_values_of_a_dict_change():
     ]
 
 
+LowerCase = Annotated[str, Field(pattern="^[a-z]+$")]
+
+
+def test_the_keys_of_a_dict_change():
+    assert either(dict[Small, int], dict[Large, int])[0] == []
+    [gone] = either(dict[Large, int], dict[Small, int])[0]
+    assert gone == '$.x.*: "c" is not taken'
+
+    [needs] = either(dict[LowerCase, Line], dict[LowerCase, LineWithPrice])[0]
+    assert needs.endswith(f".price: is required, and {BEFORE} may lack it. Give it a default.")
+    assert either(dict[str, Line], dict[LowerCase, Line])[0]
+
+
 def test_an_alternative_of_a_union_comes_or_goes():
     told = Annotated[Card | Cash, Field(discriminator="kind")]
     assert either(Card, told) == (

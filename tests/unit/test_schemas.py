@@ -95,6 +95,11 @@ def test_a_value_of_a_described_type_gets_the_newest_version():
     orders = topic("orders", schemas=[versions(1), versions(2)])
 
     assert encoded(orders, {"a": 1}, type="placed", metadata={"by": "x"}).metadata == '{"by":"x","schema_version":2}'
+    with pytest.raises(
+        InvalidEvent, match="no upcaster of 'placed' from version 1"
+    ):  # it is checked as it will be read
+        encoded(orders, {"a": 1}, type="placed", metadata={"schema_version": 1})
+    upcaster("placed", 1)(lambda value: value)
     assert encoded(orders, {"a": 1}, type="placed", metadata={"schema_version": 1}).metadata == '{"schema_version":1}'
 
 
@@ -167,7 +172,8 @@ def test_warn_publishes_and_says_so(caplog):
     with caplog.at_level(logging.WARNING, "django_events.contracts"):
         row = encoded(orders, {"total": "1"}, type="placed")
         encoded(orders, {}, type="other")
-    assert row.metadata == '{"schema_version":1}'
+    assert row.metadata == "{}"
+    assert encoded(orders, {"customer": "a", "total": "1"}, type="placed").metadata == '{"schema_version":1}'
     assert [(one.topic, one.event_type) for one in caplog.records] == [("orders", "placed"), ("orders", "other")]
     assert (
         "$.customer: Field required" in caplog.messages[0]
