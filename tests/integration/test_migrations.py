@@ -261,6 +261,7 @@ def test_the_first_migrate_says_last_which_topics_it_made(database):
     assert lines.index(topics[0]) > max(number for number, line in enumerate(lines) if "Applying" in line)
 
 
+@pytest.mark.django_db
 def test_the_buffer_is_vacuumed_early_and_never_truncated():
     own, of_toast = options_of("django_events_bufferedevent")
 
