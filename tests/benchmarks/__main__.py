@@ -34,6 +34,7 @@ FAMILIES = (
     "compacting",
     "reading",
     "pipeline",
+    "files",
     "streams",
 )
 

@@ -1,19 +1,29 @@
 """`manage.py export_events orders --to /data/events`: events into files, exactly once."""
 
+import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_events.management.databases import named
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
+from django_events.workers.stopping import interrupted_by_sigterm
+
+if TYPE_CHECKING:
+    from django_events.exporting.export import Engine, Export
+
+SPARK, LOCAL = "spark", "local"
+MOST_THREADS = 8  # by default: more of them ask more of the database than a disk can take
 
 
 class Command(BaseCommand):
-    help = "Export events to files with Spark. What is there already is not exported again."
+    help = "Export events to files. What is there already is not exported again."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("topics", nargs="+", metavar="TOPIC", help="Which topics.")
@@ -30,15 +40,23 @@ class Command(BaseCommand):
         parser.add_argument(
             "--allow-loss", action="store_true", help="Export what is left where retention has removed events."
         )
+        parser.add_argument(
+            "--engine", choices=(SPARK, LOCAL), default=SPARK, help="What writes: Spark, or this process without Java."
+        )
+        parser.add_argument("--threads", type=int, help="Of --engine local; one for each core by default, at most 8.")
         add_spark(parser)
 
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
         using = named(options["database"])
-        with explained():
-            from django_events.spark.exporting import files
-            from django_events.spark.exporting.export import BEGINNING, END, Export, export
-            from django_events.spark.session import session
+        engine, threads = options["engine"], options["threads"]
+        with explained("files" if engine == LOCAL else "spark"):
+            from django_events.exporting import layout
+            from django_events.exporting.export import BEGINNING, END, Export, export
 
+            if engine == LOCAL and (options["master"] or options["remote"]):
+                raise usage("--master and --remote are for --engine spark.")
+            if threads is not None and (engine != LOCAL or threads < 1):
+                raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
             if options["part"] < 1:
                 raise usage("--part is at least 1.")
             where = {"master": options["master"], "remote": options["remote"]}
@@ -50,22 +68,21 @@ class Command(BaseCommand):
                 dsn=dsn_of(using),
                 topics=tuple(dict.fromkeys(topics)),
                 path=local(to, option="--to", **where),
-                format=files.parse_format(options["format"]),
-                by=files.parse_by(options["by"]),
+                format=layout.parse_format(options["format"]),
+                by=layout.parse_by(options["by"]),
                 since=since,
                 until=until,
-                target_size=files.parse_size(options["target_size"]),
+                target_size=layout.parse_size(options["target_size"]),
                 events_per_part=options["part"],
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
             )
             started = time.monotonic()
-            settings = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(wanted.target_size * files.COMPRESSED)}
             with (
-                session("export_events", settings=settings, **where) as spark,
-                ProgressLine(spark, self.stderr, quiet=verbosity < 1) as progress,
+                _local(threads) if engine == LOCAL else _spark(wanted, **where) as writing,
+                ProgressLine(writing.share, self.stderr, quiet=verbosity < 1) as progress,
             ):
-                summary = export(spark, wanted, progress)
+                summary = export(writing, wanted, progress)
         took = timedelta(seconds=round(time.monotonic() - started))
         if verbosity and summary.parts:
             self.stdout.write(
@@ -78,6 +95,25 @@ class Command(BaseCommand):
             self.stdout.write(f"Nothing to export: {why}. {wanted.path} holds {summary.total:,} events.")
 
 
+@contextmanager
+def _spark(wanted: "Export", **where: Any) -> "Iterator[Engine]":
+    from django_events.exporting.layout import COMPRESSED
+    from django_events.spark.exporting.engine import SparkEngine
+    from django_events.spark.session import session
+
+    settings = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(wanted.target_size * COMPRESSED)}
+    with session("export_events", settings=settings, **where) as spark:
+        yield SparkEngine(spark)
+
+
+@contextmanager
+def _local(threads: int | None) -> "Iterator[Engine]":
+    from django_events.exporting.local import LocalEngine
+
+    with interrupted_by_sigterm():
+        yield LocalEngine(threads=threads or min(os.cpu_count() or 1, MOST_THREADS))
+
+
 def _is_behind(since: Any, until: Any) -> bool:
     """Whether two ids, or two times, are the wrong way round. Ends that were not given are below 0."""
     if isinstance(since, datetime) and isinstance(until, datetime):
@@ -87,7 +123,7 @@ def _is_behind(since: Any, until: Any) -> bool:
 
 def _place(option: str, text: str | None, topics: list[str]) -> Any:
     """An id or a time as the end of what is exported."""
-    from django_events.spark.reading.offsets import Boundary
+    from django_events.reading.offsets import Boundary
 
     if text is None:
         return None
