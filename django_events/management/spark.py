@@ -21,7 +21,7 @@ from django_events.exporting.paths import PATTERN, spelled, split
 from django_events.phrases import duration
 from django_events.workers.loop import Exit
 
-PACKAGES = {"pyspark", "pyarrow", "pandas", "numpy", "py4j"}
+PACKAGES = {"deltalake", "pyiceberg", "sqlalchemy", "pyspark", "pyarrow", "pandas", "numpy", "py4j"}
 FULL = "The disk is full. What was finished stays; make room and run the same again, and the rest is written."
 # What a file system says that is no mistake of ours.
 OF_DISKS = {

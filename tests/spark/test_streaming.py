@@ -16,10 +16,10 @@ from django_events.models import Consumer, Intervention, Position, Topic
 from django_events.observing.lag import lag
 from django_events.operations import rewind
 from django_events.reading.dsn import Dsn
+from django_events.reading.following import Follower
 from django_events.reading.ranges import Range
 from django_events.spark.options import for_stream
 from django_events.spark.reading import streaming
-from django_events.spark.reading.following import Follower
 from django_events.spark.reading.streaming import Offsets, StreamReader
 from tests.spark.conftest import Stream, move
 from tests.spark.test_batch import drop_first_segment, publish, topic_id

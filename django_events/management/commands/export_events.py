@@ -13,11 +13,12 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_events.management.databases import named
 from django_events.management.spark import ProgressLine, add_spark, dsn_of, explained, local, usage
 from django_events.phrases import duration
-from django_events.workers.stopping import interrupted_by_sigterm
+from django_events.workers.stopping import interrupted_by_sigterm, stop_on_signals
 
 if TYPE_CHECKING:
     from django_events.exporting.export import Engine, Export
 
+TABLES = ("delta", "iceberg")
 SPARK, LOCAL = "spark", "local"
 MOST_THREADS = 8  # by default: more of them ask more of the database than a disk can take
 
@@ -30,12 +31,16 @@ class Command(BaseCommand):
         parser.add_argument(
             "--to", required=True, metavar="PATH", help="A folder, or what Spark knows: s3a://, hdfs://."
         )
-        parser.add_argument("--format", default="parquet", help="parquet, json or orc; parquet by default.")
+        parser.add_argument(
+            "--format",
+            default="parquet",
+            help="parquet, json, orc, or a table: delta, iceberg; parquet by default.",
+        )
         parser.add_argument("--since", help="From an id, or a time like 2026-11-20 or 2026-11-20T18:00:00Z, on.")
         parser.add_argument("--until", help="Up to, not including, an id or a time. By default all that is there now.")
         parser.add_argument("--by", default="day", help="Folders: month, day, hour, type, or none; day by default.")
         parser.add_argument("--target-size", default="128MB", help="How large files should get; 128MB by default.")
-        parser.add_argument("--part", type=int, default=5_000_000, help="Events that are begun again when interrupted.")
+        parser.add_argument("--part", type=int, help="Events that are begun again when interrupted.")
         parser.add_argument("--resume", action="store_true", help="Only finish what an interrupted run had begun.")
         parser.add_argument(
             "--allow-loss", action="store_true", help="Export what is left where retention has removed events."
@@ -44,21 +49,37 @@ class Command(BaseCommand):
             "--engine", choices=(SPARK, LOCAL), default=SPARK, help="What writes: Spark, or this process without Java."
         )
         parser.add_argument("--threads", type=int, help="Of --engine local; one for each core by default, at most 8.")
+        parser.add_argument("--follow", action="store_true", help="Of a table: go on until stopped.")
+        parser.add_argument(
+            "--every", type=float, default=60, metavar="SECONDS", help="With --follow, how long events wait; 60."
+        )
+        parser.add_argument("--consumer", metavar="NAME", help="Of a table: be a consumer, whose lag is seen.")
+        parser.add_argument(
+            "--catalog", metavar="NAME", help="Of Iceberg: a catalogue of PyIceberg; --to is a namespace."
+        )
+        parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
+        parser.add_argument(
+            "--expire", metavar="AGE", help="Of a table: remove versions and files that are older, like 7d."
+        )
         add_spark(parser)
 
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
         using = named(options["database"])
+        if options["format"] in TABLES:
+            self._to_tables(using, topics, to, verbosity=verbosity, **options)
+            return
+        for name in ("follow", "consumer", "catalog", "compact", "expire"):
+            if options[name]:
+                raise usage(f"--{name} is for --format {' or '.join(TABLES)}.")
         engine, threads = options["engine"], options["threads"]
         with explained("files" if engine == LOCAL else "spark"):
             from django_events.exporting import layout
-            from django_events.exporting.export import BEGINNING, END, Export, export
+            from django_events.exporting.export import BEGINNING, END, EVENTS_PER_PART, Export, export
 
             if engine == LOCAL and (options["master"] or options["remote"]):
                 raise usage("--master and --remote are for --engine spark.")
             if threads is not None and (engine != LOCAL or threads < 1):
                 raise usage("--threads is at least 1." if engine == LOCAL else "--threads is for --engine local.")
-            if options["part"] < 1:
-                raise usage("--part is at least 1.")
             where = {"master": options["master"], "remote": options["remote"]}
             since = _place("--since", options["since"], topics) or BEGINNING
             until = _place("--until", options["until"], topics) or END
@@ -73,7 +94,7 @@ class Command(BaseCommand):
                 since=since,
                 until=until,
                 target_size=layout.parse_size(options["target_size"]),
-                events_per_part=options["part"],
+                events_per_part=_at_least_one(options["part"]) or EVENTS_PER_PART,
                 resume=options["resume"],
                 allow_loss=options["allow_loss"],
             )
@@ -83,7 +104,7 @@ class Command(BaseCommand):
                 ProgressLine(writing.share, self.stderr, quiet=verbosity < 1) as progress,
             ):
                 summary = export(writing, wanted, progress)
-        took = timedelta(seconds=round(time.monotonic() - started))
+        took = _since(started)
         if verbosity and summary.parts:
             self.stdout.write(
                 f"Exported {summary.events:,} events to {wanted.path} in {duration(took)}. "
@@ -93,6 +114,76 @@ class Command(BaseCommand):
             why = "all of that is there" if summary.meant else "the log has nothing in that range"
             why = "no part of that is unfinished" if wanted.resume else why
             self.stdout.write(f"Nothing to export: {why}. {wanted.path} holds {summary.total:,} events.")
+
+    def _to_tables(self, using: str, topics: list[str], to: str, *, verbosity: int, **options: Any) -> None:
+        with explained("lake"), stop_on_signals() as stop:
+            from django_events.exporting import layout
+            from django_events.exporting.export import BEGINNING, END
+            from django_events.exporting.tables.export import (
+                EVENTS_PER_COMMIT,
+                TableExport,
+                export_to_tables,
+            )
+
+            for name in ("master", "remote", "resume", "threads"):
+                if options[name]:
+                    raise usage(f"--{name} is not for --format {options['format']}: this process writes tables.")
+            if layout.parse_by(options["by"]) != ("day",):
+                raise usage("Tables are partitioned by day: leave --by out.")
+            if options["catalog"] and options["format"] != "iceberg":
+                raise usage("--catalog is for --format iceberg.")
+            if options["follow"] and options["until"] is not None:
+                raise usage("--until ends an export, and --follow goes on: say one of them.")
+            if options["every"] <= 0:
+                raise usage("--every is more than 0 seconds.")
+            where = {"master": None, "remote": None}
+            wanted = TableExport(
+                dsn=dsn_of(using),
+                topics=tuple(dict.fromkeys(topics)),
+                path=to if options["catalog"] else local(to, option="--to", **where),
+                format=options["format"],
+                catalog=options["catalog"],
+                since=_place("--since", options["since"], topics) or BEGINNING,
+                until=_place("--until", options["until"], topics) or END,
+                events_per_commit=_at_least_one(options["part"]) or EVENTS_PER_COMMIT,
+                target_size=layout.parse_size(options["target_size"]),
+                follow=options["follow"],
+                every=options["every"],
+                compact=options["compact"],
+                expire=layout.parse_age(options["expire"]) if options["expire"] else None,
+                consumer=options["consumer"],
+                allow_loss=options["allow_loss"],
+            )
+
+            def tell(topic: str, added: int, waiting: int) -> None:
+                if verbosity > 1:
+                    self.stderr.write(f"{topic}: {added:,} events added, {waiting:,} wait.")
+
+            if verbosity and wanted.follow:
+                self.stderr.write(f"Following {', '.join(topics)} of {using!r} to {wanted.path}. Ctrl-C stops.")
+            started = time.monotonic()
+            done = export_to_tables(wanted, stop=stop, tell=tell)
+        if not verbosity:
+            return
+        if done.events or done.commits:
+            self.stdout.write(
+                f"Exported {done.events:,} events to {wanted.path} in {duration(_since(started))}, in commits: "
+                f"{done.commits:,}."
+            )
+        else:
+            self.stdout.write(f"Nothing to export: all of that is in {wanted.path}.")
+        if wanted.compact or wanted.expire:
+            self.stdout.write(f"Files that were merged: {done.files_fewer:,}; removed: {done.files_removed:,}.")
+
+
+def _since(started: float) -> timedelta:
+    return timedelta(seconds=round(time.monotonic() - started))
+
+
+def _at_least_one(part: int | None) -> int | None:
+    if part is not None and part < 1:
+        raise usage("--part is at least 1.")
+    return part
 
 
 @contextmanager

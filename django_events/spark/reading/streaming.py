@@ -18,11 +18,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from django_events.exceptions import EventsMissing
 from django_events.reading import topics
 from django_events.reading.dsn import KeptConnection
+from django_events.reading.following import Follower
 from django_events.reading.ranges import Range, split
 from django_events.reading.topics import TopicLog
 from django_events.spark.options import ReadOptions
 from django_events.spark.reading.batch import read
-from django_events.spark.reading.following import Follower
 
 logger = logging.getLogger("django_events.spark")
 

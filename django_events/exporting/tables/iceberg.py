@@ -1,0 +1,190 @@
+"""A topic as an Iceberg table, by pyiceberg: no Spark, no Java.
+
+Its mark is a property of the table, which a commit sets together with its snapshot. A commit says on which snapshot it
+stands, and the catalogue refuses it if there is a newer one. PyIceberg would then append to the newer one, four times
+by default, and two exporters at once would double every event without a word: `commit.retry.num-retries` is 0.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.transforms import DayTransform
+
+from django_events.exceptions import Invalid, Refused
+from django_events.exporting.tables.table import Conflict, Mark, new_columns
+from django_events.exporting.writing import SCHEMA, ZSTD_LEVEL
+
+NAMESPACE = "events"
+CATALOG = "catalog.db"
+INCARNATION, NEXT = "django-events.incarnation", "django-events.next"
+NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}
+PROPERTIES = {
+    **NO_RETRIES,
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": str(ZSTD_LEVEL),
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.metrics.column.value": "none",
+    "write.metadata.metrics.column.body": "none",
+    "write.metadata.metrics.column.metadata": "none",
+}
+MERGED = 64 << 20  # bytes of files that one commit of `compact` rewrites in memory
+
+
+def in_folder(folder: str) -> tuple[Catalog, str]:
+    """A catalogue in the folder of its tables, in SQLite: for one machine."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    found = sorted(path.name for path in Path(folder).iterdir() if path.name != "lost+found")
+    if found and CATALOG not in found:
+        raise Refused(f"{folder} holds {found[0]!r}, and no catalogue that knows of it. Take an empty folder.")
+    catalog = SqlCatalog("django_events", uri=f"sqlite:///{folder}/{CATALOG}", warehouse=f"file://{folder}")
+    return catalog, NAMESPACE
+
+
+def configured(name: str, namespace: str) -> tuple[Catalog, str]:
+    """A catalogue that PyIceberg is told of, by `.pyiceberg.yaml` or the environment."""
+    try:
+        return load_catalog(name), namespace
+    except ValueError as error:
+        raise Invalid(
+            f"PyIceberg knows no catalogue {name!r}: {error}. Expected it in .pyiceberg.yaml, or as "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI."
+        ) from error
+
+
+class IcebergEvents:
+    """An Iceberg table in a catalogue."""
+
+    def __init__(self, catalog: Catalog, namespace: str, topic: str, incarnation: str) -> None:
+        self._catalog, self._name = catalog, (namespace, topic)
+        catalog.create_namespace_if_not_exists(namespace)
+        self._table = self._opened(incarnation)
+
+    def mark(self) -> Mark | None:
+        self._table.refresh()
+        known = self._table.properties
+        if INCARNATION not in known:
+            raise Refused(
+                f"{self._place} is an Iceberg table that no export has made: readers would take both together. Take "
+                "another namespace."
+            )
+        return Mark(known[INCARNATION], int(known[NEXT])) if NEXT in known else None
+
+    def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
+        if lacking := new_columns(self._table.schema().as_arrow(), self._place):
+            with self._table.update_schema() as update:
+                update.union_by_name(pa.schema(lacking))
+        if any(self._table.properties.get(name) != value for name, value in NO_RETRIES.items()):
+            with self._table.transaction() as change:
+                change.set_properties(NO_RETRIES)
+        table = pa.Table.from_batches(events, SCHEMA)
+        self._commit(lambda change: change.append(table), {INCARNATION: mark.incarnation, NEXT: str(mark.next)})
+
+    def compact(self, target_size: int) -> int:
+        self._table.refresh()
+        fewer = 0
+        for first, last, files in list(self._small(target_size)):
+            self._merge(f"offset >= {first} AND offset <= {last}")
+            fewer += files - 1
+        return fewer
+
+    def _merge(self, within: str) -> None:
+        merged = self._table.scan(row_filter=within).to_arrow().cast(SCHEMA).sort_by("offset")
+        self._commit(lambda change: change.overwrite(merged, within), {})
+
+    def expire(self, older: timedelta) -> int:
+        self._table.refresh()
+        before = datetime.now(UTC) - older
+        try:
+            self._table.maintenance.expire_snapshots().older_than(before).commit()
+        except CommitFailedException as error:
+            raise Conflict(str(error)) from error
+        self._table.refresh()
+        return self._remove_unreferenced(before)
+
+    @property
+    def _place(self) -> str:
+        return f"table {'.'.join(self._name)}"
+
+    def _opened(self, incarnation: str) -> Table:
+        try:
+            return self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            pass
+        with suppress(TableAlreadyExistsError, CommitFailedException):  # another run may have made it meanwhile
+            self._make({**PROPERTIES, INCARNATION: incarnation})
+        return self._catalog.load_table(self._name)
+
+    def _make(self, properties: dict[str, str]) -> None:
+        making = self._catalog.create_table_transaction(self._name, SCHEMA, properties=properties)
+        with making as change, change.update_spec() as update:
+            update.add_field("timestamp", DayTransform(), "day")
+
+    def _commit(self, work: Callable[[Any], object], properties: dict[str, str]) -> None:
+        try:
+            with self._table.transaction() as change:
+                work(change)
+                if properties:
+                    change.set_properties(properties)
+        except CommitFailedException as error:
+            raise Conflict(str(error)) from error
+
+    def _small(self, target_size: int) -> Iterator[tuple[int, int, int]]:
+        """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
+        files = sorted(
+            (file["partition"]["day"], *_bounds(file), file["file_size_in_bytes"])
+            for file in self._table.inspect.files().to_pylist()
+        )
+        limit = min(target_size, MERGED)
+        group: list[Any] = []
+        for file in [*files, None]:
+            fits = file and group and file[0] == group[0][0] and sum(one[3] for one in group) + file[3] <= limit
+            if group and not fits:
+                if len(group) > 1:
+                    yield group[0][1], group[-1][2], len(group)
+                group = []
+            if file and file[3] < limit:
+                group.append(file)
+
+    def _remove_unreferenced(self, before: datetime) -> int:
+        """Remove files below the table's folder that no snapshot has; of a table that isn't on a disk, none."""
+        found = urlsplit(self._table.location())
+        if found.scheme not in ("", "file"):
+            return 0
+        known = {_path(path) for path in self._referenced()}
+        gone = 0
+        for file in Path(unquote(found.path)).rglob("*"):
+            if file.is_file() and str(file) not in known and file.stat().st_mtime < before.timestamp():
+                file.unlink(missing_ok=True)
+                gone += 1
+        return gone
+
+    def _referenced(self) -> Iterator[str]:
+        table = self._table
+        yield table.metadata_location
+        for earlier in table.metadata.metadata_log:
+            yield earlier.metadata_file
+        for snapshot in table.snapshots():
+            if snapshot.manifest_list:
+                yield snapshot.manifest_list
+            for manifest in snapshot.manifests(table.io):
+                yield manifest.manifest_path
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    yield entry.data_file.file_path
+
+
+def _bounds(file: dict[str, Any]) -> tuple[int, int]:
+    offset = file["readable_metrics"]["offset"]
+    return offset["lower_bound"], offset["upper_bound"]
+
+
+def _path(address: str) -> str:
+    return unquote(urlsplit(address).path) if "://" in address else address
