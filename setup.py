@@ -33,6 +33,7 @@ TEST = [
     "standardwebhooks>=1.0",
     "trustme>=1.2",
     "hypothesis>=6.100",
+    "moto[server]>=5",
     "opentelemetry-sdk>=1.27",
     "playwright>=1.45",
     "psycopg-pool>=3.2",

@@ -23,6 +23,7 @@ from django_events.workers.loop import Exit
 
 PACKAGES = {"deltalake", "pyiceberg", "sqlalchemy", "pyspark", "pyarrow", "pandas", "numpy", "py4j"}
 FULL = "The disk is full. What was finished stays; make room and run the same again, and the rest is written."
+OF_TABLES = {"_internal", "deltalake", "pyiceberg", "sqlalchemy"}  # the first is the part of deltalake in Rust
 # What a file system says that is no mistake of ours.
 OF_DISKS = {
     ENOSPC: FULL,
@@ -127,9 +128,20 @@ def explained(extra: str = "spark") -> Iterator[None]:
         where = f" ({error.filename})" if error.filename else ""
         raise CommandError(f"{OF_DISKS[error.errno]}{where}", returncode=Exit.FAILED) from error
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+        module = type(error).__module__.partition(".")[0]
+        if module in OF_TABLES:
+            raise _of_a_table(error) from error
+        if module not in ("pyspark", "py4j", "grpc"):
             raise
         raise _of_spark(error) from error
+
+
+def _of_a_table(error: Exception) -> CommandError:
+    said = " ".join(str(error).split())
+    if "No space left on device" in said or "disk is full" in said:
+        return CommandError(FULL, returncode=Exit.FAILED)
+    message = f"The table can't be read or written: {said} What was committed stays; run the same again."
+    return CommandError(message, returncode=Exit.FAILED)
 
 
 def _of_spark(error: Exception) -> CommandError:

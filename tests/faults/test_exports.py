@@ -35,7 +35,7 @@ def test_each_event_is_in_the_files_once(log: Callable[..., Any], tmp_path: Path
     topic = log(*(Draft(value={"n": n}, type=f"t{n % 5}") for n in range(EVENTS)))
     rng, how, out = random.Random(round), HOW[round % len(HOW)], tmp_path / "out"
     words = (topic, "--to", out, "--by", "day,type", "--part", PER_PART, "--threads", 2)
-    with started(*words, said=tmp_path / "said") as first:
+    with started(*words, "--engine", "local", said=tmp_path / "said") as first:
         enough = rng.randrange(EVENTS // PER_PART)
         wait_until(lambda: first.poll() is not None or len(list(out.glob("topic=*/ids=*"))) >= enough)
         for _ in range(rng.randrange(200)):
@@ -84,7 +84,7 @@ def tried(*words: Any) -> str:
 @contextmanager
 def started(*words: Any, said: Path) -> Iterator["subprocess.Popen[bytes]"]:
     known = {"DATABASE_URL": url(connection.get_connection_params()), "PYTHONPATH": "."}
-    command = [sys.executable, "testproject/manage.py", "export_events", *map(str, words), "--engine", "local"]
+    command = [sys.executable, "testproject/manage.py", "export_events", *map(str, words)]
     with (
         said.open("w") as out,
         subprocess.Popen(

@@ -1,5 +1,6 @@
 """Tables of a lakehouse, and how they are read back: by DuckDB, from the files that the newest version names."""
 
+from contextlib import closing
 from datetime import UTC
 from io import StringIO
 from pathlib import Path
@@ -23,8 +24,9 @@ def files_of(folder: Path, format: str, topic: str = "things") -> list[str]:
     """The files of the newest version."""
     if format == "delta":
         return sorted(DeltaTable(str(folder / topic)).file_uris())
-    catalog = SqlCatalog("django_events", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
-    found = catalog.load_table(("events", topic)).inspect.files().to_pylist()
+    where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    with closing(SqlCatalog("django_events", **where)) as catalog:
+        found = catalog.load_table(("events", topic)).inspect.files().to_pylist()
     return sorted(file["file_path"].removeprefix("file://") for file in found)
 
 

@@ -82,6 +82,9 @@ class DeltaEvents:
         self._table.cleanup_metadata()
         return len(gone)
 
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
     def _opened(self) -> DeltaTable:
         if not DeltaTable.is_deltatable(self._place):
             self._refuse_foreign()

@@ -9,6 +9,7 @@ when enough events wait, or when they have waited for long enough.
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Event
@@ -94,8 +95,13 @@ def export_to_tables(
         lost.set()
         connections.cut()
 
-    with alone(dsn, place) as lock, dsn.connected() as connection, lock.watched(cancel):
-        run = _Run(wanted, connection, connections, stop, tell)
+    with (
+        alone(dsn, place) as lock,
+        dsn.connected() as connection,
+        lock.watched(cancel),
+        closing(_Run(wanted, connection, connections, stop, tell)) as run,
+    ):
+        run.open()
         run.once()
         while wanted.follow and not stop.requested and not lost.is_set():
             stop.wait(min(LOOK_EVERY, wanted.every))
@@ -119,9 +125,15 @@ class _Run:
         self._tidied_at = time.monotonic()
         self.summary = TableSummary()
         self._tables: dict[str, EventTable] = {}
+
+    def open(self) -> None:
+        """Make the tables that are not there yet."""
         for log in self._logs():
-            wanted.since.refuse_others([log])
-            self._tables[log.name] = opened(wanted, log)
+            self._tables[log.name] = opened(self._wanted, log)
+
+    def close(self) -> None:
+        for table in self._tables.values():
+            table.close()
 
     def once(self) -> None:
         """All that is in the log now."""
@@ -131,7 +143,6 @@ class _Run:
 
     def again(self) -> None:
         """What has waited for long enough, or is enough for a commit."""
-        moved = False
         for log in self._logs():
             start = self._start(log)
             if start >= log.end:
@@ -141,9 +152,6 @@ class _Run:
             if log.end - start >= self._wanted.events_per_commit or time.monotonic() - since >= self._wanted.every:
                 self._waiting_since.pop(log.name, None)
                 self._bring(log, log.end)
-                moved = True
-        if moved:
-            self._tell_positions()
         if time.monotonic() - self._tidied_at >= TIDY_EVERY:
             self.tidy()
 
@@ -172,6 +180,8 @@ class _Run:
             self._commit(log, start, until)
             self._tell(log.name, until - start, max(log.end - until, 0))
             start = until
+            if self._follower is not None:
+                self._follower.tell(self._connection, {log.id: until})
 
     def _start(self, log: TopicLog) -> int:
         """The first id that the table lacks; Refused or EventsMissing if it can't be had any more."""

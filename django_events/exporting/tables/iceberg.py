@@ -65,8 +65,12 @@ class IcebergEvents:
 
     def __init__(self, catalog: Catalog, namespace: str, topic: str, incarnation: str) -> None:
         self._catalog, self._name = catalog, (namespace, topic)
-        catalog.create_namespace_if_not_exists(namespace)
-        self._table = self._opened(incarnation)
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+            self._table = self._opened(incarnation)
+        except BaseException:
+            catalog.close()
+            raise
 
     def mark(self) -> Mark | None:
         self._table.refresh()
@@ -109,6 +113,9 @@ class IcebergEvents:
             raise Conflict(str(error)) from error
         self._table.refresh()
         return self._remove_unreferenced(before)
+
+    def close(self) -> None:
+        self._catalog.close()
 
     @property
     def _place(self) -> str:

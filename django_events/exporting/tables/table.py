@@ -54,6 +54,9 @@ class EventTable(Protocol):
     def expire(self, older: timedelta) -> int:
         """Remove versions, and files that no version has, that are older; returns how many files went."""
 
+    def close(self) -> None:
+        """Give back what is open."""
+
 
 def new_columns(known: pa.Schema, place: str) -> list[pa.Field]:
     """Columns of events that a table lacks; Refused if one of its columns has another type."""

@@ -136,6 +136,8 @@ class Command(BaseCommand):
                 raise usage("--until ends an export, and --follow goes on: say one of them.")
             if options["every"] <= 0:
                 raise usage("--every is more than 0 seconds.")
+            if options["format"] == "iceberg" and not options["catalog"] and "://" in to and not to.startswith("file:"):
+                raise usage(f"--to is {to!r}, and a catalogue in SQLite needs a disk. Say a catalogue by --catalog.")
             where = {"master": None, "remote": None}
             wanted = TableExport(
                 dsn=dsn_of(using),

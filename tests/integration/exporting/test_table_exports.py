@@ -1,12 +1,20 @@
 """Topics as tables of a lakehouse: each event once, as PostgreSQL has it, whatever else writes."""
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from threading import Barrier
 from typing import Any
+from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from django.core.management import CommandError
 
 from django_events import Draft
@@ -18,6 +26,7 @@ from django_events.exporting.writing import SCHEMA
 from tests.spark.test_batch import HOSTILE, drop_first_segment, publish, stored
 from tests.spark.test_export import incarnation
 from tests.spark.test_streaming import cut_back, make_anew
+from tests.support.processes import free_port, listens, wait_until
 from tests.support.tables import files_of, read_back, run
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -221,6 +230,83 @@ def test_a_column_is_added_and_another_type_refused(
     monkeypatch.setattr(table, "SCHEMA", others)
     with pytest.raises(CommandError, match=r"Column 'offset' of .* is int64, and that of events is string"):
         run(topic, "--to", tmp_path, format=format)
+
+
+@FORMATS
+def test_a_full_disk_is_said_and_finished_later(log: Log, tmp_path: Path, format: str) -> None:
+    if os.geteuid():
+        pytest.skip("Only root can mount a disk that is small enough to be full.")
+    topic = log(*(Draft(value=os.urandom(30_000).hex()) for _ in range(60)))
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("This machine mounts nothing, so no disk can be made full.")
+    try:
+        with pytest.raises(CommandError, match="The disk is full") as raised:
+            run(topic, "--to", small, "--part", 20, format=format)
+        assert raised.value.returncode == 1
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        run(topic, "--to", small, format=format)
+        assert read_back(small, format) == stored(topic)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store that speaks S3, with a conditional PUT."""
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=quiet, stderr=quiet) as store:
+        try:
+            wait_until(lambda: listens(port))
+            urlopen(Request(f"{address}/lake", method="PUT")).close()
+            known = {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+            for name, value in known.items():
+                monkeypatch.setenv(name, value)
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.setenv(name, "x")
+            yield "s3://lake/events"
+        finally:
+            store.kill()
+
+
+@pytest.mark.requirement("X15")
+def test_a_delta_table_may_be_in_an_object_store(log: Log, bucket: str) -> None:
+    topic = log(*(Draft(value=n) for n in range(30)))
+
+    run(topic, "--to", bucket, "--part", 10, format="delta")
+    publish(topic, *range(5))
+    run(topic, "--to", bucket, "--compact", format="delta")
+
+    table = DeltaTable(f"{bucket}/{topic}")
+    assert sorted(table.to_pyarrow_table()["offset"].to_pylist()) == list(range(1, 36))
+    assert len(table.file_uris()) == 1
+
+
+@pytest.mark.requirement("X15")
+def test_of_many_that_append_to_an_object_store_at_once_one_wins(log: Log, bucket: str) -> None:
+    topic = log(Draft(value=1))
+    place, known = f"{bucket}/{topic}", incarnation(topic)
+    rivals = [DeltaEvents(place, str(topic), known) for _ in range(8)]
+    row = SCHEMA.empty_table().to_pylist() or [dict.fromkeys(SCHEMA.names)]
+
+    def append(rival: DeltaEvents) -> bool:
+        assert rival.mark() is None
+        start.wait(60)
+        try:
+            rival.append(pa.Table.from_pylist(row, SCHEMA).to_batches(), Mark(known, 2))
+        except Conflict:
+            return False
+        return True
+
+    start = Barrier(len(rivals))
+    with ThreadPoolExecutor(len(rivals)) as pool:
+        won = list(pool.map(append, rivals))
+
+    assert sum(won) == 1
+    assert DeltaTable(place).to_pyarrow_table().num_rows == 1
 
 
 @pytest.mark.parametrize(
