@@ -44,7 +44,7 @@ def test_an_engine_goes_on_with_the_folder_of_the_other(
 
 
 def test_folders_of_both_are_called_the_same(spark: Any, log: Callable[..., Any], tmp_path: Path) -> None:
-    characters = "".join(map(chr, range(1, 256)))
+    characters = [one for one in map(chr, range(1, 130)) if not one.isalnum()]
     topic = log(
         *(Draft(value=1, type=f"a{one}b") for one in characters), Draft(value=1, type="__HIVE_DEFAULT_PARTITION__")
     )

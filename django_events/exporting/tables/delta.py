@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from django_events.exceptions import Refused
 from django_events.exporting.tables.table import Conflict, Mark, new_columns
-from django_events.exporting.writing import ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
+from django_events.exporting.writing import COMPARED, ROWS_PER_GROUP, SCHEMA, ZSTD_LEVEL
 
 DAY = pa.field("day", pa.date32())  # of `timestamp`, in UTC: Delta has no partitions that aren't columns
 WITH_DAY = SCHEMA.append(DAY)
@@ -96,6 +96,7 @@ class DeltaEvents:
                     partition_by=[DAY.name],
                     name=self._topic,
                     description=DESCRIPTION.format(topic=self._topic, incarnation=self._incarnation),
+                    configuration={"delta.dataSkippingStatsColumns": ",".join(COMPARED)},
                 )
             except DeltaError:  # another run may have made it meanwhile
                 if not DeltaTable.is_deltatable(self._place):

@@ -41,7 +41,7 @@ TIDY_EVERY = 3600.0  # seconds, while following
 CONFLICTS = 20  # commits of others, like compaction by another tool, that may come first
 
 
-class Stop(Protocol):
+class StopRequest(Protocol):
     """A request to stop; `workers.stopping` has the one of signals."""
 
     requested: bool
@@ -84,7 +84,7 @@ Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has 
 
 
 def export_to_tables(
-    wanted: TableExport, *, stop: Stop, tell: Tell = lambda topic, added, waiting: None
+    wanted: TableExport, *, stop: StopRequest, tell: Tell = lambda topic, added, waiting: None
 ) -> TableSummary:
     """Bring the tables to the end of the log, or keep them there; InUse if another command writes to the place."""
     dsn = Dsn(wanted.dsn)
@@ -115,7 +115,7 @@ class _Run:
     """A run with its tables."""
 
     def __init__(
-        self, wanted: TableExport, connection: Connection, connections: Connections, stop: Stop, tell: Tell
+        self, wanted: TableExport, connection: Connection, connections: Connections, stop: StopRequest, tell: Tell
     ) -> None:
         self._wanted, self._connection, self._connections = wanted, connection, connections
         self._stop, self._tell = stop, tell

@@ -134,6 +134,9 @@ class Command(BaseCommand):
                 raise usage("--catalog is for --format iceberg.")
             if options["follow"] and options["until"] is not None:
                 raise usage("--until ends an export, and --follow goes on: say one of them.")
+            if options["expire"] and options["until"] is not None:
+                # A run that was frozen would commit files that are removed, if this one left its events to it.
+                raise usage("--expire is for an export up to the end of the log: leave --until out.")
             if options["every"] <= 0:
                 raise usage("--every is more than 0 seconds.")
             if options["format"] == "iceberg" and not options["catalog"] and "://" in to and not to.startswith("file:"):

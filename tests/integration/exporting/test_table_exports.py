@@ -317,6 +317,7 @@ def test_of_many_that_append_to_an_object_store_at_once_one_wins(log: Log, bucke
         (["--catalog", "x"], "--catalog is for --format iceberg."),
         (["--expire", "10m"], "'10m' is no age, expected one like 7d or 12h, and an hour at least."),
         (["--follow", "--until", "3"], "--until ends an export, and --follow goes on: say one of them."),
+        (["--expire", "7d", "--until", "3"], "--expire is for an export up to the end of the log: leave --until out."),
         (["--every", "0"], "--every is more than 0 seconds."),
         (["--part", "0"], "--part is at least 1."),
     ],
