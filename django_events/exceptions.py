@@ -19,6 +19,7 @@ EventsError
 ├── LogReplaced              the log isn't the one that a position is of
 ├── HandlerTimeout           a handler took longer than its consumer allows
 ├── UnreadableEvent          no worker can read the payload of the event
+├── UnfitEvent               the value of the event doesn't fit its schema, or can't be upcast
 └── WorkerEnded              the worker's process ended while it handled the event
 """
 
@@ -111,6 +112,10 @@ class HandlerTimeout(EventsError, TimeoutError):
 
 class UnreadableEvent(EventsError):
     """The payload of the event can't be read, or was dropped from the log by retention. Its handler was not called."""
+
+
+class UnfitEvent(EventsError):
+    """The value of the event doesn't fit its schema, or no upcaster leads to the newest version of it."""
 
 
 class WorkerEnded(EventsError):

@@ -23,6 +23,7 @@ from django_events.management.events.repartitioning import REPARTITION
 from django_events.management.events.replaying import REPLAY
 from django_events.management.events.scaling import SCALE
 from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
+from django_events.management.events.schemas import SCHEMAS
 from django_events.management.events.searching import SEARCH
 from django_events.management.events.shards import SHARDS
 from django_events.management.events.snapshotting import SNAPSHOT
@@ -46,6 +47,7 @@ ALL = (
     FATE,
     MATCH,
     SEARCH,
+    SCHEMAS,
     PUBLISH,
     SCHEDULED,
     CANCEL,

@@ -70,6 +70,7 @@ def test_all_of_a_log_is_seen_in_both_directions(olga, long_log):
 
 @pytest.mark.parametrize("searched", [1_000, 15])
 @pytest.mark.parametrize("query", ["type=odd", "key=k3", "partition=2", "type=even&key=k2&partition=1", "type=none"])
+@pytest.mark.few(3)
 def test_filters_find_all_there_is_page_by_page(olga, long_log, monkeypatch, searched, query):
     monkeypatch.setattr(log_pages, "SEARCHED", searched)
     asked = dict(part.split("=") for part in query.split("&"))
@@ -152,6 +153,7 @@ def test_an_empty_log(olga, things):
         "topic/?database=nowhere", "topic/%00/change/", "topic/٣/change/",
     ],
 )  # fmt: skip
+@pytest.mark.few(3)
 def test_a_wrong_address_is_not_found(olga, things, page):
     assert (
         olga.get(

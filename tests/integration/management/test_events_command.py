@@ -438,6 +438,7 @@ def test_a_wrong_setting_is_a_line_and_exit_code_1(events: Run, settings: Any, v
     ],
     ids=lambda arguments: arguments[0],
 )
+@pytest.mark.few(4)
 def test_an_unknown_consumer_is_wrong_usage_and_the_likely_one_is_named(
     events: Run, things, make_consumer, arguments: list[str]
 ) -> None:
@@ -790,6 +791,7 @@ def test_publish_where_a_transaction_is_required(events: Run, things, settings) 
         (["orders", "--body-file", "/no/such/file"], 1, "The file '/no/such/file' can't be read"),
     ],
 )
+@pytest.mark.few(4)
 def test_publish_refuses(events: Run, arguments: list[str], code: int, said: str) -> None:
     answer = events("publish", *arguments)
 
@@ -893,6 +895,7 @@ def test_skip_is_a_dry_run_unless_told_to(events: Run, things, make_consumer) ->
     ],
 )
 @pytest.mark.parametrize("execute", [[], ["--execute"]], ids=["dry run", "execute"])
+@pytest.mark.few(4)
 def test_skip_refuses(
     events: Run, things, lanes, make_consumer, arguments: list[str], code: int, said: str, execute: list[str]
 ) -> None:
@@ -1082,6 +1085,7 @@ def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer
         (["--to", "end", "--wait", "0"], 2, "0 is too few"),
     ],
 )
+@pytest.mark.few(4)
 def test_rewind_refuses(events: Run, things, make_consumer, arguments: list[str], code: int, said: str) -> None:
     reader = make_consumer(things, handler=take)
     fill(things, 1)
@@ -1241,6 +1245,7 @@ def test_dead_letters_are_counted_by_error(events: Run, varied) -> None:
     ],
 )
 @pytest.mark.requirement("S6")
+@pytest.mark.few(4)
 def test_dead_letters_are_chosen_alike_to_list_and_to_act(
     events: Run, varied, arguments: list[str], ids: list[int]
 ) -> None:
@@ -1351,6 +1356,7 @@ def test_redrive_all(events: Run, burying) -> None:
         (["things/1", "--all"], 2, "or say --all: one of these three."),
     ],
 )
+@pytest.mark.few(4)
 def test_redrive_refuses(events: Run, burying, arguments: list[str], code: int, said: str, execute: list[str]) -> None:
     answer = events("redrive", "reader", *arguments, *execute)
 
@@ -1519,6 +1525,7 @@ SUBCOMMANDS = {
     "fate": ["orders/1"],
     "match": ["billing"],
     "search": ["orders", "a text"],
+    "schemas": [],
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1", "--reason", "a test"],
@@ -1562,6 +1569,7 @@ def test_every_subcommand_is_in_the_list():
 
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)
 @pytest.mark.parametrize("alias", ["unreachable"], indirect=True)
+@pytest.mark.few(6)
 def test_a_database_out_of_reach_has_an_exit_code_of_its_own(events: Run, alias: str, subcommand: str) -> None:
     answer = events(subcommand, *SUBCOMMANDS[subcommand], "--database", alias, "--format", "json")
 
@@ -1573,6 +1581,7 @@ def test_a_database_out_of_reach_has_an_exit_code_of_its_own(events: Run, alias:
 
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)
 @pytest.mark.parametrize("alias", ["empty"], indirect=True)
+@pytest.mark.few(6)
 def test_a_database_without_tables_names_the_way_out(events: Run, alias: str, subcommand: str) -> None:
     answer = events(subcommand, *SUBCOMMANDS[subcommand], "--database", alias)
 

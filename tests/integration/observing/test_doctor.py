@@ -705,6 +705,7 @@ def test_a_connection_that_is_lost_on_the_way_is_told_as_lost():
             one(reach.pooler(Database(using)))
 
 
+@pytest.mark.long
 def test_a_pooler_is_found(processes: Processes, pooler: str):
     processes.url = pooler
     told = processes.run("events", "doctor", "--format", "json")

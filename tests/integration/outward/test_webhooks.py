@@ -561,6 +561,7 @@ def test_hostile_receivers_lose_nothing_and_hold_up_no_other(things, make_webhoo
 
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize("many", [60, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.few(1)
 def test_many_slow_endpoints_hold_up_no_fast_one(things, make_webhook, many):
     patient = {**ALLOWED, "WEBHOOK_TIMEOUT": timedelta(minutes=10)}
     with Receiver() as slow, Receiver() as fast:
