@@ -23,6 +23,11 @@ from django_events.workers.loop import Exit
 
 PACKAGES = {"deltalake", "pyiceberg", "sqlalchemy", "pyspark", "pyarrow", "pandas", "numpy", "py4j"}
 FULL = "The disk is full. What was finished stays; make room and run the same again, and the rest is written."
+LOCKED = (
+    "The catalogue of the tables is locked by another process, in SQLite's file: one that was frozen in the middle of a "
+    "commit has it until it goes on or ends. Nothing was added. End that process and run the same again, or keep the "
+    "tables in a catalogue of your own, by --catalog."
+)
 OF_TABLES = {"_internal", "deltalake", "pyiceberg", "sqlalchemy"}  # the first is the part of deltalake in Rust
 # What a file system says that is no mistake of ours.
 OF_DISKS = {
@@ -138,6 +143,8 @@ def explained(extra: str = "spark") -> Iterator[None]:
 
 def _of_a_table(error: Exception) -> CommandError:
     said = " ".join(str(error).split())
+    if "database is locked" in said:
+        return CommandError(LOCKED, returncode=Exit.FAILED)
     if "No space left on device" in said or "disk is full" in said:
         return CommandError(FULL, returncode=Exit.FAILED)
     message = f"The table can't be read or written: {said} What was committed stays; run the same again."
