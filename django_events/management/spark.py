@@ -24,8 +24,8 @@ from django_events.workers.loop import Exit
 PACKAGES = {"deltalake", "pyiceberg", "sqlalchemy", "pyspark", "pyarrow", "pandas", "numpy", "py4j"}
 FULL = "The disk is full. What was finished stays; make room and run the same again, and the rest is written."
 LOCKED = (
-    "The catalogue of the tables is locked by another process, in SQLite's file: one that was frozen in the middle of a "
-    "commit has it until it goes on or ends. Nothing was added. End that process and run the same again, or keep the "
+    "The catalogue of the tables is locked by another process, in SQLite's file: one that was frozen in the middle of "
+    "a commit has it until it goes on or ends. Nothing was added. End that process and run the same again, or keep the "
     "tables in a catalogue of your own, by --catalog."
 )
 OF_TABLES = {"_internal", "deltalake", "pyiceberg", "sqlalchemy"}  # the first is the part of deltalake in Rust
