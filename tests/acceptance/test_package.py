@@ -107,6 +107,7 @@ def test_it_says_what_it_is_and_needs(wheel, names):
         "dev",
         "metrics",
         "opentelemetry",
+        "schemas",
         "spark",
         "test",
         "webhooks",

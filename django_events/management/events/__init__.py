@@ -31,6 +31,7 @@ from django_events.management.events.status import STATUS
 from django_events.management.events.subscribing import SUBSCRIBE, UNSUBSCRIBE
 from django_events.management.events.tailing import TAIL
 from django_events.management.events.verifying import VERIFY
+from django_events.management.events.webhooks import WEBHOOKS
 from django_events.management.events.workers import WORKERS
 
 ALL = (
@@ -57,6 +58,7 @@ ALL = (
     SNAPSHOT,
     SUBSCRIBE,
     UNSUBSCRIBE,
+    WEBHOOKS,
     CLAIM,
     ACK,
     NACK,

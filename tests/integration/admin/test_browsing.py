@@ -444,6 +444,7 @@ def test_a_consumer_that_nothing_serves_is_not_called_idle(olga, things, make_co
     with connection.cursor() as cursor:
         log = log_table(topic_of(things).pk)
         cursor.execute(f"UPDATE {log} SET logged_at = logged_at - interval '1 hour'")
+        cursor.execute("UPDATE django_events_consumer SET registered_at = registered_at - interval '1 hour'")
     for page in ("/admin/django_events/consumer/", address("consumer", consumer_of(reader))):
         told = olga.get(page).content.decode()
         assert ">unserved<" in told

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import CommandError, call_command
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings
 from pydantic import BaseModel, Field
 
@@ -525,3 +525,22 @@ def test_snapshots_of_an_outbox_are_of_a_type_of_their_own(make_topic):
     with described_as(library, schemas=(Paid,), undescribed="pass"):
         snapshot(Book, reason="a test", restart=True)
     assert len(published(library)) == before + 1
+
+
+def test_a_log_out_of_reach_is_said(orders):
+    elsewhere = {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": "1"}
+    connections.settings["away"] = {**connections["default"].settings_dict, **elsewhere}
+    try:
+        with pytest.raises(CommandError, match="The database 'away' can't be reached") as raised:
+            run("described", "--database", "away")
+        assert raised.value.returncode == 75
+    finally:
+        connections["away"].close()
+        del connections["away"]
+        del connections.settings["away"]
+
+
+def test_a_topic_that_is_not_migrated_is_said(orders):
+    declarations.topic("unmigrated", schemas=[Placed])
+    with pytest.raises(CommandError, match="has no topic 'unmigrated'"):
+        run("unmigrated")

@@ -12,6 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, connections
+from django.db.models import F
 
 from django_events import Backoff, Draft, declarations, models, publish, publish_many
 from django_events.log import inventory
@@ -96,11 +97,15 @@ def take(event: object) -> None:
 
 
 def age_log(topic: declarations.DeclaredTopic, by: timedelta) -> None:
-    """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it."""
+    """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it.
+
+    And as if its consumers had been registered then.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {log_table(Topic.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
         )
+    Consumer.objects.update(registered_at=F("registered_at") - by)
 
 
 def kinds(answer: Answer) -> list[tuple[str, str | None]]:
@@ -1535,6 +1540,7 @@ SUBCOMMANDS = {
     "snapshot": ["shop.Product"],
     "subscribe": ["acme", "orders", "--keep"],
     "unsubscribe": ["acme"],
+    "webhooks": [],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],
@@ -1561,13 +1567,14 @@ SUBCOMMANDS = {
     "bench": [],
     "grants": ["--role", "reader"],
 }
+ASKING = [name for name in SUBCOMMANDS if name != "schemas"]  # it asks the database about a topic with schemas only
 
 
 def test_every_subcommand_is_in_the_list():
     assert list(SUBCOMMANDS) == [subcommand.name for subcommand in ALL]
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("subcommand", ASKING)
 @pytest.mark.parametrize("alias", ["unreachable"], indirect=True)
 @pytest.mark.few(6)
 def test_a_database_out_of_reach_has_an_exit_code_of_its_own(events: Run, alias: str, subcommand: str) -> None:
@@ -1579,7 +1586,7 @@ def test_a_database_out_of_reach_has_an_exit_code_of_its_own(events: Run, alias:
     assert "secret" not in answer.err
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("subcommand", ASKING)
 @pytest.mark.parametrize("alias", ["empty"], indirect=True)
 @pytest.mark.few(6)
 def test_a_database_without_tables_names_the_way_out(events: Run, alias: str, subcommand: str) -> None:
