@@ -51,14 +51,14 @@ def test_without_a_second_connection_it_is_another_session(connect: Connect, mon
         raise OperationalError("too many clients")
 
     connect().execute(LOCK)
-    monkeypatch.setattr(blocking, "_blockers", refuse)
+    monkeypatch.setattr(blocking, "blockers", refuse)
 
     assert blocker_of(wait_for_the_lock("default")) == "another session"
 
 
 def test_what_is_done_soon_opens_no_second_connection(monkeypatch: pytest.MonkeyPatch):
     asked = []
-    monkeypatch.setattr(blocking, "_blockers", lambda *arguments: asked.append(arguments) or [])
+    monkeypatch.setattr(blocking, "blockers", lambda *arguments: asked.append(arguments) or [])
     with sql.batch("default"), watched("default"), connection.cursor() as cursor:
         cursor.execute(LOCK)
 
