@@ -6,7 +6,6 @@ commits that set the same one conflict, whatever the retries.
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +71,6 @@ class DeltaEvents:
         except CommitFailedError as error:
             raise Conflict(str(error)) from error
         return int(done["numFilesRemoved"] - done["numFilesAdded"])
-
-    def expire(self, older: timedelta) -> int:
-        """Delta forgets versions when it writes a checkpoint, by its own setting; here their files are removed."""
-        self._table.update_incremental()
-        hours = int(older.total_seconds() // 3600)
-        gone = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
-        self._table.create_checkpoint()
-        self._table.cleanup_metadata()
-        return len(gone)
 
     def close(self) -> None:
         """Nothing is open between two calls."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import timedelta
 from threading import Event
 from typing import Protocol
 
@@ -65,7 +64,6 @@ class TableExport:
     follow: bool = False
     every: float = 60.0
     compact: bool = False
-    expire: timedelta | None = None
     consumer: str | None = None
     allow_loss: bool = False
 
@@ -77,7 +75,6 @@ class TableSummary:
     events: int = 0
     commits: int = 0
     files_fewer: int = 0
-    files_removed: int = 0
 
 
 Tell = Callable[[str, int, int], None]  # a topic, how many events a commit has added, and how many wait
@@ -106,7 +103,7 @@ def export_to_tables(
         while wanted.follow and not stop.requested and not lost.is_set():
             stop.wait(min(LOOK_EVERY, wanted.every))
             run.again()
-        if not wanted.follow:
+        if not wanted.follow and not lost.is_set():
             run.tidy()
     return run.summary
 
@@ -156,14 +153,14 @@ class _Run:
             self.tidy()
 
     def tidy(self) -> None:
-        """Merge small files, and remove what is old, if that is wanted. What comes in between makes it wait."""
+        """Merge small files, if that is wanted. What comes in between makes it wait."""
         self._tidied_at = time.monotonic()
         for table in self._tables.values():
+            if self._stop.requested:
+                return
             try:
                 if self._wanted.compact:
                     self.summary.files_fewer += table.compact(self._wanted.target_size)
-                if self._wanted.expire is not None:
-                    self.summary.files_removed += table.expire(self._wanted.expire)
             except Conflict:
                 continue
 

@@ -7,10 +7,8 @@ by default, and two exporters at once would double every event without a word: `
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -53,11 +51,12 @@ def configured(name: str, namespace: str) -> tuple[Catalog, str]:
     """A catalogue that PyIceberg is told of, by `.pyiceberg.yaml` or the environment."""
     try:
         return load_catalog(name), namespace
-    except ValueError as error:
+    except ValueError:  # its text has the address, and with it a password
         raise Invalid(
-            f"PyIceberg knows no catalogue {name!r}: {error}. Expected it in .pyiceberg.yaml, or as "
-            f"PYICEBERG_CATALOG__{name.upper()}__URI."
-        ) from error
+            f"PyIceberg can't open catalogue {name!r}. Expected its address in .pyiceberg.yaml, or as "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI, beginning with http://, https://, thrift://, sqlite:// or "
+            "postgresql://, or with a `type` beside it."
+        ) from None
 
 
 class IcebergEvents:
@@ -83,14 +82,32 @@ class IcebergEvents:
         return Mark(known[INCARNATION], int(known[NEXT])) if NEXT in known else None
 
     def append(self, events: Iterable[pa.RecordBatch], mark: Mark) -> None:
-        if lacking := new_columns(self._table.schema().as_arrow(), self._place):
-            with self._table.update_schema() as update:
-                update.union_by_name(pa.schema(lacking))
-        if any(self._table.properties.get(name) != value for name, value in NO_RETRIES.items()):
-            with self._table.transaction() as change:
-                change.set_properties(NO_RETRIES)
+        self._make_ready()
         table = pa.Table.from_batches(events, SCHEMA)
         self._commit(lambda change: change.append(table), {INCARNATION: mark.incarnation, NEXT: str(mark.next)})
+
+    def _make_ready(self) -> None:
+        """Give the table what an append needs; Conflict if it isn't any more what `mark` has seen.
+
+        These commits don't say on which snapshot they stand, and bring the newest one along: without the comparison an
+        append would then stand on the one of another exporter.
+        """
+        seen = self._seen()
+        try:
+            if lacking := new_columns(self._table.schema().as_arrow(), self._place):
+                with self._table.update_schema() as update:
+                    update.union_by_name(pa.schema(lacking))
+            if any(self._table.properties.get(name) != value for name, value in NO_RETRIES.items()):
+                with self._table.transaction() as change:
+                    change.set_properties(NO_RETRIES)
+        except CommitFailedException as error:
+            raise Conflict(str(error)) from error
+        if self._seen() != seen:
+            raise Conflict(f"{self._place} had a commit of another writer.")
+
+    def _seen(self) -> tuple[int | None, str | None, str | None]:
+        snapshot, known = self._table.current_snapshot(), self._table.properties
+        return snapshot.snapshot_id if snapshot else None, known.get(INCARNATION), known.get(NEXT)
 
     def compact(self, target_size: int) -> int:
         self._table.refresh()
@@ -101,18 +118,8 @@ class IcebergEvents:
         return fewer
 
     def _merge(self, within: str) -> None:
-        merged = self._table.scan(row_filter=within).to_arrow().cast(SCHEMA).sort_by("offset")
+        merged = self._table.scan(row_filter=within).to_arrow().cast(self._table.schema().as_arrow()).sort_by("offset")
         self._commit(lambda change: change.overwrite(merged, within), {})
-
-    def expire(self, older: timedelta) -> int:
-        self._table.refresh()
-        before = datetime.now(UTC) - older
-        try:
-            self._table.maintenance.expire_snapshots().older_than(before).commit()
-        except CommitFailedException as error:
-            raise Conflict(str(error)) from error
-        self._table.refresh()
-        return self._remove_unreferenced(before)
 
     def close(self) -> None:
         self._catalog.close()
@@ -147,8 +154,9 @@ class IcebergEvents:
     def _small(self, target_size: int) -> Iterator[tuple[int, int, int]]:
         """Ids from and to of neighbouring files of one day that are small, and how many files they are."""
         files = sorted(
-            (file["partition"]["day"], *_bounds(file), file["file_size_in_bytes"])
-            for file in self._table.inspect.files().to_pylist()
+            (file["partition"]["day"], *file_bounds, file["file_size_in_bytes"])
+            for file in self._table.inspect.data_files().to_pylist()
+            if None not in (file_bounds := _bounds(file))
         )
         limit = min(target_size, MERGED)
         group: list[Any] = []
@@ -161,37 +169,7 @@ class IcebergEvents:
             if file and file[3] < limit:
                 group.append(file)
 
-    def _remove_unreferenced(self, before: datetime) -> int:
-        """Remove files below the table's folder that no snapshot has; of a table that isn't on a disk, none."""
-        found = urlsplit(self._table.location())
-        if found.scheme not in ("", "file"):
-            return 0
-        known = {_path(path) for path in self._referenced()}
-        gone = 0
-        for file in Path(unquote(found.path)).rglob("*"):
-            if file.is_file() and str(file) not in known and file.stat().st_mtime < before.timestamp():
-                file.unlink(missing_ok=True)
-                gone += 1
-        return gone
-
-    def _referenced(self) -> Iterator[str]:
-        table = self._table
-        yield table.metadata_location
-        for earlier in table.metadata.metadata_log:
-            yield earlier.metadata_file
-        for snapshot in table.snapshots():
-            if snapshot.manifest_list:
-                yield snapshot.manifest_list
-            for manifest in snapshot.manifests(table.io):
-                yield manifest.manifest_path
-                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                    yield entry.data_file.file_path
-
 
 def _bounds(file: dict[str, Any]) -> tuple[int, int]:
     offset = file["readable_metrics"]["offset"]
     return offset["lower_bound"], offset["upper_bound"]
-
-
-def _path(address: str) -> str:
-    return unquote(urlsplit(address).path) if "://" in address else address

@@ -6,7 +6,6 @@ another one came in between. So a process that was frozen, or has lost its lock,
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Protocol
 
 import pyarrow as pa
@@ -50,9 +49,6 @@ class EventTable(Protocol):
 
     def compact(self, target_size: int) -> int:
         """Merge small files; returns how many became fewer. Conflict if another commit came first."""
-
-    def expire(self, older: timedelta) -> int:
-        """Remove versions, and files that no version has, that are older; returns how many files went."""
 
     def close(self) -> None:
         """Give back what is open."""

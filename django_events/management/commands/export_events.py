@@ -58,9 +58,6 @@ class Command(BaseCommand):
             "--catalog", metavar="NAME", help="Of Iceberg: a catalogue of PyIceberg; --to is a namespace."
         )
         parser.add_argument("--compact", action="store_true", help="Of a table: merge small files.")
-        parser.add_argument(
-            "--expire", metavar="AGE", help="Of a table: remove versions and files that are older, like 7d."
-        )
         add_spark(parser)
 
     def handle(self, *args: Any, topics: list[str], to: str, verbosity: int, **options: Any) -> None:
@@ -68,7 +65,7 @@ class Command(BaseCommand):
         if options["format"] in TABLES:
             self._to_tables(using, topics, to, verbosity=verbosity, **options)
             return
-        for name in ("follow", "consumer", "catalog", "compact", "expire"):
+        for name in ("follow", "consumer", "catalog", "compact"):
             if options[name]:
                 raise usage(f"--{name} is for --format {' or '.join(TABLES)}.")
         engine, threads = options["engine"], options["threads"]
@@ -134,9 +131,6 @@ class Command(BaseCommand):
                 raise usage("--catalog is for --format iceberg.")
             if options["follow"] and options["until"] is not None:
                 raise usage("--until ends an export, and --follow goes on: say one of them.")
-            if options["expire"] and options["until"] is not None:
-                # A run that was frozen would commit files that are removed, if this one left its events to it.
-                raise usage("--expire is for an export up to the end of the log: leave --until out.")
             if options["every"] <= 0:
                 raise usage("--every is more than 0 seconds.")
             if options["format"] == "iceberg" and not options["catalog"] and "://" in to and not to.startswith("file:"):
@@ -155,7 +149,6 @@ class Command(BaseCommand):
                 follow=options["follow"],
                 every=options["every"],
                 compact=options["compact"],
-                expire=layout.parse_age(options["expire"]) if options["expire"] else None,
                 consumer=options["consumer"],
                 allow_loss=options["allow_loss"],
             )
@@ -177,8 +170,8 @@ class Command(BaseCommand):
             )
         else:
             self.stdout.write(f"Nothing to export: all of that is in {wanted.path}.")
-        if wanted.compact or wanted.expire:
-            self.stdout.write(f"Files that were merged: {done.files_fewer:,}; removed: {done.files_removed:,}.")
+        if wanted.compact:
+            self.stdout.write(f"Files that were merged: {done.files_fewer:,}.")
 
 
 def _since(started: float) -> timedelta:
