@@ -35,6 +35,7 @@ FAMILIES = (
     "compacting",
     "reading",
     "pipeline",
+    "files",
     "streams",
 )
 
