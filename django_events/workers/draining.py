@@ -173,15 +173,22 @@ class _Handler(BoundHandler):
         super().__init__(consumer)
         self._raise_errors = raise_errors
 
-    def call(self, lease: Lease, events: Sequence[ReceivedEvent], *, enough: Enough = lambda: False) -> int:
+    def call(
+        self,
+        lease: Lease,
+        events: Sequence[ReceivedEvent],
+        *,
+        enough: Enough = lambda: False,
+        redriven: bool = False,
+    ) -> int:
         # A worker settles as many events together as there is time for, and handles those before a failing one
         # again. A test counts calls, so here each event is settled by itself, however long it takes.
         try:
             if self.consumer.transactional:
-                return super().call(lease, events, enough=lambda: True)
+                return super().call(lease, events, enough=lambda: True, redriven=redriven)
             # In autocommit, what such a handler wrote before its error stays: here too, if that is possible.
             with _undone_if_broken(lease.using):
-                return super().call(lease, events, enough=lambda: True)
+                return super().call(lease, events, enough=lambda: True, redriven=redriven)
         except HandlerFailed as failed:
             if not self._raise_errors or _is_decision(failed.error):
                 raise

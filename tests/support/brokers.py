@@ -1,16 +1,30 @@
-"""A Redis of the test's own, which keeps what it accepted over a kill."""
+"""Brokers of the test's own, which keep what they accepted over a kill."""
 
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testproject.private_postgres.server import choose_free_port
 from tests.support.processes import wait_until
 
 REDIS = shutil.which("redis-server", path="/usr/bin:/usr/local/bin:/opt/homebrew/bin")
+
+
+class Entry(NamedTuple):
+    """A message as a reader of the broker finds it."""
+
+    log: str  # the stream, or the topic and its partition
+    address: str
+    attributes: dict[str, str]
+    data: str | None
+    id: str
+
+    @property
+    def event_id(self) -> int:
+        return int(self.address.rpartition("/")[2])
 
 
 class Redis:
@@ -46,10 +60,33 @@ class Redis:
         except RedisError:  # also while it reads its file
             return False
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the settings have them."""
+        return {"host": "127.0.0.1", "port": self.port, "socket_timeout": 3.0}
+
     def client(self) -> Any:
         from redis import Redis as Client
 
         return Client.from_url(self.url, decode_responses=True)
+
+    def entries(self, pattern: str = "*") -> list["Entry"]:
+        """All that is in streams whose names match, stream by stream."""
+        with self.client() as client:
+            return [
+                Entry(stream, fields["ce_id"], fields, fields["data"], entry_id)
+                for stream in sorted(client.scan_iter(pattern, _type="stream"))
+                for entry_id, fields in client.xrange(stream)
+            ]
+
+    def clear(self) -> None:
+        with self.client() as client:
+            client.flushall()
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.thaw()
+            self.kill()
 
     def wait_until_unacknowledged_for(self, *, seconds: float) -> None:
         """Until Celery's tasks that no worker acknowledged have been out for so long."""

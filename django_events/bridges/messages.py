@@ -1,0 +1,63 @@
+"""What a relay sends of an event: a CloudEvent, or its value.
+
+message = message_of(event, relay, route)
+
+All forms carry the event's address, source and time as attributes: by them a reader finds doubles, and a relay finds
+out what a target has.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from django_events.bridges.protocol import RelayMessage, Route
+from django_events.event_columns import EVENT
+from django_events.exceptions import UnreadableEvent
+from django_events.outward.bodies import CLOUDEVENT, CLOUDEVENT_BINARY, written
+from django_events.received import ReceivedEvent
+
+if TYPE_CHECKING:
+    from django_events.declarations import DeclaredRelay
+
+PREFIX = "ce-"
+ALWAYS = ("id", "source", "time")  # attributes of each message, whatever its form
+VALUE, BODY = EVENT.index("value"), EVENT.index("body")
+
+
+def message_of(
+    event: ReceivedEvent, relay: "DeclaredRelay", route: Route, *, redriven: bool = False
+) -> RelayMessage | None:
+    """An event as the relay sends it; None if its `transform` leaves it out. It raises what `transform` raises."""
+    body: bytes | None = None
+    if relay.transform is not None and not event.erased:
+        sent = relay.transform(event)
+        if sent is None:
+            return None
+        body = sent if isinstance(sent, bytes) else None
+        event = _with_value(event, sent)
+    binary = written(event, CLOUDEVENT_BINARY)
+    named = {name.removeprefix(PREFIX): unquote(text) for name, text in binary.headers.items() if name[:3] == PREFIX}
+    headers = {name: text for name, text in binary.headers.items() if name[:3] != PREFIX}
+    null = event.erased or (event.body is None and event.value is None)
+    if relay.form == CLOUDEVENT:
+        structured = written(event, CLOUDEVENT)
+        headers = {name: text for name, text in structured.headers.items() if name in ("content-type", *headers)}
+        content: bytes | None = structured.body
+    else:
+        content = None if null else binary.body if body is None else body
+    if relay.form != CLOUDEVENT_BINARY:
+        named = {name: named[name] for name in ALWAYS}
+    return RelayMessage(event.id, event.address, route, event.key, named, headers, content, redriven)
+
+
+def _with_value(event: ReceivedEvent, value: Any) -> ReceivedEvent:
+    """The same event with what `transform` made of it."""
+    columns = list(event.columns)
+    if isinstance(value, bytes):
+        columns[VALUE], columns[BODY] = None, value
+    else:
+        try:
+            columns[VALUE], columns[BODY] = json.dumps(value, ensure_ascii=False, allow_nan=False), None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UnreadableEvent(f"What transform returned is no JSON: {type(error).__name__}: {error}") from error
+    return type(event)(event.topic, columns, consumer=event.consumer, attempt=event.attempt, database=event.database)
