@@ -15,12 +15,16 @@ METRICS = ["prometheus-client>=0.20"]
 OPENTELEMETRY = ["opentelemetry-api>=1.27"]
 WEBHOOKS = ["aiohttp>=3.12"]
 REDIS = ["redis>=5"]
+NATS = ["nats-py>=2.11"]
+KAFKA = ["confluent-kafka>=2.5"]
 TEST = [
     *DEMO,
     *METRICS,
     *OPENTELEMETRY,
     *WEBHOOKS,
     *REDIS,
+    *NATS,
+    *KAFKA,
     "pyspark[connect]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
@@ -73,6 +77,8 @@ setup(
         "opentelemetry": OPENTELEMETRY,
         "webhooks": WEBHOOKS,
         "redis": REDIS,
+        "nats": NATS,
+        "kafka": KAFKA,
         "demo": DEMO,
         "bench": BENCH,
         "test": TEST,

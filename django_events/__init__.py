@@ -47,6 +47,8 @@ _HOMES = {
     "end_streams": "django_events.live.server_sent_events",
     "end_streams_on_sigterm": "django_events.live.server_sent_events",
     "event_context": "django_events.publishing.session_settings",
+    "jetstream": "django_events.bridges.jetstream",
+    "kafka": "django_events.bridges.kafka",
     "listen": "django_events.live.listening",
     "outbox": "django_events.publishing.outbox",
     "projection": "django_events.declarations",
@@ -94,6 +96,8 @@ __all__ = [
     "end_streams",
     "end_streams_on_sigterm",
     "event_context",
+    "jetstream",
+    "kafka",
     "listen",
     "outbox",
     "projection",
@@ -112,6 +116,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from django_events.bridges.jetstream import jetstream
+    from django_events.bridges.kafka import kafka
     from django_events.bridges.redis_streams import redis_stream
     from django_events.consuming.claiming import Claimed, claim
     from django_events.declarations import (

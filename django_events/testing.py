@@ -13,7 +13,7 @@ will do: nothing is committed, no thread is started, and nothing is left behind.
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import merge
@@ -170,7 +170,7 @@ def deliver(
     handler = BoundHandler(declared)
     argument = received if declared.batch_size is not None else received[0]
     if not declared.transactional:
-        with children_left_behind():
+        with closing(handler), children_left_behind():
             return handler.invoke(argument)
     with transaction.atomic(using), children_left_behind():
         result = handler.invoke(argument)
