@@ -56,8 +56,8 @@ class Relaying:
     def __init__(self, relay: DeclaredRelay) -> None:
         self._relay = relay
         self._outage = Outage(relay)
-        self._thread = threading.local()
-        self._all: list[Opened] = []
+        self._using = ""
+        self._opened: dict[int, Opened] = {}  # by thread
 
     def __call__(self, events: Sequence[ReceivedEvent]) -> None:
         self._relay_all(events, redriven=False)
@@ -68,13 +68,14 @@ class Relaying:
 
     def close(self) -> None:
         """Close the bridges of all threads."""
-        while self._all:
-            self._all.pop().bridge.close()
+        while self._opened:
+            _, opened = self._opened.popitem()
+            opened.bridge.close()
 
     def _relay_all(self, events: Sequence[ReceivedEvent], *, redriven: bool) -> None:
-        self._thread.using = events[0].database
+        self._using = events[0].database
         try:
-            opened = self._opened()
+            opened = self._open()
             batch = self._batch(events, opened.bridge.largest, redriven=redriven)
             sent = self._send_all(opened, batch.messages)
         except _Stuck as stuck:
@@ -171,7 +172,7 @@ class Relaying:
         return found.event_id
 
     def _refuse_stranger(self, found: Newest, log: str) -> None:
-        topic, using = self._relay.topics[0], self._thread.using
+        topic, using = self._relay.topics[0], self._using
         if found.address and found.address.rpartition("/")[0] != topic:
             raise TargetUnavailable(
                 f"{log!r} has {found.address} as its newest message, which is not of topic {topic!r}. Each relay needs "
@@ -194,23 +195,16 @@ class Relaying:
     def _target(self) -> Any:
         return self._relay.to
 
-    def _opened(self) -> Opened:
-        found: Opened | None = getattr(self._thread, "opened", None)
-        if found is None:
-            bridge: Bridge = self._target.bridge()
-            found = Opened(bridge)
-            self._thread.opened = found
-            self._all.append(found)
-            bridge.open()
+    def _open(self) -> Opened:
+        thread = threading.get_ident()
+        if (found := self._opened.get(thread)) is None:
+            found = self._opened[thread] = Opened(self._target.bridge())
+            found.bridge.open()
         return found
 
     def _drop(self) -> None:
         """Close this thread's bridge: the next attempt opens another one."""
-        found: Opened | None = getattr(self._thread, "opened", None)
-        if found is not None:
-            self._thread.opened = None
-            if found in self._all:
-                self._all.remove(found)
+        if (found := self._opened.pop(threading.get_ident(), None)) is not None:
             found.bridge.close()
 
 
