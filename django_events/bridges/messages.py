@@ -8,18 +8,16 @@ out what a target has.
 
 import json
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from django_events.bridges.protocol import RelayMessage, Route
 from django_events.event_columns import EVENT
 from django_events.exceptions import UnreadableEvent
-from django_events.outward.bodies import CLOUDEVENT, CLOUDEVENT_BINARY, written
+from django_events.outward.bodies import CLOUDEVENT, CLOUDEVENT_BINARY, binary_parts, written
 from django_events.received import ReceivedEvent
 
 if TYPE_CHECKING:
     from django_events.declarations import DeclaredRelay
 
-PREFIX = "ce-"
 ALWAYS = ("id", "source", "time")  # attributes of each message, whatever its form
 VALUE, BODY = EVENT.index("value"), EVENT.index("body")
 
@@ -29,22 +27,21 @@ def message_of(
 ) -> RelayMessage | None:
     """An event as the relay sends it; None if its `transform` leaves it out. It raises what `transform` raises."""
     body: bytes | None = None
+    content: bytes | None
     if relay.transform is not None and not event.erased:
         sent = relay.transform(event)
         if sent is None:
             return None
         body = sent if isinstance(sent, bytes) else None
         event = _with_value(event, sent)
-    binary = written(event, CLOUDEVENT_BINARY)
-    named = {name.removeprefix(PREFIX): unquote(text) for name, text in binary.headers.items() if name[:3] == PREFIX}
-    headers = {name: text for name, text in binary.headers.items() if name[:3] != PREFIX}
+    parts = binary_parts(event)
+    named, headers = parts.attributes, {"content-type": parts.content_type, **parts.trace}
     null = event.erased or (event.body is None and event.value is None)
     if relay.form == CLOUDEVENT:
         structured = written(event, CLOUDEVENT)
-        headers = {name: text for name, text in structured.headers.items() if name in ("content-type", *headers)}
-        content: bytes | None = structured.body
+        headers, content = structured.headers, structured.body
     else:
-        content = None if null else binary.body if body is None else body
+        content = None if null else parts.body if body is None else body
     if relay.form != CLOUDEVENT_BINARY:
         named = {name: named[name] for name in ALWAYS}
     return RelayMessage(event.id, event.address, route, event.key, named, headers, content, redriven)

@@ -355,11 +355,15 @@ def _hung(using: str) -> Iterator[Finding]:
 def _retrying(standings: list[Standing]) -> Iterator[Finding]:
     for one in standings:
         if one.state == "retrying" and one.retry_at is not None:
-            what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % {
+            facts = {
                 "event": f"{one.topic}/{one.attempted}",
                 "times": counted.times(one.attempts),
                 "moment": moment(one.retry_at),
             }
+            if one.attempts:
+                what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % facts
+            else:  # of a relay whose target is down: no attempt is counted
+                what = gettext("%(event)s and all behind it wait, next at %(moment)s.") % facts
             remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
             yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
 

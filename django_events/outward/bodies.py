@@ -35,6 +35,15 @@ class Message(NamedTuple):
     events: int = 1  # how many of those that were asked for are in it
 
 
+class BinaryParts(NamedTuple):
+    """A CloudEvent in binary mode: what says which event it is, beside its payload itself."""
+
+    attributes: dict[str, str]
+    trace: dict[str, str]
+    content_type: str
+    body: bytes
+
+
 def written(event: ReceivedEvent, form: str) -> Message:
     """What is sent of an event; UnreadableEvent if its payload can't be read, or can't be JSON."""
     try:
@@ -114,13 +123,22 @@ def _attributes(event: ReceivedEvent) -> dict[str, str]:
 
 def _binary(event: ReceivedEvent, trace: dict[str, str]) -> tuple[dict[str, str], bytes]:
     """A CloudEvent whose attributes are headers and whose body is the payload itself."""
-    headers = {f"ce-{name}": quote(text, safe=_UNSAFE) for name, text in _attributes(event).items()}
+    binary = binary_parts(event)
+    headers = {f"ce-{name}": quote(text, safe=_UNSAFE) for name, text in binary.attributes.items()}
     headers |= {f"ce-{name}": text for name, text in trace.items()}
-    body = event.body
-    if body is not None:
-        return {**headers, "content-type": "application/octet-stream"}, b"" if hides() else body
-    value = None if event.erased else without_masked(event.value)
-    return {**headers, "content-type": "application/json"}, _encoded(value)
+    return {**headers, "content-type": binary.content_type}, binary.body
+
+
+def binary_parts(event: ReceivedEvent) -> BinaryParts:
+    """A CloudEvent in binary mode, for protocols that have headers of their own; UnreadableEvent as of `written`."""
+    attributes, trace = _attributes(event), _trace(event)
+    if (body := event.body) is not None:
+        return BinaryParts(attributes, trace, "application/octet-stream", b"" if hides() else body)
+    try:
+        written = _encoded(None if event.erased else without_masked(event.value))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
+    return BinaryParts(attributes, trace, "application/json", written)
 
 
 def _trace(event: ReceivedEvent) -> dict[str, str]:

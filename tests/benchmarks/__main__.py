@@ -35,6 +35,7 @@ FAMILIES = (
     "reading",
     "pipeline",
     "streams",
+    "relaying",
 )
 
 
