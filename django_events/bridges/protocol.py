@@ -90,7 +90,7 @@ class Bridge(Protocol):
         """Connect; TargetUnavailable if that is not possible now."""
 
     def newest(self, log: str) -> Newest | None:
-        """The newest event in a log of the target; None if there is none, or the target can't tell.
+        """The newest event in a log of the target, with the id 0 if there is none; None if the target can't tell.
 
         TargetUnavailable if something else than a relay has written there.
         """

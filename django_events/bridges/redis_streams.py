@@ -99,13 +99,13 @@ class RedisBridge:
             entries = self._client.xrevrange(log, count=1)
         except ResponseError as error:
             if "no such key" in str(error).lower():
-                return None
+                return Newest(0)
             raise self._unavailable(error) from None
         except Exception as error:
             raise self._unavailable(error) from None
         event_id, _, again = last_id.partition("-")
         if event_id == "0":
-            return None
+            return Newest(0)
         if not entries or entries[0][0].decode() != last_id:  # trimmed or deleted: Redis remembers the id alone
             return Newest(int(event_id))
         fields = {name.decode(): value.decode("utf-8", "replace") for name, value in entries[0][1].items()}

@@ -8,6 +8,7 @@ was killed or frozen, and a rewind.
 """
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from django_events.models import Event, Topic
 from django_events.received import ReceivedEvent
 
 MOST_ROUNDS = 5  # of finding out what the target has, for one batch
+IDLE_ENDS = 1.0  # seconds: an error that comes so soon may say no more than that an idle connection was ended
 MOST_LOGS = 10_000  # of a target, whose newest events one thread remembers
 
 
@@ -31,6 +33,7 @@ class Opened:
     def __init__(self, bridge: Bridge) -> None:
         self.bridge = bridge
         self.newest: dict[str, int] = {}  # by log of the target; 0 where it has nothing, or can't tell
+        self.used = False  # whether a batch was sent by it
         self.ahead: set[str] = set()  # addresses that are acknowledged, behind an event that was refused
 
 
@@ -58,6 +61,7 @@ class Relaying:
         self._outage = Outage(relay)
         self._using = ""
         self._opened: dict[int, Opened] = {}  # by thread
+        self._acknowledged: dict[str, int] = {}  # the newest event that a log of the target has taken
 
     def __call__(self, events: Sequence[ReceivedEvent]) -> None:
         self._relay_all(events, redriven=False)
@@ -75,9 +79,7 @@ class Relaying:
     def _relay_all(self, events: Sequence[ReceivedEvent], *, redriven: bool) -> None:
         self._using = events[0].database
         try:
-            opened = self._open()
-            batch = self._batch(events, opened.bridge.largest, redriven=redriven)
-            sent = self._send_all(opened, batch.messages)
+            batch, refused = self._attempt(events, redriven=redriven)
         except _Stuck as stuck:
             self._drop()
             at = _index_of(events, stuck.message.event_id)
@@ -90,10 +92,26 @@ class Relaying:
             said = TargetUnavailable(f"{type(error).__name__} in the bridge")
             raise FailedAt(0, self._outage.note(said, events[0].address)) from error
         self._outage.over()
-        if sent is not None:
-            raise FailedAt(_index_of(events, sent[0].event_id), sent[1])
+        if refused is not None:
+            raise FailedAt(_index_of(events, refused[0].event_id), refused[1])
         if batch.failed is not None:
             raise batch.failed
+
+    def _attempt(
+        self, events: Sequence[ReceivedEvent], *, redriven: bool
+    ) -> tuple[Batch, tuple[RelayMessage, Exception] | None]:
+        """Send what can be sent of these, by a new connection if the one that was there has ended since."""
+        opened, began = self._open(), time.monotonic()
+        batch = self._batch(events, opened.bridge.largest, redriven=redriven)
+        if not opened.used:
+            return batch, self._send_all(opened, batch.messages)
+        try:
+            return batch, self._send_all(opened, batch.messages)
+        except TargetUnavailable as error:
+            if time.monotonic() - began > IDLE_ENDS or error.asked_for is not None:
+                raise
+        self._drop()
+        return batch, self._send_all(self._open(), batch.messages)
 
     def _batch(self, events: Sequence[ReceivedEvent], largest: int | None, *, redriven: bool) -> Batch:
         """Make the messages, up to the first event that can't be one."""
@@ -135,11 +153,14 @@ class Relaying:
     def _answered(
         self, opened: Opened, messages: list[RelayMessage], answers: Sequence[Exception | None]
     ) -> tuple[RelayMessage, Exception] | None:
+        opened.used = True
         refused: tuple[RelayMessage, Exception] | None = None
         for message, error in zip(messages, answers, strict=False):
             if error is None:
                 log, newest = message.route.log, opened.newest
                 newest[log] = max(newest.get(log, 0), message.event_id)
+                if log:
+                    self._acknowledged[log] = newest[log]
                 if refused is not None:
                     opened.ahead.add(message.address)
             elif refused is None:
@@ -160,15 +181,27 @@ class Relaying:
         if log not in opened.newest:
             if len(opened.newest) >= MOST_LOGS:
                 opened.newest.clear()
-            opened.newest[log] = self._newest(opened.bridge, log)
+            opened.newest[log] = self._newest(opened.bridge, message)
         return message.event_id > opened.newest[log]
 
-    def _newest(self, bridge: Bridge, log: str) -> int:
-        """The newest event that the target has; TargetUnavailable if it is of another past than the topic's log."""
+    def _newest(self, bridge: Bridge, message: RelayMessage) -> int:
+        """The newest event that the target has; TargetUnavailable if it is of another past than the topic's log.
+
+        Also if it lost what it had acknowledged to this process, and this message would come in front of that.
+        """
+        log = message.route.log
         found = bridge.newest(log)
         if found is None:
             return 0
         self._refuse_stranger(found, log)
+        acknowledged = self._acknowledged.get(log, 0)
+        if found.event_id < acknowledged < message.event_id:
+            topic = self._relay.topics[0]
+            raise TargetUnavailable(
+                f"{log!r} has lost what it had acknowledged: its newest event was {topic}/{acknowledged}, and is "
+                f"{found.event_id} now. Rewind to event {found.event_id + 1}: only what is lost is sent again. To "
+                "leave that out, restart the workers."
+            )
         return found.event_id
 
     def _refuse_stranger(self, found: Newest, log: str) -> None:

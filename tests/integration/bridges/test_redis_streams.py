@@ -10,8 +10,18 @@ from django_events import Backoff, redis_stream
 from django_events.models import DeadLetter, Event
 from django_events.operations import redrive, rewind
 from django_events.retries import RetryLater
-from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
+from tests.support.fix_consumers import (
+    dead_letters,
+    end_pauses,
+    exhaust,
+    position_of,
+    run_once,
+    serve_due,
+    tell_workers,
+    working,
+)
 from tests.support.fix_queues import fill_topic
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("X20")]
 
@@ -228,6 +238,35 @@ def _columns():
     from django_events.event_columns import EVENT
 
     return EVENT
+
+
+def test_a_redis_that_lost_what_it_acknowledged_gets_only_that_again(things, make_relay, redis, caplog):
+    """A failover lost the last two. The connection that was there is gone, which by itself is no outage."""
+    relay = make_relay(things, to=redis_stream("t"), retry=Backoff(base=timedelta(milliseconds=100)))
+    fill_topic(things, *range(5))
+    with working(relay):
+        wait_until(lambda: len(redis.entries()) == 5)
+        with redis.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        fill_topic(things, 5)
+        tell_workers()
+        wait_until(lambda: len(redis.entries()) == 6)
+        assert "can't send since" not in caplog.text
+
+        with redis.client() as client:
+            kept = client.xrange("t:0", count=3)
+            client.delete("t:0")
+            for entry_id, fields in kept:
+                client.xadd("t:0", fields, id=entry_id)
+            client.client_kill_filter(_type="normal", skipme=True)
+        fill_topic(things, 6)
+        tell_workers()
+        wait_until(lambda: "lost what it had acknowledged" in position_of(relay).error)
+        assert "was things/6, and is 3 now. Rewind to event 4" in position_of(relay).error
+        rewind(relay, to=4)
+        wait_until(lambda: position_of(relay).position == 7)
+
+    assert addresses(redis) == [f"things/{n}" for n in range(1, 8)]
 
 
 def test_a_stream_of_another_writer_is_refused(things, make_relay, redis):
