@@ -17,6 +17,7 @@ WEBHOOKS = ["aiohttp>=3.12"]
 REDIS = ["redis>=5"]
 NATS = ["nats-py>=2.11"]
 KAFKA = ["confluent-kafka>=2.5"]
+SCHEMAS = ["pydantic>=2.7,<3"]
 TEST = [
     *DEMO,
     *METRICS,
@@ -25,7 +26,8 @@ TEST = [
     *REDIS,
     *NATS,
     *KAFKA,
-    "pyspark[connect]",
+    *SCHEMAS,
+    "pyspark[connect,pipelines]",
     # What pages hand over to or work beside, in tests/pages.
     "celery>=5.4",
     "django-tasks>=0.12",
@@ -79,6 +81,7 @@ setup(
         "redis": REDIS,
         "nats": NATS,
         "kafka": KAFKA,
+        "schemas": SCHEMAS,
         "demo": DEMO,
         "bench": BENCH,
         "test": TEST,

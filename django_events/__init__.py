@@ -34,6 +34,8 @@ _HOMES = {
     "ReceivedEvent": "django_events.received",
     "RetryLater": "django_events.retries",
     "DeclaredRollUp": "django_events.declarations",
+    "schema": "django_events.declarations",
+    "upcaster": "django_events.declarations",
     "DeclaredTopic": "django_events.declarations",
     "UNSET": "django_events.drafts",
     "apublish": "django_events.publishing.api",
@@ -108,10 +110,12 @@ __all__ = [
     "redis_stream",
     "relay",
     "rollup",
+    "schema",
     "shard_of",
     "sse",
     "suppress",
     "topic",
+    "upcaster",
     "wait_for",
 ]
 
@@ -133,7 +137,9 @@ if TYPE_CHECKING:
         queue,
         relay,
         rollup,
+        schema,
         topic,
+        upcaster,
     )
     from django_events.deriving.own_writes import reads_own_writes
     from django_events.deriving.waiting import await_for, wait_for

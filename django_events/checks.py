@@ -17,6 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, router
 
 from django_events import conf, models, sql
 from django_events.consuming.registration import check_filter
+from django_events.contracts.chains import problems_of_chains, problems_of_clocks, problems_of_schemas
 from django_events.declarations import DeclaredProjection, clocks, consumers, registry
 from django_events.exceptions import HandlerNotFound, Invalid, did_you_mean
 from django_events.models.buffer import writable
@@ -111,6 +112,22 @@ def check_clocks(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) 
     return [
         Error(problem, hint=f"It is declared at {clock.declared_at}.", id="django_events.E014")
         for clock, problem in clocks.problems()
+    ]
+
+
+@register(Tags.compatibility)
+def check_schemas(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    return [
+        Error(problem, hint=f"It is declared at {declared_at}.", id="django_events.E017")
+        for declared_at, problem in (*problems_of_schemas(), *problems_of_clocks())
+    ]
+
+
+@register(Tags.compatibility)
+def check_upcasters(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> Iterable[CheckMessage]:
+    return [
+        Error(problem, hint=f"It is declared at {declared_at}.", id="django_events.E018")
+        for declared_at, problem in problems_of_chains()
     ]
 
 
@@ -299,6 +316,8 @@ OF_SITE = (
     check_consumers,
     check_projections,
     check_clocks,
+    check_schemas,
+    check_upcasters,
     check_outboxes,
     check_captures,
     check_databases_of_models,
@@ -330,10 +349,13 @@ def _wrong_filters(using: str) -> Iterator[CheckMessage]:
 
 
 def _stopped(using: str) -> Iterator[CheckMessage]:
+    # Not to fail in a database that isn't migrated yet: the server would write an error into its log.
+    if models.Position._meta.db_table not in connections[using].introspection.table_names():
+        return
     try:
         stopped = models.Position.objects.using(using).filter(stopped_at__isnull=False)
         rows = list(stopped.select_related("consumer__topic").order_by("consumer__name", "partition"))
-    except ProgrammingError:  # not migrated yet
+    except ProgrammingError:  # not migrated to this version yet
         return
     for row in rows:
         stopped_at = "" if row.stopped_at is None else moment(row.stopped_at)

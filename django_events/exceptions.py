@@ -20,6 +20,7 @@ EventsError
 ├── HandlerTimeout           a handler took longer than its consumer allows
 ├── UnreadableEvent          no worker can read the payload of the event
 ├── MessageRefused           a broker takes everything but this message of a relay
+├── UnfitEvent               the value of the event doesn't fit its schema, or can't be upcast
 └── WorkerEnded              the worker's process ended while it handled the event
 """
 
@@ -119,6 +120,10 @@ class MessageRefused(EventsError):
 
     What stands in the way of all messages is `bridges.TargetUnavailable` instead.
     """
+
+
+class UnfitEvent(EventsError):
+    """The value of the event doesn't fit its schema, or no upcaster leads to the newest version of it."""
 
 
 class WorkerEnded(EventsError):

@@ -21,6 +21,11 @@ def hides() -> bool:
     return bool(settings.MASKED_FIELDS)
 
 
+def is_masked(name: str) -> bool:
+    """Whether what stands under this key is not shown."""
+    return name.casefold() in _names()
+
+
 def without_masked(value: Any) -> Any:
     """A value, at any depth without what is to be masked."""
     names = _names()

@@ -30,6 +30,7 @@ SQL = sql.beside(__name__)
 
 LABEL = "django_events"
 PUBLISHES = "django_events_open("  # every trigger of a capture() calls it
+_to_tell: dict[str, list[str]] = {}  # an operation prints nothing: what it made is told when all is migrated
 TABLES = {model._meta.db_table for model in vars(models).values() if hasattr(model, "_meta")}
 
 
@@ -49,6 +50,11 @@ class OnPostgreSQL(migrations.Migration):
         if schema_editor.connection.vendor == "postgresql":
             return super().unapply(project_state, schema_editor, collect_sql)
         return project_state
+
+
+def made_by_operations(using: str) -> list[str]:
+    """A line for each topic that operations made in a database since this was last asked."""
+    return _to_tell.pop(using, [])
 
 
 class _CreateTopics(Operation):
@@ -79,7 +85,8 @@ class _CreateTopics(Operation):
                 f"dependencies of the migration: ({LABEL!r}, {_newest()!r})"
             )
         # With the columns of this moment: later migrations may add some.
-        topics.create_missing(using, self.wanted(), apps=to_state.apps)
+        made = topics.create_missing(using, self.wanted(), apps=to_state.apps)
+        _to_tell.setdefault(using, []).extend(made)
 
     def database_backwards(
         self,

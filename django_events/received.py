@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any, NoReturn
 
 from django_events.event_columns import EVENT
@@ -15,7 +16,7 @@ class ReceivedEvent:
     The columns come as the database sends them, JSON and times as text, in the order of `EVENT`.
     """
 
-    __slots__ = ("_columns", "_metadata", "_value", "attempt", "consumer", "database", "topic")
+    __slots__ = ("_columns", "_data", "_metadata", "_value", "attempt", "consumer", "database", "topic")
 
     topic: str
     consumer: str
@@ -23,6 +24,7 @@ class ReceivedEvent:
     database: str
     _columns: Sequence[Any]
     _value: Any
+    _data: Any
     _metadata: dict[str, Any]
 
     def __init__(
@@ -63,6 +65,18 @@ class ReceivedEvent:
         except AttributeError:
             _set_value(self, _decode(self._columns[5]))
             return self._value
+
+    @property
+    def data(self) -> Any:
+        """The value as the model that `topic(schemas=…)` has for its type, of the newest version.
+
+        An older version is upcast. UnfitEvent says what doesn't fit. None where there is no payload.
+        """
+        with suppress(AttributeError):  # it is made below, outside of this: an error there is not one of this
+            return self._data
+        # The room above knows the schemas, so it is entered with the call.
+        _set_data(self, import_module("django_events.contracts.reading").data_of(self))
+        return self._data
 
     @property
     def body(self) -> bytes | None:
@@ -107,8 +121,8 @@ class ReceivedEvent:
         return _made(type(self), self.topic, self._columns, self.consumer, attempt, self.database)
 
     def forget(self) -> None:
-        """Decode `value` and `metadata` anew when they are read next: a handler may have changed what it got."""
-        for forget_decoded in (_forget_value, _forget_metadata):
+        """Make `value`, `data` and `metadata` anew when they are read next: a handler may have changed what it got."""
+        for forget_decoded in (_forget_value, _forget_data, _forget_metadata):
             with suppress(AttributeError):
                 forget_decoded(self)
 
@@ -135,8 +149,10 @@ _set_attempt = _setters["attempt"]
 _set_database = _setters["database"]
 _set_columns = _setters["_columns"]
 _set_value = _setters["_value"]
+_set_data = _setters["_data"]
 _set_metadata = _setters["_metadata"]
 _forget_value: Any = vars(ReceivedEvent)["_value"].__delete__
+_forget_data: Any = vars(ReceivedEvent)["_data"].__delete__
 _forget_metadata: Any = vars(ReceivedEvent)["_metadata"].__delete__
 
 

@@ -30,7 +30,7 @@ def sync_after_migrate(sender: AppConfig, *, using: str, **options: Any) -> None
     """The receiver of post_migrate. After `migrate django_events zero` there are no tables: nothing to do."""
     if _is_here(using):
         with _told():
-            _tell(sync(using), **options)
+            _tell([*migrating.made_by_operations(using), *sync(using)], **options)
 
 
 def sync_topics_before_migrate(
@@ -41,6 +41,7 @@ def sync_topics_before_migrate(
     It does nothing where tables of ours are to be changed first; then topics come with the last of these migrations.
     """
     _refuse_to_take_others_along(plan)
+    migrating.made_by_operations(using)  # of a migrate that failed in this process, and was undone
     if not any(migration.app_label == sender.label for migration, _ in plan) and _is_here(using):
         with suppress(EventsError):  # which is told after the migrations
             _tell(topics.sync(using), **options)

@@ -54,7 +54,10 @@ class Instrument(Metric):
         return bool(self.receivers)
 
     def tell(self, amount: float, *labels: str) -> None:
-        """Count, or measure. What goes wrong with a receiver is none of the business of those who tell."""
+        """Count, or measure; a gauge goes up and down by the amount.
+
+        What goes wrong with a receiver is none of the business of those who tell.
+        """
         for receive in tuple(self.receivers):
             try:
                 receive(amount, labels)
@@ -135,6 +138,57 @@ DATABASE_FAILURES = Instrument(
     kind="counter",
     unit="failures",
     help="Times that a worker of this process had to begin anew because its database failed, or was away.",
+)
+LISTENERS = Instrument(
+    name="listeners",
+    kind="gauge",
+    unit="listeners",
+    help="Listeners that are open in this process, those of streams to browsers among them.",
+)
+LISTENER_EVENTS = Instrument(
+    name="listener_events",
+    kind="counter",
+    unit="events",
+    labels=("database", "topic"),
+    help="Events that listeners of this process took: one that two of them took counts twice.",
+)
+LISTENERS_BEHIND = Instrument(
+    name="listeners_behind",
+    kind="counter",
+    unit="times",
+    help="Times that a listener had no room, or met something unusual, and was read for by itself from then on.",
+)
+LISTENERS_EXPIRED = Instrument(
+    name="listeners_expired",
+    kind="counter",
+    unit="times",
+    labels=("database", "topic"),
+    help="Times that retention had removed what came next for a listener.",
+)
+STREAMS = Instrument(
+    name="streams",
+    kind="gauge",
+    unit="streams",
+    help="Streams of server-sent events to browsers that are open in this process.",
+)
+STREAMS_REFUSED = Instrument(
+    name="streams_refused",
+    kind="counter",
+    unit="requests",
+    help="Requests for a stream that were answered with 503, because this process had as many as it may have.",
+)
+WEBHOOK_REQUESTS = Instrument(
+    name="webhook_requests",
+    kind="gauge",
+    unit="requests",
+    help="Requests to receivers of webhooks that are under way in this process.",
+)
+WEBHOOK_ANSWERS = Instrument(
+    name="webhook_answers",
+    kind="counter",
+    unit="requests",
+    labels=(*OF_CONSUMER, "status"),
+    help="Requests to receivers of webhooks that ended: 2xx, 3xx, 4xx, 5xx, none without an answer, unsent.",
 )
 
 INSTRUMENTS = tuple(one for one in vars().copy().values() if isinstance(one, Instrument))

@@ -62,6 +62,11 @@ class PublishedEvent:
     number: int | None = None
     logged_at: datetime | None = None
 
+    @property
+    def data(self) -> Any:
+        """What `event.data` is in a handler: the model that the topic's schemas have for its type."""
+        return ReceivedEvent(self.topic, _columns(self, 1)).data
+
     def __str__(self) -> str:
         place = f"{self.topic}, in the buffer" if self.id is None else f"{self.topic}/{self.id}"
         content = f"value={self.value!r}" if self.body is None else f"body={self.body!r}"
@@ -181,18 +186,19 @@ def deliver(
 
 @contextmanager
 def isolate_declarations() -> Iterator[None]:
-    """Forget at the end which topics, consumers and clocks were declared in the block. It decorates a test, too.
+    """Forget at the end which topics, consumers, clocks and upcasters were declared here. It decorates a test, too.
 
     `drain()` makes what was declared since the last `migrate`, in the test's transaction.
     """
     topics, consumers = list(declarations.registry), list(declarations.consumers)
-    clocks = list(declarations.clocks)
+    clocks, upcasters = list(declarations.clocks), list(declarations.upcasters)
     try:
         yield
     finally:
         _restore(declarations.registry, topics)
         _restore(declarations.consumers, consumers)
         _restore(declarations.clocks, clocks)
+        _restore(declarations.upcasters, upcasters)
 
 
 def _restore(registry: declarations.Registry[T], before: list[T]) -> None:
@@ -277,6 +283,8 @@ def _is_same(actual: Any, wanted: Any) -> bool:
 
 def _as_json(value: Any) -> Any:
     """A value as it comes back from the database. What isn't JSON, like mock.ANY, compares itself."""
+    if declarations.schema_of(value.__class__) is not None:
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
     if isinstance(value, dict):
         return {next(iter(json.loads(to_json("key", {key: None})))): _as_json(value[key]) for key in value}
     if isinstance(value, list | tuple):
@@ -309,20 +317,25 @@ def _received(
         return ReceivedEvent(topic.name, columns, consumer=consumer.name, database=using)
     if not isinstance(event, PublishedEvent | models.Event):
         raise TypeError(f"{event!r:.80} can't be delivered, expected a Draft or an event.")
+    return ReceivedEvent(str(event.topic), _columns(event, place), consumer=consumer.name, database=using)
+
+
+def _columns(event: PublishedEvent | models.Event, place: int) -> tuple[Any, ...]:
+    """All that is stored of an event, in the order of `EVENT`, JSON as text. What it has no id for gets its place."""
     body = _bytes(event.body)
-    columns = (
+    erased = body is None and event.value is None and "erased" in event.metadata
+    return (
         event.id or place,
         event.partition or 0,
         event.number or place,
         event.type,
         event.key,
-        None if body is not None else to_json("value", event.value),
+        None if body is not None or erased else to_json("value", event.value),
         body,
         to_json("metadata", event.metadata),
         event.published_at,
         event.logged_at or event.published_at,
     )
-    return ReceivedEvent(str(event.topic), columns, consumer=consumer.name, database=using)
 
 
 def _refuse_filtered(using: str, consumer: declarations.DeclaredConsumer, event: ReceivedEvent) -> None:

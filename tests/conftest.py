@@ -56,10 +56,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in LONG_UNLESS_QUICK and item.get_closest_marker("quick") is None:
             item.add_marker(pytest.mark.long)
+    leave_few(items)
     if config.getoption("minutes") is not None:
         files = list(dict.fromkeys(item.path for item in items))
         random.Random(os.environ[TODAY]).shuffle(files)
         items.sort(key=lambda item: files.index(item.path))
+
+
+def leave_few(items: list[pytest.Item]) -> None:
+    """Make long what `few` has too many of. Which are left is drawn by the test's name: each test has others."""
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") is not None:
+            by_test.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for name, same in by_test.items():
+        marker = same[0].get_closest_marker("few")
+        assert marker is not None
+        left = random.Random(name).sample(same, min(marker.args[0], len(same)))
+        for item in same:
+            if item not in left:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures are made

@@ -475,7 +475,7 @@ def _kept(using: str, row: Consumer, positions: Sequence[PartitionProgress]) -> 
     for one in declarations.consumers:
         if one.name == row.name and one.derived:
             rebuilds = Rebuild.objects.using(using).filter(consumer=row.name)
-            return _Kept(table_of(one), of_consumer(using, row, positions), rebuilds.first())
+            return _Kept(table_of(using, one), of_consumer(using, row, positions), rebuilds.first())
     return None
 
 

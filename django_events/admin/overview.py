@@ -5,8 +5,9 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
@@ -18,12 +19,14 @@ from django_events.admin.pages import Pages, may
 from django_events.admin.problems import problems
 from django_events.admin.rows import consumer_rows, topic_rows
 from django_events.admin.summaries import DatabaseSummary, summaries
+from django_events.exceptions import InUse
 from django_events.log.inventory import logs, next_scheduled, waiting
 from django_events.models import Position, Topic
 from django_events.models.databases import databases
 from django_events.observing import samples
 from django_events.observing.findings import Finding
 from django_events.observing.lag import Standing, importance, standings
+from django_events.observing.lock_limit import within_lock_limit
 from django_events.observing.problems import find_problems
 from django_events.observing.samples import Pace
 from django_events.observing.workers import look
@@ -52,6 +55,16 @@ class OverviewAdmin(Pages):
         of_each = summaries(aliases) if len(aliases) > 1 else []
         if away := next((one for one in of_each if one.alias == using and one.figures is None), None):
             return self._away(request, away, of_each)
+        try:
+            with within_lock_limit(using):
+                return self._seen(request, using, aliases, of_each).render()
+        except InUse as error:
+            context = {"title": _("Nothing to show"), "said": str(error)}
+            return self.answer(request, "unavailable.html", context, status=503)
+
+    def _seen(
+        self, request: HttpRequest, using: str, aliases: list[str], of_each: list[DatabaseSummary]
+    ) -> TemplateResponse:
         in_buffer, in_logs, consumers = waiting(using), logs(using), sorted(standings(using), key=importance)
         scheduled = next_scheduled(using)
         pace = Pace.since_sample(using)
@@ -197,12 +210,12 @@ def signs(request: HttpRequest) -> dict[str, Any]:
         }
     try:
         found = [one for using in aliases for one in _found(using)]
-    except (DatabaseError, InterfaceError):
+    except (DatabaseError, InterfaceError, InUse):
         return {"address": address, "unavailable": True}
     errors = sum(one.severity == "error" for one in found)
     return {"address": address, "errors": errors, "warnings": len(found) - errors}
 
 
 def _found(using: str) -> list[Finding]:
-    with transaction.atomic(using):  # what fails leaves the page's own connection usable
+    with within_lock_limit(using):  # a transaction: what fails leaves the page's own connection usable
         return find_problems(using, waiting(using), next_scheduled(using), standings(using))

@@ -7,11 +7,12 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from django_events.admin import addresses
 from django_events.admin.forms import refuse_predicates
@@ -68,7 +69,7 @@ class WebhookForm(forms.Form):
 class WebhookEndpointAdmin(Lists):
     """Endpoints, in the order of their names. The page of the consumer pauses, replays and rewinds."""
 
-    list_display = ("name", "topic_name", "shown_url", "form", "state", "last")
+    list_display = ("name", "state", "topic_name", "last", "shown_url", "form")
     list_filter = (DatabaseFilter,)
     list_select_related = ("consumer__topic",)
     ordering = ("consumer__name", "id")
@@ -90,6 +91,12 @@ class WebhookEndpointAdmin(Lists):
 
     def get_urls(self) -> list[URLPattern]:
         return [self.page("add/", "add", self.adding, "add_webhookendpoint", post=True), *super().get_urls()]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> WebhookEndpoint | None:
+        row: WebhookEndpoint | None = super().get_object(request, object_id, from_field)
+        if row is not None:
+            row.consumer  # noqa: B018  # read now, for the headings of its page: a text of a row asks nothing
+        return row
 
     @admin.display(description=_("name"))
     def name(self, row: WebhookEndpoint) -> str:
@@ -165,7 +172,8 @@ class WebhookEndpointAdmin(Lists):
         )
         return format_html("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>", head, body)
 
-    @sensitive_variables("secret", "options", "context")
+    @method_decorator(sensitive_post_parameters("url"))  # its query may be a secret of the receiver
+    @sensitive_variables("secret", "options", "context", "form")
     def adding(self, request: HttpRequest) -> HttpResponse:
         """The form of a new endpoint; then its secret, this once."""
         using = addresses.database_of(request)

@@ -10,9 +10,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from django_events.bridges.protocol import RelayMessage, Route
+from django_events.contracts import cloudevents
 from django_events.event_columns import EVENT
 from django_events.exceptions import UnreadableEvent
-from django_events.outward.bodies import CLOUDEVENT, CLOUDEVENT_BINARY, binary_parts, written
 from django_events.received import ReceivedEvent
 
 if TYPE_CHECKING:
@@ -34,15 +34,19 @@ def message_of(
             return None
         body = sent if isinstance(sent, bytes) else None
         event = _with_value(event, sent)
-    parts = binary_parts(event)
-    named, headers = parts.attributes, {"content-type": parts.content_type, **parts.trace}
+    try:
+        media_type, written = cloudevents.payload(event)
+        structured = cloudevents.encoded(cloudevents.structured(event)) if relay.form == "cloudevent" else None
+    except (ValueError, RecursionError) as error:  # a surrogate, or lists in lists in lists
+        raise UnreadableEvent(f"It can't be written as JSON: {type(error).__name__}: {error}") from error
+    named, trace = cloudevents.attributes(event), cloudevents.trace(event)
     null = event.erased or (event.body is None and event.value is None)
-    if relay.form == CLOUDEVENT:
-        structured = written(event, CLOUDEVENT)
-        headers, content = structured.headers, structured.body
+    if structured is not None:
+        media_type, content = cloudevents.MEDIA_TYPE, structured
     else:
-        content = None if null else parts.body if body is None else body
-    if relay.form != CLOUDEVENT_BINARY:
+        content = None if null else written if body is None else body
+    headers = {"content-type": media_type, **trace}
+    if relay.form != "cloudevent_binary":
         named = {name: named[name] for name in ALWAYS}
     return RelayMessage(event.id, event.address, route, event.key, named, headers, content, redriven)
 

@@ -138,6 +138,15 @@ class Queue:
             )
         self.counts.clear()
 
+    def write_counts(self) -> float | None:
+        """Flush, at most once per `ROUND`: a worker without work claims nothing, which would do it.
+
+        Returns in how many seconds to try again, None if nothing is left to be written.
+        """
+        if self.counts:
+            self._go_back_sometimes()
+        return self._round.left if self.counts else None
+
     def close(self) -> None:
         """Add the counts since the last time to the consumer's: there is no next time.
 
@@ -376,6 +385,11 @@ class Interval:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._began = time.monotonic()
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is over."""
+        return max(self._began + self.seconds - time.monotonic(), 0.0)
 
     def is_over(self) -> bool:
         """Whether it is over; if so, the next one begins."""

@@ -90,6 +90,9 @@ class QueueServer:
     def start_over(self) -> None:
         self.queue.start_over()
 
+    def write_counts(self) -> float | None:
+        return self.queue.write_counts()
+
     def close(self) -> None:
         self.queue.close()
 

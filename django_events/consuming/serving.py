@@ -60,6 +60,12 @@ class Server(Protocol):
     def start_over(self) -> None:
         """Look everywhere the next time: something changed."""
 
+    def write_counts(self) -> float | None:
+        """Write down what was counted, once in a while; called when the worker has nothing to do.
+
+        Returns in how many seconds to call it again, None if nothing is left to be written.
+        """
+
     def close(self) -> None:
         """Write down what was counted: there is no next time."""
 

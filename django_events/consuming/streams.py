@@ -142,6 +142,10 @@ class StreamServer:
         """A partition is read from its position: there is nothing to forget but its segment."""
         self._prepared = None
 
+    def write_counts(self) -> float | None:
+        """Counts are settled together with the position."""
+        return None
+
     def close(self) -> None:
         """Counts are settled together with the position: there is nothing left to write."""
 

@@ -24,7 +24,12 @@ from django_events.declarations.declared_relay import DeclaredRelay as DeclaredR
 from django_events.declarations.declared_relay import Form as Form
 from django_events.declarations.declared_relay import RelayTarget as RelayTarget
 from django_events.declarations.declared_rollup import DeclaredRollUp as DeclaredRollUp
+from django_events.declarations.declared_schema import DeclaredSchema as DeclaredSchema
+from django_events.declarations.declared_schema import schema as schema
+from django_events.declarations.declared_schema import schema_of as schema_of
 from django_events.declarations.declared_topic import DeclaredTopic as DeclaredTopic
+from django_events.declarations.declared_upcaster import DeclaredUpcaster as DeclaredUpcaster
+from django_events.declarations.declared_upcaster import upcaster as upcaster
 from django_events.declarations.declaring import ConsumerOptions as ConsumerOptions
 from django_events.declarations.declaring import consumer as consumer
 from django_events.declarations.declaring import projection as projection
@@ -42,7 +47,9 @@ from django_events.declarations.registries import ConsumerRegistry as ConsumerRe
 from django_events.declarations.registries import Declared as Declared
 from django_events.declarations.registries import Registry as Registry
 from django_events.declarations.registries import TopicRegistry as TopicRegistry
+from django_events.declarations.registries import UpcasterRegistry as UpcasterRegistry
 from django_events.declarations.registries import clocks as clocks
 from django_events.declarations.registries import consumers as consumers
 from django_events.declarations.registries import registry as registry
+from django_events.declarations.registries import upcasters as upcasters
 from django_events.drafts import EventFields as EventFields

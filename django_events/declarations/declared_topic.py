@@ -4,12 +4,18 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
+from django_events.declarations.declared_schema import schema_of
 from django_events.declarations.limits import MAX_PARTITIONS, MIN_SEGMENT_SIZE, NAME, NAME_RULE, check_number
 from django_events.drafts import UNSET, Draft, EventFields, Receipt
 from django_events.operable import Changeable
+
+SchemaCheck = Literal["strict", "warn", "off"]
+Undescribed = Literal["refuse", "pass"]
+Compatibility = Literal["backward", "forward", "full", "none"]
 
 if TYPE_CHECKING:
     from django_events.declarations.declared_clock import DeclaredClock, Missed, Overlap
@@ -34,6 +40,10 @@ class DeclaredTopic(Changeable):
     timeline: bool = False
     compact: bool = False
     tombstones_kept: timedelta = timedelta(days=1)
+    schemas: tuple[type[Any], ...] = ()
+    schema_check: SchemaCheck = "strict"
+    undescribed: Undescribed = "refuse"
+    compatibility: Compatibility = "backward"
     declared_at: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -92,6 +102,11 @@ class DeclaredTopic(Changeable):
         clocks.add(declared)
         return declared
 
+    @cached_property
+    def contract(self) -> Any:
+        """What its events are by its schemas: a `django_events.contracts.contract.Contract`."""
+        return import_module("django_events.contracts.contract").Contract(self)
+
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each reason why this can't be a topic."""
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
@@ -112,3 +127,28 @@ class DeclaredTopic(Changeable):
         for option in ("keep_unread", "timeline", "compact"):
             if not isinstance(getattr(self, option), bool):
                 yield f"Topic {self.name!r} has {option}={getattr(self, option)!r}, expected True or False."
+        yield from self._problems_of_schemas()
+
+    def _problems_of_schemas(self) -> Iterator[str]:
+        what = f"Topic {self.name!r}"
+        for option, known in (
+            ("schema_check", SchemaCheck),
+            ("undescribed", Undescribed),
+            ("compatibility", Compatibility),
+        ):
+            if getattr(self, option) not in get_args(known):
+                expected = " or ".join(map(repr, get_args(known)))
+                yield f"{what} has {option}={getattr(self, option)!r}, expected {expected}."
+        models: dict[tuple[str, int], Any] = {}
+        for model in self.schemas:
+            schema = schema_of(model)
+            if schema is None:
+                yield (
+                    f"{what} has {model!r} in schemas, which says no type. Expected a pydantic model with a decorator "
+                    f'of its own, like @schema("{self.name}.placed").'
+                )
+                continue
+            yield from (f"{what}: {problem}" for problem in schema.problems(model))
+            if (schema.type, schema.version) in models:
+                yield f"{what} has two schemas of {schema}: {models[schema.type, schema.version]!r} and {model!r}."
+            models.setdefault((schema.type, schema.version), model)

@@ -17,7 +17,7 @@ from django_events.declarations.declared_consumer import (
 from django_events.declarations.declared_projection import DeclaredProjection, Fold, KeyOfEvent
 from django_events.declarations.declared_relay import DeclaredRelay, Form, RelayTarget, Transform
 from django_events.declarations.declared_rollup import DeclaredRollUp
-from django_events.declarations.declared_topic import DeclaredTopic
+from django_events.declarations.declared_topic import Compatibility, DeclaredTopic, SchemaCheck, Undescribed
 from django_events.declarations.limits import texts
 from django_events.declarations.registries import consumers, registry
 from django_events.retries import Backoff
@@ -38,11 +38,18 @@ def topic(
     timeline: bool = False,
     compact: bool = False,
     tombstones_kept: timedelta = timedelta(days=1),
+    schemas: Sequence[type[Any]] = (),
+    schema_check: SchemaCheck = "strict",
+    undescribed: Undescribed = "refuse",
+    compatibility: Compatibility = "backward",
 ) -> DeclaredTopic:
     """Declare a topic. `manage.py migrate` creates it; declaring it again changes nothing.
 
     With `compact`, only the newest event of each key is kept of those that all consumers have passed; one without a
     value deletes its key, and goes itself after `tombstones_kept`. Such a topic has a timeline.
+    `schemas` are the models of its events, each under a `@schema`: what is published must fit them, unless
+    `schema_check` says otherwise, and have one, unless `undescribed` is "pass". How they may change is `compatibility`,
+    which `manage.py events schemas check` judges.
     """
     declared = DeclaredTopic(
         name=name,
@@ -55,6 +62,10 @@ def topic(
         timeline=timeline or compact is True,
         compact=compact,
         tombstones_kept=tombstones_kept,
+        schemas=(schemas,) if isinstance(schemas, type) else tuple(schemas),
+        schema_check=schema_check,
+        undescribed=undescribed,
+        compatibility=compatibility,
         declared_at=_caller(),
     )
     registry.add(declared)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from django_events.declarations.declared_clock import DeclaredClock
 from django_events.declarations.declared_consumer import DeclaredConsumer
 from django_events.declarations.declared_topic import DeclaredTopic
+from django_events.declarations.declared_upcaster import DeclaredUpcaster, named
 from django_events.exceptions import Invalid, UnknownName, did_you_mean
 
 
@@ -114,6 +115,16 @@ class ClockRegistry(Registry[DeclaredClock]):
     example = "topic(…).every(…, name={!r})"
 
 
+class UpcasterRegistry(Registry[DeclaredUpcaster]):
+    kind = "upcaster"
+    example = "@upcaster({!r}, 1)"
+
+    def step(self, type: str, version: int) -> DeclaredUpcaster | None:
+        """The upcaster of a type that takes a value from this version to the next one."""
+        return self._by_name.get(named(type, version))
+
+
 registry = TopicRegistry()
 consumers = ConsumerRegistry()
 clocks = ClockRegistry()
+upcasters = UpcasterRegistry()

@@ -5,9 +5,10 @@
         fold(using, events)
 
 Events are folded in the order in which they are given. An error leaves nothing: the transaction is the caller's, and
-the rows in memory are thrown away. Where workers share a table by partitions, two of them may have events of one row:
-an event may name its partition, and "7" and "07" are one number. So rows are locked when they are read, and one that
-another worker has made meanwhile is an error, which passes with the next attempt.
+the rows in memory are thrown away. Workers share a table, and two of them may have events of one row: in two
+partitions, because an event may name its partition, and "7" and "07" are one number; or in two topics, while a release
+adds one. So rows are locked when they are read, and one that another worker has made meanwhile is an error, which
+passes with the next attempt.
 """
 
 import datetime

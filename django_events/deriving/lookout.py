@@ -18,7 +18,7 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_events import sql
-from django_events.deriving.passed import LATEST, Wait, look
+from django_events.deriving.passed import LATEST, Wait, look, removed
 from django_events.sql.prepared import SharedSession
 from django_events.sql.search_path import search_path
 
@@ -82,6 +82,14 @@ class Lookout:
 
     def _look(self, due: list[Wait]) -> None:
         began = time.monotonic()
+        self._ask(due)
+        for wait in due:
+            if wait.over:
+                self.discard(wait)
+                self._tell(wait)
+        time.sleep(min(time.monotonic() - began, LATEST))  # one that waited for a lock needs no such rest
+
+    def _ask(self, due: list[Wait]) -> None:
         try:
             wrapper = connections[self.using]
             wrapper.ensure_connection()
@@ -94,11 +102,14 @@ class Lookout:
         except Exception as error:  # it must reach those who wait, and not end the thread
             for wait in due:
                 wait.end(error)
-        for wait in due:
-            if wait.over:
-                self.discard(wait)
-                self._tell(wait)
-        time.sleep(min(time.monotonic() - began, LATEST))  # one that waited for a lock needs no such rest
+
+    def _told(self, wait: Wait, error: Exception) -> Exception:
+        if sql.kind_of(error) is not sql.ErrorKind.TABLE_GONE:
+            return error
+        try:
+            return removed(self.using, wait) or error
+        except (DatabaseError, InterfaceError):
+            return error
 
     def _tell(self, wait: Wait) -> None:
         try:
@@ -107,14 +118,17 @@ class Lookout:
             logger.debug("One that waited can't be told that it is over. %s", error, extra={"database": self.using})
 
     def _failed(self, due: list[Wait], error: Exception) -> None:
-        """A connection that is lost is made anew while there is time; any other error is for those who wait."""
+        """A connection that is lost is made anew while there is time; any other error is for the one that met it."""
         connections.close_all()
         lost = isinstance(error, InterfaceError) or sql.kind_of(error).of_server
-        for wait in due:
-            if lost:
+        if lost:
+            for wait in due:
                 wait.look_at = time.monotonic() + AFTER_LOSS
-            else:
-                wait.end(error)
+        elif len(due) > 1:
+            for wait in due:
+                self._ask([wait])
+        else:
+            due[0].end(self._told(due[0], error))
         if lost:
             logger.warning(
                 "The database %r can't be asked what its consumers have passed. %s",

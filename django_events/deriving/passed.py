@@ -195,6 +195,14 @@ def _refuse_unknown(
             raise UnknownName(f"Consumer {name!r} reads {reads}, and none of {', '.join(topics)}.")
 
 
+def removed(using: str, wait: Wait) -> UnknownName | None:
+    """What to say where the topic of a log that can't be read is gone; None if none is."""
+    targets = [*wait.buffered, *(one.target for one in wait.unpassed)]
+    there = set(Topic.objects.using(using).values_list("pk", flat=True))
+    gone = next((target.topic for target in targets if target.topic_id not in there), None)
+    return None if gone is None else UnknownName(f"Topic {gone!r} was removed while it was waited for.")
+
+
 def last_ticket(using: str) -> int:
     """The last ticket that was given: what was committed before has no higher one."""
     [[ticket]] = sql.fetch(using, SQL.last_ticket)

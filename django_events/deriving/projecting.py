@@ -30,7 +30,8 @@ class ProjectionHandler:
     def __init__(self, projection: DeclaredProjection[Any]) -> None:
         self._name = projection.name
         self._several = len(projection.topics) > 1
-        self._fold = Folding(projection, shared=projection.partitioned and not self._several)
+        # Whatever is declared here: workers of the next release may fold other topics, or by partitions.
+        self._fold = Folding(projection, shared=True)
 
     def __call__(self, events: Sequence[ReceivedEvent]) -> None:
         using = events[0].database
@@ -54,8 +55,7 @@ class ProjectionFilling:
         self._projection = projection
         self._fold = Folding(projection)
 
-    @property
-    def table(self) -> str:
+    def table(self, using: str) -> str:
         return self._fold.model._meta.db_table
 
     @property

@@ -75,9 +75,8 @@ class Folded(Protocol):
 class Derivation(Protocol):
     """How one kind of derived table is filled."""
 
-    @property
-    def table(self) -> str:
-        """The name of the table that is served."""
+    def table(self, using: str) -> str:
+        """The name of the table that is served in a database."""
 
     @property
     def fingerprint(self) -> str:
@@ -144,9 +143,9 @@ def rebuild(
     return work.run(anew=anew, wait=wait, on_progress=on_progress or (lambda rebuilt: None))
 
 
-def table_of(declared: declarations.DeclaredConsumer) -> str:
-    """The name of the table that a derived consumer keeps."""
-    return _derivation_of(declared).table
+def table_of(using: str, declared: declarations.DeclaredConsumer) -> str:
+    """The name of the table that a derived consumer keeps in a database."""
+    return _derivation_of(declared).table(using)
 
 
 def _derivation_of(declared: declarations.DeclaredConsumer) -> Derivation:
@@ -217,12 +216,16 @@ class _Rebuilding:
         self.continued = False
 
     @property
+    def _table(self) -> str:
+        return self.derivation.table(self.using)
+
+    @property
     def _of_name(self) -> QuerySet[models.Rebuild]:
         return models.Rebuild.objects.using(self.using).filter(consumer=self.name)
 
     def look(self, *, anew: bool) -> Rebuilt:
         """What a run would begin with."""
-        served = shadowing.served(self.using, self.derivation.table)
+        served = shadowing.served(self.using, self._table)
         row = self._of_name.first()
         if row is not None:
             _refuse_at_work(self.using, row)
@@ -245,11 +248,15 @@ class _Rebuilding:
                 try:
                     left = timedelta(seconds=max(deadline - time.monotonic(), 0))
                     return self._change_over(row, min(left, LEASE / 2))  # so that the lease doesn't run out meanwhile
-                except _FellBehindError:
-                    continue
-                except InUse:
+                except (_FellBehindError, InUse) as error:
                     if time.monotonic() >= deadline:
-                        raise
+                        if isinstance(error, InUse):
+                            raise
+                        raise InUse(
+                            f"Events of {self.name} come faster than they are folded: at each change-over more than "
+                            f"{SHORT:,} were left, for {wait.total_seconds():.0f} s. The table that is served is as it "
+                            "was, and what is filled so far is kept. Say it again at a quieter time."
+                        ) from error
                     time.sleep(pause)  # each try holds up the transfer, and readers of the table, for a moment
                     pause = min(2 * pause, LONGEST_PAUSE)
         finally:
@@ -265,12 +272,26 @@ class _Rebuilding:
                     "far in other shards. Nothing was changed. Try again when it has gone on."
                 )
 
-    def _refuse_other_filter(self) -> None:
-        """NotReady where the workers go by another filter: the new table would have events that they leave out."""
-        there = models.Consumer.objects.using(self.using).filter(name=self.name).in_bulk()
+    def _refuse_otherwise_registered(self) -> None:
+        """NotReady where the workers go by another filter, or fold other topics: the new table would not have these."""
+        there = models.Consumer.objects.using(self.using).select_related("topic").filter(name=self.name).in_bulk()
         for row in self.rows:
             if row.pk not in there:
                 raise quiesce.gone(row)
+        topics = {row.topic.name for row in there.values()}
+        if topics != set(self.declared.topics):
+            raise NotReady(
+                f"Consumer {self.name} is declared for {', '.join(sorted(self.declared.topics))}, and registered in "
+                f"the database {self.using!r} for {', '.join(sorted(topics))}. The table that is served is as it was. "
+                f"Run: manage.py migrate --database {self.using}, or unregister it from a topic that is declared no "
+                "more; and say it again with the code of now."
+            )
+        if there.keys() != {row.pk for row in self.rows}:
+            raise NotReady(
+                f"Consumer {self.name} was registered for a topic since the rebuild began. The table that is served is "
+                "as it was. Say it again with the code of now: it begins anew."
+            )
+        for row in self.rows:
             if otherwise := filter_otherwise(there[row.pk], self.declared):
                 raise NotReady(
                     f"Consumer {row} is declared with {otherwise}, as it is registered in the database "
@@ -281,12 +302,12 @@ class _Rebuilding:
     def _begin(self, *, anew: bool) -> models.Rebuild:
         """Take the lease of what was begun, or begin."""
         self._refuse_waiting()
-        self._refuse_other_filter()
+        self._refuse_otherwise_registered()
         with bounded(self.using, f"The rebuild of {self.name}"):
             row = self._of_name.select_for_update().first()
             if row is not None:
                 _refuse_at_work(self.using, row)
-            served = shadowing.served(self.using, self.derivation.table)
+            served = shadowing.served(self.using, self._table)
             if row is not None and (anew or not self._goes_on(row, served)):
                 _forget(self.using, row)
                 row = None
@@ -436,7 +457,7 @@ class _Rebuilding:
             )
 
     def _refuse_changed(self, row: models.Rebuild, served: shadowing.Served) -> None:
-        self._refuse_other_filter()
+        self._refuse_otherwise_registered()
         if row.fingerprint != self._fingerprint(served):
             raise Refused(
                 f"Table {row.table} was changed since the rebuild began, by a migration or by hand, so the new one is "
@@ -485,6 +506,7 @@ class _Rebuilding:
         with shadowing.leading_to(self.using, row.schema):  # first a row, then the table, as others lock them
             self.derivation.changed_over(self.using)
         shadowing.change_over(self.using, served, row.schema)
+        self._refuse_otherwise_registered()  # now that no worker folds: `migrate` may have added a topic until here
         self._of_name.filter(pk=row.pk, token=self.token).delete()
 
     def _told(
@@ -492,7 +514,7 @@ class _Rebuilding:
     ) -> Rebuilt:
         return Rebuilt(
             consumer=self.name,
-            table=self.derivation.table,
+            table=self._table,
             reached=dict(reached),
             ends=dict(ends),
             events=events,

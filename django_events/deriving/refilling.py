@@ -1,7 +1,7 @@
 """Filling another table of a roll-up, for a rebuild: from the beginning of the log, beside the one that is served.
 
 filling = RollUpFilling(revenue)
-filling.make("default", ("a_schema", filling.table))
+filling.make("default", ("a_schema", filling.table("default")))
 folded = filling.fold("default", rows, after={"orders": 0}, until={"orders": 1_000})   # where the search_path leads
 filling.changed_over("default")
 """
@@ -22,7 +22,6 @@ from django_events.deriving.forgetting import forget_while_filling
 from django_events.deriving.rolling_up import fold_into, note_left_out, refuse_missing
 from django_events.deriving.rollups import is_full, make_table
 from django_events.matching import condition
-from django_events.models.buffer import writable
 from django_events.models.functions import ClockTimestamp
 
 
@@ -41,9 +40,9 @@ class RollUpFilling:
         self.declared = declared
         self._size = RangeSize()
 
-    @property
-    def table(self) -> str:
-        return models.RollUp.objects.using(writable()).get(name=self.declared.name).table
+    def table(self, using: str) -> str:
+        """The name of the table that is served; each database has numbers of its own for it."""
+        return models.RollUp.objects.using(using).get(name=self.declared.name).table
 
     @property
     def fingerprint(self) -> str:
@@ -63,7 +62,7 @@ class RollUpFilling:
         """
         of, row = self.declared, models.RollUp.objects.using(using).filter(name=self.declared.name)
         row.update(made_by=of.made_by, most_groups=of.groups, retention=of.retention, full_since=None)
-        if is_full(using, of, self._table(using)):
+        if is_full(using, of, self.table(using)):
             row.update(full_since=ClockTimestamp())
         models.Consumer.objects.using(using).filter(name=of.name).update(revision=F("revision") + 1)
 
@@ -87,7 +86,7 @@ class RollUpFilling:
                     done = fold_into(
                         using,
                         self.declared,
-                        self._table(using),
+                        self.table(using),
                         topic.pk,
                         condition(self.declared),
                         after=behind,
@@ -111,7 +110,4 @@ class RollUpFilling:
     def _forget(self, using: str) -> None:
         if (retention := self.declared.retention) is not None:
             groups = [name for name, _ in self.declared.by]
-            forget_while_filling(using, self._table(using), retention=retention, groups=groups)
-
-    def _table(self, using: str) -> str:
-        return models.RollUp.objects.using(using).get(name=self.declared.name).table
+            forget_while_filling(using, self.table(using), retention=retention, groups=groups)

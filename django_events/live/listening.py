@@ -20,10 +20,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
+from django_events import telemetry
 from django_events.declarations import DeclaredTopic
 from django_events.declarations.limits import texts
 from django_events.exceptions import EventExpired, Invalid, Refused
 from django_events.live import positions, tailing
+from django_events.live.followers import Followers
 from django_events.live.reading import LiveFilter, Tailed
 from django_events.live.tailing import Stage
 from django_events.models import Event
@@ -103,6 +105,7 @@ class LiveListener:
         self._waiting: deque[ReceivedEvent | Gone | Exception] = deque()
         self._bytes = 0
         self._fed: dict[int, int] = {}  # by topic: up to which id the events are in `_waiting`, or don't fit
+        self._following: dict[int, Followers] = {}  # by topic: whose position counts where it is further than `_fed`
         self._passed: dict[str, int] = {}  # by name: the last event that was taken
         self._ids: dict[str, int] = {}
         self._asked = False  # whether it waits to be read for
@@ -153,7 +156,7 @@ class LiveListener:
         for one in self._waiting:
             if isinstance(one, Exception) or one.topic == topic.name:
                 return self._passed[topic.name]
-        return self._fed[topic.id]
+        return self._seen(topic)
 
     @property
     def closed(self) -> bool:
@@ -264,7 +267,11 @@ class LiveListener:
             raise one.error
         if isinstance(one, Exception):
             raise one
-        return one if one is None else one.with_attempt(1)  # what one listener does to a value, no other one sees
+        if one is None:
+            return None
+        if telemetry.LISTENER_EVENTS.observed:
+            telemetry.LISTENER_EVENTS.tell(1, self.using, one.topic)
+        return one.with_attempt(1)  # what one listener does to a value, no other one sees
 
     # For the tailer
 
@@ -279,20 +286,30 @@ class LiveListener:
         self._tell()
 
     def fed(self, topic: Tailed) -> int:
-        """Behind which id to read for it."""
+        """Behind which id to read for it, unless it follows the tailer."""
         return self._fed[topic.id]
 
-    def offer(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> None:
-        """Take what the tailer has read, as far as there is room; a listener without room is behind from then on."""
+    def follow(self, followers: Followers) -> None:
+        """It has seen all that the followers of a topic have: from now on their position is its own."""
+        with self._lock:
+            if self.stage is Stage.TAILED:
+                self._following[followers.topic.id] = followers
+
+    def offer(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> bool:
+        """Take what the tailer has read, as far as there is room; a listener without room is behind from then on.
+
+        Returns whether the tailer still reads for it.
+        """
         with self._lock:
             if self.stage is not Stage.TAILED:
-                return
+                return False
             before = len(self._waiting)
             if not self._add(topic, events, upto):
-                self.stage = Stage.BEHIND
-            heard = len(self._waiting) > before
+                self._be_behind()
+            heard, is_tailed = len(self._waiting) > before, self.stage is Stage.TAILED
         if heard:
             self._tell()
+        return is_tailed
 
     def fill(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> bool:
         """Take what was read for it alone; returns whether there was room."""
@@ -303,6 +320,7 @@ class LiveListener:
 
     def say_expired(self, topic: Tailed, error: EventExpired, upto: int) -> None:
         """What comes next is gone: go on behind it."""
+        telemetry.LISTENERS_EXPIRED.tell(1, self.using, topic.name)
         with self._lock:
             if self.stage is Stage.BEHIND:
                 self._fed[topic.id] = upto
@@ -323,7 +341,7 @@ class LiveListener:
         with self._lock:
             asks = self.stage is Stage.TAILED
             if asks:
-                self.stage = Stage.BEHIND
+                self._be_behind()
                 self._asked = True
         if asks:
             tailing.read_for(self)
@@ -342,9 +360,25 @@ class LiveListener:
                 self._waiting.append(error)
         self._end(discard=False)
 
+    def _seen(self, topic: Tailed) -> int:
+        """Up to which id of a topic the events are in `_waiting`, or don't fit."""
+        followers = self._following.get(topic.id)
+        return self._fed[topic.id] if followers is None else max(self._fed[topic.id], followers.position)
+
+    def _be_behind(self) -> None:
+        """The tailer reads for it no more, so its positions don't move on with the tailer's."""
+        telemetry.LISTENERS_BEHIND.tell(1, self.using)
+        self._keep({topic.id: self._seen(topic) for topic in self.topics.values()})
+        self.stage = Stage.BEHIND
+
+    def _keep(self, fed: dict[int, int]) -> None:
+        self._fed = fed
+        self._following = {}
+
     def _add(self, topic: Tailed, events: Sequence[ReceivedEvent], upto: int) -> bool:
+        seen = self._seen(topic)
         for event in events:
-            if event.id <= self._fed[topic.id]:
+            if event.id <= seen:
                 continue
             bytes_of = size(event)
             if self._waiting and (len(self._waiting) >= MOST_EVENTS or self._bytes + bytes_of > MOST_BYTES):
@@ -352,7 +386,7 @@ class LiveListener:
             self._waiting.append(event)
             self._bytes += bytes_of
             self._fed[topic.id] = event.id
-        self._fed[topic.id] = max(self._fed[topic.id], upto)
+        self._fed[topic.id] = max(seen, upto)
         return True
 
     def _has_room(self) -> bool:
@@ -361,9 +395,11 @@ class LiveListener:
     def _end(self, *, discard: bool) -> bool:
         with self._lock:
             if discard:  # what waits was not taken, so the position stays before it
-                self._fed = {topic.id: self._position_in(topic) for topic in self.topics.values()}
+                self._keep({topic.id: self._position_in(topic) for topic in self.topics.values()})
                 self._waiting.clear()
                 self._bytes = 0
+            else:
+                self._keep({topic.id: self._seen(topic) for topic in self.topics.values()})
             was, self.stage = self.stage, Stage.ENDED
         self._tell()
         return was not in (Stage.NEW, Stage.ENDED)

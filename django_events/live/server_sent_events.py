@@ -30,7 +30,7 @@ from django.http import (
     StreamingHttpResponse,
 )
 
-from django_events import sql
+from django_events import sql, telemetry
 from django_events.conf import settings
 from django_events.exceptions import EventExpired, EventsError, Invalid, LogReplaced, UnreadableEvent
 from django_events.live import positions
@@ -82,6 +82,7 @@ def sse(
             return HttpResponseBadRequest(f"Last-Event-ID: {error}", content_type="text/plain; charset=utf-8")
         listener = listen(topics, since=since, using=using, **filters)
         if not _streams.has_room():
+            telemetry.STREAMS_REFUSED.tell(1, listener.using)
             refused = HttpResponse("This process has as many streams as it may have.", status=503)
             refused["Retry-After"] = COME_BACK_AFTER
             return refused
@@ -128,6 +129,7 @@ class EventStream(StreamingHttpResponse):
         retry: timedelta,
         is_async: bool,
     ) -> None:
+        self.using = listener.using
         self._listener = listener
         self._anew = anew
         self._transform = transform
@@ -306,12 +308,16 @@ class _Streams:
         with self._lock:
             self._open.add(stream)
             ending = self._ending
+        telemetry.STREAMS.tell(1, stream.using)
         if ending:
             stream.end()
 
     def discard(self, stream: EventStream) -> None:
         with self._lock:
+            was_open = stream in self._open
             self._open.discard(stream)
+        if was_open:
+            telemetry.STREAMS.tell(-1, stream.using)
 
     def end(self, *, for_good: bool) -> int:
         with self._lock:

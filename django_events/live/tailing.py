@@ -17,16 +17,16 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from django_events import sql
-from django_events.conf import settings
+from django_events import sql, telemetry
 from django_events.live import reading
+from django_events.live.followers import Followers
 from django_events.live.reading import LiveFilter, Tailed
 from django_events.log import channel
 from django_events.log.inventory import existing
@@ -68,6 +68,10 @@ class Tailer:
         self._look_at = 0.0  # also where something is heard all the time
         self._naming = threading.Lock()
         self._lost = False
+        self._losses = 0
+        self._followed: dict[Tailed, Followers] = {}  # the tailing thread's, as all that is in it
+        self._joining: deque[tuple[LiveListener, int]] = deque()
+        self._leaving: deque[LiveListener] = deque()
         self._behind: deque[LiveListener] = deque()
         self._changed = threading.Condition()
         self._running = 2
@@ -98,6 +102,10 @@ class Tailer:
             if self._running == 0:
                 self._stop.close()
 
+    def forget(self, listener: "LiveListener") -> None:
+        """A listener is closed: read for it no more."""
+        self._leaving.append(listener)
+
     def read_for(self, listener: "LiveListener") -> None:
         """Read for a listener by itself, in its turn."""
         with self._changed:
@@ -118,12 +126,13 @@ class Tailer:
                         failures = 0
                     except (DatabaseError, InterfaceError) as error:
                         failures += 1
+                        self._losses += 1
                         self._everywhere = self._lost = True
                         self._say_failed(error)
                         self._stop.wait(pause_after(failures))
                         continue
                     if not more:
-                        self._flag.wait(self._stop, _pause(listener))
+                        self._flag.wait(self._stop, listener.pause)
         except Exception as error:  # it must reach those who listen
             logger.exception("The tailer of %r failed.", self.using, extra={"database": self.using})
             for one in _abandoned(self):
@@ -153,79 +162,110 @@ class Tailer:
             self._everywhere = False
         if everywhere:
             self._look_at = now + LISTENING_POLL
-        by_topic: dict[Tailed, list[LiveListener]] = {}
-        for one in listeners_of(self):
-            if one.stage is Stage.TAILED:
-                for topic in one.topics.values():
-                    by_topic.setdefault(topic, []).append(one)
+        self._follow_up()
         try:
-            if everywhere and by_topic:
-                self._look_after(by_topic)
-            chosen = [topic for topic in by_topic if everywhere or topic.id in named]
-            left = [topic for topic in chosen if self._read(topic, by_topic[topic])]
+            if everywhere:
+                self._look_after()
+            chosen = [one for one in self._followed.values() if everywhere or one.topic.id in named]
+            left = [one.topic.id for one in chosen if self._read(one)]
         except (DatabaseError, InterfaceError):
             with self._naming:
                 self._everywhere = True
             raise
         with self._naming:
-            self._named.update(topic.id for topic in left)
+            self._named.update(left)
         return bool(left)
 
-    def _look_after(self, by_topic: dict[Tailed, list["LiveListener"]]) -> None:
+    def _follow_up(self) -> None:
+        """Take on those that have caught up, and drop those that were closed.
+
+        A listener ends before it is in `_leaving`, so one that ends while it is taken on is dropped by the next turn.
+        """
+        while self._joining:
+            listener, losses = self._joining.popleft()
+            if losses != self._losses:  # what it caught up with may be gone by a failover
+                listener.fall_behind()
+            elif listener.stage is Stage.TAILED:
+                for topic in listener.topics.values():
+                    if topic not in self._followed:
+                        self._followed[topic] = Followers(topic, listener.fed(topic))
+                    self._followed[topic].join(listener)
+        while self._leaving:
+            self._drop(self._leaving.popleft())
+
+    def _drop(self, listener: "LiveListener") -> None:
+        for topic in listener.topics.values():
+            if (followers := self._followed.get(topic)) is not None:
+                followers.drop(listener)
+                if not followers:
+                    del self._followed[topic]
+
+    def _leave_behind(self, listeners: Iterable["LiveListener"]) -> None:
+        """Something is not as it is nearly always: each is read for by itself, until it has caught up."""
+        for one in list(listeners):
+            one.fall_behind()
+            self._drop(one)
+
+    def _look_after(self) -> None:
         """Topics may be gone; and after a failover, the end of a log."""
-        there = reading.standing(self.using, list(by_topic))
-        for topic, listeners in by_topic.items():
-            if topic.id not in there or self._lost:
-                _fall_behind(listeners)
+        there = reading.standing(self.using, list(self._followed)) if self._followed else set()
+        for followers in list(self._followed.values()):
+            if followers.topic.id not in there or self._lost:
+                self._leave_behind(followers)
         self._lost = False
 
-    def _read(self, topic: Tailed, listeners: list["LiveListener"]) -> bool:
-        position = min(one.fed(topic) for one in listeners)
+    def _read(self, followers: Followers) -> bool:
+        topic, begin = followers.topic, followers.begin
         try:
-            found = reading.next_events(self.using, topic, position)
+            found = reading.next_events(self.using, topic, begin)
         except DatabaseError as error:
             if sql.kind_of(error).of_server and sql.kind_of(error) is not sql.ErrorKind.CANCELED:
                 raise
-            _fall_behind(listeners)  # of this topic: others are read on
+            self._leave_behind(followers)  # of this topic: others are read on
             return False
         if not found.events:
             return False
-        if found.position - position != len(found.events):
-            _fall_behind(listeners)  # there is a gap: what that is, is said to each of them
-            return False
-        fitting = self._fitting(topic, found.events, listeners)
-        for one in listeners:
-            if one.wanted in fitting:
-                one.offer(topic, fitting[one.wanted], found.position)
-            else:
-                one.fall_behind()
+        if found.position - begin != len(found.events):  # there is a gap: what that is, is said to each of them
+            only_joining = begin < followers.position
+            self._leave_behind(followers.joining if only_joining else followers)
+            return only_joining
+        fitting = followers.fitting(found.events)
+        offered = self._holding(topic, found.events, fitting)
+        for wanted in fitting.keys() - offered.keys():
+            self._leave_behind(followers.of(wanted))
+        offers: dict[LiveListener, Sequence[ReceivedEvent]] = dict.fromkeys(followers.joining, ())
+        for wanted, of_filter in offered.items():
+            if of_filter:
+                offers.update(dict.fromkeys(followers.of(wanted), of_filter))
+        for one, events in offers.items():
+            if not one.offer(topic, events, found.position):
+                self._drop(one)
+        followers.move_on(found.position)  # only now: it is the position of all that were offered nothing
         return found.more
 
-    def _fitting(
-        self, topic: Tailed, events: Sequence[ReceivedEvent], listeners: Iterable["LiveListener"]
+    def _holding(
+        self, topic: Tailed, events: Sequence[ReceivedEvent], fitting: dict[LiveFilter, list[ReceivedEvent]]
     ) -> dict[LiveFilter, list[ReceivedEvent]]:
-        """The events for each filter that listeners have. A predicate that failed is left out, and all beside it."""
-        filters = {one.wanted for one in listeners}
-        predicates = sorted({one.where for one in filters if one.where is not None})
+        """Those for which the predicate holds, too. A filter is left out where one has failed, and those beside it."""
+        predicates = sorted({wanted.where for wanted in fitting if wanted.where is not None})
+        if not predicates:
+            return fitting
         holding: dict[str, set[int]] = {}
-        if predicates:
-            try:
-                holding = reading.holding(self.using, topic, events, predicates)
-            except DatabaseError as error:
-                if sql.kind_of(error) is sql.ErrorKind.LOST:
-                    raise
-                logger.warning(
-                    "A predicate of a listener to topic %r fails: each listener with one is read for by itself. %s",
-                    topic.name,
-                    sql.said(error),
-                    extra={"database": self.using, "topic": topic.name},
-                )
+        try:
+            holding = reading.holding(self.using, topic, events, predicates)
+        except DatabaseError as error:
+            if sql.kind_of(error) is sql.ErrorKind.LOST:
+                raise
+            logger.warning(
+                "A predicate of a listener to topic %r fails: each listener with one is read for by itself. %s",
+                topic.name,
+                sql.said(error),
+                extra={"database": self.using, "topic": topic.name},
+            )
         return {
-            one: [
-                event for event in events if one.fits(event) and (one.where is None or event.id in holding[one.where])
-            ]
-            for one in filters
-            if one.where is None or one.where in holding
+            wanted: [event for event in some if wanted.where is None or event.id in holding[wanted.where]]
+            for wanted, some in fitting.items()
+            if wanted.where is None or wanted.where in holding
         }
 
     # Those that are behind
@@ -263,6 +303,7 @@ class Tailer:
             return None if self._stop.requested else self._behind.popleft()
 
     def _serve(self, listener: "LiveListener") -> None:
+        losses = self._losses  # before it is read for: see `_follow_up`
         if listener.stage is Stage.OPENING:
             self._open(listener)
         up_to_date = True
@@ -278,6 +319,7 @@ class Tailer:
             if listener.rest():
                 self.read_for(listener)
         elif listener.attach():  # what came since is read from its position on
+            self._joining.append((listener, losses))
             with self._naming:
                 self._named.update(listener.topics)
             self._flag.set()
@@ -309,16 +351,6 @@ class Tailer:
         )
 
 
-def _fall_behind(listeners: Collection["LiveListener"]) -> None:
-    for one in listeners:
-        one.fall_behind()
-
-
-def _pause(listener: Listener) -> float:
-    poll = settings.POLL_INTERVAL.total_seconds()
-    return max(poll, LISTENING_POLL) if listener.listening else poll
-
-
 _tailers: dict[str, Tailer] = {}
 _lock = threading.Lock()
 
@@ -331,6 +363,7 @@ def join(listener: "LiveListener") -> None:
             tailer.start()
             _tailers[listener.using] = tailer
         tailer.listeners.add(listener)
+    telemetry.LISTENERS.tell(1, listener.using)
     tailer.read_for(listener)
 
 
@@ -341,11 +374,15 @@ def leave(listener: "LiveListener") -> None:
         if tailer is None or listener not in tailer.listeners:
             return
         tailer.listeners.discard(listener)
-        if tailer.listeners:
-            return
-        listener.left = tailer
-        del _tailers[listener.using]
-    tailer.stop()
+        is_last = not tailer.listeners
+        if is_last:
+            listener.left = tailer
+            del _tailers[listener.using]
+    telemetry.LISTENERS.tell(-1, listener.using)
+    if is_last:
+        tailer.stop()
+    else:
+        tailer.forget(listener)
 
 
 def read_for(listener: "LiveListener") -> None:
@@ -356,17 +393,15 @@ def read_for(listener: "LiveListener") -> None:
         tailer.read_for(listener)
 
 
-def listeners_of(tailer: Tailer) -> list["LiveListener"]:
-    with _lock:
-        return list(tailer.listeners)
-
-
 def _abandoned(tailer: Tailer) -> list["LiveListener"]:
     """The listeners of a tailer that failed; the next one gets another tailer."""
     with _lock:
         if _tailers.get(tailer.using) is tailer:
             del _tailers[tailer.using]
-        return list(tailer.listeners)
+        listeners = list(tailer.listeners)
+        tailer.listeners.clear()
+    telemetry.LISTENERS.tell(-len(listeners), tailer.using)
+    return listeners
 
 
 def _start_empty() -> None:

@@ -106,7 +106,8 @@ def compact(using: str, topic: models.Topic, *, patience: float = PATIENCE) -> C
             except Otherwise:
                 return done
             except DatabaseError as error:
-                if sql.kind_of(error) in (sql.ErrorKind.LOCKED, sql.ErrorKind.LOST):
+                kind = sql.kind_of(error)
+                if not (kind.of_data or kind in (sql.ErrorKind.INTERNAL, sql.ErrorKind.OUT_OF_MEMORY)):
                     raise
                 failed = error  # an event that can't be sent keeps its group as it is, until it is due again
     with sql.committed(using, **sql.UNHURRIED):
@@ -256,6 +257,7 @@ def _copy(using: str, topic: models.Topic, group: Group, until: int, table: str)
             with cursor.copy(write.text) as copying:
                 copying.write(b"".join(lines))
             kept += cursor.rowcount
+        sql.fetch_each(using, sql.locally({"statement_timeout": SETTINGS["statement_timeout"]}))
         return kept
 
 

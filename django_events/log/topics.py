@@ -74,15 +74,20 @@ def create(using: str, declared: declarations.DeclaredTopic) -> models.Topic:
         return models.Topic.objects.using(using).select_related("head").get(name=declared.name)
 
 
-def create_missing(using: str, wanted: Iterable[declarations.DeclaredTopic], *, apps: Apps) -> None:
-    """Make those of these topics that aren't there, in a migration, with the models of its state; adapt nothing."""
+def create_missing(using: str, wanted: Iterable[declarations.DeclaredTopic], *, apps: Apps) -> list[str]:
+    """Make those of these topics that aren't there, in a migration, with the models of its state; adapt nothing.
+
+    Returns a line for each that was made.
+    """
+    made = []
     for declared in wanted:
         with changing_topics(using):
             rows = apps.get_model("django_events", "Topic")._base_manager.using(using)
             ids: dict[str, int] = dict(rows.values_list("name", "pk"))
             logs: Logs = dict(sql.fetch(using, SQL.logs))
             if declared.name not in ids:
-                _create(using, declared, _orphans(ids.values(), logs).get(declared.name), logs, apps)
+                made.append(_create(using, declared, _orphans(ids.values(), logs).get(declared.name), logs, apps))
+    return made
 
 
 Rows = dict[str, models.Topic]

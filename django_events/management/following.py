@@ -14,22 +14,21 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
 from django_events import sql
-from django_events.conf import settings
 from django_events.consuming import log_positions
 from django_events.exceptions import Invalid
 from django_events.log import channel
 from django_events.log.inventory import existing
 from django_events.management.databases import explained
-from django_events.management.events.payloads import content, payload_data, shown
+from django_events.management.events.payloads import content, event_line, payload_data, shown
 from django_events.management.events.peeking import event_data
 from django_events.management.events.subcommand import wrong_usage
-from django_events.management.reporting import Report, cell, is_output_closed, output_pipe, printable, show
+from django_events.management.reporting import Report, is_output_closed, output_pipe, show
 from django_events.masking import hides
 from django_events.matching import condition
 from django_events.models import Event, Topic
 from django_events.phrases import moment
 from django_events.statements import Statement, log_table
-from django_events.workers.listening import LISTENING_POLL, Listener
+from django_events.workers.listening import Listener
 from django_events.workers.loop import Exit
 from django_events.workers.stopping import Stop, stop_on_signals
 from django_events.workers.wakeup_flag import WakeupFlag
@@ -99,11 +98,11 @@ def follow(
             if seen.note:
                 command.stderr.write(f"{_now()} {seen.note}")
             found = seen.events if limit is None else seen.events[:limit]
-            if found and not show(command, Report(None, _lines(row, found, as_json=as_json)), as_json=False):
+            if found and not show(command, Report(None, _lines(command, row, found, as_json=as_json)), as_json=False):
                 return
             if limit is not None and (limit := limit - len(found)) == 0:
                 return
-            if seen.position == position and _is_closed(stop, flag, _pause(listener)):
+            if seen.position == position and _is_closed(stop, flag, listener.pause):
                 return
             position = seen.position
 
@@ -190,32 +189,15 @@ def _expired(row: Topic, first: int, last: int) -> str:
     return f"{what} expired before this could read them. Going on behind them."
 
 
-def _lines(row: Topic, events: Sequence[Event], *, as_json: bool) -> str:
+def _lines(command: BaseCommand, row: Topic, events: Sequence[Event], *, as_json: bool) -> str:
     if as_json:
         return "\n".join(Report(event_data(row, one), "").as_json(indent=None) for one in events)
-    return "\n".join(_line(row, one) for one in events)
-
-
-def _line(row: Topic, one: Event) -> str:
-    """The address, the time, the type, the key and the value, as far as there are."""
-    parts = [
-        f"{row}/{one.id}",
-        moment(one.logged_at),
-        printable(one.type),
-        printable(one.key or ""),
-        cell(content(one)),
-    ]
-    return "  ".join(part for part in parts if part)
+    return "\n".join(event_line(command, f"{row}/{one.id}", one, content(one)) for one in events)
 
 
 def _concerns(payload: str, topic_id: int) -> bool:
     news = channel.read(payload)
     return news.everywhere or topic_id in news.topic_ids or topic_id in {one for one, _ in news.partitions}
-
-
-def _pause(listener: Listener) -> float:
-    poll = settings.POLL_INTERVAL.total_seconds()
-    return max(poll, LISTENING_POLL) if listener.listening else poll
 
 
 def _is_closed(stop: Stop, flag: WakeupFlag, seconds: float) -> bool:

@@ -126,7 +126,7 @@ def _when_ready(work: Callable[[Stop], None], stop: Stop, say: Say) -> None:
         except NotReady as error:
             if str(error) != said:
                 said = str(error)
-                say(f"{said} Waiting for it.")
+                say(f"{said.removesuffix('.')}. Waiting for it.")
             stop.wait(LOOKS_AGAIN)
 
 

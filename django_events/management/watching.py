@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
+from django_events.exceptions import InUse
 from django_events.management.databases import explained
 from django_events.management.reporting import Report, show
 from django_events.phrases import moment
@@ -28,7 +29,8 @@ def watch(command: BaseCommand, using: str, ask: Callable[[], Report], *, every:
                 with explained(using):
                     report = ask()
             except CommandError as error:
-                if not reached or error.returncode != Exit.UNREACHABLE:
+                passes = error.returncode == Exit.UNREACHABLE or isinstance(error.__cause__, InUse)
+                if not reached or not passes:
                     raise
                 connections[using].close()
                 command.stderr.write(f"{_now()} {error} Trying again every {every:g} s.")

@@ -166,6 +166,10 @@ class Tally:
 
         return add
 
+    def __bool__(self) -> bool:
+        """Whether anything was done."""
+        return any(self._done.values())
+
     def __str__(self) -> str:
         """`12`, or `12 of 'default', 3 of 'west'`."""
         if len(self._done) == 1:
@@ -213,16 +217,16 @@ def log_rate(logger: logging.Logger, message: str, using: str) -> Callable[[int]
 
     def report(done: int) -> None:
         if (lately := rate.add(done)) and lately[0]:
-            logger.info(message, lately[0], using, lately[1])
+            logger.info(message, count(lately[0], "event"), using, lately[1])
 
     return report
 
 
 def log_moved(using: str) -> Callable[[int], None]:
     logger = logging.getLogger("django_events.transfer")
-    return log_rate(logger, "Moved %d events into the log of %r, %.0f per second.", using)
+    return log_rate(logger, "Moved %s into the log of %r, %.0f per second.", using)
 
 
 def log_handled(using: str) -> Callable[[int], None]:
     logger = logging.getLogger("django_events.consumer")
-    return log_rate(logger, "Handled %d events of %r, %.0f per second.", using)
+    return log_rate(logger, "Handled %s of %r, %.0f per second.", using)

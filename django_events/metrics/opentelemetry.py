@@ -49,6 +49,8 @@ def _receiver(instrument: Instrument, meter: metrics.Meter) -> telemetry.Receive
     tell: Callable[..., None]
     if instrument.kind == "counter":
         tell = meter.create_counter(name, unit, instrument.help).add
+    elif instrument.kind == "gauge":
+        tell = meter.create_up_down_counter(name, unit, instrument.help).add
     else:
         tell = meter.create_histogram(
             name, unit, instrument.help, explicit_bucket_boundaries_advisory=list(instrument.buckets)

@@ -7,7 +7,7 @@ text = of_all_processes()   # of those that share PROMETHEUS_MULTIPROC_DIR
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, Metric, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
@@ -31,10 +31,16 @@ class Observer:
             self._registry.unregister(metric)
 
 
-def _observed(instrument: Instrument, registry: CollectorRegistry) -> tuple[Counter | Histogram, Callable[..., None]]:
+def _observed(
+    instrument: Instrument, registry: CollectorRegistry
+) -> tuple[Counter | Gauge | Histogram, Callable[..., None]]:
     metric: Any
     if instrument.kind == "counter":
         metric = Counter(instrument.full_name, instrument.help, instrument.labels, registry=registry)
+    elif instrument.kind == "gauge":
+        metric = Gauge(
+            instrument.full_name, instrument.help, instrument.labels, registry=registry, multiprocess_mode="livesum"
+        )
     else:
         metric = Histogram(
             instrument.full_name, instrument.help, instrument.labels, registry=registry, buckets=instrument.buckets
@@ -44,7 +50,7 @@ def _observed(instrument: Instrument, registry: CollectorRegistry) -> tuple[Coun
     def receive(amount: float, labels: tuple[str, ...]) -> None:
         if (tell := known.get(labels)) is None:
             child = metric.labels(*labels)
-            tell = known[labels] = child.inc if instrument.kind == "counter" else child.observe
+            tell = known[labels] = child.observe if instrument.kind == "histogram" else child.inc
         tell(amount)
 
     return metric, receive

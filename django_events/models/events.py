@@ -245,7 +245,7 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         known = "topic" in self._state.fields_cache  # no query for a name
-        return f"{self.topic if known else self.topic_id}/{self.id}"
+        return f"{self.topic}/{self.id}" if known else f"event {self.id} of topic {self.topic_id}"
 
 
 class _Expired(EventExpired, Event.DoesNotExist):

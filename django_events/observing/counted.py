@@ -15,6 +15,10 @@ def topics(number: int) -> str:
     return _at_least(ngettext("%(number)s topic", "%(number)s topics", number), number)
 
 
+def consumers(number: int) -> str:
+    return _at_least(ngettext("%(number)s consumer", "%(number)s consumers", number), number)
+
+
 def attempts(number: int) -> str:
     return _at_least(ngettext("%(number)s attempt", "%(number)s attempts", number), number)
 

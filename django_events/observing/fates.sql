@@ -52,7 +52,8 @@ SELECT
             'handled'
         )
     END AS state,
-    coalesce(d.attempts, dead.attempts, past.attempts, CASE WHEN p.attempted = e.id THEN p.attempts END, 0) AS attempts,
+    -- Of what is in hand, the first attempt is counted only when it has failed.
+    coalesce(greatest(d.attempts, CASE WHEN d.token IS NOT NULL THEN 1 END), dead.attempts, past.attempts, CASE WHEN p.attempted = e.id THEN p.attempts END, 0) AS attempts,
     CASE
         WHEN d.token IS NOT NULL THEN d.last_at
         ELSE coalesce(dead.dead_at, past.processed_at, d.received_at)

@@ -10,6 +10,7 @@ from django.utils.translation import gettext
 
 from django_events import declarations, models, sql
 from django_events.consuming.subscriptions import declared_otherwise, made_by_of
+from django_events.exceptions import HandlerNotFound
 from django_events.log.holders import LockHolder
 from django_events.log.holders import holders as lock_holders
 from django_events.log.inventory import NextScheduled, Waiting
@@ -32,6 +33,7 @@ FAILS = timedelta(minutes=10)  # a webhook endpoint, to which nothing can be del
 UNCLEANED = timedelta(minutes=10)  # a table of dead rows: autovacuum looks once a minute
 TOLD_FOR = timedelta(days=1)  # what expired before it was handled
 UNMAINTAINED = timedelta(minutes=15)
+COMMAND_OF_WORKERS = "manage.py run_consumer"
 LOOKED_INTO = 20  # consumers; where so many have a problem, one more tells nothing new
 
 # In these kinds events don't move, or can be lost; the others are warnings.
@@ -66,7 +68,7 @@ def find_problems(
         *_prepared(using),
         *_unserved(using, declared, standings),
         *_hung(using),
-        *_retrying(standings),
+        *_retrying(using, standings),
         *_dead(standings),
         *_rolled_up(using, declared),
         *_held_back(using),
@@ -290,11 +292,45 @@ def _unserved(using: str, declared: Declared, standings: list[Standing]) -> Iter
     """Consumers with something to do and no worker. An event that came just now is no problem yet."""
     candidates = _candidates(using, declared, standings)[:LOOKED_INTO]
     for one, age in _left_alone(using, candidates):
-        what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % {
-            "events": _lag(one),
-            "time": duration(age),
-        }
-        yield _of_all(one, "unserved", what, _is_running(f"run_consumer {one.consumer}"))
+        facts = {"events": _lag(one), "time": duration(age)}
+        if broken := _handler_missing(one.consumer):
+            what = gettext("%(events)s behind, the oldest for %(time)s: no worker can handle them. %(error)s") % {
+                **facts,
+                "error": broken,
+            }
+            yield _of_all(one, "unserved", what, gettext("Deploy what is missing, and restart the workers."))
+            continue
+        what = gettext("%(events)s behind, the oldest for %(time)s: no worker handles them.") % facts
+        command = f"run_consumer {one.consumer}"
+        remedy = _is_running(command) if one.served_at else _is_running_as_registered(command)
+        yield _of_all(one, "unserved", what, remedy)._replace(data={"command": COMMAND_OF_WORKERS})
+
+
+def together(found: Iterable[Finding]) -> list[Finding]:
+    """For people: one worker that is dead is one problem, of however many consumers; the others as they are."""
+    found = list(found)
+    alike = [one for one in found if one.data.get("command") == COMMAND_OF_WORKERS]
+    if len(alike) < 2:
+        return found
+    names = list(dict.fromkeys(str(one.subject.consumer) for one in alike))
+    what = gettext("%(consumers)s are unserved, no worker handles their events: %(names)s.") % {
+        "consumers": counted.consumers(len(names)),
+        "names": ", ".join(names),
+    }
+    command = f"{COMMAND_OF_WORKERS} {' '.join(names)}"
+    told = alike[0]._replace(
+        subject=Subject(), what=what, remedy=gettext("Is one running? %(command)s") % {"command": command}
+    )
+    return [told if one is alike[0] else one for one in found if one is alike[0] or one not in alike]
+
+
+def _handler_missing(consumer: str) -> str:
+    """Why its handler can't be imported here: workers of this code don't serve it then, as the check W002 warns."""
+    try:
+        declarations.consumers.get(consumer).load()
+    except HandlerNotFound as error:
+        return str(error)
+    return ""
 
 
 def idle_troubles(using: str, standings: list[Standing]) -> dict[int, str]:
@@ -326,11 +362,18 @@ def _candidates(using: str, declared: Declared, standings: list[Standing]) -> li
 def _left_alone(using: str, candidates: list[Standing]) -> Iterator[tuple[Standing, timedelta]]:
     """Those that have had something due for long, and for how long."""
     waits = oldest_waits(using, [one.consumer_id for one in candidates], due=True) if candidates else {}
+    registered = _registered_for(using, waits)
     for one in candidates:
         age = waits.get(one.consumer_id)
         patience = declarations.consumers.get(one.consumer).max_wait or timedelta(0)
-        if age is not None and age > UNSERVED + patience:
+        if age is not None and min(age, registered[one.consumer_id]) > UNSERVED + patience:
             yield one, age
+
+
+def _registered_for(using: str, consumer_ids: Iterable[int]) -> dict[int, timedelta]:
+    """How long ago these consumers were registered: before, no worker could know of them."""
+    rows = models.Consumer.objects.using(using).filter(pk__in=consumer_ids).annotate(now=ClockTimestamp())
+    return {row.pk: row.now - row.registered_at for row in rows}
 
 
 def _hung(using: str) -> Iterator[Finding]:
@@ -352,20 +395,42 @@ def _hung(using: str) -> Iterator[Finding]:
         yield _problem("hung", consumer, topic, of_partition, what, remedy)
 
 
-def _retrying(standings: list[Standing]) -> Iterator[Finding]:
+def _retrying(using: str, standings: list[Standing]) -> Iterator[Finding]:
+    """Events that failed. One that is due already and is not attempted waits for a worker, or for a program."""
+    now = sql.now(using)
+    endpoints = set(models.WebhookEndpoint.objects.using(using).values_list("consumer_id", flat=True))
     for one in standings:
-        if one.state == "retrying" and one.retry_at is not None:
-            facts = {
-                "event": f"{one.topic}/{one.attempted}",
-                "times": counted.times(one.attempts),
-                "moment": moment(one.retry_at),
-            }
-            if one.attempts:
-                what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % facts
-            else:  # of a relay whose target is down: no attempt is counted
-                what = gettext("%(event)s and all behind it wait, next at %(moment)s.") % facts
+        if one.state != "retrying" or one.retry_at is None:
+            continue
+        facts = {
+            "event": f"{one.topic}/{one.attempted}",
+            "times": counted.times(one.attempts),
+            "moment": moment(one.retry_at),
+        }
+        if one.retry_at > now - LATE and not one.attempts:  # of a relay whose target is down: no attempt is counted
+            what = gettext("%(event)s and all behind it wait, next at %(moment)s.") % facts
             remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
-            yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
+        elif one.retry_at > now - LATE:
+            what = gettext("%(event)s failed %(times)s, next at %(moment)s.") % facts
+            remedy = gettext("To try again now: %(command)s") % {"command": _events("retry-now", one.consumer)}
+        elif one.consumer_id in endpoints:
+            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no process sends it.") % facts
+            remedy = _is_running("run_webhooks")
+        elif _is_for_claims(one):
+            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no program claims it.") % facts
+            remedy = gettext("Is the program running that claims from it? By hand: %(command)s") % {
+                "command": _events("claim", one.consumer)
+            }
+        else:
+            what = gettext("%(event)s failed %(times)s, is due since %(moment)s, and no worker takes it.") % facts
+            remedy = _is_running(f"run_consumer {one.consumer}")
+        yield _of_partition(one, "retrying", f"{what} {one.error}", remedy)
+
+
+def _is_for_claims(one: Standing) -> bool:
+    """Whether programs claim its events: as declared, or by `subscribe()`."""
+    found = next((consumer for consumer in declarations.consumers if consumer.name == one.consumer), None)
+    return one.mode == "queue" and (found is None or found.is_for_claims)
 
 
 def _dead(standings: list[Standing]) -> Iterator[Finding]:
@@ -467,6 +532,7 @@ def _webhooks(using: str, standings: list[Standing]) -> Iterator[Finding]:
     rows = {row.consumer_id: row for row in found}
     of_endpoints = [one for one in standings if one.consumer_id in rows]
     waits = oldest_waits(using, [one.consumer_id for one in of_endpoints], due=True) if of_endpoints else {}
+    registered = _registered_for(using, waits)
     for one in of_endpoints:
         row, age = rows[one.consumer_id], waits.get(one.consumer_id)
         if one.paused_at is not None:
@@ -487,7 +553,7 @@ def _webhooks(using: str, standings: list[Standing]) -> Iterator[Finding]:
         elif (
             row.failing_since is None
             and age is not None
-            and age > UNSERVED
+            and min(age, registered[one.consumer_id]) > UNSERVED
             and (one.unserved_for is None or one.unserved_for > UNSERVED)
         ):
             what = gettext("%(events)s behind, the oldest for %(time)s: no process sends them.") % {
@@ -589,6 +655,13 @@ def _events(*words: str) -> str:
 
 def _is_running(command: str) -> str:
     return gettext("Is one running? %(command)s") % {"command": f"manage.py {command}"}
+
+
+def _is_running_as_registered(command: str) -> str:
+    """Of a consumer that was never served: workers that were started before it was registered don't know it."""
+    return gettext("Is one running? %(command)s, or restart those that run: they have the former code") % {
+        "command": f"manage.py {command}"
+    }
 
 
 def _unregister(one: Standing) -> str:

@@ -84,9 +84,10 @@ def reshard(
     maps = _maps()
     change, unfinished = _change(maps, add, drain)
     if change is None:
-        version = max((one.version for one in maps.values()), default=0)
-        shards = _newest(maps).shards if maps else ()
-        return Resharded(version, tuple(shards), tuple(shards), ())
+        newest = _newest(maps)
+        if not dry_run:
+            _inform_drained(maps, newest.version, newest.shards)
+        return Resharded(newest.version, tuple(newest.shards), tuple(newest.shards), ())
     _refuse_unprepared(change)
     moved = tuple(f"{source} → {shard}" for shard in change.second_phase for source in change.sources(shard))
     outcome = Resharded(change.version, change.before, change.after, moved)
@@ -99,8 +100,7 @@ def reshard(
         _patiently(shard, partial(_stop_accepting, shard, change), until)
     for shard in change.second_phase:
         _patiently(shard, partial(_take_over, shard, change, by=by, reason=reason), until)
-    for shard in set(maps) - set(change.second_phase):  # drained before: it only says where keys are
-        _inform(shard, change)
+    _inform_drained(maps, change.version, change.after)
     return outcome
 
 
@@ -329,7 +329,8 @@ def _have_wait(shard: str, change: Change) -> None:
                 wait_from(shard, row, first_id if row.waits_from is None else min(row.waits_from, first_id))
 
 
-def _inform(shard: str, change: Change) -> None:
-    """Tell a database that was drained earlier the new map, if it can be reached."""
-    row = models.ShardMap.objects.using(shard).filter(version__lt=change.version, following__isnull=True)
-    row.update(version=change.version, shards=list(change.after))
+def _inform_drained(maps: Iterable[str], version: int, shards: Sequence[str]) -> None:
+    """Tell databases that were drained the newest map: they only say where keys are."""
+    for alias in set(maps) - set(shards):
+        row = models.ShardMap.objects.using(alias).filter(version__lt=version, following__isnull=True)
+        row.update(version=version, shards=list(shards))

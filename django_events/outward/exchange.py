@@ -49,6 +49,11 @@ class WebhookAnswer:
         return self.status is not None and 200 <= self.status < 300
 
     @property
+    def status_class(self) -> str:
+        """`2xx` and the like; `none` without an answer."""
+        return "none" if self.status is None else f"{self.status // 100}xx"
+
+    @property
     def gone(self) -> bool:
         """Whether the receiver wants no more requests at all."""
         return self.status == HTTPStatus.GONE

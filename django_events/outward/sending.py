@@ -23,7 +23,7 @@ from django_events.outward.addresses import ForbiddenAddress, refuse_addresses, 
 from django_events.outward.exchange import Request, RequestLimits, WebhookAnswer, rest_asked_for
 
 LONGEST_EXCERPT = 1_000  # bytes of an answer that are read
-LOOK_UPS = 64  # names that are looked up at the same time, each in a thread
+LOOK_UPS = 500  # names that are looked up at the same time, each in a thread, which is made when it is needed
 NAMES_KEPT = 10  # seconds
 IDLE_KEPT = 4.0  # seconds, for the next request to the same receiver: some servers close after five
 ENDING = 5.0  # seconds that the loop has to end
@@ -34,22 +34,38 @@ Answered = Callable[[WebhookAnswer | None], None]
 
 
 class _CheckedResolver(AbstractResolver):
-    """Looks names up, and refuses all addresses of a name if no request may go to one of them."""
+    """Looks names up, and refuses all addresses of a name if no request may go to one of them.
+
+    A look-up that hangs keeps its thread when the request has given up. So the next request for the same name waits for
+    it too, instead of taking another thread: names that hang keep one each, however often they are tried.
+    """
 
     def __init__(self, limits: RequestLimits, *, encrypted: bool) -> None:
         self._resolver = aiohttp.ThreadedResolver()
+        self._looking: dict[tuple[str, int, int], asyncio.Task[list[ResolveResult]]] = {}
         self._limits = limits
         self._encrypted = encrypted
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
+        asked = (host, port, int(family))
+        if (looking := self._looking.get(asked)) is None:
+            looking = self._looking[asked] = asyncio.create_task(self._resolver.resolve(host, port, family))
+            looking.add_done_callback(lambda done: self._looked(asked, done))
+        found = await asyncio.shield(looking)
         addresses = [one["host"] for one in found]
         refuse_addresses(host, addresses, self._limits.allowed, encrypted=self._encrypted)
         return found
 
+    def _looked(self, asked: tuple[str, int, int], done: "asyncio.Task[list[ResolveResult]]") -> None:
+        del self._looking[asked]
+        if not done.cancelled():
+            done.exception()  # which those who wait raise; there may be none
+
     async def close(self) -> None:
+        for looking in list(self._looking.values()):
+            looking.cancel()
         await self._resolver.close()
 
 

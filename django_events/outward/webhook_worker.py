@@ -42,7 +42,7 @@ from django_events.received import ReceivedEvent
 from django_events.signals import event_dead_lettered, event_handled, event_retried, webhook_disabled
 from django_events.workers.due_partitions import Due, DuePartitions
 from django_events.workers.lease_renewal import LeaseRenewal
-from django_events.workers.listening import LISTENING_POLL, Listener
+from django_events.workers.listening import Listener
 from django_events.workers.loop import connect_for_work
 from django_events.workers.stopping import Stop
 from django_events.workers.wakeup_flag import WakeupFlag
@@ -71,7 +71,7 @@ class WebhookWorker:
     def __init__(self, using: str, listener: Listener, *, most: int = MOST, once: bool = False) -> None:
         self.using = using
         self.setbacks = ConsumerSetbacks(using)
-        self.delivered = self.failed = self._told = 0
+        self.delivered = self.failed = self.unwanted = self._told = 0
         self._most = most
         self._once = once
         self._holder = f"{socket.gethostname()}:{os.getpid()}/webhooks"
@@ -98,8 +98,7 @@ class WebhookWorker:
     @property
     def poll(self) -> float:
         """How long to wait at most without looking everywhere, in seconds."""
-        interval = settings.POLL_INTERVAL.total_seconds()
-        return max(interval, LISTENING_POLL) if self._listener.listening else interval
+        return self._listener.pause
 
     @property
     def _hands(self) -> list[Hand]:
@@ -107,8 +106,9 @@ class WebhookWorker:
 
     def take_settled(self) -> int:
         """How many attempts were settled since the last time."""
-        settled, self._told = self.delivered + self.failed - self._told, self.delivered + self.failed
-        return settled
+        settled = self.delivered + self.failed + self.unwanted
+        before, self._told = self._told, settled
+        return settled - before
 
     def hand_back(self) -> None:
         """Give up all leases, for a process that ends at once: see `LeaseRenewal.hand_back`."""
@@ -218,23 +218,23 @@ class WebhookWorker:
 
     def _claim_due(self, stop: Stop) -> int:
         claimed = 0
-        for line in self._with_room(stop):
-            claimed += self._claim(line)
+        for line, room in self._with_room(stop):
+            claimed += self._claim(line, room)
         return claimed
 
-    def _with_room(self, stop: Stop) -> Iterator[EndpointLine]:
-        """The endpoints for which something may be claimed now, and those that are due."""
+    def _with_room(self, stop: Stop) -> Iterator[tuple[EndpointLine, int]]:
+        """The endpoints for which something may be claimed now, and those that are due, each with how much."""
         for line in [line for line in self._lines.values() if line.more]:
-            if not stop.requested and line.room(self._most - self._requests) > 0:
-                yield line
+            if not stop.requested and (room := line.room(self._most - self._requests)) > 0:
+                yield line, room
         while not stop.requested and self._due is not None and self._is_due(self._due):
             if (due := self._due.take()) is None:
                 return
             if (found := self._lines.get(due.subscription.consumer_id)) is not None:
                 found.more = True
                 self._renew(found, due)
-                if found.room(self._most - self._requests) > 0:
-                    yield found
+                if (room := found.room(self._most - self._requests)) > 0:
+                    yield found, room
 
     def _is_due(self, due: DuePartitions) -> bool:
         try:
@@ -248,10 +248,10 @@ class WebhookWorker:
         if line.server.subscription is not due.subscription:
             line.server = QueueServer(Queue(due.subscription, holder=self._holder))
 
-    def _claim(self, line: EndpointLine) -> int:
+    def _claim(self, line: EndpointLine, room: int) -> int:
         """Claim deliveries of an endpoint, and begin to send them; returns how many."""
         assert self._due is not None  # noqa: S101
-        line.server.at_once, began = line.room(self._most - self._requests), time.monotonic()
+        line.server.at_once, began = room, time.monotonic()
         try:
             claimed = line.server.claim(ours=self._renewal.leases)
         except (DatabaseError, EventsMissing) as error:
@@ -301,7 +301,7 @@ class WebhookWorker:
         try:
             if self._is_open(line) and not line.rests:
                 for events in hand.next():
-                    if line.requests >= line.endpoint.concurrency:
+                    if line.requests >= line.endpoint.concurrency or self._is_full(line):
                         return
                     if not hand.is_ours():
                         raise hand.claimed.lose()
@@ -318,6 +318,10 @@ class WebhookWorker:
                 raise
             self._drop(hand)
             give_up(self.using, [hand.claimed.token])
+
+    def _is_full(self, line: EndpointLine) -> bool:
+        """Whether the process has no room for one more request. An endpoint with nothing under way has room for one."""
+        return self._requests >= self._most and line.requests > 0
 
     def _is_open(self, line: EndpointLine) -> bool:
         return self._lines.get(line.endpoint.consumer_id) is line
@@ -376,6 +380,7 @@ class WebhookWorker:
     def _give_to_sender(self, hand: Hand, request: Request, events: list[ReceivedEvent]) -> None:
         hand.requests += 1
         self._requests += 1
+        telemetry.WEBHOOK_REQUESTS.tell(1, self.using)
         hand.under_way |= {event.id for event in events}
 
         def answered(answer: WebhookAnswer | None) -> None:
@@ -394,6 +399,7 @@ class WebhookWorker:
                 self._unsettled.append(self._answers.get_nowait())
                 self._unsettled[-1].hand.requests -= 1
                 self._requests -= 1
+                self._tell_answered(self._unsettled[-1])
         settled = 0
         while self._unsettled:
             hand = self._unsettled[0].hand
@@ -486,7 +492,7 @@ class WebhookWorker:
                     self._note_attempts(endpoint, [(event, answer)])
                     reason = self._disable(endpoint, url, GONE)
             self._settled(hand, settlement)
-            self.failed += answer is not None
+            self.unwanted += answer is not None
             self._look_again(endpoint, failure)
             self._tell_disabled(endpoint, reason)
 
@@ -534,6 +540,13 @@ class WebhookWorker:
             extra={"database": self.using, "consumer": name, "topic": topic},
         )
         webhook_disabled.send_robust(name, endpoint=name, topic=topic, reason=reason, using=self.using)
+
+    def _tell_answered(self, answered: Answered) -> None:
+        of, answer = answered.hand.claimed.subscription, answered.answer
+        telemetry.WEBHOOK_REQUESTS.tell(-1, self.using)
+        telemetry.WEBHOOK_ANSWERS.tell(
+            1, self.using, of.consumer.name, of.topic, "unsent" if answer is None else answer.status_class
+        )
 
     def _tell_delivered(self, hand: Hand, delivered: list[tuple[ReceivedEvent, WebhookAnswer]]) -> None:
         of = hand.claimed.subscription

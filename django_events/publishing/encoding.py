@@ -11,7 +11,8 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from django_events import telemetry
 from django_events.conf import settings
-from django_events.declarations import DeclaredTopic
+from django_events.contracts.checking import described, of_no_topic, stamped
+from django_events.declarations import DeclaredTopic, schema_of
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
 from django_events.publishing.context import CAUSED_BY, has_context, lone_cause, with_context
@@ -91,6 +92,11 @@ def encode(
             "An event has exactly one of value and body, "
             f"got {'neither' if value is UNSET else 'both'}. Use value for JSON (None is JSON null), body for bytes."
         )
+    kind, version, check = type, None, None
+    if topic.schemas:
+        value, kind, version, check = described(topic, value, body, type, metadata)
+    elif value.__class__ is not dict and (schema := schema_of(value.__class__)) is not None:
+        raise InvalidEvent(of_no_topic(topic, schema))
     lone = None
     if has_context():
         lone = lone_cause() if metadata is None and telemetry.tracing is None else None
@@ -98,21 +104,24 @@ def encode(
             metadata = with_context(metadata)
     if telemetry.tracing is not None and (metadata is None or isinstance(metadata, Mapping)):
         metadata = telemetry.carried(metadata)
-    _check_text("type", type, MAX_TYPE_LENGTH)
+    _check_text("type", kind, MAX_TYPE_LENGTH)
     if key is not None:
         _check_text("key", key, MAX_KEY_LENGTH)
     if partition is not None:
         _check_partition(topic, partition)
     if body is not UNSET and not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidEvent(f"body is {_kind_only(body)}, expected bytes. Encode it, or publish it as value.")
+    written = _encoded(metadata) if lone is None else f'{{"{CAUSED_BY}":"{lone}"}}'  # an address needs no escapes
     row = BufferRow(
         None if value is UNSET else to_json("value", value),
-        type,
+        kind,
         key,
         None if body is UNSET else bytes(body),
-        _encoded(metadata) if lone is None else f'{{"{CAUSED_BY}":"{lone}"}}',  # an address has nothing to escape
+        written if version is None else stamped(written, version),
         partition,
     )
+    if check is not None and row.value is not None:
+        check(row.value)
     # A character has 4 bytes at most, so most events need no closer look.
     most = settings.MAX_PAYLOAD_BYTES
     if most is not None and (len(row.value or "") + len(row.body or b"") + len(row.metadata)) * 4 > most:

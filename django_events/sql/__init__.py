@@ -198,9 +198,9 @@ def batch(using: str, *first: Question, **settings: str) -> Iterator[list[Rows]]
 
 
 @contextmanager
-def by_index(using: str) -> Iterator[None]:
+def by_index(using: str, **settings: str) -> Iterator[None]:
     """A transaction that looks at long tables: it reads them by index, and PostgreSQL compiles nothing."""
-    with _set(using, {**BY_INDEX, **vanishing()}):
+    with _set(using, {**BY_INDEX, **vanishing(), **settings}):
         yield
 
 

@@ -89,7 +89,8 @@ def watched(using: str, *, after: float = AFTER) -> Iterator[None]:
         watching.join(LONGEST)
 
 
-def _blockers(using: str, pid: int) -> list[Session]:
+def blockers(using: str, pid: int) -> list[Session]:
+    """Those for which a session waits now, the longest first."""
     return [Session(*row) for row in sql.fetch(using, SQL.blockers, pid=pid)]
 
 
@@ -98,7 +99,7 @@ def _watch(using: str, pid: int, seen: list[Session], over: Event, after: float)
         return
     try:
         while not over.is_set():
-            seen += _blockers(using, pid)[:1]
+            seen += blockers(using, pid)[:1]
             over.wait(EVERY)
     except Error:  # too many connections, for example: then it stays unknown
         return

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -51,6 +52,7 @@ class ConsumerWorker:
         self._unsettled: list[Lease] = []
         self._servers: dict[int, Server] = {}
         self._session = SharedSession(self.using)
+        self._write_counts_at: float | None = None
 
     def connect(self) -> None:
         connect_for_work(self.using)
@@ -62,6 +64,7 @@ class ConsumerWorker:
         pool = self._pool
         while not stop.requested:
             if not pool.due_partitions.look(period=pool.poll):
+                self._write_counts_at = self._write_late_counts()
                 return 0
             if (due := pool.due_partitions.take()) is None:  # another thread was faster
                 continue
@@ -136,6 +139,8 @@ class ConsumerWorker:
     def _server(self, due: Due) -> Server:
         server = self._servers.get(due.position_id)
         if server is None or server.subscription is not due.subscription:
+            if server is not None:
+                server.close()
             server = self._servers[due.position_id] = server_of(
                 due.subscription,
                 due.position_id,
@@ -148,7 +153,10 @@ class ConsumerWorker:
 
     def wait(self, stop: Stop) -> None:
         pool = self._pool
-        pool.wakeup.wait(stop, pool.due_partitions.seconds_to_next(period=pool.poll))
+        seconds = pool.due_partitions.seconds_to_next(period=pool.poll)
+        if self._write_counts_at is not None:
+            seconds = min(seconds, max(self._write_counts_at - time.monotonic(), 0))
+        pool.wakeup.wait(stop, seconds)
 
     def reset(self) -> None:
         self._pool.proven.clear()
@@ -170,6 +178,11 @@ class ConsumerWorker:
             self._give_up()
         except (DatabaseError, InterfaceError) as error:
             logger.debug("Leases can't be given up, and run out by themselves. %s", error)
+
+    def _write_late_counts(self) -> float | None:
+        """Without work nothing is claimed, and claims write the counts of queues; returns when to look again."""
+        waits = [seconds for server in self._servers.values() if (seconds := server.write_counts()) is not None]
+        return time.monotonic() + min(waits) if waits else None
 
     def _write_counts(self) -> None:
         connection = connections[self.using]

@@ -76,6 +76,12 @@ class Listener:
         """Whether the connection is up."""
         return self.session is not None
 
+    @property
+    def pause(self) -> float:
+        """How long to wait at most without looking everywhere, in seconds: longer where news are heard."""
+        poll = settings.POLL_INTERVAL.total_seconds()
+        return max(poll, LISTENING_POLL) if self.listening else poll
+
     def on(self, channel: str, callback: Callback) -> None:
         """Call back with the payload of every notification from now on, and once as soon as it listens."""
         self._callbacks.append((channel, callback))

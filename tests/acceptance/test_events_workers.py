@@ -9,8 +9,6 @@ import pytest
 from tests.acceptance.conftest import Office
 from tests.support.processes import Processes
 
-pytestmark = pytest.mark.quick
-
 
 def look(processes: Processes) -> dict[str, Any]:
     answer = processes.run("events", "workers", "--format", "json")

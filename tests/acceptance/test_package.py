@@ -110,6 +110,7 @@ def test_it_says_what_it_is_and_needs(wheel, names):
         "nats",
         "opentelemetry",
         "redis",
+        "schemas",
         "spark",
         "test",
         "webhooks",

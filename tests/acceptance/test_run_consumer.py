@@ -16,7 +16,6 @@ def settings_module() -> str:
     return "tests.support.consuming_settings"
 
 
-@pytest.mark.quick
 def test_once_handles_what_is_due_and_says_so(processes: Processes, office: Office):
     office.post(*[{}] * 20)
     office.transfer()

@@ -48,10 +48,10 @@ def test_named_consumers_only(processes: Processes, office: Office):
 @pytest.mark.quick
 @pytest.mark.requirement("X6")
 def test_transfer_and_consumers_share_one_listen_connection(processes: Processes, office: Office):
-    worker = processes.start("run_events", "--threads", "2")
+    worker = processes.start("run_events", "--threads", "2", "--webhooks")
     office.post({"silent": False})
     wait_for_effects(office, "reading", 1)
-    processes.wait_until(lambda: len(connections(office)) == 4, what="a transfer, two threads and one that listens")
+    processes.wait_until(lambda: len(connections(office)) == 5, what="transfer, threads, sender and listener")
     worker.send_signal(signal.SIGTERM)
 
     assert worker.wait(60) == 0

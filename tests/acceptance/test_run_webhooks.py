@@ -57,3 +57,34 @@ def test_it_waits_for_endpoints_and_stops_on_a_signal(processes: Processes):
             assert process.wait(60) == 0, processes.said(process)
 
     assert "Attempts settled: 5." in processes.said(sender)
+
+
+@pytest.mark.quick
+def test_run_events_sends_too_unless_it_is_told_not_to(processes: Processes):
+    processes.variables |= {"WEBHOOK_NETWORKS": "127.0.0.0/8", "FAULT_FOLDER": str(processes.folder)}
+    with Receiver() as receiver:
+        shell(processes, ADD.format(url=receiver.url("/ok")))
+        shell(processes, PUBLISH)
+        without = processes.run("run_events", "--once", "--no-webhooks")
+        assert (without.returncode, receiver.requests) == (0, [])
+        first = processes.run("run_events", "--once")
+        again = processes.run("run_events", "--once")
+
+    assert first.returncode == again.returncode == 0, first.stderr
+    assert first.stdout.endswith(" Webhook attempts settled: 5.\n")
+    assert "Webhook" not in again.stdout
+    assert sorted(events_of(receiver)) == [1, 2, 3, 4, 5]
+
+
+def test_run_events_sends_until_it_is_stopped(processes: Processes):
+    processes.variables |= {"WEBHOOK_NETWORKS": "127.0.0.0/8", "FAULT_FOLDER": str(processes.folder)}
+    worker = processes.start("run_events", "--no-reload")
+    with Receiver() as receiver:
+        shell(processes, ADD.format(url=receiver.url("/ok")))
+        shell(processes, PUBLISH)
+        wait_until(lambda: len(events_of(receiver)) == 5, what="all events")
+        worker.terminate()
+        assert worker.wait(60) == 0, processes.said(worker)
+
+    assert "Webhooks are sent." in processes.said(worker)
+    assert "Webhook attempts settled: 5." in processes.said(worker)

@@ -79,6 +79,7 @@ def test_events_of_both_are_moved_and_handled_where_they_are(processes: Processe
 
 
 @pytest.mark.parametrize("commands", [[("run_transfer",), ("run_consumer", "answering")], [("run_events",)]])
+@pytest.mark.few(1)
 def test_once_does_what_can_be_done_and_says_what_could_not(
     processes: Processes, office: Office, west: West, commands: list[tuple[str, ...]]
 ):
@@ -99,6 +100,7 @@ def test_once_does_what_can_be_done_and_says_what_could_not(
     assert len(west.effects("answering")) == 1
 
 
+@pytest.mark.long
 def test_one_that_is_away_at_the_start_is_served_when_it_comes_and_again_after_a_crash(
     processes: Processes, office: Office, west: West
 ):
@@ -126,6 +128,7 @@ def test_one_that_is_away_at_the_start_is_served_when_it_comes_and_again_after_a
     assert "'default' failed" not in said and "'default' can't" not in said
 
 
+@pytest.mark.long
 def test_a_transfer_and_a_consumer_go_on_beside_a_database_that_refuses(
     processes: Processes, office: Office, west: West
 ):
@@ -176,6 +179,7 @@ def test_where_none_can_be_reached_at_the_start_a_supervisor_sees_it(processes: 
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.long
 def test_the_second_signal_gives_the_leases_of_both_back(processes: Processes, office: Office, west: West):
     """The letters are in hand for an hour otherwise, as the lease of these consumers says."""
     with office.gate(1) as here, psycopg.connect(west.url, autocommit=True) as there:
@@ -193,6 +197,7 @@ def test_the_second_signal_gives_the_leases_of_both_back(processes: Processes, o
     assert (office.leases(), west.leases()) == (0, 0)
 
 
+@pytest.mark.long
 def test_reports_have_a_section_for_each_database(processes: Processes, office: Office, west: West):
     office.post({})
     west.post({}, {})
@@ -214,6 +219,7 @@ def test_reports_have_a_section_for_each_database(processes: Processes, office: 
     assert "DATABASE west\n\nThe database 'west' can't be reached." in told and "letters" in told
 
 
+@pytest.mark.long
 def test_what_changes_something_is_about_one_database(processes: Processes, west: West):
     ended = processes.run("events", "pause", "answering", *BOTH)
     assert ended.returncode == 2
@@ -222,6 +228,7 @@ def test_what_changes_something_is_about_one_database(processes: Processes, west
     assert (ended.returncode, ended.stderr) == (2, "CommandError: Name databases, or say --all-databases, not both.\n")
 
 
+@pytest.mark.long
 def test_a_watched_status_goes_on_while_one_of_them_is_away(processes: Processes, west: West):
     watching = processes.start("events", "status", *BOTH, "--watch", "0.1", "--format", "json")
     processes.wait_until(lambda: '"report"' in processes.said(watching), what="the first report")

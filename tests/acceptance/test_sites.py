@@ -288,7 +288,6 @@ def test_the_order_of_apps_does_not_matter_where_pgtrigger_installs_triggers(sit
     assert site.python(TYPES) == [["site.created", "example.com"]]
 
 
-@pytest.mark.quick
 def test_the_order_of_apps_does_not_matter_where_there_are_no_migrations(site):
     """Django tells each receiver of post_migrate of each app: the first one of all may write what is captured."""
     site.settings(f'INSTALLED_APPS = ["eager", {OURS}]')

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from tests.support.fix_sites import Site
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.requirement("X7")
+pytestmark = pytest.mark.requirement("X7", "X19")
 
 EVENTS = """
 from datetime import timedelta
@@ -137,7 +137,6 @@ def check_none_failed(ask):
     assert ask("SELECT sum(failed) FROM django_events_position") == [(0,)]
 
 
-@pytest.mark.quick
 def test_old_workers_leave_what_they_do_not_know_to_new_ones_and_fail_nothing(old, new, ask):
     old.start("run_transfer")
     for _ in range(2):

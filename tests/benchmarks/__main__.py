@@ -20,6 +20,7 @@ from tests.benchmarks.samples import create_plain_tables  # noqa: E402
 
 FAMILIES = (
     "publishing",
+    "describing",
     "changes",
     "transfer",
     "consuming",

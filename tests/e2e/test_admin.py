@@ -105,6 +105,7 @@ def open_consumer(page, name):
 
 @pytest.mark.requirement("X5")
 @on_every_screen
+@pytest.mark.few(1)
 def test_the_overview_shows_what_goes_on(site, olga, request):
     olga.goto("/admin/")
     olga.get_by_role("link", name="Overview").first.click()
@@ -120,6 +121,7 @@ def test_the_overview_shows_what_goes_on(site, olga, request):
 
 @pytest.mark.requirement("X5")
 @on_every_screen
+@pytest.mark.few(1)
 def test_every_page_fits_on_every_screen(site, olga, request):
     consumer = Consumer.objects.get(name="invitations")
     letter = DeadLetter.objects.first()
@@ -161,6 +163,7 @@ def test_every_page_fits_on_every_screen(site, olga, request):
 
 @pytest.mark.requirement("X16")
 @on_every_screen
+@pytest.mark.few(1)
 def test_an_event_shows_why_it_exists_and_what_it_caused(make_topic, make_consumer, olga, request):
     carts, mails, bills = make_topic("carts"), make_topic("mails"), make_topic("bills")
 
@@ -239,6 +242,7 @@ def pale(page):
     )
 
 
+@pytest.mark.long
 def test_the_overview_refreshes_itself_until_it_is_stopped(site, olga):
     olga.clock.install()
     olga.goto("/admin/django_events/overview/")
@@ -258,6 +262,7 @@ def test_the_overview_refreshes_itself_until_it_is_stopped(site, olga):
     expect(olga.get_by_role("button", name="Refresh every 10 seconds")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_click_into_a_table_does_not_stop_the_refreshing(site, olga):
     olga.clock.install()
     olga.goto("/admin/django_events/overview/")
@@ -272,6 +277,7 @@ def test_a_click_into_a_table_does_not_stop_the_refreshing(site, olga):
     expect(region).to_be_focused()
 
 
+@pytest.mark.long
 def test_the_overview_says_that_it_is_old_and_why(site, olga, guard):
     olga.clock.install()
     olga.goto("/admin/django_events/overview/")
@@ -301,6 +307,7 @@ def test_the_overview_says_that_it_is_old_and_why(site, olga, guard):
     picture(olga, "stale")
 
 
+@pytest.mark.long
 def test_problems_are_grouped_by_kind_and_have_their_repair(site, olga, make_topic):
     for n in range(7):
         make_topic(f"idle-{n}").publish(n)
@@ -390,6 +397,7 @@ def test_a_dead_letter_is_redriven_and_handled(site, olga, mailbox):
     expect(olga.get_by_role("link", name="visits/80")).to_be_visible()
 
 
+@pytest.mark.long
 def test_all_are_chosen_and_discarded_with_a_reason(site, olga):
     olga.goto("/admin/django_events/deadletter/")
     olga.locator("#action-toggle").check()
@@ -405,6 +413,7 @@ def test_all_are_chosen_and_discarded_with_a_reason(site, olga):
 
 
 @pytest.mark.requirement("X5")
+@pytest.mark.long
 def test_who_may_only_look_finds_nothing_to_press(site, page, login, guard):
     login(page, viewer("django_events.view_consumer", "django_events.view_overview"))
     page.goto("/admin/django_events/overview/")
@@ -452,6 +461,7 @@ def test_a_hostile_payload_does_nothing(site, olga):
     expect(olga.locator("pre").first).to_contain_text("</pre><script>")
 
 
+@pytest.mark.long
 def test_the_columns_of_dead_letters_fit_beside_the_menu_and_the_filters(site, olga):
     """The one with a long error, a long type and a long key too."""
     error = f"OSError: {'the mailbox is full, ' * 20}"

@@ -41,6 +41,7 @@ def test_a_wrong_password_is_refused(page):
 
 
 @on_every_screen
+@pytest.mark.few(1)
 def test_the_index_shows_on_every_screen(page, login):
     login(page, superuser())
 
@@ -111,6 +112,7 @@ def test_pages_have_the_strict_policy(page, guard):
         ("setTimeout(() => { throw new Error('boom') })", "error in a page: boom"),
     ],
 )
+@pytest.mark.few(1)
 def test_the_guard_notices_a_message(page, guard, script, problem):
     page.goto("/admin/login/")
     page.evaluate(script)

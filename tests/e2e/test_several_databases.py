@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.requirement("E11")
 @on_every_screen
+@pytest.mark.few(1)
 def test_each_database_has_a_line_and_one_that_is_away_says_so(
     archive: str, page: "Page", login: Login, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ):

@@ -62,7 +62,6 @@ def test_a_server_that_crashes_keeps_every_committed_event(processes: Processes,
     assert "works again" in processes.log_of("run_transfer")
 
 
-@pytest.mark.quick
 @pytest.mark.requirement("E5")
 def test_eight_transfer_processes_at_once(processes: Processes):
     publishers = [processes.start_publisher(f"p{i}") for i in range(3)]

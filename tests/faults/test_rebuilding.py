@@ -121,7 +121,6 @@ def spoil(connection: "psycopg.Connection[Any]") -> None:
     connection.execute(f"UPDATE {TABLE} SET orders = orders + 1000 WHERE customer IN ('c1', 'c2')")
 
 
-@pytest.mark.quick
 @pytest.mark.timeout(600)
 @pytest.mark.requirement("X13")
 def test_a_rebuild_that_is_killed_goes_on_while_workers_are_killed(

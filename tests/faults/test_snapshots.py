@@ -71,7 +71,6 @@ def assert_each_row_once(url: str, processes: Processes) -> None:
 TAKE = ("events", "snapshot", "shop.Product", "--execute")
 
 
-@pytest.mark.quick
 def test_one_that_is_killed_again_and_again_publishes_each_row_once(shelves: Processes):
     for kill in range(1, 6):
         process = shelves.start(*TAKE, "--rows-per-second", "20000")

@@ -182,6 +182,7 @@ def test_a_site_without_pgtrigger_is_told_to_install_it(tmp_path):
         ("[]", "DJANGO_EVENTS is [], expected a dict."),
     ],
 )
+@pytest.mark.few(1)
 def test_a_wrong_setting_is_found_by_the_check_command(tmp_path, settings, message):
     done = manage(tmp_path, f"DJANGO_EVENTS = {settings}", "check")
 

@@ -368,8 +368,18 @@ def test_health_of_a_consumer(events, things, make_consumer):
     pause("reader")  # nothing that a new process would change
     assert events("--consumer", "reader", "--max-age", "60")[:2] == (
         0,
-        "ok: reader is 0 events behind. Of things it is paused.\n",
+        "ok: reader is paused on things, 2 events behind: not counted.\n",
     )
+
+
+def test_health_of_a_consumer_that_is_paused_on_one_of_its_topics(events, things, lanes, make_consumer):
+    make_consumer(things, lanes, handler=print)
+    fill_topic(things, 1, 2)
+    fill_topic(lanes, 3)
+    pause("reader", topic="lanes")
+
+    told = "reader is 2 events behind, the oldest for 0 s. reader is paused on lanes, 1 event behind: not counted."
+    assert events("--consumer", "reader", "--max-lag", "2")[:2] == (0, f"ok: {told}\n")
 
 
 def test_health_says_what_it_can_not_look_at(events, undiscovered):

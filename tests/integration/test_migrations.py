@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from django_events import declarations, publish
+from django_events.checks import check_servers
 from django_events.models import Event
 from tests.support.fix_topics import transfer_all
 
@@ -233,6 +234,33 @@ def options_of(table):
 
 
 @pytest.mark.django_db
+def test_checking_a_database_that_is_not_migrated_fails_no_statement(database):
+    """The server would write each into its log, as an error that nothing explains."""
+    failed = []
+
+    def watch(execute, statement, *args):
+        try:
+            return execute(statement, *args)
+        except DatabaseError:
+            failed.append(statement)
+            raise
+
+    with connections[database.alias].execute_wrapper(watch):
+        assert [*check_servers(databases=[database.alias])] == []
+    assert failed == []
+
+
+def test_the_first_migrate_says_last_which_topics_it_made(database):
+    process = database.manage("migrate")
+    lines = process.communicate(timeout=120)[0].splitlines()
+    topics = [line for line in lines if line.startswith("  Topic ")]
+
+    assert process.returncode == 0
+    assert sum(line == "  Topic orders: created, 8 partitions." for line in lines) == 1
+    assert len(topics) == database.execute("SELECT count(*) FROM django_events_topic")[0][0]
+    assert lines.index(topics[0]) > max(number for number, line in enumerate(lines) if "Applying" in line)
+
+
 def test_the_buffer_is_vacuumed_early_and_never_truncated():
     own, of_toast = options_of("django_events_bufferedevent")
 

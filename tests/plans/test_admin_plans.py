@@ -17,7 +17,7 @@ from django_events.admin import log as log_pages
 from django_events.log.segments import extend
 from tests.plans.test_plans import nodes
 
-pytestmark = [pytest.mark.django_db, pytest.mark.requirement("N11"), pytest.mark.requirement("X5")]
+pytestmark = [pytest.mark.django_db, pytest.mark.requirement("N11"), pytest.mark.requirement("X5"), pytest.mark.few(1)]
 
 EVENTS, SEGMENT = 40_000, 4_000
 DELIVERIES, LETTERS, LATER = 30_000, 5_000, 30_000

@@ -15,7 +15,7 @@ from django_events.workers.due_partitions import DuePartitions
 from tests.plans.test_plans import explain, scans
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.few(1)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from django_events.observing.queues import SQL as QUEUES_SQL
 from django_events.workers.due_partitions import SQL as DUE_PARTITIONS_SQL
 from tests.plans.test_plans import explain, nodes, scans
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.few(1)]
 
 MANY = 60_000
 VERY_MANY = 1_000_000

@@ -14,7 +14,7 @@ from django_events.observing.searching import SQL as SEARCH_SQL
 from django_events.statements import as_text, log_table
 from tests.support.fix_topics import transfer_all
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.few(1)]
 
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:

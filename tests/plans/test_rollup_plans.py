@@ -13,7 +13,7 @@ from tests.plans.test_plans import explain, nodes, scans
 from tests.support.fix_rollups import row_of, table_of
 from tests.support.fix_topics import transfer_all
 
-pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3")]
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.requirement("H3"), pytest.mark.few(1)]
 
 GROUPS = 10_000
 

@@ -22,7 +22,7 @@ from tests.plans.test_plans import explain, large, scans, statistics
 
 __all__ = ["large", "statistics"]  # fixtures
 
-pytestmark = pytest.mark.usefixtures("transactional_db")
+pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.few(1)]
 
 CONSUMERS = 200
 

@@ -16,7 +16,7 @@ from django_events.statements import log_table
 from tests.plans.test_delivery_plans import DELIVERIES, make_deliveries
 from tests.plans.test_plans import explain, nodes, scans
 
-pytestmark = [pytest.mark.django_db, pytest.mark.requirement("X3")]
+pytestmark = [pytest.mark.django_db, pytest.mark.requirement("X3"), pytest.mark.few(1)]
 
 IN_HAND = 20_000
 LEASES = "django_events_deliverylease"

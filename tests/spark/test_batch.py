@@ -71,6 +71,7 @@ def collected(frame: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.requirement("X1")
+@pytest.mark.long
 def test_every_payload_arrives_as_it_is_stored(log: Callable[..., Any], read: Callable[..., Any]) -> None:
     drafts = [
         Draft(value=value, type=f"type {place}", key=key, metadata={"n": [value]})
@@ -232,6 +233,7 @@ def test_what_comes_later_is_not_part_of_a_planned_batch(log: Callable[..., Any]
         ({"subscribe": "things", "path": "/x"}, "An event log has no path"),
     ],
 )
+@pytest.mark.few(4)
 def test_a_wrong_option_is_refused_by_name(
     log: Callable[..., Any], read: Callable[..., Any], options: dict[str, str], said: str
 ) -> None:
@@ -346,6 +348,7 @@ def test_queries_on_one_frame_do_not_see_the_filters_of_others(
         ({"table": "positions", "minPartitions": "2"}, "Option 'minPartitions' is not for option 'table'"),
     ],
 )
+@pytest.mark.few(4)
 def test_a_filter_that_cannot_be_meant_is_refused(
     make_topic: TopicFactory, read: Callable[..., Any], options: dict[str, str], said: str
 ) -> None:

@@ -64,7 +64,6 @@ def test_an_export_that_lost_its_lock_and_wakes_up_changes_nothing(
     export_that_wakes_up_too_late(first, things, tmp_path, frozen=frozen)
 
 
-@pytest.mark.quick
 @pytest.mark.requirement("X1")
 @pytest.mark.parametrize(("round", "frozen"), [(n, FREEZES[n % 3]) for n in range(ROUNDS)])
 def test_a_follower_that_lost_its_lock_and_wakes_up_changes_nothing(

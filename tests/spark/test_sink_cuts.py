@@ -36,6 +36,7 @@ def proxy(transactional_db: None) -> Iterator[ByteProxy]:
 @pytest.mark.requirement("X1")
 @pytest.mark.parametrize("sink", [None, "s"])
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+@pytest.mark.few(1)
 def test_a_commit_that_is_cut_publishes_once(
     proxy: ByteProxy, make_topic: Any, cuts: list[Cut], sink: str | None
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_commit_that_is_cut_publishes_once(
 
 
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+@pytest.mark.few(1)
 def test_a_batch_whose_writer_gave_up_is_published_once_when_it_comes_again(
     proxy: ByteProxy, make_topic: Any, cuts: list[Cut]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any, assert_type
 
 import pgtrigger
 from django.db import models
+from pydantic import BaseModel
 
 from django_events import (
     DELETE,
@@ -33,7 +34,9 @@ from django_events import (
     publish_many,
     queue,
     rollup,
+    schema,
     topic,
+    upcaster,
 )
 from django_events import operations as by_hand
 from django_events.operations import Move, Retried, Skipped
@@ -44,6 +47,24 @@ orders = topic("orders", partitions=8, retention=timedelta(days=30))
 assert_type(orders, DeclaredTopic)
 assert_type(orders.name, str)
 assert_type(orders.partitions, int)
+
+
+@schema("order.placed", version=2)
+class OrderPlaced(BaseModel):
+    customer: str
+
+
+assert_type(OrderPlaced(customer="Ada").customer, str)
+described = topic("described", schemas=[OrderPlaced], schema_check="warn", undescribed="pass", compatibility="full")
+assert_type(described.publish(OrderPlaced(customer="Ada"), key="7"), Receipt)
+
+
+@upcaster("order.placed", 1)
+def with_customer(value: dict[str, Any]) -> dict[str, Any]:
+    return {"customer": "?", **value}
+
+
+assert_type(with_customer({}), dict[str, Any])
 
 
 @consumer(orders, "payments", name="billing", types=["order.placed"])

@@ -10,7 +10,9 @@ from django_events import (
     projection,
     publish,
     publish_many,
+    schema,
     topic,
+    upcaster,
 )
 from django_events.models import Sample, Topic
 
@@ -70,6 +72,10 @@ claim(bill, "10")  # type: ignore[arg-type]
 
 capture(orders, fields=7)  # type: ignore[arg-type]
 capture(orders, create="order.placed")  # type: ignore[call-arg]
+topic("t", schema_check="maybe")  # type: ignore[arg-type]
+topic("t", schemas=[7])  # type: ignore[list-item]
+schema("t", version="2")  # type: ignore[arg-type]
+upcaster("t", 1)(7)  # type: ignore[type-var]
 outbox(orders, too_large="drop")  # type: ignore[arg-type]
 outbox(orders)(int)  # type: ignore[type-var]
 

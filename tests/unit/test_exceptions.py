@@ -29,6 +29,7 @@ TREE = {
     "HandlerTimeout": ("EventsError", "TimeoutError"),
     "UnreadableEvent": ("EventsError",),
     "MessageRefused": ("EventsError",),
+    "UnfitEvent": ("EventsError",),
     "WorkerEnded": ("EventsError",),
 }
 

@@ -66,7 +66,8 @@ def test_every_public_name_is_what_it_says():
     functions = {
         *("await_for", "end_streams", "end_streams_on_sigterm", "listen", "reads_own_writes", "sse", "wait_for"),
         *("apublish", "apublish_many", "cancel", "capture", "claim", "close_writers", "consumer", "event_context"),
-        *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "shard_of", "suppress", "topic"),
+        *("outbox", "projection", "publish", "publish_many", "queue", "rollup", "schema", "shard_of", "suppress"),
+        *("topic", "upcaster"),
         *("jetstream", "kafka", "redis_stream", "relay"),
     }
     assert {name for name in django_events.__all__ if inspect.isfunction(getattr(django_events, name))} == functions

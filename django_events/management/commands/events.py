@@ -59,7 +59,7 @@ class Command(_Unchecked):
         if chosen.goes_on is not None:
             chosen.goes_on(self, using, as_json=as_json, **options)
             return
-        of_one = partial(chosen.report, **options)
+        of_one = partial(chosen.ask, **options)
         sections = all_databases or len(aliases) > 1  # all, however many these are
         ask = partial(report_of_each, aliases, of_one) if sections else partial(of_one, using)
         try:

@@ -1,26 +1,30 @@
-"""`manage.py run_events`: the transfer and the consumers in one process, for development and small sites."""
+"""`manage.py run_events`: the transfer, the consumers and webhooks in one process, for development and small sites."""
 
 import sys
 from argparse import BooleanOptionalAction
 from collections.abc import Callable
 from contextlib import closing
+from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
+from django_events.consuming.setbacks import ConsumerSetbacks
+from django_events.log.setbacks import Setback
 from django_events.management import reloading
 from django_events.management.databases import explained_if_alone
 from django_events.management.worker import Tally, WorkerCommand, log_handled, log_moved, quoted
-from django_events.workers.all_in_one import AllInOne
+from django_events.workers.all_in_one import AllInOne, Sending
+from django_events.workers.listening import Listener
 from django_events.workers.loop import Exit
 from django_events.workers.several import OneDatabase, Several
 from django_events.workers.stopping import Stop
 
 
 class Command(WorkerCommand):
-    help = "Move events into the log and hand them to consumers, in one process, until stopped."
+    help = "Move events into the log, hand them to consumers and send webhooks, in one process, until stopped."
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_consumers(parser, which="Which consumers; by default all that the installed apps declare.")
@@ -29,6 +33,11 @@ class Command(WorkerCommand):
             "--reload",
             action=BooleanOptionalAction,
             help="Start again when the code changes; by default where DEBUG is on.",
+        )
+        parser.add_argument(
+            "--webhooks",
+            action=BooleanOptionalAction,
+            help="Send webhooks; by default where aiohttp is installed and no consumers are named.",
         )
         self.add_metrics(parser)
         self.add_databases(parser)
@@ -40,6 +49,7 @@ class Command(WorkerCommand):
         threads: int,
         once: bool,
         reload: bool | None,
+        webhooks: bool | None,
         metrics: str | None,
         database: list[str] | None,
         all_databases: bool,
@@ -51,25 +61,31 @@ class Command(WorkerCommand):
         aliases = self.aliases(database, all_databases=all_databases)
         if once and reload:
             raise CommandError("--once ends by itself, so there is nothing to reload.", returncode=Exit.USAGE)
+        is_able = find_spec("aiohttp") is not None
+        if webhooks and not is_able:
+            said = "--webhooks needs aiohttp. Run: pip install 'django-events-pg[webhooks]'"
+            raise CommandError(said, returncode=Exit.USAGE)
+        sends = (is_able and not names) if webhooks is None else webhooks
         if reload is None:
             reload = settings.DEBUG and not once
         if reload and not reloading.is_worker():
             sys.exit(reloading.watch_over_worker(self.say))
-        greeting = _greeting(aliases, consumers, reload=reload) if verbosity and not once else ""
+        greeting = _greeting(aliases, consumers, reload=reload, sends=sends) if verbosity and not once else ""
         if reload:
             with self.serving_metrics(metrics):
-                self._work_until_changed(aliases, consumers, threads=threads, greeting=greeting)
+                self._work_until_changed(aliases, consumers, threads=threads, sends=sends, greeting=greeting)
             return
-        work = _Work(aliases, consumers, threads=threads, once=once)
+        work = _Work(aliases, consumers, threads=threads, sends=sends, once=once)
         with self.serving_metrics(metrics), self.working(aliases) as stop:
             if greeting:
                 self.say(greeting)
                 work.on_start = self.say_whether_it_polls
             work.several.run(stop)
         if verbosity:
-            self.stdout.write(f"Events moved into the log: {work.moved}. Events handled: {work.handled}.")
+            sent = f" Webhook attempts settled: {work.sent}." if work.sent else ""
+            self.stdout.write(f"Events moved into the log: {work.moved}. Events handled: {work.handled}.{sent}")
         topics = {using: one.transfer.setbacks for using, one in work.workers.items()}
-        served = {using: one.pool.setbacks for using, one in work.workers.items()}
+        served = {using: [*one.pool.setbacks, *work.of_webhooks(using)] for using, one in work.workers.items()}
         self.refuse_failures(work.several.errors, topics=topics if once else None, consumers=served if once else None)
         if any(one.pool.broken for one in work.workers.values()):
             sys.exit(Exit.FAILED)
@@ -80,6 +96,7 @@ class Command(WorkerCommand):
         consumers: list[declarations.DeclaredConsumer],
         *,
         threads: int,
+        sends: bool,
         greeting: str,
     ) -> None:
         begun: list[_Work] = []
@@ -87,7 +104,7 @@ class Command(WorkerCommand):
         def work(stop: Stop) -> None:
             if greeting and not begun:
                 self.say(greeting)
-            begun.append(_Work(aliases, consumers, threads=threads))
+            begun.append(_Work(aliases, consumers, threads=threads, sends=sends))
             begun[-1].several.run(stop)
             self.refuse_failures(begun[-1].several.errors)
 
@@ -108,19 +125,31 @@ class _Work:
         consumers: list[declarations.DeclaredConsumer],
         *,
         threads: int,
+        sends: bool,
         once: bool = False,
     ) -> None:
         self.several = Several(aliases, self._serve, once=once)
         self.workers: dict[str, AllInOne] = {}
-        self.moved, self.handled = Tally(aliases), Tally(aliases)
+        self.moved, self.handled, self.sent = Tally(aliases), Tally(aliases), Tally(aliases)
         self.on_start: Callable[[str], None] = lambda using: None
         self._consumers = consumers
         self._threads = threads
+        self._sends = sends
         self._once = once
+        self._setbacks: dict[str, ConsumerSetbacks] = {}
 
     def _serve(self, one: OneDatabase) -> None:
         using = one.using
-        with closing(AllInOne(using, self._consumers, threads=self._threads)) as worker:
+
+        def sending(listener: Listener, once: bool) -> Sending:
+            from django_events.outward.webhook_worker import WebhookWorker  # needs aiohttp
+
+            worker = WebhookWorker(using, listener, once=once)
+            self._setbacks[using] = worker.setbacks
+            return worker
+
+        makes = sending if self._sends else None
+        with closing(AllInOne(using, self._consumers, threads=self._threads, sending=makes)) as worker:
             self.workers[using], one.hand_back = worker, worker.hand_back
             if not one.failures:
                 self.on_start(using)
@@ -129,12 +158,19 @@ class _Work:
                 once=self._once,
                 on_moved=self.moved.counting(one, log_moved(using)),
                 on_handled=self.handled.counting(one, log_handled(using)),
+                on_sent=self.sent.counting(one, log_handled(using)),
             )
 
+    def of_webhooks(self, using: str) -> list[Setback]:
+        """What could not be served of the endpoints of a database."""
+        return list(self._setbacks.get(using, ()))
 
-def _greeting(aliases: list[str], consumers: list[declarations.DeclaredConsumer], *, reload: bool) -> str:
+
+def _greeting(aliases: list[str], consumers: list[declarations.DeclaredConsumer], *, reload: bool, sends: bool) -> str:
     listed = ", ".join(consumer.name for consumer in consumers) or "none: no installed app declares a consumer"
+    webhooks = " Webhooks are sent." if sends else ""
     reloading = " Code that changes is loaded again." if reload else ""
     return (
-        f"Moving the events of {quoted(aliases)} into the log, and handing them to {listed}.{reloading} Ctrl-C stops."
+        f"Moving the events of {quoted(aliases)} into the log, and handing them to {listed}.{webhooks}{reloading} "
+        "Ctrl-C stops."
     )

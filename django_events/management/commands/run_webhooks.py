@@ -52,13 +52,13 @@ class Command(WorkerCommand):
 
         def serve(one: OneDatabase) -> None:
             using = one.using
-            with (
-                closing(Listener(using)) as listener,
-                closing(WebhookWorker(using, listener, most=concurrency, once=once)) as worker,
-            ):
-                setbacks[using], one.hand_back = worker.setbacks, worker.hand_back
-                count = settled.counting(one, log_handled(using))
-                run(worker, one.stop, once=once, on_progress=lambda _: count(worker.take_settled()))
+            count = settled.counting(one, log_handled(using))
+            with closing(Listener(using)) as listener:
+                worker = WebhookWorker(using, listener, most=concurrency, once=once)
+                with closing(worker):
+                    setbacks[using], one.hand_back = worker.setbacks, worker.hand_back
+                    run(worker, one.stop, once=once, on_progress=lambda _: count(worker.take_settled()))
+                count(worker.take_settled())  # what was answered while it ended
 
         several = Several(aliases, serve, once=once)
         with self.serving_metrics(metrics), self.working(aliases) as stop:

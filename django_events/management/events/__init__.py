@@ -23,6 +23,7 @@ from django_events.management.events.repartitioning import REPARTITION
 from django_events.management.events.replaying import REPLAY
 from django_events.management.events.scaling import SCALE
 from django_events.management.events.scheduling import CANCEL, PUBLISH_SCHEDULED, SCHEDULED
+from django_events.management.events.schemas import SCHEMAS
 from django_events.management.events.searching import SEARCH
 from django_events.management.events.shards import SHARDS
 from django_events.management.events.snapshotting import SNAPSHOT
@@ -30,6 +31,7 @@ from django_events.management.events.status import STATUS
 from django_events.management.events.subscribing import SUBSCRIBE, UNSUBSCRIBE
 from django_events.management.events.tailing import TAIL
 from django_events.management.events.verifying import VERIFY
+from django_events.management.events.webhooks import WEBHOOKS
 from django_events.management.events.workers import WORKERS
 
 ALL = (
@@ -46,6 +48,7 @@ ALL = (
     FATE,
     MATCH,
     SEARCH,
+    SCHEMAS,
     PUBLISH,
     SCHEDULED,
     CANCEL,
@@ -55,6 +58,7 @@ ALL = (
     SNAPSHOT,
     SUBSCRIBE,
     UNSUBSCRIBE,
+    WEBHOOKS,
     CLAIM,
     ACK,
     NACK,

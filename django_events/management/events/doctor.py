@@ -9,6 +9,7 @@ from django_events.management.events.subcommand import Subcommand
 from django_events.management.reporting import WIDTH, Report, printable
 from django_events.observing.doctoring.examining import examine
 from django_events.observing.findings import WORST_FIRST, Finding
+from django_events.observing.problems import together
 from django_events.phrases import count
 from django_events.workers.loop import Exit
 
@@ -24,7 +25,7 @@ def doctor(using: str, **options: Any) -> Report:
         "severities": {severity: severities[severity] for severity in WORST_FIRST},
         "findings": [one.flat() for one in found],
     }
-    text = "\n".join([_summary(found), "", *map(_block, found)])
+    text = "\n".join([_summary(found), "", *map(_block, together(found))])
     return Report(data, text, code=Exit.FAILED if severities["error"] else Exit.DONE)
 
 

@@ -10,6 +10,7 @@ from django_events.models import Event
 from django_events.observing.causes import caused_by
 from django_events.observing.fates import STATES
 from django_events.outcomes import Caused
+from django_events.phrases import count
 
 PAYLOAD = ("value", "body", "metadata")
 
@@ -54,7 +55,8 @@ def _told_of(caused: Caused) -> str:
     parts = [table(columns, cells) if cells else "No handler published anything because of it, as far as was looked."]
     if caused.more:
         parts.append("There are more.")
-    looked = f"Looked at the {caused.looked_at:,} events that were logged next."
+    were = "was" if caused.looked_at == 1 else "were"
+    looked = f"Looked at the {count(caused.looked_at, 'event')} that {were} logged next."
     if caused.left_out:
         looked += f" Not looked at to the end: {', '.join(caused.left_out)}."
     return "\n\n".join([*parts, looked])

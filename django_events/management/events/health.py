@@ -55,12 +55,17 @@ def _of_consumer(using: str, name: str, max_lag: int | None, max_age: timedelta 
         waits = lag.oldest_waits(using, [one.consumer_id for one in active if one.lag])
     events, more = sum(one.lag for one in active), any(one.more_lag for one in active)
     age = max(waits.values(), default=timedelta(0))
-    told = f"{name} is {count(events, 'event', more=more)} behind"
-    told += f", the oldest for {duration(age)}." if events else "."
+    parts = [_behind(name, events, more, age)] if active else []
     for one in found:
         if one not in active:
-            told += f" Of {one.topic} it is {'paused' if one.paused_at else one.state}."
-    return _judged(told, "consumer", events, more, age, max_lag, max_age)
+            state, lag_of_it = "paused" if one.paused_at else one.state, count(one.lag, "event", more=one.more_lag)
+            parts.append(f"{name} is {state} on {one.topic}, {lag_of_it} behind: not counted.")
+    return _judged(" ".join(parts), "consumer", events, more, age, max_lag, max_age)
+
+
+def _behind(name: str, events: int, more: bool, age: timedelta) -> str:
+    told = f"{name} is {count(events, 'event', more=more)} behind"
+    return told + (f", the oldest for {duration(age)}." if events else ".")
 
 
 def _counted(usual: int, max_lag: int | None) -> int:

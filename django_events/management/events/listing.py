@@ -169,13 +169,20 @@ def _arguments_of_interventions(parser: CommandParser) -> None:
     parser.add_argument("--limit", type=at_least_one, default=20, help="How many, the newest first; 20 by default.")
 
 
-TOPICS = Subcommand(name="topics", help="The topics, their logs and sizes.", report=topics, several=True)
+TOPICS = Subcommand(
+    name="topics",
+    help="The topics, their logs and sizes.",
+    report=topics,
+    several=True,
+    looks=True,
+)
 CONSUMERS = Subcommand(
     name="consumers",
     help="The consumers on each of their topics: lag, counts, state.",
     report=consumers,
     arguments=_arguments_of_consumers,
     several=True,
+    looks=True,
 )
 INTERVENTIONS = Subcommand(
     name="interventions",

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_events.consuming.registered import registered
-from django_events.management.events.subcommand import Subcommand, add_variables, at_least_one, wrong_usage
+from django_events.management.events.subcommand import Subcommand, add_filter, add_last, wrong_usage
 from django_events.management.reporting import Report, table
 from django_events.matching import FILTER
 from django_events.observing.matches import matches
@@ -61,12 +61,8 @@ def match(
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="The consumer whose filter is looked at.")
     parser.add_argument("--topic", help="Only this one of its topics; or the topic that a filter is tried on.")
-    parser.add_argument("--type", action="append", dest="types", help="A type, or pattern, to try; may be repeated.")
-    parser.add_argument("--key", action="append", dest="keys", help="A key, or pattern, to try; may be repeated.")
-    parser.add_argument("--where", help="A jsonpath predicate to try on the value.")
-    parser.add_argument("--metadata", help="A jsonpath predicate to try on the metadata.")
-    add_variables(parser)
-    parser.add_argument("--last", type=at_least_one, default=10_000, help="How many of the newest events; 10,000.")
+    add_filter(parser)
+    add_last(parser)
 
 
 MATCH = Subcommand(name="match", help="What a filter matches of the newest events.", report=match, arguments=_arguments)

@@ -7,13 +7,15 @@ for row in shown(Event.objects.using(using).peek("orders")):
 import json
 from typing import Any, NamedTuple, TypeVar
 
+from django.core.management.base import BaseCommand
 from django.db.models import Case, F, Func, QuerySet, TextField, When
 from django.db.models.fields import BinaryField
 from django.db.models.functions import Length
 
-from django_events.management.reporting import printable_lines
+from django_events.management.reporting import cell, printable, printable_lines
 from django_events.masking import hides, without_masked
 from django_events.models.functions import ReadableText, Stored
+from django_events.phrases import moment
 
 LARGEST = 16_777_216  # bytes as they are stored; what is larger is no help on a terminal
 
@@ -47,6 +49,19 @@ def content(row: Any) -> Any:
         return f"{row.body_bytes:,} bytes"
     value, unreadable = _value(row)
     return json.dumps(value, ensure_ascii=False) if unreadable is None else f"({unreadable})"
+
+
+def event_line(command: BaseCommand, address: str, event: Any, what: Any) -> str:
+    """An event on one line: its address, the time, the type, the key and what it has in it, as far as there are."""
+    style = command.style
+    parts = [
+        style.MIGRATE_LABEL(address),
+        moment(event.logged_at),
+        style.SUCCESS(printable(event.type)) if event.type else "",
+        style.WARNING(printable(event.key)) if event.key else "",
+        cell(what),
+    ]
+    return "  ".join(part for part in parts if part)
 
 
 def payload(row: Any) -> str:

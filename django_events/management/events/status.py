@@ -15,7 +15,7 @@ from django_events.management.reporting import WIDTH, Report, printable, table
 from django_events.observing.barriers import Barrier, barriers
 from django_events.observing.findings import Finding
 from django_events.observing.lag import PartitionProgress, Standing, importance, oldest_waits, standings
-from django_events.observing.problems import find_problems
+from django_events.observing.problems import find_problems, together
 from django_events.observing.queues import Figure, QueueFigures, figures
 from django_events.observing.samples import Pace
 from django_events.operating.moved_keys import WaitingConsumer, waiting_consumers
@@ -98,6 +98,7 @@ STATUS = Subcommand(
     report=status,
     arguments=_arguments,
     several=True,
+    looks=True,
 )
 
 
@@ -152,8 +153,9 @@ def _figure(one: Figure) -> str:
 def _problems(found: Sequence[Finding]) -> str:
     if not found:
         return "No problem."
-    blocks = [f"{count(len(found), 'problem').upper()}", *map(_problem, found[:SHOWN])]
-    return "\n".join([*blocks, *_more(len(found), "problems")])
+    told = together(found)
+    blocks = [f"{count(len(found), 'problem').upper()}", *map(_problem, told[:SHOWN])]
+    return "\n".join([*blocks, *_more(len(told), "problems")])
 
 
 def _problem(one: Finding) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_events import declarations
 from django_events.management.reporting import Report
+from django_events.observing.lock_limit import within_lock_limit
 from django_events.workers.loop import Exit
 
 AGO = re.compile(r"-?([0-9]{1,6})([smhd])")
@@ -34,8 +36,8 @@ class Subcommand:
     """One word behind `manage.py events`: its arguments, and the function that answers with a report.
 
     The function gets the database alias and the options by name. Where it may be asked of several databases at a time
-    (`several`), each gets a section of its own. One that prints line by line until Ctrl-C has `goes_on` instead, which
-    gets the command, too.
+    (`several`), each gets a section of its own. One that only `looks` waits for no lock for long. One that prints line
+    by line until Ctrl-C has `goes_on` instead, which gets the command, too.
     """
 
     name: str
@@ -44,6 +46,12 @@ class Subcommand:
     goes_on: Callable[..., None] | None = None
     arguments: Callable[[CommandParser], None] = no_arguments
     several: bool = False
+    looks: bool = False
+
+    def ask(self, using: str, **options: Any) -> Report:
+        """Its report. Where it only looks and a log is locked, InUse says by which session."""
+        with within_lock_limit(using) if self.looks else nullcontext():
+            return self.report(using, **options)
 
 
 def add_name(parser: CommandParser) -> None:
@@ -54,7 +62,12 @@ def add_topic(parser: CommandParser) -> None:
     parser.add_argument("--topic", help="Only this one of the consumer's topics.")
 
 
-def add_variables(parser: CommandParser) -> None:
+def add_filter(parser: CommandParser) -> None:
+    """What a filter of a queue may ask for."""
+    parser.add_argument("--type", action="append", dest="types", help="A type, or pattern; may be repeated.")
+    parser.add_argument("--key", action="append", dest="keys", help="A key, or pattern; may be repeated.")
+    parser.add_argument("--where", help="A jsonpath predicate on the value.")
+    parser.add_argument("--metadata", help="A jsonpath predicate on the metadata.")
     parser.add_argument(
         "--var",
         action="append",
@@ -62,6 +75,12 @@ def add_variables(parser: CommandParser) -> None:
         type=variable,
         metavar="NAME=VALUE",
         help="What the predicates name as $NAME: JSON, or a text; may be repeated.",
+    )
+
+
+def add_last(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--last", type=at_least_one, default=10_000, help="How many of the newest events it is tried on; 10,000."
     )
 
 

@@ -13,10 +13,11 @@ from django_events.management.events.subcommand import (
     Subcommand,
     add_by,
     add_execute,
+    add_filter,
+    add_last,
     add_name,
     add_reason,
     add_topic,
-    add_variables,
     at_least_one,
     length,
     place,
@@ -107,11 +108,7 @@ def _told(name: str, topic: str, *, created: bool, changed: bool, first_id: int)
 def _arguments_of_subscribe(parser: CommandParser) -> None:
     parser.add_argument("name", metavar="NAME", help="The name of the subscription.")
     parser.add_argument("topic", metavar="TOPIC", help="The topic.")
-    parser.add_argument("--type", action="append", dest="types", help="A type, or pattern; may be repeated.")
-    parser.add_argument("--key", action="append", dest="keys", help="A key, or pattern; may be repeated.")
-    parser.add_argument("--where", help="A jsonpath predicate on the value.")
-    parser.add_argument("--metadata", help="A jsonpath predicate on the metadata.")
-    add_variables(parser)
+    add_filter(parser)
     parser.add_argument(
         "--expires-after", type=length, metavar="TIME", help="It goes when nothing serves it for so long, like 7d."
     )
@@ -128,9 +125,7 @@ def _arguments_of_subscribe(parser: CommandParser) -> None:
     parser.add_argument(
         "--max-pending", type=at_least_one, metavar="N", help="At most so many deliveries wait; the rest in the log."
     )
-    parser.add_argument(
-        "--last", type=at_least_one, default=10_000, help="How many of the newest events it is tried on; 10,000."
-    )
+    add_last(parser)
     add_reason(parser)
     add_by(parser)
     add_execute(parser)

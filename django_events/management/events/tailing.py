@@ -13,11 +13,10 @@ from django_events.exceptions import UnreadableEvent
 from django_events.live.listening import listen
 from django_events.live.reading import raise_of_predicate, refuse_predicate
 from django_events.management.databases import explained
-from django_events.management.events.payloads import Loaded, loaded
+from django_events.management.events.payloads import Loaded, event_line, loaded
 from django_events.management.events.subcommand import Subcommand, text
-from django_events.management.reporting import Report, cell, is_output_closed, printable, show
+from django_events.management.reporting import Report, is_output_closed, show
 from django_events.masking import hides
-from django_events.phrases import moment
 from django_events.received import ReceivedEvent
 from django_events.workers.stopping import stop_on_signals
 
@@ -69,15 +68,7 @@ def _show(command: BaseCommand, event: ReceivedEvent, *, as_json: bool) -> bool:
     if as_json:
         line = Report(data_of(event), "").as_json(indent=None)
     else:
-        style = command.style
-        parts = [
-            style.MIGRATE_LABEL(event.address),
-            moment(event.logged_at),
-            style.SUCCESS(printable(event.type)) if event.type else "",
-            style.WARNING(printable(event.key)) if event.key else "",
-            cell(_content(event)),
-        ]
-        line = "  ".join(part for part in parts if part)
+        line = event_line(command, event.address, event, _content(event))
     return show(command, Report(None, line), as_json=False)
 
 

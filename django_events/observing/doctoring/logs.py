@@ -6,8 +6,9 @@ from datetime import timedelta
 from django_events import sql
 from django_events.log import segments
 from django_events.observing.doctoring.database import Database
-from django_events.observing.findings import Finding, error, ok, warning
+from django_events.observing.findings import Finding, Subject, error, ok, warning
 from django_events.phrases import count, duration
+from django_events.sql.blocking import blockers
 
 SQL = sql.beside(__name__)
 
@@ -48,7 +49,7 @@ def room(database: Database) -> Iterator[Finding]:
 
 
 def locks(database: Database) -> Iterator[Finding]:
-    """Does a session keep others from writing or reading one?"""
+    """Does a session keep others from writing or reading one, or a handler from going on?"""
     lockers = sql.fetch(database.using, SQL.lockers, age=HELD)
     for pid, role, application, table, mode, age in lockers:
         called = f" ({application})" if application else ""
@@ -60,8 +61,20 @@ def locks(database: Database) -> Iterator[Finding]:
         what = f"The prepared transaction {name!r} of {role} has held rows of {table} for {duration(age)}."
         remedy = f"If a handler prepared it, undo it: ROLLBACK PREPARED {name!r}. Otherwise end it as its owner wants."
         yield error(what, remedy, prepared=name, table=table, held_for=age, consumer=consumer)
-    if not lockers and not prepared:
+    waiting = [*_waiting_handlers(database.using)]
+    yield from waiting
+    if not lockers and not prepared and not waiting:
         yield ok(f"No session has locked a table for more than {duration(HELD)}.")
+
+
+def _waiting_handlers(using: str) -> Iterator[Finding]:
+    """Handlers that wait for a lock of another session, mostly on a table of the site: none of ours tells of it."""
+    for consumer, topic, holder, pid, waited in sql.fetch(using, SQL.waiting_handlers, age=HELD, most=MOST):
+        for blocker in blockers(using, pid)[:1]:
+            what = f"Its handler, of {holder} in session {pid}, has waited for {duration(waited)} for {blocker}."
+            remedy = f"Let it end, or end it: {blocker.ending}"
+            found = warning(what, remedy, pid=pid, holder=holder, waited=waited, blocked_by=blocker.pid)
+            yield found._replace(subject=Subject(consumer, topic))
 
 
 def tables(database: Database) -> Iterator[Finding]:

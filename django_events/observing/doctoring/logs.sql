@@ -19,6 +19,34 @@ WHERE l.locktype = 'relation'
 ORDER BY l.pid, l.mode = 'AccessExclusiveLock' DESC, c.relname
 
 
+-- name: waiting_handlers
+-- The handlers that have waited for long for a lock that another session holds, on whatever table: whose they are.
+--
+-- A handler's transaction begins with the advisory lock of its lease, so its session is found by the token. One with
+-- transactional=False has none.
+-- Parameters: age (an interval), most.
+-- Relies on: django_events_position and django_events_deliverylease are small; the views of the server.
+SELECT c.name, t.name, hand.holder, own.pid, clock_timestamp() - awaited.waitstart AS waited
+FROM (
+    SELECT p.consumer_id, p.token, p.holder FROM django_events_position AS p WHERE p.token IS NOT NULL
+    UNION ALL
+    SELECT l.consumer_id, l.token, l.holder FROM django_events_deliverylease AS l
+) AS hand
+JOIN django_events_consumer AS c ON c.id = hand.consumer_id
+JOIN django_events_topic AS t ON t.id = c.topic_id
+JOIN pg_locks AS own
+    ON own.locktype = 'advisory'
+    AND own.granted
+    AND own.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+    AND own.classid::bigint = hand.token >> 32
+    AND own.objid::bigint = hand.token & 4294967295
+    AND own.objsubid = 1
+JOIN pg_locks AS awaited ON awaited.pid = own.pid AND NOT awaited.granted
+WHERE awaited.waitstart < clock_timestamp() - %(age)s::interval
+ORDER BY awaited.waitstart
+LIMIT %(most)s
+
+
 -- name: defects
 -- What is wrong with tables and indexes of ours: segments that were detached halfway, unlogged tables, invalid indexes
 -- or ones that are not whole yet, a log or a buffer whose primary key was dropped, and row-level security, whether it hides rows from this role or not.

@@ -149,6 +149,7 @@ def test_a_transfer(proxy: ByteProxy, things: declarations.DeclaredTopic):
     ],
     ids=["stream", "batches", "outside", "queue", "queue outside"],
 )
+@pytest.mark.few(2)
 def test_a_worker(
     proxy: ByteProxy,
     things: declarations.DeclaredTopic,

@@ -17,6 +17,7 @@ BECAUSE = "SELECT value #>> '{}', metadata ->> 'caused_by' FROM django_events_ev
 
 @pytest.mark.quick
 @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
+@pytest.mark.few(1)
 def test_what_an_attempt_published_that_came_to_nothing_is_not_there(
     processes: Processes, ledger: Ledger, frozen: bool
 ):

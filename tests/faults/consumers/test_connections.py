@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("transfer")
 OF_WORKERS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'worker'"
 
 
-@pytest.mark.quick
 @pytest.mark.requirement("X8", "X2")
 def test_connections_that_are_ended_at_random(processes: Processes, ledger: Ledger):
     """Those of handlers, of what renews the leases, and of what listens, in the middle of anything."""

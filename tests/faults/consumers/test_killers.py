@@ -52,9 +52,7 @@ def test_a_killer_ends_as_a_dead_letter_and_its_neighbours_are_handled(
 
 @pytest.mark.requirement("X8", "E10")
 @pytest.mark.usefixtures("transfer")
-@pytest.mark.parametrize(
-    "deed", ["crash the server", pytest.param("crash the server and exit", marks=pytest.mark.quick)]
-)
+@pytest.mark.parametrize("deed", ["crash the server", "crash the server and exit"])
 def test_an_event_that_crashes_the_server_is_a_dead_letter_before_long(processes: Processes, ledger: Ledger, deed: str):
     """The crash takes back what was not on disk yet: a claim is, where a process has not served the position well."""
 

@@ -66,7 +66,7 @@ def freeze(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.usefixtures("transfer")
-@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.quick), 2])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_workers_that_are_killed_and_frozen_at_random_count_each_event_once(
     processes: Processes, ledger: Ledger, seed: int
 ):

@@ -52,7 +52,7 @@ def migrate(processes: Processes) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.requirement("P12", "X7")
+@pytest.mark.requirement("P12", "X7", "X19")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("schema", [pytest.param("former", marks=pytest.mark.long), "present"])
 @pytest.mark.parametrize("name", beside())

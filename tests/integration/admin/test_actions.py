@@ -137,6 +137,7 @@ def test_rewind_shows_first_what_would_happen(olga, things, make_consumer, broke
     ],
 )
 @pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.few(4)
 def test_a_rewind_that_is_wrong_says_why_and_changes_nothing(olga, things, make_consumer, broken, asked, told, method):
     reader = declare(make_consumer, things, broken)
     things.publish({"n": 1})
@@ -381,6 +382,7 @@ def test_dead_letters_are_searched(olga, dead, asked, found):
 @pytest.mark.parametrize(
     "query", ["consumer=0", "consumer=x", "waiting=maybe", "group=nothing", "database=", "p=99999", "o=1", "what=ever"]
 )
+@pytest.mark.few(4)
 def test_filters_that_mean_nothing_do_no_harm(olga, dead, query):
     assert olga.get(f"/admin/django_events/deadletter/?{query}", follow=True).status_code == 200
 
@@ -620,6 +622,7 @@ def test_each_topic_s_history_has_its_own_count(olga, make_topic):
     ["consumer=²", f"consumer={'9' * 5000}", "consumer=9999999999999999999", "group=%00", "group=a%00b", "q=%00",
      "database=default&database=default", "waiting=%00", "p=%00", "consumer=1&consumer=x", "q=%25&q=_"],
 )  # fmt: skip
+@pytest.mark.few(4)
 def test_garbage_in_a_query_does_no_harm(olga, dead, query):
     assert olga.get(f"/admin/django_events/deadletter/?{query}", follow=True).status_code == 200
 

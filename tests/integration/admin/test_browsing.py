@@ -70,6 +70,7 @@ def test_all_of_a_log_is_seen_in_both_directions(olga, long_log):
 
 @pytest.mark.parametrize("searched", [1_000, 15])
 @pytest.mark.parametrize("query", ["type=odd", "key=k3", "partition=2", "type=even&key=k2&partition=1", "type=none"])
+@pytest.mark.few(3)
 def test_filters_find_all_there_is_page_by_page(olga, long_log, monkeypatch, searched, query):
     monkeypatch.setattr(log_pages, "SEARCHED", searched)
     asked = dict(part.split("=") for part in query.split("&"))
@@ -152,6 +153,7 @@ def test_an_empty_log(olga, things):
         "topic/?database=nowhere", "topic/%00/change/", "topic/٣/change/",
     ],
 )  # fmt: skip
+@pytest.mark.few(3)
 def test_a_wrong_address_is_not_found(olga, things, page):
     assert (
         olga.get(
@@ -442,6 +444,7 @@ def test_a_consumer_that_nothing_serves_is_not_called_idle(olga, things, make_co
     with connection.cursor() as cursor:
         log = log_table(topic_of(things).pk)
         cursor.execute(f"UPDATE {log} SET logged_at = logged_at - interval '1 hour'")
+        cursor.execute("UPDATE django_events_consumer SET registered_at = registered_at - interval '1 hour'")
     for page in ("/admin/django_events/consumer/", address("consumer", consumer_of(reader))):
         told = olga.get(page).content.decode()
         assert ">unserved<" in told

@@ -231,6 +231,7 @@ def test_one_database_is_no_table(olga):
 
 
 @pytest.mark.requirement("E11")
+@pytest.mark.long
 def test_a_database_that_gives_no_answer_says_so_in_its_place(olga, twins, frozen, monkeypatch):
     monkeypatch.setattr(summaries, "SECONDS", 1)
     answer = olga.get(f"{ROOT}overview/")

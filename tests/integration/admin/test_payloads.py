@@ -55,6 +55,7 @@ def test_numbers_are_shown_as_they_are_stored(olga, things):
     ("depth", "masked"),
     [(200, []), (5_000, ["secret"]), (200, ["secret"]), pytest.param(5_000, [], marks=pytest.mark.long)],
 )
+@pytest.mark.few(1)
 def test_deep_json_is_shown(olga, things, depth, masked):
     with connection.cursor() as cursor:
         cursor.execute("SELECT django_events_publish('things', %s::jsonb)", ["[" * depth + "]" * depth])

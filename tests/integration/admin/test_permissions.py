@@ -95,6 +95,7 @@ def addresses(lanes, make_consumer):
 
 @pytest.mark.requirement("X5")
 @pytest.mark.parametrize("page", VIEWS)
+@pytest.mark.few(5)
 def test_a_page_is_for_those_who_may_see_it(addresses, sign_in, page):
     assert sign_in(*VIEWS[page]).get(addresses[page]).status_code == 200
     assert sign_in("nothing", name="eve").get(addresses[page]).status_code == 403
@@ -106,6 +107,7 @@ def test_a_page_is_for_those_who_may_see_it(addresses, sign_in, page):
 
 @pytest.mark.parametrize("page", VIEWS)
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
+@pytest.mark.few(8)
 def test_a_page_that_shows_takes_nothing(addresses, olga, page, method):
     answer = getattr(olga, method)(addresses[page], {"name": "changed"} if method == "post" else None)
 
@@ -121,6 +123,7 @@ DJANGOS = {"dead letters", "scheduled events", "scheduled event", "interventions
 @pytest.mark.requirement("X5")
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.few(5)
 def test_an_action_needs_its_own_permission(addresses, sign_in, action, method):
     everything = {permission for needed in [*VIEWS.values(), *ACTIONS.values()] for permission in needed}
     for missing in ACTIONS[action]:
@@ -132,6 +135,7 @@ def test_an_action_needs_its_own_permission(addresses, sign_in, action, method):
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("method", ["put", "patch", "delete"])
+@pytest.mark.few(5)
 def test_an_action_is_asked_for_or_posted(addresses, olga, action, method):
     assert getattr(olga, method)(addresses[action]).status_code == 405
 
@@ -167,6 +171,7 @@ def test_the_index_shows_what_one_may_see(addresses, sign_in):
         "traceback__contains=x", "consumer__where__contains=x", "topic__name=lanes",
     ],
 )  # fmt: skip
+@pytest.mark.few(5)
 def test_a_list_can_t_be_asked_for_what_it_doesn_t_show(addresses, olga, model, query):
     """Whether a row is found would tell what is masked, one letter after the other."""
     answer = olga.get(f"/admin/django_events/{model}/?{query}")

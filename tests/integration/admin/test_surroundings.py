@@ -110,6 +110,7 @@ def test_actions_end_on_the_site_where_they_began(olga, pages):
     ],
     ids=str,
 )
+@pytest.mark.few(1)
 def test_pages_of_sites_that_are_set_up_otherwise(olga, pages, changed):
     with override_settings(**changed):
         for page in pages:

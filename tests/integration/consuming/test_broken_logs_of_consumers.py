@@ -95,6 +95,7 @@ def told() -> list[Finding]:
 @pytest.mark.requirement("E6")
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize(("breaks", "repairs", "says", "way_out"), WAYS.values(), ids=WAYS)
+@pytest.mark.few(3)
 def test_others_go_on_and_it_recovers_by_itself(
     make_consumer, names, as_worker, caplog, monkeypatch, breaks, repairs, says, way_out, options
 ):

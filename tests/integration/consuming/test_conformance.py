@@ -34,7 +34,7 @@ from tests.support.fix_queues import fill_topic, queue_of
 from tests.support.fix_topics import log_values, transfer_all
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.usefixtures("transactional_db", "shelf")
+pytestmark = [pytest.mark.usefixtures("transactional_db", "shelf"), pytest.mark.few(3)]
 
 AT_ONCE = Backoff(attempts=3, base=timedelta(0))
 HOUR = timedelta(hours=1)

@@ -147,6 +147,7 @@ def test_declared_consumers_have_predicates_on_metadata_and_variables(things, ma
 
 
 @pytest.mark.parametrize("many", [1, 200])
+@pytest.mark.few(1)
 def test_the_plan_looks_up_what_an_event_has(things, indexed, many):
     """Each filter is tried on its own events, however many others there are: the server counts what it reads."""
     for number in range(many):

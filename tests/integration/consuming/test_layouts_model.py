@@ -359,6 +359,7 @@ class Model(RuleBasedStateMachine):
         pytest.param(3, 60, id="many-3", marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
     ],
 )
+@pytest.mark.few(1)
 def test_each_event_is_handled_once_and_in_the_order_of_its_key_whatever_the_layout(
     make_topic, monkeypatch, read_ahead, examples
 ):

@@ -145,6 +145,7 @@ def test_a_session_that_was_told_to_forget_claims_as_ever(make_warm, things, for
 
 @pytest.mark.requirement("S2")
 @pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.few(1)
 def test_of_many_at_once_each_delivery_is_handled_once(things, make_consumer, ordered):
     seen, errors, over = [], [], threading.Event()
     consumer = make_consumer(

@@ -36,6 +36,7 @@ def deadlocks():
     [{}, pytest.param({"ordered": True}, marks=pytest.mark.long), {"ordered": True, "max_pending": 60}],
     ids=str,
 )
+@pytest.mark.few(1)
 def test_people_workers_and_the_transfer_get_along(things, make_queue, in_thread, options):
     """No deadlock, nothing stuck, and in order no event is handled before an older one of its key was."""
     handled, recording = [], threading.Lock()

@@ -673,6 +673,7 @@ def nth(several, pick):
 @pytest.mark.timeout(900)  # a failing example is made smaller for five minutes at most
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.few(1)
 def test_whatever_happens_both_agree(things, make_queue, monkeypatch, ordered, examples):
     monkeypatch.setattr(claims, "SMALLEST_WINDOW", 2)
     monkeypatch.setattr(claims, "LARGEST_WINDOW", 8)

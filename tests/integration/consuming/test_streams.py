@@ -696,6 +696,7 @@ MISBEHAVIOUR = {
 @pytest.mark.requirement("X2")
 @pytest.mark.parametrize("batch_size", [None, 5], ids=["single", "batch"])
 @pytest.mark.parametrize("misbehave", MISBEHAVIOUR, ids=lambda function: function.__name__)
+@pytest.mark.few(6)
 def test_a_handler_that_misbehaves_fails_alone(things, make_consumer, monkeypatch, misbehave, batch_size):
     """Its event is tried again and then dead, its writes are undone, and its neighbours never notice."""
     if misbehave in (raise_unstorable, raise_endless):  # pytest-xdist can't pass such a log on

@@ -68,6 +68,7 @@ def schemas():
 
 
 @pytest.mark.requirement("X13")
+@pytest.mark.long
 def test_a_change_over_that_was_killed_is_undone_and_made_again(things, make_projection, connect, monkeypatch):
     projection = make_projection(things, into=CustomerTotal, fold=add)
     expected = filled(things, projection)
@@ -92,6 +93,7 @@ def test_a_change_over_that_was_killed_is_undone_and_made_again(things, make_pro
 
 
 @pytest.mark.requirement("X13")
+@pytest.mark.long
 def test_a_change_over_that_froze_and_wakes_up_too_late_does_nothing(
     things, make_projection, connect, monkeypatch, in_thread
 ):

@@ -11,6 +11,8 @@ from django.db import connection, models
 from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_events import DELETE, Backoff, Draft, Ignore, declarations, publish, publish_many
+from django_events.consuming.leased_partitions import claim
+from django_events.consuming.subscriptions import subscriptions
 from django_events.exceptions import Refused
 from django_events.models import Consumer, Position
 from django_events.operations import lag, pause, replay, resume, rewind, skip
@@ -412,6 +414,35 @@ def test_one_projection_of_several_topics_loses_no_update(make_topic, make_proje
     run_once(projection, threads=4)
 
     assert {row.customer: row.orders for row in CustomerTotal.objects.all()} == {"c0": 80, "c1": 80, "c2": 80}
+
+
+@pytest.mark.requirement("X13")
+def test_a_release_that_adds_a_topic_loses_no_update(make_topic, make_projection, in_thread):
+    """A worker of the former code folds beside one of the next, and doesn't know of the other topic."""
+    sales, returns = make_topic("sales"), make_topic("returns")
+    both = threading.Barrier(2)
+
+    def tally(row, event):
+        row.orders += 1
+        if event.type == "together":
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+
+    former = make_projection(sales, into=CustomerTotal, fold=tally)
+    publish_many(sales, [order("ada")])
+    transfer_all()
+    exhaust(former)
+    present = make_projection(sales, returns, into=CustomerTotal, fold=tally)
+    for topic in (sales, returns):
+        publish_many(topic, [order("ada", type="together")])
+    transfer_all()
+    [of_returns] = [one for one in subscriptions("default", [present]) if one.topic == "returns"]
+    [(position_id, partition)] = of_returns.positions
+    leases = [lease_of(former), claim(of_returns, position_id, partition, holder="a test")]
+
+    assert [passed.result(60) for passed in [in_thread(serve_lease, lease) for lease in leases]] == [1, 1]
+
+    assert totals() == {"ada": (3, 0)}
 
 
 def test_filters_pause_and_lag_are_those_of_a_consumer(things, make_projection):

@@ -254,6 +254,7 @@ def test_a_day_is_as_long_as_the_calendar_says(things, make_rollup, day, hours):
 @pytest.mark.parametrize(
     "every", ["15 minutes", "30 minutes", "2 hours", "3 hours", "6 hours", "1 day", "1 week", "1 month"]
 )
+@pytest.mark.few(5)
 def test_each_bucket_has_what_lies_between_it_and_the_next(things, make_rollup, zone, every):
     """For two years, in zones whose clocks change at midnight, by half an hour, or never."""
     counted = make_rollup(things, every=timedelta(minutes=15))

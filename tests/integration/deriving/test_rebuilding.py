@@ -269,6 +269,32 @@ def test_several_topics_are_folded_in_the_order_of_their_times(make_topic, make_
     assert noted == sorted(noted) and len(noted) == 40
 
 
+def test_a_topic_that_is_added_meanwhile_is_not_lost(make_topic, make_projection, small_chunks):
+    """The workers of the next code fold its events into the table that is served, and the new one hasn't them."""
+    sales, returns = make_topic("sales"), make_topic("returns")
+    former = make_projection(sales, into=CustomerTotal, fold=add)
+    publish_many(sales, [order("ada", 1)] * 3)
+    transfer_all()
+    serve_due(former)
+    present = []
+
+    def release(progress):
+        if not present:
+            present.append(make_projection(sales, returns, into=CustomerTotal, fold=add))
+            publish_many(returns, [order("ada", 10)])
+            transfer_all()
+            serve_due(*present)
+
+    with pytest.raises(
+        NotReady, match="declared for sales, and registered in the database 'default' for returns, sale"
+    ):
+        rebuild(former, on_progress=release)
+    assert totals() == {"ada": (4, 13)}
+
+    assert rebuild(*present).reached == {"sales": 3, "returns": 1}
+    assert totals() == {"ada": (4, 13)}
+
+
 def test_a_repartitioned_topic(lanes, make_projection, small_chunks):
     projection = make_projection(lanes, into=CustomerTotal, fold=add)
     filled(lanes, projection)

@@ -3,14 +3,17 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from django_events import Draft, publish_many
 from django_events.consuming import ranges
 from django_events.deriving.forgetting import forget_old_buckets
 from django_events.exceptions import NotReady
-from django_events.models import Consumer, Rebuild
+from django_events.log.transfer import Transfer
+from django_events.models import Consumer, Rebuild, RollUp, Topic
 from django_events.operations import lag, rebuild
+from django_events.statements import log_table
+from django_events.syncing import sync
 from tests.support.fix_consumers import serve_due
 from tests.support.fix_rollups import by_group, known_groups, row_of, table_of
 from tests.support.fix_topics import transfer_all
@@ -37,6 +40,39 @@ def test_a_rolled_up_table_is_made_anew_and_goes_on(things, make_rollup):
     transfer_all()
     assert serve_due(revenue) == 1
     assert by_group(revenue, "store", "revenue")["a"] == before["a"] + 1
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "archive"])
+def test_another_database_has_other_numbers_for_its_tables(archive, things, make_rollup):
+    with connections[archive].cursor() as cursor:
+        cursor.execute("SELECT setval('django_events_rollup_id_seq', 4711)")
+    counted = make_rollup(things, every=timedelta(days=1), by={"store": "$.store"}, sums={"revenue": "$.total"})
+    try:
+        sync(archive)
+        there = RollUp.objects.using(archive).get(name=counted.name)
+        assert there.table != table_of(counted)
+        publish_many(things, [Draft(value={"store": "a", "total": n}) for n in range(10)], using=archive)
+        while Transfer(archive).move():
+            pass
+
+        done = rebuild(counted, using=archive)
+
+        assert (done.table, done.reached) == (there.table, {"things": 10})
+        with connections[archive].cursor() as cursor:
+            cursor.execute(f"SELECT sum(count), sum(revenue) FROM {there.table} WHERE bucket > '-infinity'")
+            assert cursor.fetchone() == (10, 45)
+        assert by_group(counted, "store", "revenue") == {}
+    finally:
+        forget_in(archive, counted.name, things.name)
+
+
+def forget_in(using, rollup, topic):
+    row, log = RollUp.objects.using(using).get(name=rollup), Topic.objects.using(using).get(name=topic)
+    Consumer.objects.using(using).filter(name=rollup).delete()
+    with connections[using].cursor() as cursor:
+        cursor.execute(f"DROP TABLE {row.table}; DROP TABLE {log_table(log.pk)} CASCADE")
+    row.delete()
+    log.delete()
 
 
 def test_groups_whose_buckets_are_too_old_keep_no_room(things, make_rollup, monkeypatch):

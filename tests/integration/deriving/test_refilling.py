@@ -43,7 +43,7 @@ def refill(rollup, until, *, ids=1_000):
     assert isinstance(filling, RollUpFilling)
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA refilled")
-    filling.make("default", ("refilled", filling.table))
+    filling.make("default", ("refilled", filling.table("default")))
     reached = dict.fromkeys(until, 0)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = refilled, public")
@@ -107,4 +107,4 @@ def test_a_missing_event_is_an_error(things, make_rollup):
         cursor.execute(f"DELETE FROM {log_table(Topic.objects.get(name='things').pk)} WHERE id = 7")
     with pytest.raises(EventsMissing, match="things/7"):
         counted.derivation().fold("default", consumers(counted), after={"things": 0}, until={"things": 10})
-    assert table_of(counted) == counted.derivation().table
+    assert table_of(counted) == counted.derivation().table("default")

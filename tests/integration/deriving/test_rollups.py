@@ -100,6 +100,7 @@ def test_without_groups_and_measures_events_are_counted(things, make_rollup):
         pytest.param(10**400, id="huge"),
     ],
 )
+@pytest.mark.few(6)
 def test_a_value_that_is_no_number_is_skipped_and_stops_nothing(things, make_rollup, value):
     revenue = make_rollup(things, every=DAY, sums={"revenue": "$.total"}, mins={"least": "$.total"})
     fill(things, {"total": 1}, {"total": value}, {}, "no object", {"total": 2})
@@ -259,6 +260,7 @@ def test_a_late_event_is_in_its_own_bucket(things, make_rollup):
         ("2400-02-29", "2400-02-29T00:00:00"),
     ],
 )
+@pytest.mark.few(6)
 def test_a_time_in_the_value_is_as_iso_8601_has_it(things, make_rollup, text, utc):
     counted = make_rollup(things, every=timedelta(seconds=1), at="$.at")
     fill(things, {"at": text})
@@ -300,6 +302,7 @@ def test_a_time_in_the_value_is_as_iso_8601_has_it(things, make_rollup, text, ut
         ["2026-01-31"],
     ],
 )
+@pytest.mark.few(6)
 def test_an_event_without_a_time_is_skipped_where_it_was_published(things, make_rollup, value):
     revenue = make_rollup(things, every=DAY, at="$.at", sums={"revenue": "$.total"})
     fill(things, {"at": value, "total": 5})

@@ -431,6 +431,7 @@ CHANGES = [update, delete, insert_anew, move_up, move_down, move_there_and_back]
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("index", range(5))
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.few(6)
 def test_a_change_that_is_open_while_its_row_is_read(change, index, ending, in_thread):
     rows = accounts(*"abcde")
     changed, may_end = threading.Event(), threading.Event()
@@ -462,6 +463,7 @@ def is_waiting():
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("index", range(5))
+@pytest.mark.few(6)
 def test_a_change_between_two_chunks(change, index):
     rows = accounts(*"abcde")
     for chunk in range(1, 4):
@@ -521,6 +523,7 @@ def test_a_writer_that_locks_rows_in_another_order_is_in_no_deadlock(in_thread):
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.few(2)
 def test_whatever_writers_do_meanwhile_the_fold_is_the_table(seed, isolation, in_thread, monkeypatch):
     monkeypatch.setattr(snapshotting, "CHUNK", 7)
     Account.objects.bulk_create([Account(pk=100 * n, note=str(n)) for n in range(1, 61)])

@@ -15,7 +15,7 @@ from django_events.deriving import lookout, passed
 from django_events.deriving.waiting import _begun as begun
 from django_events.drafts import Draft
 from django_events.exceptions import Invalid, NotReady, NotSeen, Refused, UnknownName
-from django_events.operations import pause, redrive, repartition, resume, rewind, unregister
+from django_events.operations import pause, redrive, remove_topic, repartition, resume, rewind, unregister
 from django_events.sql.prepared import MOST_PREPARED
 from tests.support.fix_consumers import (
     expire_leases,
@@ -528,6 +528,25 @@ def test_async_code_waits_without_a_thread(things, make_consumer):
     asyncio.run(all_of_them())
 
 
+def test_a_topic_that_is_removed_ends_the_waits_for_it_only(make_topic, make_consumer, in_thread):
+    things, others = make_topic("things"), make_topic("others")
+    reader = make_consumer(things, handler=ignore)
+    other = make_consumer(others, handler=ignore, name="other")
+    receipts = [publish(topic, 1) for topic in (things, others)]
+    waiting = [
+        in_thread(wait_for, receipt, one, timeout=LONG) for receipt, one in zip(receipts, (reader, other), strict=True)
+    ]
+    wait_until(lambda: len(lookout.lookout_of("default")._waits) == 2)
+    declarations.consumers.discard(other)
+    declarations.registry.discard(others)
+    remove_topic("others", force=True, reason="a test")
+    with pytest.raises(UnknownName, match="Topic 'others' was removed while it was waited for"):
+        waiting[1].result(60)
+    transfer_all()
+    run_once(reader)
+    waiting[0].result(60)
+
+
 def test_a_lost_connection_is_made_anew(things, make_consumer, in_thread):
     reader = make_consumer(things, handler=ignore)
     receipt = publish(things, 1)
@@ -659,6 +678,7 @@ def test_it_is_refused_where_a_transaction_is_open_without_atomic(things, make_c
         cursor.execute("ROLLBACK")
 
 
+@pytest.mark.long
 def test_more_topics_than_statements_are_prepared(make_topic, in_thread):
     receipts = [publish(make_topic(f"one-of-many-{n}"), n) for n in range(MOST_PREPARED + 5)]
     waiting = in_thread(wait_for, receipts, timeout=LONG)

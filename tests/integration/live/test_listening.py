@@ -9,7 +9,7 @@ from django.db import connections, transaction
 from django_events import Draft, listen, publish, publish_many
 from django_events.exceptions import EventExpired, EventsMissing, Invalid, LogReplaced, Refused, UnknownName
 from django_events.live import positions, reading, tailing
-from django_events.live.listening import MOST_EVENTS
+from django_events.live.listening import MOST_EVENTS, LiveListener
 from django_events.maintaining.expiring import expire
 from django_events.models import Event, Topic
 from django_events.statements import log_table
@@ -211,6 +211,119 @@ def test_two_hundred_listeners_cost_as_many_queries_as_one(things, monkeypatch):
         for one in listeners:
             one.close()
     assert no_threads()
+
+
+@pytest.mark.requirement("P6")
+def test_events_for_one_listener_are_offered_to_no_other(things, monkeypatch):
+    offered = []
+    usual = LiveListener.offer
+    listeners = [listen(things, keys=[f"{n}.>"] if n % 2 else [f"{n}"]) for n in range(100)]
+    for one in listeners:
+        one.__enter__()
+    try:
+        wait_until(lambda: is_tailed(*listeners) and not tailer_of()._joining, what="all with the tailer")
+        fill(things, "for none")
+        wait_until(lambda: {one.position for one in listeners} == {"things/1"}, what="what is for none to be passed")
+        monkeypatch.setattr(LiveListener, "offer", lambda *given: offered.append(given[0]) or usual(*given))
+        fill(things, "odd", key="7.1")
+        fill(things, "even", key="8")
+        assert values(listeners[7], 1) == ["odd"]
+        assert values(listeners[8], 1) == ["even"]
+        wait_until(lambda: {one.position for one in listeners} == {"things/3"}, what="the others to pass them")
+        assert offered == [listeners[7], listeners[8]]
+    finally:
+        for one in listeners:
+            one.close()
+
+
+def test_no_position_passes_an_event_before_it_is_offered(things, monkeypatch):
+    positions_then = []
+    usual = LiveListener.offer
+
+    def offer(listener, topic, events, upto):
+        positions_then.append((listener.position, [event.id for event in events]))
+        return usual(listener, topic, events, upto)
+
+    with listen(things, keys=["a"]) as one, listen(things, keys=["a"], types=["x"]) as other, listen(things) as each:
+        wait_until(lambda: is_tailed(one, other, each) and not tailer_of()._joining, what="all with the tailer")
+        fill(things, "before")
+        wait_until(lambda: one.position == other.position == "things/1" and values(each, 1), what="all to pass it")
+        monkeypatch.setattr(LiveListener, "offer", offer)
+        fill(things, "now", key="a", type="x")
+        assert values(one, 1) == values(other, 1) == values(each, 1) == ["now"]
+    assert positions_then == [("things/1", [2])] * 3
+
+
+def meanwhile(monkeypatch, happens):
+    """What happens while the first listener is read for by itself, behind what is read for it."""
+    usual, left = reading.next_wanted, [happens]
+
+    def next_wanted(*given):
+        found = usual(*given)
+        if left:
+            left.pop()()
+        return found
+
+    monkeypatch.setattr(reading, "next_wanted", next_wanted)
+
+
+def test_one_that_catches_up_while_the_tailer_reads_on_misses_nothing(things, monkeypatch):
+    with listen(things) as first:
+        wait_until(lambda: is_tailed(first), what="the tailer")
+
+        def read_on():
+            fill(things, "meanwhile")
+            wait_until(lambda: first.position == "things/0" and len(first._waiting) == 1, what="the tailer")
+            wait_until(lambda: [one.position for one in tailer_of()._followed.values()] == [1], what="its position")
+
+        meanwhile(monkeypatch, read_on)
+        with listen(things) as second:
+            assert values(second, 1) == ["meanwhile"]
+            fill(things, "then")
+            assert values(second, 1) == ["then"]
+        assert values(first, 2) == ["meanwhile", "then"]
+
+
+def test_one_that_caught_up_before_a_failover_is_read_for_again(things, monkeypatch):
+    """The log of the server that took over may end before what the listener has seen."""
+    with listen(things) as first:
+        wait_until(lambda: is_tailed(first), what="the tailer")
+
+        def fail_over():
+            tailer_of()._losses += 1
+
+        meanwhile(monkeypatch, fail_over)
+        left_behind = []
+        usual = LiveListener.fall_behind
+        monkeypatch.setattr(LiveListener, "fall_behind", lambda one: left_behind.append(one) or usual(one))
+        with listen(things) as second:
+            wait_until(lambda: left_behind == [second] and is_tailed(second), what="another look")
+            fill(things, "then")
+            assert values(first, 1) == values(second, 1) == ["then"]
+
+
+def test_a_gap_before_one_that_catches_up_is_not_of_the_others(make_topic, monkeypatch):
+    topic = make_topic(segment_size=100, retention_events=1)
+    fill(topic, *range(1, 100))
+    with listen(topic) as first:
+        wait_until(lambda: is_tailed(first), what="the tailer")
+
+        def expire_some():
+            fill(topic, *range(100, 151))
+            wait_until(lambda: len(first._waiting) == 51, what="the tailer")
+            wait_until(lambda: [one.position for one in tailer_of()._followed.values()] == [150], what="its position")
+            assert expire("default", Topic.objects.get(name=topic.name)).segments == 1
+
+        meanwhile(monkeypatch, expire_some)
+        left_behind = []
+        usual = LiveListener.fall_behind
+        monkeypatch.setattr(LiveListener, "fall_behind", lambda one: left_behind.append(one) or usual(one))
+        with listen(topic, since="things/98", keys=["x"]) as second:
+            with pytest.raises(EventExpired, match="things/100 has expired"):
+                second.take(PATIENT)
+            wait_until(lambda: is_tailed(second), what="its way back")
+        assert left_behind == [second]
+        assert values(first, 51) == list(range(100, 151))
 
 
 @pytest.mark.requirement("P6")

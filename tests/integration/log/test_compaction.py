@@ -327,6 +327,7 @@ def test_a_dead_letter_keeps_nothing_and_is_redriven_from_its_copy(prices, make_
 
 @pytest.mark.parametrize("options", [{}, {"partitioned": False}, {"types": ["a"]}, {"mode": "queue"}])
 @pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.few(3)
 def test_who_begins_at_the_beginning_comes_to_the_same_state(make_prices, make_consumer, partitions, options):
     topic = make_prices(partitions=partitions)
     publish_many(topic, [Draft(value=n, key=str(n % 30), type="a") for n in range(450)])
@@ -562,6 +563,7 @@ def test_what_went_since_it_was_planned_is_left_alone(prices, monkeypatch):
     assert sound()
 
 
+@pytest.mark.long
 def test_an_event_that_can_not_be_sent_keeps_its_segments_only(make_prices):
     topic = make_prices()
     update(topic, 950, keys=250)
@@ -618,6 +620,7 @@ def test_an_event_that_is_gone_says_so(prices):
 
 
 @pytest.mark.parametrize("moment", [0, 100, 350, 394, 396, 399, 400, 401, 430, 450])
+@pytest.mark.few(3)
 def test_times_are_found_over_the_gaps(prices, moment):
     for id in range(10, 451, 10):
         make_older(prices, id, by=timedelta(minutes=1))

@@ -102,6 +102,7 @@ def test_no_more_than_a_small_batch_takes(worker, things):
     assert log_values(things) == ["first", *range(MOST + 1)]
 
 
+@pytest.mark.long
 def test_segments_are_made_by_a_full_look(worker, make_topic):
     things = make_topic("things", segment_size=2 * MOST)
     topic_id, small = warm_up(worker, things), 0

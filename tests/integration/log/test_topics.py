@@ -444,6 +444,7 @@ def test_topics_are_made_while_events_are_published_and_moved(things, connect):
 @committing
 @pytest.mark.requirement("E1")
 @pytest.mark.parametrize("reset_sequences", [False, True], ids=["flush", "restart identity"])
+@pytest.mark.few(1)
 def test_after_a_flush_topics_are_there_and_ids_begin_anew(make_topic, reset_sequences):
     things, lanes = make_topic("things", segment_size=100), make_topic("lanes", partitions=4)
     worker = Transfer("default")
@@ -473,6 +474,7 @@ def test_after_a_flush_topics_are_there_and_ids_begin_anew(make_topic, reset_seq
 
 @committing
 @pytest.mark.requirement("E1")
+@pytest.mark.long
 def test_after_a_flush_that_restarts_identities_new_topics_get_ids_of_their_own(make_topic):
     """Logs of topics that no app declares any more keep their tables."""
     things, gone = make_topic("things"), make_topic("gone")

@@ -754,6 +754,7 @@ def test_a_delivery_that_is_given_back_in_between_moves_no_other_before_its_turn
 # A pause, for a dump
 
 
+@pytest.mark.long
 def test_while_it_is_paused_nothing_goes_and_no_consumer_loses_a_delivery(make_topic, make_queue):
     topic = make_topic(segment_size=100, retention=DAY, keep_unread=False)
     queue = make_queue(topic)

@@ -94,6 +94,7 @@ def verified():
 
 
 @pytest.mark.requirement("P1")
+@pytest.mark.long
 def test_a_consumer_that_keeps_up_gets_everything_once_while_the_log_is_dropped_behind_it(
     make_topic, make_consumer, in_thread, monkeypatch
 ):

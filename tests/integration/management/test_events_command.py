@@ -12,6 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, connections
+from django.db.models import F
 
 from django_events import Backoff, Draft, declarations, models, publish, publish_many
 from django_events.log import inventory
@@ -96,11 +97,15 @@ def take(event: object) -> None:
 
 
 def age_log(topic: declarations.DeclaredTopic, by: timedelta) -> None:
-    """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it."""
+    """As if the events of a topic had been there for longer. The trigger on the whole log would refuse it.
+
+    And as if its consumers had been registered then.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {log_table(Topic.objects.get(name=topic.name).pk)} SET logged_at = logged_at - %s", [by]
         )
+    Consumer.objects.update(registered_at=F("registered_at") - by)
 
 
 def kinds(answer: Answer) -> list[tuple[str, str | None]]:
@@ -438,6 +443,7 @@ def test_a_wrong_setting_is_a_line_and_exit_code_1(events: Run, settings: Any, v
     ],
     ids=lambda arguments: arguments[0],
 )
+@pytest.mark.few(4)
 def test_an_unknown_consumer_is_wrong_usage_and_the_likely_one_is_named(
     events: Run, things, make_consumer, arguments: list[str]
 ) -> None:
@@ -790,6 +796,7 @@ def test_publish_where_a_transaction_is_required(events: Run, things, settings) 
         (["orders", "--body-file", "/no/such/file"], 1, "The file '/no/such/file' can't be read"),
     ],
 )
+@pytest.mark.few(4)
 def test_publish_refuses(events: Run, arguments: list[str], code: int, said: str) -> None:
     answer = events("publish", *arguments)
 
@@ -893,6 +900,7 @@ def test_skip_is_a_dry_run_unless_told_to(events: Run, things, make_consumer) ->
     ],
 )
 @pytest.mark.parametrize("execute", [[], ["--execute"]], ids=["dry run", "execute"])
+@pytest.mark.few(4)
 def test_skip_refuses(
     events: Run, things, lanes, make_consumer, arguments: list[str], code: int, said: str, execute: list[str]
 ) -> None:
@@ -1082,6 +1090,7 @@ def test_an_id_is_a_place_in_one_topic(events: Run, things, lanes, make_consumer
         (["--to", "end", "--wait", "0"], 2, "0 is too few"),
     ],
 )
+@pytest.mark.few(4)
 def test_rewind_refuses(events: Run, things, make_consumer, arguments: list[str], code: int, said: str) -> None:
     reader = make_consumer(things, handler=take)
     fill(things, 1)
@@ -1241,6 +1250,7 @@ def test_dead_letters_are_counted_by_error(events: Run, varied) -> None:
     ],
 )
 @pytest.mark.requirement("S6")
+@pytest.mark.few(4)
 def test_dead_letters_are_chosen_alike_to_list_and_to_act(
     events: Run, varied, arguments: list[str], ids: list[int]
 ) -> None:
@@ -1351,6 +1361,7 @@ def test_redrive_all(events: Run, burying) -> None:
         (["things/1", "--all"], 2, "or say --all: one of these three."),
     ],
 )
+@pytest.mark.few(4)
 def test_redrive_refuses(events: Run, burying, arguments: list[str], code: int, said: str, execute: list[str]) -> None:
     answer = events("redrive", "reader", *arguments, *execute)
 
@@ -1519,6 +1530,7 @@ SUBCOMMANDS = {
     "fate": ["orders/1"],
     "match": ["billing"],
     "search": ["orders", "a text"],
+    "schemas": [],
     "publish": ["orders", "1"],
     "scheduled": [],
     "cancel": ["orders", "1", "--reason", "a test"],
@@ -1528,6 +1540,7 @@ SUBCOMMANDS = {
     "snapshot": ["shop.Product"],
     "subscribe": ["acme", "orders", "--keep"],
     "unsubscribe": ["acme"],
+    "webhooks": [],
     "claim": ["receipts"],
     "ack": ["1"],
     "nack": ["1"],
@@ -1554,14 +1567,16 @@ SUBCOMMANDS = {
     "bench": [],
     "grants": ["--role", "reader"],
 }
+ASKING = [name for name in SUBCOMMANDS if name != "schemas"]  # it asks the database about a topic with schemas only
 
 
 def test_every_subcommand_is_in_the_list():
     assert list(SUBCOMMANDS) == [subcommand.name for subcommand in ALL]
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("subcommand", ASKING)
 @pytest.mark.parametrize("alias", ["unreachable"], indirect=True)
+@pytest.mark.few(6)
 def test_a_database_out_of_reach_has_an_exit_code_of_its_own(events: Run, alias: str, subcommand: str) -> None:
     answer = events(subcommand, *SUBCOMMANDS[subcommand], "--database", alias, "--format", "json")
 
@@ -1571,8 +1586,9 @@ def test_a_database_out_of_reach_has_an_exit_code_of_its_own(events: Run, alias:
     assert "secret" not in answer.err
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("subcommand", ASKING)
 @pytest.mark.parametrize("alias", ["empty"], indirect=True)
+@pytest.mark.few(6)
 def test_a_database_without_tables_names_the_way_out(events: Run, alias: str, subcommand: str) -> None:
     answer = events(subcommand, *SUBCOMMANDS[subcommand], "--database", alias)
 

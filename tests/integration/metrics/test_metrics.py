@@ -17,7 +17,21 @@ from django.urls import path
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_events import Backoff, BufferedWriter, Draft, Ignore, ReceivedEvent, publish, publish_many, telemetry
+from django_events import (
+    Backoff,
+    BufferedWriter,
+    Draft,
+    Ignore,
+    ReceivedEvent,
+    listen,
+    publish,
+    publish_many,
+    sse,
+    telemetry,
+)
+from django_events.live import listening
+from django_events.live.tailing import Stage
+from django_events.maintaining.expiring import expire
 from django_events.metrics.exposition import text
 from django_events.metrics.prometheus import Observer
 from django_events.metrics.views import metrics
@@ -31,6 +45,8 @@ from django_events.workers.loop import run
 from django_events.workers.stopping import Stop
 from tests.support.fix_database import login
 from tests.support.fix_topics import transfer_all
+from tests.support.fix_webhooks import send_all
+from tests.support.processes import wait_until
 
 TOKEN = "a secret that is hard to guess"
 AT_ONCE = Backoff(attempts=2, base=timedelta(0), cap=timedelta(0))
@@ -358,3 +374,65 @@ def test_a_wrong_port_is_explained(where: str) -> None:
     with pytest.raises(CommandError, match="expected a port like 9101") as refused:
         call_command("run_consumer", "--all", "--once", "--metrics", where)
     assert refused.value.returncode == 2
+
+
+# Listeners, streams and webhooks
+
+
+@pytest.mark.requirement("X10", "P6")
+@pytest.mark.usefixtures("transactional_db")
+def test_listeners_are_counted_with_what_they_take(things, counted):
+    with listen(things) as listener, listen(things, types=["none"]):
+        assert counted("listeners") == 2
+        publish_many(things, [Draft(value=1), Draft(value=2)])
+        transfer_all()
+        assert [listener.take(60).value for _ in range(2)] == [1, 2]
+        assert counted("listener_events_total", topic="things") == 2
+    assert counted("listeners") == 0
+    listener.close()
+    assert counted("listeners") == 0
+
+
+@pytest.mark.requirement("X10", "P6")
+@pytest.mark.usefixtures("transactional_db")
+def test_listeners_without_room_and_below_retention_are_counted(make_topic, counted, monkeypatch):
+    topic = make_topic(segment_size=100, retention_events=1)
+    monkeypatch.setattr(listening, "MOST_EVENTS", 3)
+    with listen(topic) as slow:
+        wait_until(lambda: slow.stage is Stage.TAILED, what="the tailer")
+        publish_many(topic, [Draft(value=n) for n in range(150)])
+        transfer_all()
+        wait_until(lambda: counted("listeners_behind_total") == 1, what="the one without room")
+    assert expire("default", Topic.objects.get(name=topic.name)).segments == 1
+    with listen(topic, since="things/7", expired="skip") as late:
+        assert late.take(60).id == 101
+    assert counted("listeners_expired_total", topic="things") == 1
+
+
+@pytest.mark.requirement("X10", "P10")
+@pytest.mark.usefixtures("transactional_db")
+def test_streams_are_counted_and_those_that_are_refused(things, counted):
+    view, request = sse(things, authorize=lambda request: {}), RequestFactory().get("/live/")
+    stream = view(request)
+    sent = iter(stream)
+    next(sent)
+    assert counted("streams") == 1
+    with override_settings(DJANGO_EVENTS={"LIVE_CONNECTIONS": 1}):
+        assert view(request).status_code == 503
+    assert counted("streams_refused_total") == 1
+    stream.close()
+    assert counted("streams") == 0
+
+
+@pytest.mark.requirement("X10", "P10")
+@pytest.mark.usefixtures("transactional_db")
+def test_requests_of_webhooks_are_counted_by_their_answer(things, make_webhook, receiver, counted):
+    make_webhook(things, receiver.url("/ok"))
+    make_webhook(things, receiver.url("/status/410"), name="gone")
+    publish(things, 1)
+    transfer_all()
+    send_all()
+    assert counted("webhook_answers_total", consumer="partner", topic="things", status="2xx") == 1
+    assert counted("webhook_answers_total", consumer="gone", topic="things", status="4xx") == 1
+    assert counted("attempts_total", consumer="partner", topic="things", outcome="handled") == 1
+    assert counted("webhook_requests") == 0

@@ -48,7 +48,7 @@ def test_printing_an_event_asks_nothing(orders, django_assert_num_queries):
     event = Event.objects.at(orders, 7)
     known = Event.objects.of(orders).select_related("topic").get(id=7)
     with django_assert_num_queries(0):
-        assert str(event) == f"{event.topic_id}/7"
+        assert str(event) == f"event 7 of topic {event.topic_id}"
         assert str(known) == "test-orders/7"
 
 

@@ -1,6 +1,8 @@
 """`manage.py events doctor`: each examination finds what is really wrong, and nothing where all is well."""
 
 import json
+import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,13 +29,15 @@ from django_events.observing.doctoring.database import Database
 from django_events.observing.doctoring.examining import ALL, examine
 from django_events.observing.findings import Finding
 from django_events.operating.pausing import pause
+from django_events.operations import lag
 from django_events.statements import log_table
 from django_events.workers.maintaining import run_steps
 from testproject.private_postgres.server import Server
+from tests.support.fix_consumers import working
 from tests.support.fix_database import alias
 from tests.support.fix_queues import fill_topic
 from tests.support.fix_topics import transfer_all
-from tests.support.processes import Processes
+from tests.support.processes import Processes, wait_until
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -254,8 +258,10 @@ def test_a_consumer_that_no_worker_serves_is_a_problem(things, make_consumer):
     assert one(keepers.workers(Database("default")))[0] == "ok"
 
     run(f"UPDATE {log_table(Topic.objects.get(name='things').pk)} SET logged_at = logged_at - interval '1 hour'")
+    run("UPDATE django_events_consumer SET registered_at = registered_at - interval '1 hour'")
     severity, what, remedy = one(keepers.workers(Database("default")))
-    assert (severity, remedy) == ("error", "Is one running? manage.py run_consumer reader")
+    assert severity == "error"
+    assert remedy.startswith("Is one running? manage.py run_consumer reader, or restart those that run")
     assert what == "2 events behind, the oldest for 1 h: no worker handles them."
 
 
@@ -423,6 +429,35 @@ def test_a_session_that_has_locked_a_log_is_named_with_its_end(make_topic, conne
     run(remedy.partition(": ")[2])
     monkeypatch.undo()
     assert one(logs.locks(Database("default")))[0] == "ok"
+
+
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_a_handler_that_waits_for_a_lock_on_a_table_of_the_site_is_told_with_its_end(
+    mode, make_topic, make_consumer, connect, monkeypatch
+):
+    monkeypatch.setattr(logs, "HELD", timedelta(0))
+    topic = make_topic("waits")
+    billing = make_consumer(topic, handler=lock_products, name="invoicing", mode=mode)
+    other_session = connect(application_name="psql")
+    other_session.execute("LOCK TABLE shop_product IN SHARE ROW EXCLUSIVE MODE")
+    pid = other_session.info.backend_pid
+    fill_topic(topic, 1)
+    with working(billing):
+        [found] = wait_until(lambda: [one for one in logs.locks(Database("default")) if one.severity == "warning"])
+        assert str(found.subject) == "invoicing of waits"
+        assert re.match(
+            rf"Its handler, of \S+:{os.getpid()}/1 in session \d+, has waited for 0 s for session {pid} of ", found.what
+        )
+        assert found.what.endswith(", idle in transaction after LOCK TABLE.")
+        assert found.remedy == f"Let it end, or end it: SELECT pg_terminate_backend({pid})"
+        other_session.rollback()
+        wait_until(lambda: lag("invoicing") == 0)
+        wait_until(lambda: one(logs.locks(Database("default")))[0] == "ok")
+
+
+def lock_products(event):
+    with connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE shop_product IN SHARE ROW EXCLUSIVE MODE")
 
 
 # --- what the migrations made
@@ -705,6 +740,7 @@ def test_a_connection_that_is_lost_on_the_way_is_told_as_lost():
             one(reach.pooler(Database(using)))
 
 
+@pytest.mark.long
 def test_a_pooler_is_found(processes: Processes, pooler: str):
     processes.url = pooler
     told = processes.run("events", "doctor", "--format", "json")

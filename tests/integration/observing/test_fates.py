@@ -81,6 +81,7 @@ def test_a_queue_tells_of_each_state_and_who_has_it_in_hand(make_topic, make_que
         "works": "leased",
     }
     assert told["works"].holder == "a test"
+    assert told["works"].attempts == 1, "the one under way"
     assert told["works"].since <= timezone.now() < told["works"].until
     assert told["tries_again"].until > told["works"].until
     assert (claimed is not None, tries is not None) == (True, True)

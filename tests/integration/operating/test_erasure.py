@@ -415,6 +415,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", [*range(1, 12), *range(14, 50, 7)])
+@pytest.mark.few(2)
 def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatch, step):
     let_them_fail()
     monkeypatch.setattr(Erasure, "ERASED_AT_ONCE", 2)
@@ -441,6 +442,7 @@ def test_what_was_interrupted_is_finished_by_saying_it_again(planted, monkeypatc
 @pytest.mark.parametrize(
     "table", ["django_events_bufferedevent", "log", "django_events_delivery", "django_events_deadletter"]
 )
+@pytest.mark.few(1)
 def test_a_process_that_is_killed_while_it_erases_is_finished_by_another_one(planted, connect, table):
     """It waits for a session's lock, on one place after another, when SIGKILL comes."""
     let_them_fail()

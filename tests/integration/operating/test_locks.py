@@ -59,6 +59,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.few(2)
 def test_a_verb_that_a_lock_keeps_waiting_names_its_holder(dead, connect, verb):
     lock, act = VERBS[verb]
     models.Position.objects.update(stopped_at=models.functions.ClockTimestamp())

@@ -236,6 +236,7 @@ def test_in_a_transaction_that_sees_an_older_map_it_is_an_error(site):
         pytest.param(1, {"mode": "queue", "ordered": True}, id="queue"),
     ],
 )
+@pytest.mark.few(1)
 def test_a_key_that_moves_is_handled_in_order(make_site, options, partitions):
     site = make_site(partitions=partitions)
     site.read(**options)
@@ -457,6 +458,7 @@ STEPS_OF_A_CHANGE = 5  # two old shards in the first phase, three in the second
 
 
 @pytest.mark.parametrize("done", range(STEPS_OF_A_CHANGE))
+@pytest.mark.few(1)
 def test_while_a_change_is_interrupted_no_key_is_in_two_shards_and_it_can_be_finished(site, monkeypatch, done):
     site.read()
     reshard(add=TWO)
@@ -479,6 +481,22 @@ def test_while_a_change_is_interrupted_no_key_is_in_two_shards_and_it_can_be_fin
     assert ShardMove.objects.using("annex").filter(topic__name="prices").count() == 2
     site.finish()
     site.assert_whole_and_in_order()
+
+
+def test_what_was_drained_is_told_although_the_command_died_before(site, monkeypatch):
+    reshard(add=TWO)
+    reshard(drain=["default"])
+    told = resharding._inform_drained
+    monkeypatch.setattr(resharding, "_inform_drained", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        reshard(add=["annex"])
+    assert maps_of("default") == (2, ["archive"], None)
+
+    monkeypatch.setattr(resharding, "_inform_drained", told)
+    reshard(add=["annex"], dry_run=True)
+    assert maps_of("default") == (2, ["archive"], None)
+    reshard(add=["annex"])
+    assert [maps_of(using) for using in ALL] == [(3, ["annex", "archive"], None)] * 3
 
 
 def stop_after(monkeypatch, done):
@@ -559,6 +577,7 @@ def moved(site):
     return site
 
 
+@pytest.mark.long
 def test_a_consumer_that_comes_after_the_move_waits_too(moved):
     moved.read("late", start="beginning")
     moved.read("late.queue", start="beginning", mode="queue", ordered=True)
@@ -577,6 +596,7 @@ def test_a_consumer_that_isn_t_registered_there_is_not_waited_for(moved):
 
 
 @pytest.mark.parametrize("mode", ["stream", "queue"])
+@pytest.mark.few(1)
 def test_after_a_rewind_it_waits_again_if_the_other_is_rewound_too(moved, mode):
     moved.read("again", mode=mode, start="beginning", **({"ordered": True} if mode == "queue" else {}))
     moved.finish()
@@ -605,6 +625,7 @@ def test_a_rewind_beyond_what_it_waits_for_doesn_t_end_the_wait(moved):
     assert moved.of_key(MOVING) == [0, 2]  # the operator left one out
 
 
+@pytest.mark.long
 def test_a_queue_that_becomes_ordered_waits(site):
     site.read(mode="queue")
     reshard(add=TWO)

@@ -661,6 +661,7 @@ def test_a_worker_hears_of_a_retry(things, make_consumer):
 
 
 @pytest.mark.parametrize("kind", ["stream", "queue", "ordered"])
+@pytest.mark.few(1)
 def test_nothing_is_doubled_or_lost_when_many_skip_beside_workers(things, make, make_consumer, in_thread, kind):
     events, skippers = 15, 3
     if kind == "stream":

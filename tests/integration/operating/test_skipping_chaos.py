@@ -40,6 +40,7 @@ KINDS = {
 @pytest.mark.requirement("S3", "S4", "S5", "S6")
 @pytest.mark.parametrize("seed", [1])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few(2)
 def test_each_event_is_handled_once_or_a_dead_letter(lanes, make_consumer, in_thread, kind, seed):
     dice = random.Random(seed)
 

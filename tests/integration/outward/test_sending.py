@@ -13,6 +13,7 @@ import trustme
 from django_events.outward.addresses import networks
 from django_events.outward.exchange import Request, RequestLimits, WebhookAnswer
 from django_events.outward.sending import LONGEST_EXCERPT, Sender, send_once
+from tests.support.processes import wait_until
 from tests.support.receivers import Receiver
 
 LOOPBACK = networks(["127.0.0.0/8", "::1/128"])
@@ -196,3 +197,30 @@ def test_a_sender_that_is_closed_leaves_no_thread_and_refuses_more(receiver):
     assert not [one for one in threading.enumerate() if one.name == "django_events webhooks"]
     with pytest.raises(RuntimeError, match="has ended"):
         sender.send(Request(receiver.url("/ok"), {}, b"{}"), lambda answer: None)
+
+
+def test_a_name_that_hangs_keeps_one_thread_however_often_it_is_tried(receiver, monkeypatch):
+    may_answer, looking = threading.Event(), []
+    usual = socket.getaddrinfo
+
+    def looked_up(host, port, *args, **kwargs):
+        looking.append(host)
+        if host == "hangs.example":
+            assert may_answer.wait(60)
+        return usual("127.0.0.1", port, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    limits = RequestLimits(seconds=0.2, allowed=LOOPBACK)
+    answers = SimpleQueue()
+    with closing(Sender(limits)) as sender:
+        for _ in range(5):
+            sender.send(Request(receiver.url(host="hangs.example"), {}, b"{}"), answers.put)
+            assert answers.get(timeout=60).error == "No answer within 0.2 seconds."
+        assert looking == ["hangs.example"]
+        may_answer.set()
+
+        def is_delivered():
+            sender.send(Request(receiver.url(host="hangs.example"), {}, b"{}"), answers.put)
+            return answers.get(timeout=60).delivered
+
+        wait_until(is_delivered, what="the name to be known")

@@ -66,6 +66,7 @@ def test_an_endpoint_that_no_process_serves_is_told(things, make_webhook, receiv
     fill_topic(things, "b")
     Position.objects.filter(consumer__name="partner").update(served_at=ClockTimestamp() - LONG_AGO)
     Delivery.objects.filter(consumer__name="partner").update(received_at=ClockTimestamp() - LONG_AGO)
+    Consumer.objects.filter(name="partner").update(registered_at=ClockTimestamp() - LONG_AGO)
 
     assert "run_webhooks" in told()["unserved"].remedy
 

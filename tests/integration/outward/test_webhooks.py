@@ -10,7 +10,7 @@ from django.test import override_settings
 from django.views.debug import SafeExceptionReporterFilter
 from standardwebhooks import Webhook
 
-from django_events import Backoff, declarations, queue
+from django_events import Backoff, declarations, publish, queue
 from django_events.exceptions import Invalid, Refused, UnknownName
 from django_events.models import (
     Consumer,
@@ -38,8 +38,10 @@ from django_events.operations import (
 from django_events.outward.endpoints import endpoints
 from django_events.outward.exchange import WebhookAnswer
 from django_events.outward.sending import Sender
+from django_events.outward.webhook_worker import WebhookWorker
 from django_events.signals import event_dead_lettered, event_handled, event_retried, webhook_disabled
 from tests.support.fix_queues import fill_topic
+from tests.support.fix_topics import transfer_all
 from tests.support.fix_webhooks import ALLOWED, send_all, sending
 from tests.support.processes import wait_until
 from tests.support.receivers import Receiver, events_of
@@ -561,6 +563,7 @@ def test_hostile_receivers_lose_nothing_and_hold_up_no_other(things, make_webhoo
 
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize("many", [60, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.few(1)
 def test_many_slow_endpoints_hold_up_no_fast_one(things, make_webhook, many):
     patient = {**ALLOWED, "WEBHOOK_TIMEOUT": timedelta(minutes=10)}
     with Receiver() as slow, Receiver() as fast:
@@ -631,3 +634,53 @@ def test_a_list_ends_where_it_is_large_or_an_event_is_none(things, make_webhook,
     with pytest.raises(Invalid, match="attributes are headers"):
         change_webhook("partner", form="cloudevent_binary")
     assert WebhookEndpoint.objects.get().form == "json"
+
+
+@pytest.fixture
+def under_way(monkeypatch):
+    """How many requests were under way with each one that began."""
+    counts = []
+    usual = WebhookWorker._give_to_sender
+
+    def give(worker, *given):
+        usual(worker, *given)
+        counts.append(worker._requests)
+
+    monkeypatch.setattr(WebhookWorker, "_give_to_sender", give)
+    return counts
+
+
+@pytest.mark.parametrize(
+    "options", [{"ordered": True}, {"batch_size": 5}, {}], ids=["ordered", "single retries", "plain"]
+)
+def test_a_process_has_no_more_requests_under_way_than_it_may(things, make_webhook, receiver, under_way, options):
+    make_webhook(things, receiver.url("/fail-first/1"), concurrency=8, **options)
+    for number in range(12):
+        publish(things, number, key=f"{number}")
+    transfer_all()
+    worker = send_all(most=2)
+    assert worker.delivered == 12
+    assert max(under_way) == 2
+
+
+def test_each_endpoint_may_send_one_beside_a_full_process(things, make_webhook, receiver, under_way):
+    for name in ("one", "two", "three"):
+        make_webhook(things, receiver.url("/hang"), name=name, ordered=True)
+    for number in range(4):
+        publish(things, number, key=f"{number}")
+    transfer_all()
+    with sending(most=1) as worker:
+        wait_until(lambda: len(receiver.requests) == 3, what="one request of each endpoint")
+        receiver.release()
+        wait_until(lambda: worker.delivered == 12, what="all of them")
+    assert max(under_way) == 3
+
+
+def test_an_answer_that_wants_no_more_is_no_failure(things, make_webhook, receiver):
+    make_webhook(things, receiver.url("/status/410"))
+    publish(things, 1)
+    transfer_all()
+    worker = send_all()
+    assert (worker.delivered, worker.failed, worker.unwanted) == (0, 0, 1)
+    assert worker.take_settled() == 1
+    assert worker.take_settled() == 0

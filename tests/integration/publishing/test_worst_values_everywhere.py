@@ -200,6 +200,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(4)
 def test_each_value_is_refused_or_read(way, things, make_consumer, make_queue, stored, dsn, capsys, caplog):
     caplog.set_level("CRITICAL")
     good, culprits = 0, []

@@ -652,6 +652,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("version", "layout"), CASES)
+@pytest.mark.few(1)
 def test_no_role_has_its_code_run_by_another(declared: None, version: int, layout: str) -> None:
     with Server(binaries=VERSIONS[version]) as server, site_on(server, LAYOUTS[layout]) as site:
         for kind in KINDS:
@@ -812,6 +813,7 @@ def test_segments_are_changed_only_as_a_log_allows(
     assert Event.objects.of(topic).count() == 150
 
 
+@pytest.mark.long
 def test_a_schema_may_be_renamed_and_the_log_reassigned(declared: None, server: Server) -> None:
     with site_on(server, ["own"]) as site:
         new = f"another_{site.unique}"

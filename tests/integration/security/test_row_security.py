@@ -101,6 +101,7 @@ def told() -> list[Finding]:
 @pytest.mark.requirement("E6")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+@pytest.mark.few(4)
 def test_a_worker_refuses_a_log_of_which_it_would_not_see_all(
     make_topic, make_consumer, as_worker, monkeypatch, policy, options
 ):

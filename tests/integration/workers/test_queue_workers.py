@@ -76,6 +76,31 @@ def test_workers_handle_each_event_once(things, make, threads, ordered):
     assert not DeliveryLease.objects.exists()
 
 
+@pytest.mark.requirement("S13")
+def test_a_worker_that_has_nothing_to_do_writes_its_counts(things, make):
+    consumer = make()
+    with working(consumer, threads=2):
+        fill_topic(things, 1, 2, 3)
+        wait_until(lambda: len(written()) == 3)
+
+        wait_until(lambda: position_of(consumer).handled == 3)
+        wait_until(lambda: position_of(consumer).number >= 0 and not Delivery.objects.exists())
+
+
+@pytest.mark.requirement("S13")
+def test_counts_that_wait_for_a_lock_are_written_when_it_is_over(things, make, connect):
+    consumer = make()
+    other_session = connect()
+    other_session.execute("SELECT 1 FROM django_events_position FOR UPDATE")
+    with working(consumer):
+        fill_topic(things, 1)
+        wait_until(lambda: len(written()) == 1)
+        assert position_of(consumer).handled == 0
+        other_session.rollback()
+
+        wait_until(lambda: position_of(consumer).handled == 1)
+
+
 @pytest.mark.requirement("S5")
 def test_workers_keep_the_order_of_each_key(things, make):
     consumer = make(ordered=True)

@@ -14,6 +14,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils import timezone
 
+from django_events.consuming.registered import registered
 from django_events.management.spark import explained
 from django_events.models import DeadLetter, Event, PastDelivery
 from django_events.observing.lag import PartitionProgress, progress
@@ -24,11 +25,11 @@ from testproject.shop import events
 from testproject.shop.crew import CONSUMERS, crew_at_work
 from testproject.shop.models import FullMailbox, Order, OrderStatus, Payment, SearchEntry
 from testproject.shop.opening import keep_open
+from testproject.shop.patience import Patience
 from testproject.shop.revenue import revenue_by_hour
 from testproject.shop.simulation import Simulation
 
 TOPICS = [events.orders, events.payments, events.stock]
-DEADLINE = 60
 BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -101,23 +102,46 @@ class Command(BaseCommand):
             self.stdout.write("")
 
     def _wait(self, simulation: Simulation, before: dict[str, int], working: "Future[Done]") -> None:
-        deadline = time.monotonic() + DEADLINE
-        while new_events(before) != {name: simulation.published[name] for name in before} or any(map(lag, CONSUMERS)):
-            if working.done() or time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
+        """Until all that was published is in the log and handled, for as long as that goes on."""
+        patience = Patience()
+        while not working.done():
+            moved = new_events(before)
+            stages = stages_of_consumers()
+            left = {
+                f"{name}, not in the log yet": simulation.published[name] - moved[name]
+                for name in before
+                if simulation.published[name] != moved[name]
+            }
+            left |= {f"{one.consumer}, behind": one.lag for one in stages if one.lag}
+            if not left:
+                return
+            self._go_on_waiting(patience, (moved, [stage_of(one) for one in stages]), left)
 
     def _repair(self, simulation: Simulation, before: dict[str, int], working: "Future[Done]") -> int:
         """The mailboxes are emptied, and what was given up on is sent after all; returns how many that were."""
         FullMailbox.objects.all().delete()
-        dead = redrive(DeadLetter.objects.of(events.send_receipt))
-        deadline = time.monotonic() + DEADLINE
-        while DeadLetter.objects.of(events.send_receipt).exists() and time.monotonic() < deadline:
-            if working.done():
-                break
-            time.sleep(0.05)
+        letters = DeadLetter.objects.of(events.send_receipt)
+        dead = redrive(letters)
+        patience = Patience()
+        while not working.done() and (left := letters.count()):
+            self._go_on_waiting(patience, (left, lag(events.send_receipt)), {"receipts, dead letters": left})
+            if (died_since := letters.filter(redrive_at=None)).exists():
+                redrive(died_since)
         self._wait(simulation, before, working)
         return dead
+
+    def _go_on_waiting(self, patience: Patience, seen: object, left: dict[str, int]) -> None:
+        """A line once in a while. What stands still for a minute comes to no end: then the demo says what it is."""
+        said = "; ".join(f"{what}: {number:,}" for what, number in left.items())
+        if patience.is_over(seen):
+            raise CommandError(
+                f"Nothing has moved for {patience.seconds:.0f} s. What stands still: {said}. "
+                "See manage.py events status"
+            )
+        if patience.is_time_to_tell():
+            self.stdout.write(f"  still to do: {said}")
+            self.stdout.flush()
+        time.sleep(0.05)
 
     def _report(self, simulation: Simulation, before: dict[str, int]) -> None:
         self.stdout.write("")
@@ -240,6 +264,16 @@ def counts() -> dict[str, Counter[str]]:
 
 def counts_of(one: PartitionProgress) -> Counter[str]:
     return Counter(handled=one.handled, failed=one.failed, dead_lettered=one.dead_lettered)
+
+
+def stages_of_consumers() -> list[PartitionProgress]:
+    rows = [row for consumer in CONSUMERS for row in registered("default", consumer)]
+    return progress("default", rows, counted=None)
+
+
+def stage_of(one: PartitionProgress) -> tuple[object, ...]:
+    """What changes while a consumer gets on. An attempt that fails is no progress, and a dead letter is one."""
+    return one.consumer, one.partition, one.position, one.lag, one.handled, one.ignored, one.dead_lettered
 
 
 def last_id(topic: str) -> int:

@@ -1,0 +1,53 @@
+"""Why a value doesn't fit a model, in sentences without the value: errors are logged, and kept in dead letters."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django_events.masking import HIDDEN, hides, is_masked
+
+SHOWN = 10  # fields
+# Messages that may quote what was given, where a site masks fields: another field's value may be in them.
+_QUOTE = ("_error", "union_tag_invalid")
+
+
+class Misfit(Exception):
+    """A value doesn't fit, for each of these reasons."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(listed(problems))
+        self.problems = problems
+
+
+def listed(problems: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
+    more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+    return "; ".join(problems[:SHOWN]) + more
+
+
+def of_error(error: Exception) -> Misfit:
+    """What a model says of a value: a sentence for each field. None of them has the value."""
+    errors: Any = getattr(error, "errors", None)
+    if not callable(errors):
+        return Misfit(said(error))
+    try:
+        found = errors(include_url=False, include_context=False, include_input=False)
+    except TypeError:  # it only looks like one of pydantic's
+        return Misfit(said(error))
+    return Misfit(*map(_sentence, found))
+
+
+def said(error: BaseException) -> str:
+    """An error of the site's own code; only its type where fields are masked, because its text may quote one."""
+    return type(error).__name__ if hides() else f"{type(error).__name__}: {error}"
+
+
+def path(location: Iterable[str | int]) -> str:
+    """`$.lines[0].sku`."""
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    location, kind = error["loc"], str(error["type"])
+    masked = any(isinstance(part, str) and is_masked(part) for part in location)
+    quotes = hides() and kind.endswith(_QUOTE)
+    return f"{path(location)}: {f'{HIDDEN} ({kind})' if masked or quotes else error['msg']}"

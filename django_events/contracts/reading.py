@@ -1,0 +1,60 @@
+"""The model that the value of an event makes: `event.data`.
+
+A version that is older than the newest one is brought there by upcasters first, each time it is read.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django_events.contracts.contract import FIRST, VERSION, Contract
+from django_events.contracts.misfits import Misfit
+from django_events.declarations import DeclaredTopic, registry
+from django_events.event_columns import EVENT
+from django_events.exceptions import Invalid, UnfitEvent
+from django_events.received import ReceivedEvent
+
+_VALUE = EVENT.index("value")
+
+
+def data_of(event: ReceivedEvent) -> Any:
+    """What `event.data` is; UnfitEvent says why an event makes no model."""
+    declared = registry.get(event.topic)
+    if not declared.schemas:
+        raise Invalid(
+            f"Event {event.address} has no data, because topic {event.topic!r} describes none: declare "
+            f"topic({event.topic!r}, schemas=[…]), or read its value."
+        )
+    try:
+        return read(declared, event)
+    except Misfit as misfit:
+        raise UnfitEvent(f"Event {event.address} of type {event.type!r} doesn't fit: {misfit}.") from misfit.__cause__
+
+
+def read(topic: DeclaredTopic, event: ReceivedEvent) -> Any:
+    """The model of the newest version that an event makes; None for one without a payload. Misfit says why it can't.
+
+    The value itself, where the topic lets types pass that it doesn't describe.
+    """
+    contract: Contract = topic.contract
+    body, text = event.body, event.columns[_VALUE]
+    text = text if text is None or isinstance(text, str) else json.dumps(text)
+    if text is None and body is None:  # erased
+        return None
+    if event.type not in contract.newest:
+        if topic.undescribed == "pass":
+            return event.value
+        raise Misfit(contract.undescribed(event.type))
+    if text is None:
+        raise Misfit("it has a body, and its type is described as JSON")
+    if text == "null" and topic.compact:  # a tombstone
+        return None
+    return contract.read(event.type, _version_of(event.metadata), text)
+
+
+def _version_of(metadata: Any) -> int:
+    """The version that an event says, or the first one where it says none."""
+    given = metadata.get(VERSION, FIRST) if isinstance(metadata, Mapping) else FIRST
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise Misfit(f"its metadata have a {VERSION} that is no whole number from 1 on")
+    return given
