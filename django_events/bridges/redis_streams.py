@@ -71,6 +71,7 @@ class RedisBridge:
         self._target = target
         self._options: Mapping[str, Any] = {}
         self._client: Any = None
+        self._was_connected = False
 
     def open(self) -> None:
         import redis
@@ -83,6 +84,7 @@ class RedisBridge:
             raise TargetUnavailable(str(error)) from None
         # Redis' own retries would send a batch again without asking what is there.
         defaults = {"socket_timeout": SECONDS, "socket_connect_timeout": SECONDS, "retry": Retry(NoBackoff(), 0)}
+        defaults["redis_connect_func"] = self._connected
         options = {**defaults, **self._options, "decode_responses": False}
         url = options.pop("url", None)
         try:
@@ -90,6 +92,19 @@ class RedisBridge:
             self._client.ping()
         except Exception as error:
             raise self._unavailable(error) from None
+
+    def _connected(self, connection: Any) -> None:
+        """Let the client make one connection.
+
+        It would replace one that ended without a word, by one to a server that may have lost entries in a failover.
+        Only `newest` finds that out, and it is asked of a new bridge.
+        """
+        import redis
+
+        if self._was_connected:
+            raise redis.ConnectionError("the connection had ended")
+        self._was_connected = True
+        connection.on_connect()
 
     def newest(self, log: str) -> Newest | None:
         from redis.exceptions import ResponseError
