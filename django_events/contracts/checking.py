@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django_events.contracts.contract import VERSION, Contract
-from django_events.contracts.misfits import Misfit, of_error
+from django_events.contracts.misfits import Misfit, of_unwritable
 from django_events.declarations import DeclaredSchema, DeclaredTopic, schema_of
 from django_events.drafts import UNSET, Unset
 from django_events.exceptions import InvalidEvent
@@ -77,7 +77,8 @@ def _of_model(contract: Contract, schema: DeclaredSchema, value: Any, type: str,
     try:
         plain = value.model_dump(mode="json", by_alias=True, round_trip=True, warnings="error")
     except ValueError as error:
-        said = f"The value of {schema} for topic {topic.name!r} can't be written as JSON: {of_error(error)}."
+        why = of_unwritable(error, value.__class__)
+        said = f"The value of {schema} for topic {topic.name!r} can't be written as JSON: {why}."
         raise InvalidEvent(said) from None  # its own text has the value in it
     return Described(plain, schema.type, schema.version, _check(contract, schema.type, schema.version))
 

@@ -143,6 +143,8 @@ class _Comparison:
             return
         expected, found = takes.get("properties", {}), given.get("properties", {})
         others, further = takes.get("additionalProperties", True), given.get("additionalProperties", True)
+        # Of a model that says nothing, other fields are not meant: nothing reads them. A dict is all others.
+        has_others = further is not False and ("additionalProperties" in given or "properties" not in given)
         for name, written in found.items():
             if name in expected:
                 yield from self.broken(expected[name], written, f"{path}.{name}")
@@ -155,12 +157,12 @@ class _Comparison:
                 why = f"is required, and {self._which} may lack it"
                 advice = " Give it a default." if self.direction == "backward" else ""
                 yield self._break(f"{path}.{name}", f"{why}.{advice}")
-        if others is False and further is not False and ("additionalProperties" in given or found):
+        if others is False and (has_others or (found and further is not False)):
             yield self._break(path, f"other fields are refused, and {self._which} may have some")
-        elif isinstance(others, Mapping) and "additionalProperties" in given and further is not False:
+        elif isinstance(others, Mapping) and has_others:
             yield from self.broken(others, further, f"{path}.*")
         for name in sorted(expected.keys() - found.keys()):
-            if "additionalProperties" in given and further is not False:
+            if has_others:
                 yield from self.broken(expected[name], further, f"{path}.{name}")
 
     def _of_list(self, takes: Json, given: Json, path: str) -> Iterator[Break]:
@@ -200,7 +202,7 @@ def _alternatives(part: Any, root: Json) -> list[Json]:
         return _alternatives({**_followed(part["$ref"], root), **beside, _NAMED: part["$ref"]}, root)
     merged = dict(part)
     for one in merged.pop("allOf", ()):
-        inner = _followed(one["$ref"], root) if "$ref" in one else one
+        inner = {**_followed(one["$ref"], root), _NAMED: one["$ref"]} if "$ref" in one else one
         merged = {**inner, **merged}
     for name in ("anyOf", "oneOf"):
         if name in merged:

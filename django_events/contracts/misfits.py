@@ -36,6 +36,13 @@ def of_error(error: Exception) -> Misfit:
     return Misfit(*map(_sentence, found))
 
 
+def of_unwritable(error: Exception, model: type[Any]) -> Misfit:
+    """Why an instance of a model can't be written: the field, if the error names one. Its text quotes the value."""
+    fields: Any = getattr(model, "model_fields", {})
+    wrong = [name for name in fields if f"field_name='{name}'" in str(error)]
+    return Misfit(*([f"$.{name}: is not of its declared type" for name in wrong] or [type(error).__name__]))
+
+
 def said(error: BaseException) -> str:
     """An error of the site's own code; only its type where fields are masked, because its text may quote one."""
     return type(error).__name__ if hides() else f"{type(error).__name__}: {error}"

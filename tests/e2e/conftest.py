@@ -8,6 +8,7 @@ from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
+from django.db import connections
 from django.test import override_settings
 from pytest_django.live_server_helper import LiveServer
 
@@ -28,6 +29,7 @@ def browser() -> Iterator["Browser"]:
     """One browser for all tests of this folder; it ends before others begin, whose code may be async."""
     with chromium(program()) as started:
         yield started
+        connections.close_all()  # what tests opened while a loop of Playwright runs, no code sees afterwards
 
 
 @pytest.fixture(scope="package")

@@ -1,5 +1,11 @@
 """How long the demo waits: for as long as something moves."""
 
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError
+
+from testproject.shop.management.commands.demo import Command
 from testproject.shop.patience import Patience
 
 
@@ -23,3 +29,13 @@ def test_it_is_told_once_in_a_while(monkeypatch):
     patience = Patience(tell_every=5)
 
     assert [patience.is_time_to_tell() for _ in range(3)] == [False, True, False]
+
+
+def test_the_demo_tells_what_is_left_and_ends_at_a_standstill_with_what_stands_still():
+    out = StringIO()
+    demo = Command(stdout=out)
+    demo._go_on_waiting(Patience(tell_every=0), "moved", {"receipts, behind": 1_204})
+    assert out.getvalue() == "  still to do: receipts, behind: 1,204\n"
+
+    with pytest.raises(CommandError, match=r"^Nothing has moved for -1 s\. What stands still: receipts, behind: 3\. "):
+        demo._go_on_waiting(Patience(seconds=-1), "moved", {"receipts, behind": 3})
