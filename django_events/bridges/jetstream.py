@@ -178,7 +178,8 @@ class JetStreamBridge:
                     break
                 message = messages[sent - 1]
                 self._sequences[stream] = answer["seq"]
-                self._newest[stream] = max(self._newest.get(stream, 0), message.event_id)
+                if not message.redriven:
+                    self._newest[stream] = max(self._newest.get(stream, 0), message.event_id)
             else:
                 continue
             self._sequences.pop(stream, None)
@@ -242,7 +243,7 @@ class JetStreamBridge:
 
     def _headers(self, message: RelayMessage, stream: str, sequence: int) -> dict[str, str]:
         attributes = {f"ce-{name}": quote(text, safe=UNQUOTED) for name, text in message.attributes.items()}
-        redriven = {NEWEST: str(self._newest.get(stream) or message.event_id)} if message.redriven else {}
+        redriven = {NEWEST: str(self._newest.get(stream, 0))} if message.redriven else {}
         return {
             **attributes,
             **message.headers,

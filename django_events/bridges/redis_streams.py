@@ -167,7 +167,7 @@ class RedisBridge:
         try:
             last = self._client.xinfo_stream(message.route.to)["last-generated-id"].decode()
         except ResponseError:
-            return f"{message.event_id}-0"
+            return "0-1"  # in front of all events: none of them is there
         event_id, _, again = last.partition("-")
         return f"{event_id}-{int(again) + 1}"
 

@@ -158,8 +158,8 @@ class Relaying:
         for message, error in zip(messages, answers, strict=False):
             if error is None:
                 log, newest = message.route.log, opened.newest
-                newest[log] = max(newest.get(log, 0), message.event_id)
-                if log:
+                if log and not message.redriven:  # a dead letter says nothing of what is in front of it
+                    newest[log] = max(newest.get(log, 0), message.event_id)
                     self._acknowledged[log] = newest[log]
                 if refused is not None:
                     opened.ahead.add(message.address)

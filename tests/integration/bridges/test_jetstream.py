@@ -6,8 +6,11 @@ import pytest
 from django.test import override_settings
 
 from django_events import jetstream
-from django_events.models import DeadLetter
+from django_events.bridges.relaying import Relaying
+from django_events.event_columns import EVENT
+from django_events.models import DeadLetter, Event
 from django_events.operations import redrive, rewind
+from django_events.received import ReceivedEvent
 from tests.support.fix_consumers import dead_letters, end_pauses, exhaust, position_of, run_once, serve_due
 from tests.support.fix_queues import fill_topic
 
@@ -182,3 +185,21 @@ def test_credentials_are_in_no_error(things, make_relay, nats):
 
     assert position_of(relay).error
     assert "hunter-two" not in position_of(relay).error
+
+
+def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things, make_relay, nats, stream):
+    """What a bridge knows of its target it has asked, and a dead letter that it sent tells it nothing."""
+    fill_topic(things, *range(1, 7))
+    relay = make_relay(things, to=jetstream("shop.things", stream="THINGS"))
+    rows = Event.objects.order_by("id").values_list(*EVENT)
+    events = [ReceivedEvent("things", row, database="default") for row in rows]
+    first, second = Relaying(relay), Relaying(relay)
+    first.redriven(events[2:3])
+    first(events[:2])
+    first(events[3:5])
+    first.close()
+    second.redriven(events[4:5])
+    second(events[3:])
+    second.close()
+
+    assert addresses(nats) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 6)]

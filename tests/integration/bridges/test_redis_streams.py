@@ -7,9 +7,12 @@ import pytest
 from django.test import override_settings
 
 from django_events import Backoff, redis_stream
+from django_events.bridges.relaying import Relaying
+from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
 from django_events.operations import redrive, rewind
 from django_events.retries import RetryLater
+from django_events.received import ReceivedEvent
 from tests.support.fix_consumers import (
     dead_letters,
     end_pauses,
@@ -362,3 +365,21 @@ def test_maxlen_trims_and_still_nothing_is_doubled(things, make_relay, redis):
     serve_due(relay)
 
     assert redis.entries() == []
+
+
+def test_one_redrive_before_anything_else_hides_no_event_and_doubles_none(things, make_relay, redis):
+    """What a bridge knows of its target it has asked, and a dead letter that it sent tells it nothing."""
+    fill_topic(things, *range(1, 7))
+    relay = make_relay(things, to=redis_stream("t"))
+    rows = Event.objects.order_by("id").values_list(*EVENT)
+    events = [ReceivedEvent("things", row, database="default") for row in rows]
+    first, second = Relaying(relay), Relaying(relay)
+    first.redriven(events[2:3])
+    first(events[:2])
+    first(events[3:5])
+    first.close()
+    second.redriven(events[4:5])
+    second(events[3:])
+    second.close()
+
+    assert addresses(redis) == [f"things/{n}" for n in (3, 1, 2, 4, 5, 5, 6)]
