@@ -5,10 +5,11 @@
 Options go to the broker's client as they are.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from django_events.conf import settings
 from django_events.exceptions import NotReady, did_you_mean
@@ -42,6 +43,13 @@ def said(error: BaseException, options: Mapping[str, Any]) -> str:
     return text[:LONGEST_REASON]
 
 
+def unmade(error: BaseException, options: Mapping[str, Any]) -> str:
+    """What an error of making a client says: its words may have a part of a login, so its type and options."""
+    named = sorted(name for name in options if name in str(error))
+    about = f" about {', '.join(map(repr, named))}" if named else ""
+    return f"{type(error).__name__}{about}: no client can be made from what the settings have"
+
+
 def _secrets(options: Any, name: str = "") -> Iterator[str]:
     """All texts in options that may be secret: all but those that say where the broker is, and how to check it."""
     if isinstance(options, Mapping):
@@ -53,12 +61,14 @@ def _secrets(options: Any, name: str = "") -> Iterator[str]:
     elif isinstance(options, bytes):
         yield from _secrets(options.decode("utf-8", "replace"), name)
     elif isinstance(options, str) and options:
-        if "@" in options and "//" in options:
-            login = urlsplit(options).netloc.rpartition("@")[0]
-            for part in (login, login.partition(":")[2], login.partition(":")[0]):
+        if "@" in options:
+            # Clients split a login with "/", "#" or "?" in it elsewhere, and their errors have a part of it.
+            login = options.rpartition("@")[0].rpartition("//")[2]
+            for part in (login, login.partition(":")[2], login.partition(":")[0], *_SPLITTING.split(login)):
                 yield from (found for found in (part, unquote(part)) if len(found) > 1)
         if any(word in name.lower() for word in _SECRET):
             yield options
 
 
+_SPLITTING = re.compile(r"[/#?:@]")
 _SECRET = ("password", "secret", "token", "key", "nkey", "seed", "credential", "passwd", "username", "user")

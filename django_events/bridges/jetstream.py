@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from django_events.bridges.brokers import check_package, options_of, said
+from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.protocol import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
@@ -126,7 +126,11 @@ class JetStreamBridge:
 
         # A connection that is lost ends the bridge: what was under way is asked about by the next one.
         defaults = {"connect_timeout": self._seconds, "name": "django-events"}
-        self._connection = await nats.connect(**{**defaults, **options, "allow_reconnect": False, "error_cb": ignore})
+        options = {**defaults, **options, "allow_reconnect": False, "error_cb": ignore}
+        try:
+            self._connection = await nats.connect(**options)
+        except (TypeError, ValueError, AttributeError) as error:  # before it connects
+            raise TargetUnavailable(f"NATS {self._target.broker!r}: {unmade(error, self._options)}.") from None
         self._context = self._connection.jetstream(timeout=self._seconds)
         self._inbox = self._connection.new_inbox()
         await self._connection.subscribe(f"{self._inbox}.*", cb=self._answered)

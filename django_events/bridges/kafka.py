@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from django_events.bridges.brokers import check_package, options_of, said
+from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.protocol import Newest, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import MessageRefused, NotReady
 from django_events.received import ReceivedEvent
@@ -89,7 +89,7 @@ class KafkaBridge:
         try:
             self._producer = confluent_kafka.Producer({**defaults, **options, **needed})
         except Exception as error:
-            raise self._unavailable(error) from None
+            raise TargetUnavailable(f"Kafka {self._target.broker!r}: {unmade(error, options)}.") from None
 
     def newest(self, log: str) -> Newest | None:
         return None

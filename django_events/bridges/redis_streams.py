@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django_events.bridges.brokers import check_package, options_of, said
+from django_events.bridges.brokers import check_package, options_of, said, unmade
 from django_events.bridges.protocol import Newest, Overtaken, RelayMessage, Route, TargetUnavailable
 from django_events.exceptions import NotReady
 from django_events.received import ReceivedEvent
@@ -89,6 +89,9 @@ class RedisBridge:
         url = options.pop("url", None)
         try:
             self._client = redis.Redis(**options) if url is None else redis.Redis.from_url(url, **options)
+        except Exception as error:
+            raise TargetUnavailable(f"Redis {self._target.broker!r}: {unmade(error, self._options)}.") from None
+        try:
             self._client.ping()
         except Exception as error:
             raise self._unavailable(error) from None

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 from django_events import DeclaredRelay, declarations, jetstream, kafka, redis_stream, relay
 from django_events.bridges.brokers import HIDDEN, said
+from django_events.bridges.protocol import TargetUnavailable
 from django_events.exceptions import HandlerNotFound
 from django_events.testing import isolate_declarations
 
@@ -96,6 +98,21 @@ def test_what_an_error_says_has_nothing_secret_of_the_options():
 
     found = said(error, options)
     assert found == f"ValueError: no {HIDDEN}, {HIDDEN}, {HIDDEN}, {HIDDEN} or {HIDDEN} for {HIDDEN} at 10.0.0.5"
+
+
+@pytest.mark.parametrize("login", [":first/w0rdrest", "default:first#w0rdrest", "worker:first?w0rdrest"])
+def test_a_password_that_a_client_splits_is_in_no_error_in_no_part(login):
+    options = {"redis": {"url": f"redis://{login}@127.0.0.1:1/0"}, "nats": {"servers": [f"nats://{login}@127.0.0.1:1"]}}
+    options["kafka"] = {"bootstrap.servers": "127.0.0.1:1", "none.password": "first", "log_level": "w0rdrest"}
+    with override_settings(DJANGO_EVENTS={"BROKERS": options}):
+        for target in redis_stream("s"), jetstream("s", stream="S"), kafka("t"):
+            bridge = target.bridge()
+            with pytest.raises(TargetUnavailable) as unavailable:
+                bridge.open()
+            bridge.close()
+            assert "first" not in str(unavailable.value)
+            assert "w0rdrest" not in str(unavailable.value)
+    assert said(ValueError("first, w0rdrest"), options) == f"ValueError: {HIDDEN}, {HIDDEN}"
 
 
 def test_the_settings_show_no_brokers():

@@ -11,8 +11,8 @@ from django_events.bridges.relaying import Relaying
 from django_events.event_columns import EVENT
 from django_events.models import DeadLetter, Event
 from django_events.operations import redrive, rewind
-from django_events.retries import RetryLater
 from django_events.received import ReceivedEvent
+from django_events.retries import RetryLater
 from tests.support.fix_consumers import (
     dead_letters,
     end_pauses,
