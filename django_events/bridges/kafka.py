@@ -96,6 +96,7 @@ class KafkaBridge:
 
     def send(self, messages: Sequence[RelayMessage]) -> Sequence[Exception | None]:
         answers: list[Any] = [_UNANSWERED] * len(messages)
+        unsent: set[int] = set()  # what the client refuses by itself
 
         def answered(index: int) -> Callable[[Any, Any], None]:
             def note(error: Any, message: Any) -> None:
@@ -107,13 +108,27 @@ class KafkaBridge:
             for index, message in enumerate(messages):
                 if (error := self._produce(message, answered(index))) is not None:
                     answers[index] = error
+                    unsent.add(index)
                     break
-            deadline = time.monotonic() + self._seconds
-            while (left := deadline - time.monotonic()) > 0 and self._producer.flush(min(left, 0.5)):
-                pass
+            self._wait()
+            # A broker refuses a whole record batch: which of its messages is to blame shows when each is sent alone.
+            for index, answer in enumerate(answers):
+                if len(messages) > 1 and index not in unsent and _is_of_its_batch(answer):
+                    answers[index] = _UNANSWERED
+                    if (error := self._produce(messages[index], answered(index))) is not None:
+                        answers[index] = error
+                    self._wait()
+                    if answers[index] is _UNANSWERED:
+                        break
         except Exception as error:
             raise self._unavailable(error) from None
-        return self._judged(answers)
+        return self._judged(messages, answers)
+
+    def _wait(self) -> None:
+        """Until all that was handed to the client is answered, or time is up."""
+        deadline = time.monotonic() + self._seconds
+        while (left := deadline - time.monotonic()) > 0 and self._producer.flush(min(left, 0.5)):
+            pass
 
     def _produce(self, message: RelayMessage, answered: Callable[[Any, Any], None]) -> Any:
         """Hand a message to the client; the error of one that it refuses for its size."""
@@ -142,22 +157,22 @@ class KafkaBridge:
                 self._producer.flush(0.5)
             self._producer = None
 
-    def _judged(self, answers: Sequence[Any]) -> Sequence[Exception | None]:
-        from confluent_kafka import KafkaError
-
-        refusing = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
+    def _judged(self, messages: Sequence[RelayMessage], answers: Sequence[Any]) -> Sequence[Exception | None]:
         judged: list[Exception | None] = []
         for index, answer in enumerate(answers):
             if answer is None:
                 judged.append(None)
-            elif answer is not _UNANSWERED and answer.code() in refusing:
+            elif _is_of_its_batch(answer):
                 judged.append(MessageRefused(f"Kafka refuses it: {answer.str()}"))
             elif answer is _UNANSWERED and any(isinstance(one, MessageRefused) for one in judged):
                 return judged
             else:
                 words = "no answer in time" if answer is _UNANSWERED else answer.str()
                 acknowledged = index if all(one is None for one in judged) else 0
-                raise TargetUnavailable(self._said(_Words(words)), acknowledged=acknowledged)
+                ahead = [one.address for one, said_of in zip(messages, answers, strict=True) if said_of is None]
+                raise TargetUnavailable(
+                    self._said(_Words(words)), acknowledged=acknowledged, ahead=ahead[acknowledged:]
+                )
         return judged
 
     def _note(self, error: Any) -> None:
@@ -177,6 +192,20 @@ class _Words(Exception):
 
 
 _UNANSWERED = object()
+
+
+def _is_of_its_batch(answer: Any) -> bool:
+    """Whether an answer is about the content of a record batch, which may be another message's."""
+    from confluent_kafka import KafkaError
+
+    if answer is None or answer is _UNANSWERED:
+        return False
+    return answer.code() in {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_MSG,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+    }
 
 
 def _headers(message: RelayMessage) -> list[tuple[str, bytes]]:

@@ -1,6 +1,6 @@
 """Since when a relay's target can't be reached, and how long to wait until the next try.
 
-An outage is of one relay in one process, for all partitions that its threads serve.
+An outage is of one partition of a relay in one process: what another partition sends to another place ends it not.
 """
 
 import logging
@@ -21,10 +21,11 @@ LOGGED_AGAIN = 300.0  # seconds, while the target stays away
 
 
 class Outage:
-    """The outage of one relay in this process, if there is one."""
+    """The outage of one partition of a relay in this process, if there is one; None is all of them, read as one."""
 
-    def __init__(self, relay: "DeclaredRelay") -> None:
+    def __init__(self, relay: "DeclaredRelay", partition: int | None) -> None:
         self._relay = relay
+        self._partition = partition
         self._since: datetime | None = None
         self._began = self._logged = 0.0
         self._tries = 0
@@ -68,4 +69,4 @@ class Outage:
         )
 
     def _fields(self) -> dict[str, Any]:
-        return {"consumer": self._relay.name, "topic": self._relay.topics[0]}
+        return {"consumer": self._relay.name, "topic": self._relay.topics[0], "partition": self._partition}

@@ -12,7 +12,7 @@ A relay opens one bridge in each thread of a worker, and uses it in that thread 
 bridge and opens a new one for the next attempt.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -62,16 +62,20 @@ class Newest(NamedTuple):
 class TargetUnavailable(RetryLater):
     """Nothing can be sent now: the target is down, full, or not set up. No event is to blame, and no attempt counts.
 
-    `acknowledged` says how many of the first messages are acknowledged all the same. `after` is how long the target
+    `acknowledged` says how many of the first messages are acknowledged all the same, and `ahead` the addresses of those
+    that are behind others that are not. `after` is how long the target
     wants to be left alone; without it the relay's `retry` says so.
     """
 
     counts = False
 
-    def __init__(self, reason: str, *, acknowledged: int = 0, after: timedelta | None = None) -> None:
+    def __init__(
+        self, reason: str, *, acknowledged: int = 0, after: timedelta | None = None, ahead: Iterable[str] = ()
+    ) -> None:
         super().__init__(reason, after=timedelta(0) if after is None else after)
         self.acknowledged = acknowledged
         self.asked_for = after
+        self.ahead = frozenset(ahead)
 
 
 class Overtaken(Exception):

@@ -25,6 +25,7 @@ from django_events.received import ReceivedEvent
 MOST_ROUNDS = 5  # of finding out what the target has, for one batch
 IDLE_ENDS = 1.0  # seconds: an error that comes so soon may say no more than that an idle connection was ended
 MOST_LOGS = 10_000  # of a target, whose newest events one thread remembers
+MOST_AHEAD = 100_000  # addresses that are remembered as acknowledged, behind one that is not
 
 
 class Opened:
@@ -34,7 +35,6 @@ class Opened:
         self.bridge = bridge
         self.newest: dict[str, int] = {}  # by log of the target; 0 where it has nothing, or can't tell
         self.used = False  # whether a batch was sent by it
-        self.ahead: set[str] = set()  # addresses that are acknowledged, behind an event that was refused
 
 
 class _Stuck(Exception):
@@ -58,10 +58,11 @@ class Relaying:
 
     def __init__(self, relay: DeclaredRelay) -> None:
         self._relay = relay
-        self._outage = Outage(relay)
+        self._outages: dict[int | None, Outage] = {}  # by partition
         self._using = ""
         self._opened: dict[int, Opened] = {}  # by thread
         self._acknowledged: dict[str, int] = {}  # the newest event that a log of the target has taken
+        self._ahead: dict[str, None] = {}  # addresses that are acknowledged, behind one that is not; oldest first
 
     def __call__(self, events: Sequence[ReceivedEvent]) -> None:
         self._relay_all(events, redriven=False)
@@ -78,20 +79,24 @@ class Relaying:
 
     def _relay_all(self, events: Sequence[ReceivedEvent], *, redriven: bool) -> None:
         self._using = events[0].database
+        partition = events[0].partition if self._relay.partitioned else None
+        outage = self._outages.setdefault(partition, Outage(self._relay, partition))
         try:
             batch, refused = self._attempt(events, redriven=redriven)
         except _Stuck as stuck:
             self._drop()
             at = _index_of(events, stuck.message.event_id)
-            raise FailedAt(at, self._outage.note(stuck.error, events[at].address)) from None
+            raise FailedAt(at, outage.note(stuck.error, events[at].address)) from None
         except TargetUnavailable as error:
             self._drop()
-            raise FailedAt(0, self._outage.note(error, events[0].address)) from None
+            raise FailedAt(0, outage.note(error, events[0].address)) from None
         except Exception as error:  # of a bridge: whatever it is, no event is to blame
             self._drop()
             said = TargetUnavailable(f"{type(error).__name__} in the bridge")
-            raise FailedAt(0, self._outage.note(said, events[0].address)) from error
-        self._outage.over()
+            raise FailedAt(0, outage.note(said, events[0].address)) from error
+        first = None if not batch.messages else batch.messages[0]
+        if first is not None and (refused is None or refused[0] is not first):
+            outage.over()
         if refused is not None:
             raise FailedAt(_index_of(events, refused[0].event_id), refused[1])
         if batch.failed is not None:
@@ -109,6 +114,8 @@ class Relaying:
             return batch, self._send_all(opened, batch.messages)
         except TargetUnavailable as error:
             if time.monotonic() - began > IDLE_ENDS or error.asked_for is not None:
+                raise
+            if not all(one.route.log for one in batch.messages):  # it can't tell what of this has arrived
                 raise
         self._drop()
         return batch, self._send_all(self._open(), batch.messages)
@@ -135,11 +142,12 @@ class Relaying:
         for _ in range(MOST_ROUNDS):
             left = [one for one in messages if self._is_missing(opened, one)]
             if not left:
-                opened.ahead.difference_update(one.address for one in messages)
+                self._forget(messages)
                 return None
             try:
                 answers = opened.bridge.send(left)
             except TargetUnavailable as error:
+                self._remember(error.ahead)
                 if 0 < error.acknowledged < len(left):
                     raise _Stuck(left[error.acknowledged], error) from None
                 raise
@@ -162,18 +170,28 @@ class Relaying:
                     newest[log] = max(newest.get(log, 0), message.event_id)
                     self._acknowledged[log] = newest[log]
                 if refused is not None:
-                    opened.ahead.add(message.address)
+                    self._remember([message.address])
             elif refused is None:
                 refused = message, error
         if refused is None:
             if len(answers) < len(messages):
                 raise TargetUnavailable("the bridge left messages unanswered")
-            opened.ahead.difference_update(one.address for one in messages)
+            self._forget(messages)
         return refused
+
+    def _remember(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            self._ahead[address] = None
+        while len(self._ahead) > MOST_AHEAD:
+            self._ahead.pop(next(iter(self._ahead)), None)
+
+    def _forget(self, messages: Iterable[RelayMessage]) -> None:
+        for message in messages:
+            self._ahead.pop(message.address, None)
 
     def _is_missing(self, opened: Opened, message: RelayMessage) -> bool:
         """Whether a message is to be sent: it isn't there, as far as the target knows."""
-        if message.address in opened.ahead:
+        if message.address in self._ahead and not message.redriven:
             return False
         log = message.route.log
         if not log or message.redriven:
